@@ -33,11 +33,11 @@ TOOLS += hatchling editables
 TOOLS += uv
 # Checks metadata and pages as the index does.
 TWINE := twine==7.0.0
-# Libraries whose formulas ours are compared with. Without their requirements and in a folder of their own: only their
+# Libraries whose formulas ours are compared with. Without their requirements and in a directory of their own: only their
 # source is read (benchmarks/peers.py), whatever Python they ask for.
 CONFORMANCE := verl trl
 # The oldest client that the server of `rllm tinker serve` works with, and what it imports beside the newest one's
-# requirements, in a folder of their own: a test runs a program with it.
+# requirements, in a directory of their own: a test runs a program with it.
 OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
 # Tests that `make tests` runs.
 MARKS ?= not long and not nightly and not gpu
@@ -59,7 +59,7 @@ DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM))
 VENV_CLIENTS ?= .venv-clients
 INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed
 CLIENTS := openai anthropic google-genai openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
-# verifiers wants an older client of OpenAI than the other tests: what it adds is in a folder of its own, beside which the
+# verifiers wants an older client of OpenAI than the other tests: what it adds is in a directory of its own, beside which the
 # rest of the environment is used.
 VERIFIERS := $(VENV)/verifiers
 # NeMo-Gym's servers run in a process that has these packages first on its path.
@@ -171,7 +171,7 @@ $(VENV)/torch: constraints.txt | install
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps --dest $@ torch
 	@touch $@
 
-# In a folder of its own: it needs a newer `packaging` than the rest.
+# In a directory of its own: it needs a newer `packaging` than the rest.
 $(VENV)/twine: Makefile | install
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $@ $(TWINE)
 	@touch $@
@@ -293,7 +293,7 @@ $(INSTALLED_SITE): constraints-site.txt
 	$(VENV_SITE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-site.txt $(SITE_TOOLS)
 	@touch $@
 
-# A warning fails the build. The folder is made anew, so that no page of yesterday answers a link.
+# A warning fails the build. The directory is made anew, so that no page of yesterday answers a link.
 site: $(INSTALLED_SITE)
 	rm -rf site
 	$(VENV_SITE)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \

@@ -77,7 +77,7 @@ def forked_children(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def environ_of_users(tmp_path: Path) -> dict[str, str]:
-    """The environment of processes that find what is installed in an empty folder, and few plugins of ours."""
+    """The environment of processes that find what is installed in an empty directory, and few plugins of ours."""
     blocked = {"RLLM_BLOCK_PLUGINS": ",".join(BLOCKED), "RLLM_DEBUG": "", "COLUMNS": "80"}
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     return {**os.environ, **blocked, "PYTHONPATH": path}

@@ -3,7 +3,7 @@
 cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
 with 32 clients; beside a server that reads, samples and answers alone. latency: how long one idle client waits, beside
 that server, and that server with a commit to the same store, in turns. memory: 200 sessions of 50 turns of 600 tokens,
-and a run's gateway before its first session, with the real renderers of the model `tiny` or of the tokenizer in FOLDER.
+and a run's gateway before its first session, with the real renderers of the model `tiny` or of the tokenizer in DIRECTORY.
 kills: acknowledged calls that are not in the store after SIGKILL. --litellm: cost and latency of the same requests
 through LiteLLM's proxy too (`make .venv-litellm/.installed`). Conversations have four turns and grow, as those of
 agents do; the renderer costs next to nothing.

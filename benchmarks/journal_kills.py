@@ -42,7 +42,7 @@ class Ended:
 
 
 class Runs:
-    """Runs of one bound and one choice of weights, below a folder."""
+    """Runs of one bound and one choice of weights, below a directory."""
 
     def __init__(self, registry: Registry, directory: Path, staleness: int, *, latest: bool) -> None:
         self._registry, self._directory, self._count = registry, directory, 0

@@ -2,7 +2,7 @@
 
 Importing them needs Ray, accelerate and much else; what they compute does not. So the definitions asked for are
 compiled out of the installed source files, decorators left out, and given the few names they use. ``make install`` puts
-both libraries, without their requirements, into the folder ``conformance`` of the virtual environment, where neither
+both libraries, without their requirements, into the directory ``conformance`` of the virtual environment, where neither
 can be imported by accident.
 """
 

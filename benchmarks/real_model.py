@@ -81,7 +81,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--at-once", type=int, default=1, help="seeds that train at the same time (default: 1)")
-    parser.add_argument("--folder", type=Path, help="where runs are kept; the same folder goes on where it stopped")
+    parser.add_argument(
+        "--directory", type=Path, help="where runs are kept; the same directory goes on where it stopped"
+    )
     arguments = parser.parse_args()
     directory = (arguments.directory or Path(mkdtemp(prefix="real-model-"))).absolute()
     directory.mkdir(parents=True, exist_ok=True)

@@ -70,7 +70,7 @@ class Watch(Observer):
 
 
 def play(record: str, steps: int, training: dict[str, Any]) -> tuple[Counter[str], Path]:
-    """Train the demo in a folder of its own, which is where the process is then."""
+    """Train the demo in a directory of its own, which is where the process is then."""
     directory = Path(tempfile.mkdtemp())
     os.chdir(directory)
     watch = Watch()
@@ -104,7 +104,7 @@ METHODS: dict[tuple[type, str], str] = {
 
 
 def bytes_per_token(record: Path) -> dict[str, float]:
-    """By folder of the record, per token of its episodes."""
+    """By directory of the record, per token of its episodes."""
     files = StepFiles(record)
     tokens = sum(
         len(trajectory.trajectory.tokens)

@@ -1,7 +1,7 @@
 """Tokens until a model reaches a held-out pass rate, per sampler and seed.
 
 python benchmarks/samplers.py                       # `tiny` learns `sum` from random weights, seeds 0, 1 and 2
-python benchmarks/samplers.py --model ./some-hf-folder --seeds 0 -- rllm.trainer.total_batches=50
+python benchmarks/samplers.py --model ./some-hf-directory --seeds 0 -- rllm.trainer.total_batches=50
 
 With `--model`, the environment is `reasoning_gym:chain_sum`, levels 1 to 6, because a random model cannot solve any of
 its tasks. Tokens are the prompts and responses of all training steps before the first validation that reaches the
@@ -63,7 +63,7 @@ def count_tokens_to(threshold: float, pass_rate: str, lines: Iterable[Mapping[st
 
 
 def train(setup: Setup, sampler: str, seed: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Train once in a temporary folder, and return the lines of `metrics.jsonl`."""
+    """Train once in a temporary directory, and return the lines of `metrics.jsonl`."""
     command = [sys.executable, "-m", "rllm.cli.main", "train", setup.environment, "--seed", str(seed)]
     command += ["--sampler", SAMPLERS[sampler].format(key=setup.key), *setup.words, *overrides]
     command += ["rllm.trainer.save_freq=-1", "rllm.record=off"]
@@ -76,7 +76,7 @@ def train(setup: Setup, sampler: str, seed: int, overrides: Sequence[str]) -> li
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder or name of the model that trains on chain_sum")
+    parser.add_argument("--model", help="directory or name of the model that trains on chain_sum")
     parser.add_argument("--threshold", type=float, default=0.5, help="held-out pass@1 to reach")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -221,8 +221,8 @@ def main() -> int:
     rows = make_rows(arguments.rows, arguments.tokens, ragged=arguments.ragged)
     first, second = threading.Semaphore(1), threading.Semaphore(0)
     ours, theirs = Side(first, second), Side(second, first)
-    with tempfile.TemporaryDirectory() as folder:
-        model, data = Path(folder, "model"), Path(folder, "rows.jsonl")
+    with tempfile.TemporaryDirectory() as directory:
+        model, data = Path(directory, "model"), Path(directory, "rows.jsonl")
         write_model(model)
         data.write_text("\n".join(map(json.dumps, rows)))
         # Ours is in the main thread, because it handles signals.

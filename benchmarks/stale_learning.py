@@ -40,7 +40,7 @@ def words_of(ahead: int) -> tuple[str, ...]:
 
 
 def learn(seed: int, words: Sequence[str]) -> Learnt:
-    """Train once, in a folder that goes."""
+    """Train once, in a directory that goes."""
     command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)

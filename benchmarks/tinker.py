@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TINKER_TELEMETRY"] = "0"
-# This file has the client's name, and lies in the folder that Python looks into first.
+# This file has the client's name, and lies in the directory that Python looks into first.
 sys.path.append(sys.path.pop(0))
 
 import numpy as np

@@ -102,7 +102,7 @@ def main() -> int:
 
     found = templates()
     if not found:
-        print("TRL is not installed: `make install` puts it into the folder conformance/ of the environment.")
+        print("TRL is not installed: `make install` puts it into the directory conformance/ of the environment.")
         return 1
     wrong = 0
     for name, make in (("template", template_renderer), ("auto", make_auto)):

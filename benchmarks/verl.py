@@ -3,7 +3,7 @@
 python benchmarks/verl.py             # about four minutes
 
 Everything is done in turns in one run, on one machine; the ratio counts. Steps are those of `rllm train` with
-``--profile cpu`` and of `verl.trainer.main_ppo` on the same model folder, prompts, numbers of rows, lengths,
+``--profile cpu`` and of `verl.trainer.main_ppo` on the same model directory, prompts, numbers of rows, lengths,
 minibatches and micro-batches, with one training process and one rollout server each. verl's is the trainer of
 ``trainer.use_v1=false``: the other one needs TransferQueue, which verl does not install.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 os.environ["VERL_PLATFORM"] = "cpu"
 os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
-# This file has the library's name, and lies in the folder that Python looks into first.
+# This file has the library's name, and lies in the directory that Python looks into first.
 sys.path.append(sys.path.pop(0))
 
 import torch

@@ -20,7 +20,7 @@ FIRST_STEP = "step 1/"
 
 
 def start_seconds(directory: Path) -> Mapping[str, float]:
-    """Run the command in an empty folder; seconds by phase, in order. The last one begins with moving weights."""
+    """Run the command in an empty directory; seconds by phase, in order. The last one begins with moving weights."""
     began = time.monotonic()
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name("rllm")), *WORDS],

@@ -73,7 +73,7 @@ class Side:
         }
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                # In a folder of its own: Ray lets workers import from where they are, and benchmarks/ has a verl.py.
+                # In a directory of its own: Ray lets workers import from where they are, and benchmarks/ has a verl.py.
                 [sys.executable, str(DIRECTORY / f"{name}.py"), workload],
                 cwd=directory,
                 env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | environment,
@@ -137,7 +137,7 @@ def step_costs(workload: str, steps: int, directory: Path) -> dict[str, list[Ste
     Args:
         workload: see ``verl_sides/workload.py``, as JSON.
         steps: of each side, those of the warm-up included.
-        folder: empty.
+        directory: empty.
     """
     with _sides(workload, directory) as sides:
         said: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}

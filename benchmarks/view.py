@@ -96,7 +96,7 @@ def trace(uid: str, step: int, epoch: int) -> dict[str, Any]:
 
 
 def make_run(run: Path, steps: int) -> None:
-    """The folder of a run."""
+    """The directory of a run."""
     for step in range(steps):
         pairs = [episode(step, group, member) for group in range(GROUPS) for member in range(MEMBERS)]
         write(run, "episodes", step, [played for played, _ in pairs])

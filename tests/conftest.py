@@ -41,7 +41,7 @@ def environ() -> dict[str, str]:
 
 @pytest.fixture
 def rllm(tmp_path: Path, environ: dict[str, str]) -> Rllm:
-    """Run `rllm WORDS` in an empty folder and wait for it."""
+    """Run `rllm WORDS` in an empty directory and wait for it."""
 
     def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -53,7 +53,7 @@ def rllm(tmp_path: Path, environ: dict[str, str]) -> Rllm:
 
 @pytest.fixture
 def rllm_here(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Rllm:
-    """Run `rllm WORDS` in an empty folder, in this process: for tests that say nothing about a process."""
+    """Run `rllm WORDS` in an empty directory, in this process: for tests that say nothing about a process."""
     monkeypatch.chdir(tmp_path)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -69,7 +69,7 @@ def rllm_here(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.Monke
 
 @pytest.fixture
 def start_rllm(tmp_path: Path, environ: dict[str, str]) -> StartRllm:
-    """Start `rllm WORDS` in an empty folder."""
+    """Start `rllm WORDS` in an empty directory."""
 
     def start(*words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -83,7 +83,7 @@ def start_rllm(tmp_path: Path, environ: dict[str, str]) -> StartRllm:
 def start_forked_rllm(
     command_server: CommandServer, tmp_path: Path, environ: dict[str, str]
 ) -> Iterator[Callable[..., ForkedProcess]]:
-    """Start `rllm WORDS` in an empty folder, in a process that need not import torch and transformers first."""
+    """Start `rllm WORDS` in an empty directory, in a process that need not import torch and transformers first."""
     started: list[ForkedProcess] = []
 
     def start(*words: str) -> ForkedProcess:

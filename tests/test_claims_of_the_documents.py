@@ -116,7 +116,9 @@ def test_counts_in_the_text_are_right() -> None:
         "kinds of plugin": len(KINDS),
         "estimators": len(registry().all("estimator")),
         "losses": len(registry().all("loss")),
-        "short runs": len([folder for folder in (ROOT / "examples").iterdir() if (folder / "run.yaml").is_file()]),
+        "short runs": len(
+            [directory for directory in (ROOT / "examples").iterdir() if (directory / "run.yaml").is_file()]
+        ),
     }
     wrong = []
     for page in PAGES:

@@ -21,7 +21,7 @@ def test_core_requires_only_four_packages() -> None:
     assert {Requirement(text).name for text in ALL["rllm-core"].project["dependencies"]} == REQUIRED_BY_CORE
 
 
-def test_the_folder_is_named_like_the_distribution() -> None:
+def test_the_directory_is_named_like_the_distribution() -> None:
     for distribution in ALL.values():
         assert distribution.directory.name == distribution.file_name
 

@@ -122,7 +122,7 @@ def cpu_of_child() -> float:
 
 
 def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock:
-    """Train in a new folder."""
+    """Train in a new directory."""
     Waiting.numbers = itertools.count()
     settings = {"rllm.env.name": "guess" if name == "tinker" else name, **ALWAYS, **SIZES[name]}
     if staleness:

@@ -41,7 +41,7 @@ def run(words: Sequence[str], directory: Path, kill_behind: int | None = None) -
 
     Args:
         words: of the command.
-        folder: gets ``runs`` and the log.
+        directory: gets ``runs`` and the log.
         kill_behind: kill it with SIGKILL when the checkpoint of this step is there; None: let it end.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def run(words: Sequence[str], directory: Path, kill_behind: int | None = None) -
 
 
 def read_steps(directory: Path) -> list[Metrics]:
-    """The metrics of training steps in a folder's run."""
+    """The metrics of training steps in a directory's run."""
     lines = [line for file in directory.glob("runs/*/*/metrics.jsonl") for line in file.read_text().splitlines()]
     return [step for step in map(json.loads, lines) if "actor/loss" in step]
 

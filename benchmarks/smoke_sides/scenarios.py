@@ -63,7 +63,7 @@ class Scenario:
         """The words of `rllm train`.
 
         Args:
-            model: a folder.
+            model: a directory.
             device: ``cuda`` or ``cpu``.
             devices: how many it has.
         """

@@ -1,4 +1,4 @@
-"""What both sides train: the same model folder, prompts, numbers of rows, lengths and minibatches."""
+"""What both sides train: the same model directory, prompts, numbers of rows, lengths and minibatches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST = 7
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     model: str
-    """Folder of the model, written by rllm's own `tiny`."""
+    """Directory of the model, written by rllm's own `tiny`."""
     directory: str
     """Where runs, data files and checkpoints may be written."""
     steps: int

@@ -60,7 +60,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/kinds",
             "plugins",
             "reference/pipeline",
-            "reference/run-folder",
+            "reference/run-directory",
             "reference/testing",
         ],
         "Help": ["troubleshooting", "compare", "status"],

@@ -104,7 +104,7 @@ def planned(world: Registry) -> MakePlan:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> Run:
-    """Make a run of these settings, in a folder of its own; `name` goes on in, or begins, a named one. `cut_after` so
+    """Make a run of these settings, in a directory of its own; `name` goes on in, or begins, a named one. `cut_after` so
     many seconds it is over, with nothing saved."""
     monkeypatch.chdir(tmp_path)
 

@@ -85,7 +85,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def begun(start_forked_rllm: Start, tmp_path: Path) -> Callable[[], tuple[Any, int, Path]]:
-    """A run that has made some steps, the process that trains, and its folder."""
+    """A run that has made some steps, the process that trains, and its directory."""
 
     def make() -> tuple[Any, int, Path]:
         run, process = tmp_path / "runs/rllm-training/default", start_forked_rllm(*WORDS)
@@ -145,7 +145,9 @@ def plain(inputs, params):
 """
 
 
-def test_a_loss_of_a_file_in_the_folder_of_the_run_trains_as_in_one_process(forked_rllm: Any, tmp_path: Path) -> None:
+def test_a_loss_of_a_file_in_the_directory_of_the_run_trains_as_in_one_process(
+    forked_rllm: Any, tmp_path: Path
+) -> None:
     (tmp_path / "my_losses.py").write_text(LOSS)
     words = (*WORDS, "rllm.trainer.total_batches=3", "--loss", "plain", "rllm.plugins.import_modules=[my_losses]")
     for name, apart in (("apart", "true"), ("here", "false")):

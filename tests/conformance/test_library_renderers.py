@@ -38,7 +38,7 @@ def _auto(name: str) -> Any:
 
 
 @FAMILY
-def test_a_local_folder_is_known_by_what_its_template_writes(name: str) -> None:
+def test_a_local_directory_is_known_by_what_its_template_writes(name: str) -> None:
     assert family_of(setup_of(BY_NAME[name])) == FAMILIES[name]
     assert isinstance(_auto(name), LibraryRenderer)
 

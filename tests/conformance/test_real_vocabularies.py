@@ -61,7 +61,7 @@ def of_library(qwen3: RendererSetup) -> Any:
     return make_auto(qwen3, NoParams())
 
 
-def test_the_folder_is_known_as_qwen3(qwen3: RendererSetup, of_library: Any) -> None:
+def test_the_directory_is_known_as_qwen3(qwen3: RendererSetup, of_library: Any) -> None:
     assert family_of(qwen3) == "qwen3"
     assert isinstance(of_library, LibraryRenderer)
 

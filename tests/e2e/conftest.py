@@ -175,7 +175,7 @@ def train(
 def shared_run(
     tmp_path_factory: pytest.TempPathFactory, worlds: Registry, carry_out: Callable[[RunPlan], Trained]
 ) -> Train:
-    """Make the run of a `quick_plan`, once for all tests. They only read its folder, or a copy."""
+    """Make the run of a `quick_plan`, once for all tests. They only read its directory, or a copy."""
     made: dict[str, Trained] = {}
 
     def run(environment: str | None = "sum", settings: Mapping[str, Any] | None = None) -> Trained:

@@ -1,4 +1,4 @@
-"""docs/how-to/your-agent.md, word for word, in an empty folder."""
+"""docs/how-to/your-agent.md, word for word, in an empty directory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
 
 def words_of(command: str) -> list[str]:
     """A command on the model `tiny`, with the Python that runs this test."""
-    return shlex.split(command.replace("./some-hf-folder", "tiny").replace("[python,", f"[{sys.executable},"))
+    return shlex.split(command.replace("./some-hf-directory", "tiny").replace("[python,", f"[{sys.executable},"))
 
 
 @pytest.mark.parametrize("number", [number for number, each in enumerate(COMMANDS) if each.startswith("train")])

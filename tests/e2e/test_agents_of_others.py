@@ -506,7 +506,7 @@ def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: An
         train_agent(code, **{"rllm.sdk.proxy.admin_token": "guessed"})
 
 
-def test_calls_are_in_the_run_folder_and_replaced_with_it(
+def test_calls_are_in_the_run_directory_and_replaced_with_it(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rllm_gateway.calls import CallReader

@@ -27,7 +27,7 @@ FAST = (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
-    """The folder in which `rllm train guess` was called, once, and came to its end."""
+    """The directory in which `rllm train guess` was called, once, and came to its end."""
     directory = tmp_path_factory.mktemp("made")
     process = command_server.start("rllm.cli.main", ("train", "guess", *FAST), directory, dict(os.environ))
     _, errors = process.communicate()
@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
 
 @pytest.fixture
 def finished_run(made: Path, tmp_path: Path) -> Path:
-    """The folder of a finished run; it is the one that commands of the test mean."""
+    """The directory of a finished run; it is the one that commands of the test mean."""
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     return tmp_path / "runs" / "rllm-training" / "default"
 
@@ -82,7 +82,7 @@ def test_mistake_on_command_line_is_explained(rllm_here: Any, words: list[str], 
 
 @pytest.mark.parametrize(
     ("model", "value"),
-    [("./no-such-folder", "`tiny`"), ("./empty", "config.json"), ("./file", "a file")],
+    [("./no-such-directory", "`tiny`"), ("./empty", "config.json"), ("./file", "a file")],
 )
 def test_a_model_that_is_not_there_is_a_clear_error(rllm_here: Any, tmp_path: Path, model: str, value: str) -> None:
     (tmp_path / "empty").mkdir()
@@ -92,7 +92,7 @@ def test_a_model_that_is_not_there_is_a_clear_error(rllm_here: Any, tmp_path: Pa
     assert result.returncode == 2
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm_here: Any, finished_run: Path) -> None:
+def test_a_directory_that_holds_a_run_is_not_overwritten_unasked(rllm_here: Any, finished_run: Path) -> None:
     metrics = finished_run / "metrics.jsonl"
     before = metrics.read_bytes()
 
@@ -104,10 +104,10 @@ def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm_here: Any, fi
     assert rllm_here("train", "guess", "--overwrite", *FAST).returncode == 0
 
 
-def test_a_folder_that_cannot_be_written_is_named(rllm_here: Any, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     result = rllm_here("train", "guess", *FAST)
-    values = ("runs/rllm-training/default", os.strerror(errno.ENOTDIR), "rllm.trainer.output_dir=FOLDER")
+    values = ("runs/rllm-training/default", os.strerror(errno.ENOTDIR), "rllm.trainer.output_dir=DIRECTORY")
     check_printed(result.stderr, "not-writable", *values)
     assert result.returncode == 1
 

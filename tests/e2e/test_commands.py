@@ -104,18 +104,26 @@ def test_a_checkpoint_is_played_with_the_config_of_its_run(words: tuple[str, ...
     assert {name: round(reached[name], 3) for name in validated} == validated
 
 
-def test_a_local_model_folder_is_trained(forked_rllm: Any, run: Path, tmp_path: Path) -> None:
+def test_a_local_model_directory_is_trained(forked_rllm: Any, run: Path, tmp_path: Path) -> None:
     from rllm_local.tiny import build_model, build_tokenizer
 
     tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(tmp_path / "some-hf-folder")
-    build_model(len(tokenizer), seed=3).save_pretrained(tmp_path / "some-hf-folder")
-    words = ("--backend", "local", "--estimator", "rloo", "--model", "./some-hf-folder", "data.max_response_length=4")
+    tokenizer.save_pretrained(tmp_path / "some-hf-directory")
+    build_model(len(tokenizer), seed=3).save_pretrained(tmp_path / "some-hf-directory")
+    words = (
+        "--backend",
+        "local",
+        "--estimator",
+        "rloo",
+        "--model",
+        "./some-hf-directory",
+        "data.max_response_length=4",
+    )
     result = forked_rllm("train", "guess", *FEW_STEPS, *words)
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(line["actor/rollout_logprob_difference"] < 1e-4 for line in lines if "actor/loss" in line)
-    assert "name: ./some-hf-folder" in (run / "config.yaml").read_text()
+    assert "name: ./some-hf-directory" in (run / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize("more", [(), ("--all",)])
@@ -198,7 +206,7 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, ru
     assert "total_batches: 6" in config
 
 
-def test_two_processes_cannot_train_in_one_folder(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
+def test_two_processes_cannot_train_in_one_directory(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
     words = ("rllm.trainer.total_batches=1000", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
     first = start_forked_rllm("train", "guess", *words)
     try:

@@ -31,7 +31,7 @@ SHORT = {
     "rllm.trainer.val_before_train": "false",
     "rllm.unused_keys": "warn",
 }
-IN_PLACE_OF = {"./some-hf-folder": "tiny", "./folder": "tiny", "./my-model": "tiny", "MY_ENVIRONMENT": "guess"}
+IN_PLACE_OF = {"./some-hf-directory": "tiny", "./directory": "tiny", "./my-model": "tiny", "MY_ENVIRONMENT": "guess"}
 IN_PLACE_OF["HuggingFaceTB/SmolLM2-135M-Instruct"] = "tiny"
 FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/async.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
@@ -50,7 +50,7 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
         "my_world.py": python_with("register_rllm_environment"),
     },
 }
-"""What is in the folder before the first command."""
+"""What is in the directory before the first command."""
 BEFORE = {
     "docs/explain/resume.md": ["train guess"],
     "docs/backends/verl-operate.md": ["train guess"],
@@ -98,7 +98,7 @@ def python_with(name: str) -> str:
 
 
 def words_of(command: str) -> list[str]:
-    """The words after `rllm`, for a short run in a folder of which others may be left."""
+    """The words after `rllm`, for a short run in a directory of which others may be left."""
     words = [IN_PLACE_OF.get(word, word) for word in shlex.split(command, comments=True)][1:]
     if words[0] not in ("train", "eval"):
         return words
@@ -155,7 +155,7 @@ def test_the_record_is_read_as_the_reference_says(
 ) -> None:
     assert rllm_of_page(*words_of("rllm train guess rllm.record=tokens")).returncode == 0
     monkeypatch.chdir(tmp_path)
-    of_outcomes, of_tokens = blocks("docs/reference/run-folder.md", "python")
+    of_outcomes, of_tokens = blocks("docs/reference/run-directory.md", "python")
     exec(of_outcomes.replace("step_000012", "step_000001"), {})
     assert "trained" in capsys.readouterr().out
     exec(of_tokens.replace("(12", "(1"), {})

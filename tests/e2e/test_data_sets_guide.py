@@ -76,7 +76,7 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 def test_the_names_of_the_guide_choose_the_dataset() -> None:
     chosen = re.findall(r"data\.train_dataset=(\S+)", GUIDE)
-    assert chosen == ["train.parquet", "hf:my_folder", "hf:openai/gsm8k"]
+    assert chosen == ["train.parquet", "hf:my_directory", "hf:openai/gsm8k"]
     registry = Registry.load(allow={"rllm-data"})
     paths = [choose(registry, "dataset", dataset_of_file(registry, name, "key"), "key").params.path for name in chosen]
-    assert paths == ["train.parquet", "my_folder", "openai/gsm8k"]
+    assert paths == ["train.parquet", "my_directory", "openai/gsm8k"]

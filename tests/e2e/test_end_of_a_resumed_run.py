@@ -63,24 +63,24 @@ def values_of(dry_run: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> tuple[Path, int]:
-    """The folder of a run that was stopped by Ctrl-C with many steps to come, once, and how many it had finished."""
-    folder: Path = tmp_path_factory.mktemp("stopped")
+    """The directory of a run that was stopped by Ctrl-C with many steps to come, once, and how many it had finished."""
+    directory: Path = tmp_path_factory.mktemp("stopped")
     words = (*WORDS, "rllm.trainer.total_batches=500")
     process = command_server.start(
-        "rllm.cli.main", words, folder, os.environ | {"RLLM_BLOCK_PLUGINS": "", "COLUMNS": "200"}
+        "rllm.cli.main", words, directory, os.environ | {"RLLM_BLOCK_PLUGINS": "", "COLUMNS": "200"}
     )
-    wait_for_steps(folder / RUNS / "default", 6, process)
+    wait_for_steps(directory / RUNS / "default", 6, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
     (steps,) = re.findall(r"stopped after step (\d+) of 500", output)
-    return folder, int(steps)
+    return directory, int(steps)
 
 
 @pytest.fixture
 def stopped_after(stopped: tuple[Path, int], tmp_path: Path) -> int:
-    """Finished steps of that run, which is in the folder of the test."""
-    folder, steps = stopped
-    shutil.copytree(folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    """Finished steps of that run, which is in the directory of the test."""
+    directory, steps = stopped
+    shutil.copytree(directory, tmp_path, symlinks=True, dirs_exist_ok=True)
     return steps
 
 

@@ -210,7 +210,7 @@ def test_a_backend_says_which_of_its_keys_are_for_training_alone(backend: str) -
     assert of_play | {play.plan.backend.plugin.learning_rate_key, "training.num_minibatches"} <= known
 
 
-def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -> None:
+def test_a_directory_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.tex").touch()
     done = rllm_here("eval", "guess", "--save", "kept", *TINY)
@@ -229,7 +229,7 @@ def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     assert (same["passed"]["difference"]["value"], same["passed"]["p"], same["reward"]["p"]) == (0.0, 1.0, 1.0)
 
 
-def test_an_environment_that_only_one_folder_holds_is_named(rllm_here: Any) -> None:
+def test_an_environment_that_only_one_directory_holds_is_named(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "one", *TINY)
     rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
     done = rllm_here("eval", "compare", "one", "both")

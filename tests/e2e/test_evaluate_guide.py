@@ -1,4 +1,4 @@
-"""docs/how-to/evaluate.md, word for word, from top to bottom in an empty folder."""
+"""docs/how-to/evaluate.md, word for word, from top to bottom in an empty directory."""
 
 from __future__ import annotations
 

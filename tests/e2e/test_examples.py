@@ -1,4 +1,4 @@
-"""The commands of examples/README.md, each in a copy of its folder, with fewer steps."""
+"""The commands of examples/README.md, each in a copy of its directory, with fewer steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def commands(example: str, program: str) -> list[list[str]]:
 
 @pytest.fixture
 def example(tmp_path: Path) -> Callable[[str], Path]:
-    """Copies an example into the folder that commands run in."""
+    """Copies an example into the directory that commands run in."""
     return lambda name: Path(shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True))
 
 

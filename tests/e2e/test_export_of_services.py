@@ -23,7 +23,7 @@ QUICK = (
 
 @pytest.fixture
 def of_tinker(forked_rllm: Any, tmp_path: Path) -> Path:
-    """The folder in which the local server of a finished run keeps its checkpoint."""
+    """The directory in which the local server of a finished run keeps its checkpoint."""
     offline = ("rllm/backend=tinker", "tinker_base_url=local", "training.default_local_dir=kept", "model.lora_rank=4")
     done = forked_rllm("train", "guess", *offline, *QUICK)
     assert done.returncode == 0, done.stderr

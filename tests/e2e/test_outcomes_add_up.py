@@ -117,7 +117,7 @@ class Play(Protocol):
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Folder and steps of a run that was stopped after so many steps, and resumed."""
+    """Directory and steps of a run that was stopped after so many steps, and resumed."""
     monkeypatch.chdir(tmp_path)
 
     def run(

@@ -23,7 +23,7 @@ from .conftest import plan_of
 
 QUESTIONS, REWARDS = "docs/how-to/own-data.md", "docs/how-to/write-a-reward.md"
 COMMANDS = re.findall(r"^    rllm (.*)$", text_of(QUESTIONS) + text_of(REWARDS), re.MULTILINE)
-FOR_A_MODEL = "--model ./some-hf-folder"
+FOR_A_MODEL = "--model ./some-hf-directory"
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
     (directory / "val.jsonl").write_text(blocks("README.md", "json")[0])
-    (directory / "some-hf-folder").symlink_to(thinking_model)
+    (directory / "some-hf-directory").symlink_to(thinking_model)
     monkeypatch.chdir(directory)
     assert main([*shlex.split(command), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    for word in ("train.jsonl", "val.jsonl", "rewards.py:score", "some-hf-folder"):
+    for word in ("train.jsonl", "val.jsonl", "rewards.py:score", "some-hf-directory"):
         assert word in shown
 
 

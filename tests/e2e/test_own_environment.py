@@ -1,4 +1,4 @@
-"""docs/how-to/own-environment.md, word for word, in an empty folder."""
+"""docs/how-to/own-environment.md, word for word, in an empty directory."""
 
 from __future__ import annotations
 

@@ -447,7 +447,7 @@ def test_episodes_of_another_run_are_not_deleted(fit: Any) -> None:
     assert len(fit(logging(), overwrite=True).steps) == 2
 
 
-def test_a_folder_is_free_again_after_a_trainer_that_could_not_be_made(
+def test_a_directory_is_free_again_after_a_trainer_that_could_not_be_made(
     fit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*arguments: Any, **options: Any) -> None:
@@ -514,4 +514,4 @@ def test_agent_trainer_takes_the_same_and_returns_the_last_validation() -> None:
     )
     assert trainer.train()["val/default/pass@1"] == 1.0
     assert len(steps.steps) == 2
-    assert refusal().code == "run-exists", "the folder is free, and the run is in it"
+    assert refusal().code == "run-exists", "the directory is free, and the run is in it"

@@ -38,7 +38,7 @@ def test_the_guides_have_the_blocks_that_are_tried_here() -> None:
 
 @pytest.mark.long
 def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block in a folder of its own, with what the blocks before it have imported; runs end after three steps."""
+    """Each block in a directory of its own, with what the blocks before it have imported; runs end after three steps."""
     length = TrainingLoop.total_steps.fget
     assert length is not None
     monkeypatch.setattr(TrainingLoop, "total_steps", property(lambda loop: min(3, length(loop))))

@@ -96,7 +96,7 @@ def test_the_sections_run_from_top_to_bottom(
     assert len(commands) == 2
 
     for command in commands:
-        done = forked_rllm(*command.replace("./some-hf-folder", "tiny").split(), *SHORT)
+        done = forked_rllm(*command.replace("./some-hf-directory", "tiny").split(), *SHORT)
         assert done.returncode == 0, done.stderr
 
     directory = tmp_path / "runs/rllm-training/above_median"

@@ -1,4 +1,4 @@
-"""docs/how-to/real-models.md, as it stands there, in an empty folder."""
+"""docs/how-to/real-models.md, as it stands there, in an empty directory."""
 
 from __future__ import annotations
 

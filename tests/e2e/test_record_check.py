@@ -90,7 +90,7 @@ def assert_named(directory: Path, where: str) -> str:
 
 @pytest.fixture
 def recorded(shared_run: Any, tmp_path: Path) -> Path:
-    """The folder of a run with `TOKENS`, which a test may change."""
+    """The directory of a run with `TOKENS`, which a test may change."""
     return Path(shutil.copytree(shared_run("lucky", TOKENS).directory, tmp_path / "run"))
 
 
@@ -227,5 +227,5 @@ def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
         checked(tmp_path)
 
 
-def test_a_folder_above_the_run_is_enough(recorded: Path) -> None:
+def test_a_directory_above_the_run_is_enough(recorded: Path) -> None:
     assert checked(recorded.parent) == checked(recorded)

@@ -46,7 +46,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_of_a_module_is_evaluated_by_its_folder(forked_rllm: Any, directory: Path) -> None:
+def test_a_run_of_a_module_is_evaluated_by_its_directory(forked_rllm: Any, directory: Path) -> None:
     trained = forked_rllm("train", "digits", "--reward", "same", IMPORT, *SHORT)
     assert trained.returncode == 0, trained.stderr
     for words in ((), ("digits",)):

@@ -42,17 +42,17 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
-    """The folder in which a run was made, once."""
-    folder: Path = tmp_path_factory.mktemp("made")
-    process = command_server.start("rllm.cli.main", WORDS, folder, os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"})
+    """The directory in which a run was made, once."""
+    directory: Path = tmp_path_factory.mktemp("made")
+    process = command_server.start("rllm.cli.main", WORDS, directory, os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"})
     _, errors = process.communicate()
     assert process.returncode == 0, errors
-    return folder
+    return directory
 
 
 @pytest.fixture
 def trained(made: Path, tmp_path: Path, directory: Path) -> Path:
-    """That run, in the folder of the test."""
+    """That run, in the directory of the test."""
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     return directory
 

@@ -73,7 +73,7 @@ Uninterrupted = Callable[[tuple[str, ...]], tuple[Path, tuple[str, ...]]]
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """The folder of a run with these terms that was left alone, and its words. Made once."""
+    """The directory of a run with these terms that was left alone, and its words. Made once."""
     return cache(partial(_left_alone, tmp_path_factory))
 
 
@@ -148,7 +148,7 @@ def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, for
 def killed_and_resumed(
     rllm: Any, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
 ) -> Callable[..., tuple[Path, Path]]:
-    """The folders of a run with these words killed in the middle and resumed, and of the same one left alone."""
+    """The directories of a run with these words killed in the middle and resumed, and of the same one left alone."""
 
     def make(*terms: str) -> tuple[Path, Path]:
         words, runs = (*WORDS, *terms), tmp_path / "runs" / "rllm-training"

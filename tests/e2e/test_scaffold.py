@@ -62,7 +62,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Packages:
-    """A new package of each kind, and a folder that all of them are installed in."""
+    """A new package of each kind, and a directory that all of them are installed in."""
 
     directory: Path
     site: Path
@@ -121,7 +121,7 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
     )
     printed, errors = tested.communicate(timeout=280)
     assert tested.returncode == 0, printed + errors
-    # Whatever the folder that pytest takes for its root.
+    # Whatever the directory that pytest takes for its root.
     passed = set(re.findall(r"^PASSED \S*/test_my_(\w+)\.py::", printed, re.MULTILINE))
     assert passed == set(TEMPLATES)
 

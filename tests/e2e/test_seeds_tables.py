@@ -85,7 +85,7 @@ TABLE: dict[str, Any] = {
 OTHER_DEFAULTS = dict.fromkeys(
     ("rllm.sdk.proxy.admin_token", "rllm.episode_logging.episode_log_dir", "rllm.sdk.store.path")
 )
-"""Decision 14: no public secret, and episodes and calls belong to the folder of their run."""
+"""Decision 14: no public secret, and episodes and calls belong to the directory of their run."""
 ONE_TOKEN = {"data.max_response_length": 1}
 
 
@@ -150,7 +150,7 @@ def test_thinking_can_be_switched_off_in_the_chat_template(train: Any, thinking_
         train("sum", {"rllm.disable_thinking": True})
 
 
-def test_episodes_are_kept_on_disk_in_the_run_s_folder_or_another(train: Any, tmp_path: Path) -> None:
+def test_episodes_are_kept_on_disk_in_the_run_s_directory_or_another(train: Any, tmp_path: Path) -> None:
     assert not (train("sum").directory / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})
     (file,) = (run.directory / "episodes").iterdir()

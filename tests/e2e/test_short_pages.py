@@ -30,7 +30,7 @@ SHORT = ["rllm.rollout.n=4", "rllm.trainer.val_before_train=false", "rllm.traine
 @pytest.mark.usefixtures("with_view")
 @pytest.mark.parametrize("page", [DEBUG, METRICS, TRL, INSTALL, SIZE, TROUBLE])
 def test_the_commands_of_the_page_run(page: str, forked_rllm: Any, tmp_path: Path, tool_model: Path) -> None:
-    (tmp_path / "some-hf-folder").symlink_to(tool_model)
+    (tmp_path / "some-hf-directory").symlink_to(tool_model)
     for name, (language, number) in FILES.get(page, {}).items():
         (tmp_path / name).write_text(blocks(page, language)[number])
     tried = [command for command in commands(page) if command.startswith("rllm ")]

@@ -1,4 +1,4 @@
-"""docs/how-to/tools.md, word for word, in an empty folder; and a run in which tools are called."""
+"""docs/how-to/tools.md, word for word, in an empty directory; and a run in which tools are called."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def directory(tmp_path: Path, tool_model: Path) -> Path:
     (tmp_path / "tools.py").write_text(blocks("python")[0])
     (tmp_path / "box.py").write_text(blocks("python")[1])
     (tmp_path / "train.jsonl").write_text(blocks("json")[0])
-    (tmp_path / "some-hf-folder").symlink_to(tool_model)
+    (tmp_path / "some-hf-directory").symlink_to(tool_model)
     return tmp_path
 
 
@@ -168,7 +168,7 @@ def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
         "rllm.rollout.engine": "caller",
         "rllm.trainer.total_batches": 1,
         "data.train_dataset": "train.jsonl",
-        "model.name": "some-hf-folder",
+        "model.name": "some-hf-directory",
     }
     (step,) = carry_out(plan_of(settings, registry)).steps
     assert step.metrics["env/tool_calls"] == 1.0

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, word for word, from top to bottom in an empty folder; runs end after two steps."""
+"""docs/tutorial.md, word for word, from top to bottom in an empty directory; runs end after two steps."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct as a Hugging Face folder."""
+    """SmolLM2-135M-Instruct as a Hugging Face directory."""
     import smollm2 as helper
 
     if why := helper.missing():

@@ -1,4 +1,4 @@
-"""The exported model is whole: it loads by its folder, and it answers and ends its turn."""
+"""The exported model is whole: it loads by its directory, and it answers and ends its turn."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _response(answer: Any) -> Response:
 
 
 def model_app(directory: Path) -> Starlette:
-    """The model in a folder, sampled by the backend `local`."""
+    """The model in a directory, sampled by the backend `local`."""
     state: dict[str, Any] = {}
 
     @asynccontextmanager

@@ -89,7 +89,7 @@ class Command:
         for descriptor, number in zip(moved, self.descriptors, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        # The first entry is the folder of this script.
+        # The first entry is the directory of this script.
         here = [] if self.safe_path else [str(Path.cwd())]
         sys.path[:1] = [*here, *filter(None, self.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv[1:] = self.words

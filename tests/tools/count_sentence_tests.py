@@ -1,4 +1,4 @@
-"""Count tests that compare a sentence: ``python tests/tools/count_sentence_tests.py`` prints the count per folder."""
+"""Count tests that compare a sentence: ``python tests/tools/count_sentence_tests.py`` prints the count per directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WORD = re.compile(r"^[A-Za-z][A-Za-z'-]*[.,;:?]?$")
-FOLDERS = ("tests", "*/tests", "plugins/*/tests")
+DIRECTORIES = ("tests", "*/tests", "plugins/*/tests")
 WORDS = 4
 """Number of plain words from which a text counts as a sentence."""
 
@@ -75,12 +75,12 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 def main() -> None:
     counts: Counter[str] = Counter()
-    for file in (each for folder in FOLDERS for each in ROOT.glob(f"{folder}/**/test_*.py")):
+    for file in (each for directory in DIRECTORIES for each in ROOT.glob(f"{directory}/**/test_*.py")):
         parts = file.relative_to(ROOT).parts[:-1]
         depth = 3 if parts[0] in ("rllm_core", "rllm") else 2
         counts["/".join(parts[:depth])] += len(list(sentence_tests(ast.parse(file.read_text(encoding="utf-8")))))
-    for folder, count in sorted(counts.items()):
-        print(f"{count:4} {folder}")  # noqa: T201
+    for directory, count in sorted(counts.items()):
+        print(f"{count:4} {directory}")  # noqa: T201
     print(f"{sum(counts.values()):4} in all")  # noqa: T201
 
 

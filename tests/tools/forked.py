@@ -35,7 +35,7 @@ class ForkedProcess:
     args: list[str]
     pid: int
     output: Path
-    """Folder of the files that it writes to in place of pipes."""
+    """Directory of the files that it writes to in place of pipes."""
     returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -70,7 +70,7 @@ class CommandServer:
 
     channel: socket.socket
     directory: Path
-    """Folder of the files that processes write to."""
+    """Directory of the files that processes write to."""
     started: list[ForkedProcess] = field(default_factory=list)
 
     def ask(self, name: str, value: Any, descriptors: Sequence[int] = ()) -> Any:
@@ -81,7 +81,7 @@ class CommandServer:
         return json.loads(answer)
 
     def start(self, module: str, words: Sequence[str], directory: Path, environ: dict[str, str]) -> ForkedProcess:
-        """Start `python -m MODULE WORDS` in a folder."""
+        """Start `python -m MODULE WORDS` in a directory."""
         output = self.directory / str(len(self.started))
         output.mkdir()
         files = {name: str(output / name) for name in ("stdout", "stderr")}

@@ -151,7 +151,7 @@ def running(directory: Path, limits: GatewayLimits | None = None, attached: Any 
     """A gateway until the context is left.
 
     Args:
-        folder: for its store.
+        directory: for its store.
         limits: how much it takes on.
         attached: makes the renderer of the policy; None: no policy is attached.
     """

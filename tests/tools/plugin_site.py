@@ -1,4 +1,4 @@
-"""Plugins for tests: a folder with a module and a dist-info is all that an installed one is."""
+"""Plugins for tests: a directory with a module and a dist-info is all that an installed one is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rllm_estimators():
 
 
 class Site:
-    """A folder of installed plugins, in front of everything else on the path of this process."""
+    """A directory of installed plugins, in front of everything else on the path of this process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -57,7 +57,7 @@ class Site:
         self.modules.append(module)
 
     def install_package(self, distribution: str, version: str, metadata: str = "") -> Path:
-        """Metadata and nothing else; returns their folder."""
+        """Metadata and nothing else; returns their directory."""
         info = self.directory / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         head = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
@@ -74,7 +74,7 @@ class Site:
 
 @contextmanager
 def installed_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A site in an empty folder; its modules are forgotten afterwards."""
+    """A site in an empty directory; its modules are forgotten afterwards."""
     monkeypatch.syspath_prepend(directory)
     site = Site(directory)
     yield site

@@ -18,7 +18,7 @@ TEMPLATE = """
 
 
 def save_tool_model(directory: Path) -> None:
-    """Write it into an existing folder, as transformers reads it."""
+    """Write it into an existing directory, as transformers reads it."""
     from tokenizers import AddedToken
 
     from rllm_local.tiny import build_model, build_tokenizer

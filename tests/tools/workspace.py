@@ -1,4 +1,4 @@
-"""The distributions of this repository, found by their folders."""
+"""The distributions of this repository, found by their directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A folder with a pyproject.toml that describes a package."""
+    """A directory with a pyproject.toml that describes a package."""
 
     directory: Path
 

@@ -11,7 +11,7 @@ def write_distribution(
     """Write one, of version 1.0, whose module is its name with underscores.
 
     Args:
-        folder: made where it is missing; to be put on the path that modules come from.
+        directory: made where it is missing; to be put on the path that modules come from.
         distribution: its name, such as ``my-envs``.
         source: of the module.
         points: the entry points, with places for `distribution` and `module`.

@@ -31,13 +31,13 @@ WITH_EXTRAS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--built", type=Path, help="The folder of built distributions; they are built where it is missing."
+        "--built", type=Path, help="The directory of built distributions; they are built where it is missing."
     )
 
 
 @pytest.fixture(scope="session")
 def dist(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist of every distribution."""
+    """A directory with the wheel and the sdist of every distribution."""
     given: Path | None = pytestconfig.getoption("--built")
     if given is not None:
         return given.resolve()

@@ -94,11 +94,11 @@ class Environment:
         return found
 
     def run(self, words: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment in the folder `cwd`, without a network for models."""
+        """Run a program of the environment in the directory `cwd`, without a network for models."""
         return self._run([str(self.directory / "bin" / words[0]), *words[1:]], cwd)
 
     def run_line(self, line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a line of a shell, whose programs are those of the environment, in the folder `cwd`."""
+        """Run a line of a shell, whose programs are those of the environment, in the directory `cwd`."""
         return self._run(["bash", "-c", line], cwd)
 
     def _run(self, command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -116,7 +116,7 @@ class Environment:
 
     def install_from(self, dist: Path, words: Sequence[str]) -> None:
         """Run ``uv pip install`` with the distributions that are in `dist` now."""
-        # uv keeps a wheel by its folder, name and version: it would install what an earlier build left there.
+        # uv keeps a wheel by its directory, name and version: it would install what an earlier build left there.
         fresh = [f"--refresh-package={wheel.name.partition('-')[0]}" for wheel in sorted(dist.glob("*.whl"))]
         self.install(["--find-links", str(dist), *fresh, *words])
 

@@ -47,7 +47,7 @@ def test_a_network_that_comes_back_is_found(asked_names: list[str], monkeypatch:
     assert not hub.only_cached("some-org/some-model")
 
 
-def test_a_folder_and_an_offline_hub_are_not_asked_for(
+def test_a_directory_and_an_offline_hub_are_not_asked_for(
     asked_names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert not hub.only_cached(tmp_path)

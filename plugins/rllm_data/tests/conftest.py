@@ -1,4 +1,4 @@
-"""Files of rows in an empty folder, a cache that goes with the test, and no network."""
+"""Files of rows in an empty directory, a cache that goes with the test, and no network."""
 
 from __future__ import annotations
 

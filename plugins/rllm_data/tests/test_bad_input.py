@@ -89,16 +89,16 @@ def make_directory_of_two_kinds() -> None:
 
 SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "not there": (lambda: Path("train.parquet").touch(), "trian.parquet", "file-not-found", "'train.parquet'"),
-    "no folder": (lambda: None, "./no/folder", "file-not-found", "no/folder"),
+    "no directory": (lambda: None, "./no/directory", "file-not-found", "no/directory"),
     "ending": (lambda: Path("rows.xlsx").write_text("x"), "rows.xlsx", "unknown-file-type", ".xlsx"),
     "no ending": (lambda: Path("rows").write_text("x"), "rows", "unknown-file-type", ".parquet"),
-    "folder without data": (
+    "directory without data": (
         lambda: Path("directory").mkdir() or Path("directory/readme.md").touch(),
         "directory",
         "unknown-file-type",
         ".parquet",
     ),
-    "folder of two kinds": (make_directory_of_two_kinds, "directory", "unknown-file-type", "a.parquet and b.json"),
+    "directory of two kinds": (make_directory_of_two_kinds, "directory", "unknown-file-type", "a.parquet and b.json"),
 }
 
 

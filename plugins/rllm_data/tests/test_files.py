@@ -1,4 +1,4 @@
-"""Every kind of file, and folders of them."""
+"""Every kind of file, and directories of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_file_gives_a_task_for_each_row(name: str, read: Read) -> None:
 
 
 @pytest.mark.parametrize("directory", ["sums", "json"])
-def test_a_folder_has_the_splits_of_its_files(directory: str, read: Read) -> None:
+def test_a_directory_has_the_splits_of_its_files(directory: str, read: Read) -> None:
     """Also one that has the name of a builder."""
     Path(directory).mkdir()
     write_parquet(f"{directory}/train.parquet", ROWS[:3])
@@ -64,7 +64,7 @@ def test_a_folder_has_the_splits_of_its_files(directory: str, read: Read) -> Non
     assert read(directory)[0].data_source == directory
 
 
-def test_a_folder_gives_its_whole_name_to_the_tasks(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_gives_its_whole_name_to_the_tasks(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("sums-1.5").mkdir()
     write_parquet("sums-1.5/train-00000-of-00002.parquet", ROWS[:3])
     write_parquet("sums-1.5/train-00001-of-00002.parquet", ROWS[3:])
@@ -73,7 +73,7 @@ def test_a_folder_gives_its_whole_name_to_the_tasks(read: Read, monkeypatch: pyt
     assert read(".")[0].data_source == "sums-1.5"
 
 
-def test_a_folder_of_save_to_disk_is_read(read: Read) -> None:
+def test_a_directory_of_save_to_disk_is_read(read: Read) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk("one")
     datasets.DatasetDict({"test": datasets.Dataset.from_list(ROWS[:1])}).save_to_disk("several")
     assert [task.data["n"] for task in read("one")] == [0, 1, 2, 3]

@@ -86,7 +86,7 @@ def test_a_store_with_a_damaged_page_is_refused(tmp_path: Path) -> None:
         check_sdk(own(store))
 
 
-def test_a_run_looks_at_the_store_of_its_folder_unless_it_replaces_it(
+def test_a_run_looks_at_the_store_of_its_directory_unless_it_replaces_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resumed run learns of a damaged store before it samples."""

@@ -17,7 +17,7 @@ SHORT = ("rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "rl
 
 @pytest.fixture
 def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, and runs without a report, which takes more time than their steps."""
+    """An empty directory, and runs without a report, which takes more time than their steps."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-view")
     return tmp_path

@@ -223,7 +223,7 @@ def base(tmp_path: Path, tokenizer: Any) -> Path:
 
 @pytest.fixture
 def trained(tmp_path: Path, base: Path, make: Callable[..., Any]) -> tuple[Path, torch.Tensor]:
-    """The folder of an adapter over `base`, and the logits of the model with it."""
+    """The directory of an adapter over `base`, and the logits of the model with it."""
     loaded, updater, train = make(name=str(base))
     train(range(3))
     (tmp_path / "step").mkdir()

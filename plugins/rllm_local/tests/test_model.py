@@ -128,7 +128,7 @@ def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
         assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)
 
 
-def test_a_saved_folder_loads_with_its_weights_and_tokenizer(
+def test_a_saved_directory_loads_with_its_weights_and_tokenizer(
     save: Callable[..., Path], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = save()
@@ -156,13 +156,13 @@ def test_a_path_that_leads_nowhere_is_said_to(tmp_path: Path) -> None:
         check_error(_refusal(name), "model-not-loadable", f"model.name={str(name)!r}", "`tiny`")
 
 
-def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     file = tmp_path / "model.safetensors"
     check_error(_refusal(file), "model-not-loadable", file, "a file")
 
 
-def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
     check_error(_refusal(tmp_path), "model-not-loadable", tmp_path, "config.json")
 
 

@@ -403,7 +403,7 @@ def test_one_that_starts_when_it_is_made_is_named(complaint: Any, monkeypatch: p
     assert "starts threads when" in complaint(EngineContract, plugin(StartsAtOnce), "making_it_starts_nothing")
 
 
-def test_one_that_reads_the_folder_of_the_model_later_cannot_be_started(started: Start) -> None:
+def test_one_that_reads_the_directory_of_the_model_later_cannot_be_started(started: Start) -> None:
     with pytest.raises(AssertionError, match="cannot be started"):
         started(ReadsTheDirectoryLater)
 

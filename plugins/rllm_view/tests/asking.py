@@ -15,8 +15,8 @@ from rllm_view.api.library import Library
 class Asking:
     """Gives what a page gets."""
 
-    def __init__(self, *folders: Path) -> None:
-        self.library = Library(folders)
+    def __init__(self, *directories: Path) -> None:
+        self.library = Library(directories)
         self._answers = Answers(self.library)
 
     def __call__(self, path: str, **query: str) -> Any:

@@ -62,15 +62,15 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def folder_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="session")
-def server(folder_of_runs: Path) -> Iterator[str]:
+def server(directory_of_runs: Path) -> Iterator[str]:
     """URL of a server that finds every run of these tests."""
-    place = folder_of_runs / "view.json"
-    command = [sys.executable, "-m", "rllm", "view", str(folder_of_runs), "--announce", str(place)]
+    place = directory_of_runs / "view.json"
+    command = [sys.executable, "-m", "rllm", "view", str(directory_of_runs), "--announce", str(place)]
     with subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         # Its first line comes once it answers.
@@ -92,11 +92,11 @@ def visit(chromium: Any, server: str) -> Iterator[Visit]:
 
 
 @pytest.fixture
-def made(folder_of_runs: Path, request: pytest.FixtureRequest) -> MadeRun:
-    """Makes a run, and gives its folder and its id."""
+def made(directory_of_runs: Path, request: pytest.FixtureRequest) -> MadeRun:
+    """Makes a run, and gives its directory and its id."""
 
     def make(what: Made | None = None, name: str = "run") -> tuple[Path, str]:
-        folder = make_run(folder_of_runs / request.node.name.replace("/", "-")[:80] / name, what)
-        return folder, one_run(folder).id
+        directory = make_run(directory_of_runs / request.node.name.replace("/", "-")[:80] / name, what)
+        return directory, one_run(directory).id
 
     return make

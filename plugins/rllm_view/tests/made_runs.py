@@ -1,4 +1,4 @@
-"""Run folders as runs leave them, with numbers that are easy to follow."""
+"""Run directories as runs leave them, with numbers that are easy to follow."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ class Made:
         return self.texts.get(name, usual)
 
 
-def make_run(folder: Path, made: Made | None = None) -> Path:
-    """Write a whole run, and return its folder."""
+def make_run(directory: Path, made: Made | None = None) -> Path:
+    """Write a whole run, and return its directory."""
     made = made or Made()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.yaml").write_text(CONFIG, encoding="utf-8")
     used = [
         {"kind": kind, "name": made.text(kind, name), "distribution": "rllm-core", "version": "0.1.0"}
         for kind, name in {"backend": "local", "estimator": "grpo", "loss": "ppo"}.items()
     ]
-    (folder / "plugins.json").write_text(json.dumps(used))
-    (folder / "length.json").write_text('{"total_steps": 4}')
+    (directory / "plugins.json").write_text(json.dumps(used))
+    (directory / "length.json").write_text('{"total_steps": 4}')
     for step in range(made.steps):
-        write_step(folder, step, made)
-    return folder
+        write_step(directory, step, made)
+    return directory
 
 
-def write_step(folder: Path, step: int, made: Made) -> None:
+def write_step(directory: Path, step: int, made: Made) -> None:
     """Write the files of one step, fates last, and its line of metrics."""
     rows = step_rows(step, made)
     losses = {"agent": {"name": made.text("loss", "rllm-core/ppo"), "params": {}}}
@@ -86,8 +86,8 @@ def write_step(folder: Path, step: int, made: Made) -> None:
     for kind in KINDS:
         if kind in rows:
             more = {OBJECTIVE_KEY: json.dumps(objective)} if kind == "updates" else {}
-            write_file(folder / "record", kind, step, rows[kind], made.content, more)
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            write_file(directory / "record", kind, step, rows[kind], made.content, more)
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(metrics_of(step)) + "\n")
 
 

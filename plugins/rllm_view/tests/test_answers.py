@@ -22,7 +22,7 @@ def test_a_list_of_runs_has_what_each_reached(ask: Asking, run: Path) -> None:
     (found,) = ask("runs")["runs"]
 
     assert found["name"] == "project/made"
-    assert found["folder"] == str(run)
+    assert found["directory"] == str(run)
     assert (found["estimator"], found["loss"], found["model"]) == ("grpo", "ppo", "tiny")
     assert (found["steps"], found["total_steps"], found["recorded_steps"]) == (3, 4, 3)
     assert (found["solved"], found["content"]) == (0.25, "tokens")

@@ -70,8 +70,8 @@ def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun)
 
 
 def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) -> None:
-    folder, run = made(Made(steps=1))
-    with (folder / "metrics.jsonl").open("a") as file:
+    directory, run = made(Made(steps=1))
+    with (directory / "metrics.jsonl").open("a") as file:
         file.writelines(
             f'{{"step": {step}, "mine": {value}}}\n' for step, value in enumerate([1.0, 1000.0, 10.0, -1.0])
         )
@@ -163,8 +163,8 @@ def test_run_that_is_being_read_shows_so(visit: Visit, made: MadeRun) -> None:
 
 
 def test_run_without_record_has_no_recorded_step(visit: Visit, made: MadeRun) -> None:
-    folder, run = made(Made(steps=0))
-    assert not (folder / "record").exists()
+    directory, run = made(Made(steps=0))
+    assert not (directory / "record").exists()
     visit.open(of_run(run), "/run")
 
     assert "No step" in visit.text()

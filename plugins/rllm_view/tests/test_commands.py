@@ -217,13 +217,13 @@ def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(tmp_path: Pat
     assert [row["runs"][0]["attempts"] for row in compared["tasks"]] == [8, 8]
 
 
-def ids_of(*folders: Path) -> str:
-    return ",".join(one_run(folder).id for folder in folders)
+def ids_of(*directories: Path) -> str:
+    return ",".join(one_run(directory).id for directory in directories)
 
 
 def test_what_rounds_to_0_has_no_sign() -> None:
     assert [figure(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
 
 
-def test_view_of_a_missing_folder_is_rejected(tmp_path: Path) -> None:
+def test_view_of_a_missing_directory_is_rejected(tmp_path: Path) -> None:
     assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2

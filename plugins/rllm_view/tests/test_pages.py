@@ -120,18 +120,18 @@ def test_a_trajectory_without_texts_says_what_would_record_them(visit: Visit, ma
 
 
 def test_a_step_that_is_written_while_the_page_is_open_appears(visit: Visit, made: MadeRun) -> None:
-    folder, run = made()
+    directory, run = made()
     page = visit.open(of_run(run), "/run")
 
-    write_step(folder, 3, Made())
+    write_step(directory, 3, Made())
 
     page.locator(f'a[href="#/run/{run}/step/3"]').wait_for()
     page.locator('[data-panel="reward"] .where').get_by_text("step 3").wait_for()
 
 
 def test_a_damaged_file_is_a_problem_of_its_step_alone(visit: Visit, made: MadeRun) -> None:
-    folder, run = made()
-    (folder / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
+    directory, run = made()
+    (directory / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
     page = visit.open(of_run(run), "/run")
 
     page.locator(f'a[href="#/run/{run}/step/2"]').wait_for()

@@ -1,4 +1,4 @@
-"""report.html, in the folder of a run."""
+"""report.html, in the directory of a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STEP = {"train/weight_version": 1.0}
 
 @pytest.fixture
 def tracked(tmp_path: Path) -> TrackedRun:
-    folder = make_run(tmp_path / "p" / "r", Made(steps=1))
+    directory = make_run(tmp_path / "p" / "r", Made(steps=1))
     config = {"rllm": {"rollout": {"n": 8}, "trainer": {"seed": 1}}}
     origins = {"rllm.rollout.n": "recipe", "rllm.trainer.seed": "default"}
-    return TrackedRun(directory=folder, project_name="p", experiment_name="r", config=config, origins=origins)
+    return TrackedRun(directory=directory, project_name="p", experiment_name="r", config=config, origins=origins)
 
 
 def test_a_run_that_ended_leaves_its_pages_with_what_is_no_default(tracked: TrackedRun) -> None:

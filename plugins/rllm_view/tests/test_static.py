@@ -105,7 +105,7 @@ def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None
     assert found["overview"]["problems"][0].startswith("Step 1:")
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     with expect_error(ConfigError, "run-not-found"):
         write_page([tmp_path], tmp_path / "run.html")
 

@@ -9,7 +9,7 @@ from typing import Any
 MILLISECONDS = 30_000
 """Longest that a page may take to show something: it measures hangs."""
 MadeRun = Callable[..., tuple[Path, str]]
-"""Makes a run of `Made` under a name, and gives its folder and its id."""
+"""Makes a run of `Made` under a name, and gives its directory and its id."""
 
 
 class Visit:

@@ -1,4 +1,4 @@
-"""``rllm`` as users run it: a process of its own, with plugins installed in a folder on its path."""
+"""``rllm`` as users run it: a process of its own, with plugins installed in a directory on its path."""
 
 from __future__ import annotations
 

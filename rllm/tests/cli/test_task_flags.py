@@ -61,7 +61,7 @@ def test_stored_episodes_are_tasks_and_take_the_place_of_playing() -> None:
     ("word", "teacher"),
     [
         ("http://127.0.0.1:8000/v1", "server:http://127.0.0.1:8000/v1"),
-        ("./folder", "model:./folder"),
+        ("./directory", "model:./directory"),
         ("runs/a/checkpoints/latest", "model:runs/a/checkpoints/latest"),
         ("model:tiny", "model:tiny"),
         ("policy:either/or", "policy:either/or"),

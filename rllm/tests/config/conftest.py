@@ -101,7 +101,7 @@ def registry(backend_yaml: Path, environment: dict[str, Any]) -> Registry:
 
 @pytest.fixture
 def add_backend(registry: Registry, tmp_path: Path) -> Callable[..., Path]:
-    """Adds a backend whose file holds `text`, in a folder of its own, which is returned. `fields` are its record's."""
+    """Adds a backend whose file holds `text`, in a directory of its own, which is returned. `fields` are its record's."""
 
     def add(name: str, text: str, *, distribution: str = "", **fields: Any) -> Path:
         directory = tmp_path / f"of_{distribution}_{name}"

@@ -95,7 +95,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, on a machine where only the plugin above is installed."""
+    """An empty directory, on a machine where only the plugin above is installed."""
     site, place = tmp_path / "site", tmp_path / "place"
     backends = site / "conf" / "rllm" / "backend"
     for directory in (backends, place):

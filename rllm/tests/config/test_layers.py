@@ -60,7 +60,7 @@ def test_config_file_without_end_is_rejected(tmp_path: Path, kind: str) -> None:
         layer_from_file(file)
 
 
-def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
+def test_a_directory_is_refused_as_a_file(tmp_path: Path) -> None:
     with expect_error(ConfigError, "not-a-file"):
         layer_from_file(tmp_path)
 

@@ -27,7 +27,7 @@ def estimate(rewards, algorithm_config, **kwargs):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Writes a module into the current folder, which is not on the path yet."""
+    """Writes a module into the current directory, which is not on the path yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
     known = {(record.kind, record.name) for record in in_process.records()}
@@ -56,7 +56,7 @@ def failure(names: Any) -> ConfigError:
     return caught.value
 
 
-def test_what_a_module_of_the_current_folder_registers_can_be_chosen(module: Callable[..., str]) -> None:
+def test_what_a_module_of_the_current_directory_registers_can_be_chosen(module: Callable[..., str]) -> None:
     name = module("my_estimators", REGISTERING.replace("NAME", "from_my_module"))
     assert registry([name]).get("estimator", "from_my_module").qualified_name == "in-process/from_my_module"
 

@@ -1,4 +1,4 @@
-"""The resolved configuration in a run's folder."""
+"""The resolved configuration in a run's directory."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def test_saving_again_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_reading_from_a_folder_without_a_configuration_is_a_config_error(tmp_path: Path) -> None:
+def test_reading_from_a_directory_without_a_configuration_is_a_config_error(tmp_path: Path) -> None:
     with expect_error(ConfigError, "file-not-found", "config.yaml"):
         read_config(tmp_path)

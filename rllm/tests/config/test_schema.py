@@ -90,6 +90,6 @@ def test_a_run_may_be_named_with_letters_digits_dashes_and_inner_dots(name: str)
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "a b"])
 @pytest.mark.parametrize("key", ["project_name", "experiment_name"])
-def test_a_run_cannot_be_named_like_a_hidden_file_or_another_folder(key: str, name: str) -> None:
+def test_a_run_cannot_be_named_like_a_hidden_file_or_another_directory(key: str, name: str) -> None:
     with pytest.raises(ValidationError, match=key):
         TrainerSection.model_validate({key: name})

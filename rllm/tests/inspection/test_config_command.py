@@ -30,7 +30,7 @@ Rllm = Callable[..., Finished]
 
 @pytest.fixture
 def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rllm:
-    """Run `rllm WORDS` in this process, in an empty folder."""
+    """Run `rllm WORDS` in this process, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     for name, value in (("RLLM_BLOCK_PLUGINS", ""), ("RLLM_DEBUG", "0"), ("COLUMNS", "200")):
         monkeypatch.setenv(name, value)

@@ -24,7 +24,7 @@ Judge = Callable[..., RejectionResult]
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Judge:
-    """Run `rllm WORDS` in this process, in a folder with the file `my.yaml`."""
+    """Run `rllm WORDS` in this process, in a directory with the file `my.yaml`."""
     monkeypatch.chdir(tmp_path)
     for name, value in (("RLLM_BLOCK_PLUGINS", ""), ("RLLM_DEBUG", "0"), ("COLUMNS", "200")):
         monkeypatch.setenv(name, value)

@@ -29,7 +29,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     return made
 
 
-@pytest.mark.parametrize("file", ["rows.csv", "some/folder/rows.csv", "/rows.CSV", "~/rows.csv", "../a.b/rows.csv"])
+@pytest.mark.parametrize("file", ["rows.csv", "some/directory/rows.csv", "/rows.CSV", "~/rows.csv", "../a.b/rows.csv"])
 def test_a_file_chooses_the_dataset_that_reads_its_ending(file: str, registry: Registry) -> None:
     assert dataset_of_file(registry, file, WHERE) == {"name": "other/tables", "path": file}
 
@@ -58,7 +58,7 @@ def test_an_ending_that_a_distribution_of_ours_reads_is_answered_with_the_line_o
         dataset_of_file(registry, "rows.arrow", WHERE)
 
 
-def test_so_is_a_folder(registry: Registry) -> None:
+def test_so_is_a_directory(registry: Registry) -> None:
     Path("rows").mkdir()
     with pytest.raises(ConfigError, match="'rows': no installed dataset"):
         dataset_of_file(registry, "rows", WHERE)

@@ -43,7 +43,7 @@ def store(directory: Path) -> CheckpointStore:
 
 @pytest.fixture
 def saved(store: CheckpointStore, directory: Path) -> Path:
-    """The folder with checkpoints of steps 1 and 2."""
+    """The directory with checkpoints of steps 1 and 2."""
     _save(store, 1)
     _save(store, 2)
     return directory
@@ -91,7 +91,7 @@ def test_only_the_newest_are_kept(store: CheckpointStore, directory: Path) -> No
     assert _names(directory) == ["latest", "step_000003", "step_000004", "step_000005"]
 
 
-def test_folders_of_other_names_are_left_alone(store: CheckpointStore, saved: Path) -> None:
+def test_directories_of_other_names_are_left_alone(store: CheckpointStore, saved: Path) -> None:
     shutil.copytree(saved / "step_000001", saved / "step_000001_backup")
     _save(store, 3)
     found = store.latest_usable(pytest.fail)
@@ -120,7 +120,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "backend/nested/optimizer.bin has changed",
     ),
     "a missing file": (lambda c: (c / "backend" / "weights.bin").unlink(), "backend/weights.bin is missing"),
-    "a missing folder": (lambda c: shutil.rmtree(c / "backend"), "is missing"),
+    "a missing directory": (lambda c: shutil.rmtree(c / "backend"), "is missing"),
     "changed state": (lambda c: (c / "state.json").write_text("{}"), "state.json has changed"),
     "no state": (lambda c: (c / "state.json").unlink(), "state.json is missing"),
     "no manifest": (lambda c: (c / "manifest.json").unlink(), "no manifest"),
@@ -270,7 +270,7 @@ def test_an_error_on_purpose_of_the_backend_is_passed_on(store: CheckpointStore,
     assert _names(saved) == ["latest", "step_000001", "step_000002"]
 
 
-def test_a_target_that_cannot_be_a_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_a_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = CheckpointStore(tmp_path / "file" / "checkpoints", keep=2)
     with expect_error(CheckpointError, "not-writable", "1", "file/checkpoints"):

@@ -42,7 +42,7 @@ def open_directory(trainer: TrainerSection) -> Iterator[OpenDirectory]:
 
 @pytest.fixture
 def finished(open_directory: OpenDirectory) -> Path:
-    """The folder of a run of three steps that has ended."""
+    """The directory of a run of three steps that has ended."""
     directory = open_directory()
     directory.begin({"seed": 1}, [], 3)
     for step in range(3):
@@ -54,19 +54,19 @@ def finished(open_directory: OpenDirectory) -> Path:
     return directory.path
 
 
-def test_a_run_has_a_folder_of_its_project_and_experiment(open_directory: OpenDirectory, tmp_path: Path) -> None:
+def test_a_run_has_a_directory_of_its_project_and_experiment(open_directory: OpenDirectory, tmp_path: Path) -> None:
     directory = open_directory()
     assert directory.path == tmp_path / "runs" / "p" / "e"
     assert directory.path.is_dir()
     assert not directory.holds_a_run()
 
 
-def test_the_home_folder_may_be_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_home_directory_may_be_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run_directory_path(TrainerSection(output_dir="~/runs")).is_relative_to(tmp_path)
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_the_three_ways_out(
+def test_a_directory_that_holds_a_run_is_refused_with_the_three_ways_out(
     finished: Path, open_directory: OpenDirectory
 ) -> None:
     with expect_error(ConfigError, "run-exists", finished) as caught:
@@ -76,7 +76,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_three_ways_out(
     assert len(read_metrics(finished)) == 3
 
 
-def test_a_refused_folder_is_not_left_locked(finished: Path, open_directory: OpenDirectory) -> None:
+def test_a_refused_directory_is_not_left_locked(finished: Path, open_directory: OpenDirectory) -> None:
     with pytest.raises(ConfigError):
         open_directory()
     open_directory(resume=True)
@@ -144,7 +144,7 @@ def test_beginning_removes_nothing_of_a_run_that_is_resumed(finished: Path, open
     assert "seed: 2" in (finished / "config.yaml").read_text()
 
 
-def test_beginning_does_not_follow_links_out_of_the_folder(
+def test_beginning_does_not_follow_links_out_of_the_directory(
     finished: Path, open_directory: OpenDirectory, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").mkdir()
@@ -157,7 +157,7 @@ def test_beginning_does_not_follow_links_out_of_the_folder(
     assert (finished / "link").is_symlink()
 
 
-def test_a_folder_holds_a_run_once_it_has_begun(open_directory: OpenDirectory) -> None:
+def test_a_directory_holds_a_run_once_it_has_begun(open_directory: OpenDirectory) -> None:
     directory = open_directory()
     directory.log(0, {})
     directory.checkpoints.mkdir()
@@ -244,7 +244,7 @@ def test_a_file_in_the_way_is_an_error_that_says_what_to_change(
     file = tmp_path / in_the_way
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
-    with expect_error(RllmError, "not-writable", tmp_path / "runs/p/e", "rllm.trainer.output_dir=FOLDER"):
+    with expect_error(RllmError, "not-writable", tmp_path / "runs/p/e", "rllm.trainer.output_dir=DIRECTORY"):
         RunDirectory.open(trainer)
     assert file.read_text() == "mine"
 

@@ -116,7 +116,7 @@ def test_a_step_is_on_disk_soon_and_a_disk_is_not_waited_for_at_every_step(
     tracker.close()
 
 
-def test_a_folder_is_one_in_the_run_folder_or_anywhere_else(run: TrackedRun, tmp_path: Path) -> None:
+def test_a_directory_is_one_in_the_run_directory_or_anywhere_else(run: TrackedRun, tmp_path: Path) -> None:
     for directory in ("board", str(tmp_path / "board")):
         tracker = TensorboardTracker(run, TensorboardParams(directory=directory))
         tracker.log(0, {"value": 1.0})

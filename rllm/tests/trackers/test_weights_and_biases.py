@@ -197,7 +197,7 @@ def test_a_run_that_did_not_come_to_its_end_has_failed(run: TrackedRun, ended: b
     assert exited.exit_code == (0 if ended else 1)
 
 
-def test_everything_lies_in_the_run_folder_and_nothing_is_printed(
+def test_everything_lies_in_the_run_directory_and_nothing_is_printed(
     run: TrackedRun, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _start(run)

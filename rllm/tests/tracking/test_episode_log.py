@@ -53,11 +53,11 @@ def test_episodes_of_steps_that_are_made_again_are_dropped(tmp_path: Path, first
     assert {file.name for file in tmp_path.iterdir()} == {*kept, "step_notes.txt", "step_x.jsonl.gz"}
 
 
-# In a folder outside the run folder
+# In a directory outside the run directory
 
 
 def _logged(directory: Path, run: Path, steps: range, first_step: int = 0) -> list[str]:
-    """What is in the folder after a run of these steps."""
+    """What is in the directory after a run of these steps."""
     log = EpisodeLog(directory, run)
     log.on_train_start(4, first_step)
     for step in steps:
@@ -68,7 +68,7 @@ def _logged(directory: Path, run: Path, steps: range, first_step: int = 0) -> li
 def test_a_run_finds_its_own_episodes_again_by_the_marker(tmp_path: Path) -> None:
     directory, run = tmp_path / "episodes", tmp_path / "runs" / "p" / "e"
     assert len(_logged(directory, run, range(3))) == 4
-    assert json.loads((directory / "run.json").read_text()) == {"run_folder": str(run)}
+    assert json.loads((directory / "run.json").read_text()) == {"run_directory": str(run)}
     assert _logged(directory, run, range(0), first_step=2) == [
         "run.json",
         "step_000000.jsonl.gz",
@@ -85,12 +85,14 @@ def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Pa
         (directory / "run.json").unlink()
     before = {file: file.read_bytes() for file in directory.iterdir()}
     whose = f"the run in {other}" if marked else "another run"
-    with expect_error(RllmError, "directory-in-use", directory, whose, "rllm.episode_logging.episode_log_dir=FOLDER"):
+    with expect_error(
+        RllmError, "directory-in-use", directory, whose, "rllm.episode_logging.episode_log_dir=DIRECTORY"
+    ):
         EpisodeLog(directory, tmp_path / "runs" / "p" / "e")
     assert {file: file.read_bytes() for file in directory.iterdir()} == before
 
 
-def test_a_run_that_began_in_the_meantime_keeps_the_folder(tmp_path: Path) -> None:
+def test_a_run_that_began_in_the_meantime_keeps_the_directory(tmp_path: Path) -> None:
     directory = tmp_path / "episodes"
     late = EpisodeLog(directory, tmp_path / "late")
     _logged(directory, tmp_path / "early", range(1))
@@ -106,7 +108,7 @@ def test_a_marker_that_says_nothing_is_no_permission(tmp_path: Path, content: st
         EpisodeLog(tmp_path, tmp_path / "run")
 
 
-def test_other_files_in_the_folder_are_no_obstacle(tmp_path: Path) -> None:
+def test_other_files_in_the_directory_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "step_x.jsonl.gz").touch()
     (tmp_path / "notes.txt").touch()
     assert _logged(tmp_path, tmp_path / "run", range(1)) == [

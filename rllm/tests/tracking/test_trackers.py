@@ -75,7 +75,7 @@ def _lines(directory: RunDirectory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_metrics_reach_every_tracker_and_the_folder(trackers: Callable[..., Made], directory: RunDirectory) -> None:
+def test_metrics_reach_every_tracker_and_the_directory(trackers: Callable[..., Made], directory: RunDirectory) -> None:
     one, other = ListTracker(), ListTracker()
     made, warnings = trackers(("one", one), ("other", other))
     made.log(3, {"reward": 0.5})
@@ -223,7 +223,7 @@ def test_trackers_are_told_of_their_run(directory: RunDirectory, run: TrackedRun
     assert given == [run]
 
 
-def test_a_run_folder_that_cannot_be_written_ends_the_run(
+def test_a_run_directory_that_cannot_be_written_ends_the_run(
     trackers: Callable[..., Made], directory: RunDirectory
 ) -> None:
     made, warnings = trackers(("good", ListTracker()))

@@ -49,7 +49,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the folder's entries (names, renames) are on disk."""
+    """Wait until the directory's entries (names, renames) are on disk."""
     sync_file(path)
 
 

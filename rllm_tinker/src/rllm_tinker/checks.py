@@ -34,7 +34,7 @@ def check_config(config: TinkerConfig) -> None:
             "wrong-value",
             f"rollout_engine.renderer_name is {config.rollout_engine.renderer_name!r}, but rllm does not select "
             "renderers by name. It renders messages with the tokenizer's chat template.",
-            "Remove the key. For a different template, set model.tokenizer to a folder whose tokenizer_config.json "
+            "Remove the key. For a different template, set model.tokenizer to a directory whose tokenizer_config.json "
             "contains it.",
         )
     resume = training.resume_from_tinker_id
@@ -62,7 +62,7 @@ def check_run(run: RunConfig, config: TinkerConfig) -> None:
 
 
 def _check_model_directory(name: str) -> None:
-    """Raise the error for a bad model folder now. The server would raise it only after it has loaded torch."""
+    """Raise the error for a bad model directory now. The server would raise it only after it has loaded torch."""
     from rllm_backend_kit.model_files import path_or_hub_id
     from rllm_local.model_name import TINY, directory_of
 

@@ -20,8 +20,8 @@ def fetch_model(directory: Path, into: Path) -> None:
     """Copy the adapter files that a run's local server stored.
 
     Args:
-        directory: the backend's folder in a checkpoint.
-        into: an empty folder. It receives peft's two files, and ``base.json``, which describes the base weights for
+        directory: the backend's directory in a checkpoint.
+        into: an empty directory. It receives peft's two files, and ``base.json``, which describes the base weights for
             `rllm-local`.
 
     Raises:
@@ -34,7 +34,7 @@ def fetch_model(directory: Path, into: Path) -> None:
             "weights-at-service",
             f"{state.service} stores the weights of {directory}: {state.path}.",
             f"Download the adapter with the service's command `tinker checkpoint download {state.path}`, then export "
-            "the downloaded folder.",
+            "the downloaded directory.",
         )
     kept = _find_checkpoint_path(state, Path(state.kept_in))
     try:
@@ -45,7 +45,7 @@ def fetch_model(directory: Path, into: Path) -> None:
         raise CheckpointError(
             "file-unreadable",
             f"{directory} refers to {state.path}, but its files in {kept} cannot be read: {error}.",
-            "Copy that folder back (training.default_local_dir), or pass the path of a different checkpoint.",
+            "Copy that directory back (training.default_local_dir), or pass the path of a different checkpoint.",
         ) from error
     name = str(Path(base["name"]).absolute()) if Path(base["name"]).is_dir() else base["name"]
     (into / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": name}), encoding="utf-8")

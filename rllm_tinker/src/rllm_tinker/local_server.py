@@ -32,15 +32,15 @@ class LocalServer:
     process: ChildProcess
     files: ProcessDirectory
     checkpoints: Path
-    """Absolute path of the server's checkpoint folder."""
+    """Absolute path of the server's checkpoint directory."""
 
     @classmethod
     async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float, versions: int = 1) -> LocalServer:
         """Start a server and wait until it listens.
 
         Args:
-            model: `tiny`, a folder or a hub id.
-            checkpoints: folder for the run's saved weights.
+            model: `tiny`, a directory or a hub id.
+            checkpoints: directory for the run's saved weights.
             seed: the run's seed, which determines the weights of `tiny`.
             longest: time limit in seconds to load the model.
             versions: maximum number of weight versions that sample at the same time.
@@ -74,7 +74,7 @@ class LocalServer:
             raise BackendError(
                 "process-timeout",
                 f"The local Tinker server did not start within {longest:g} s.",
-                "Raise tinker_timeout, or set model.name to a model folder on this machine.",
+                "Raise tinker_timeout, or set model.name to a model directory on this machine.",
                 tail,
             ) from error
         except BaseException:

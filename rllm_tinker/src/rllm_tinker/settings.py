@@ -20,12 +20,12 @@ class Section(BaseModel):
 class ModelSection(Section):
     name: str = Field(
         DEFAULT_MODEL,
-        description="Base model, by the service's name for it. With `tinker_base_url=local`: a folder, a hub id or "
+        description="Base model, by the service's name for it. With `tinker_base_url=local`: a directory, a hub id or "
         "`tiny` (the default there).",
     )
     tokenizer: str | None = Field(
         None,
-        description="Tokenizer and chat template: a folder, a hub id or `tiny`. Null: use the ones from `model.name`.",
+        description="Tokenizer and chat template: a directory, a hub id or `tiny`. Null: use the ones from `model.name`.",
     )
     lora_rank: PositiveInt = Field(32, description="LoRA rank.")
     train_unembed: bool = Field(True, description="Train LoRA on the output embedding layer.")
@@ -53,7 +53,7 @@ class TrainingSection(Section):
         1, description="Optimiser steps per pass. Each uses an equal share of the rows."
     )
     default_local_dir: str = Field(
-        DEFAULT_LOCAL_DIR, description="Folder in which the server of `tinker_base_url=local` stores checkpoints."
+        DEFAULT_LOCAL_DIR, description="Directory in which the server of `tinker_base_url=local` stores checkpoints."
     )
     resume_from_tinker_id: str | None = Field(
         None,

@@ -55,7 +55,7 @@ class SavedState(BaseModel):
     starts_from_base: bool = True
     """True if the run started from the base model. False if it started from saved weights."""
     kept_in: str | None = None
-    """Folder of the local server's files. Null if a different service stores the weights."""
+    """Directory of the local server's files. Null if a different service stores the weights."""
     seed: int = 0
     """The run's seed. It determines the weights of the base model `tiny`."""
     reference: str | None = None
@@ -63,7 +63,7 @@ class SavedState(BaseModel):
 
 
 def state_named_by(model_name: str) -> SavedState | None:
-    """Return the state of a run's checkpoint if ``model.name`` is a checkpoint folder. None if it is a base model.
+    """Return the state of a run's checkpoint if ``model.name`` is a checkpoint directory. None if it is a base model.
 
     Raises:
         CheckpointError: the checkpoint is damaged.

@@ -28,7 +28,7 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
         raise ConfigError(
             "no-chat-template",
             f"The tokenizer {name!r} has no chat template.",
-            "Set model.tokenizer to the tokenizer of a chat or instruct model, or to a folder whose "
+            "Set model.tokenizer to the tokenizer of a chat or instruct model, or to a directory whose "
             "tokenizer_config.json contains a chat template.",
         )
     stops = stop_ids(tokenizer, None if name == TINY else generation_stop_ids(name))
@@ -41,7 +41,7 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
 
 
 def _inside_checkpoint(name: str) -> str:
-    """Return the model's folder if `name` is a checkpoint, as the local server does. Otherwise return `name`."""
+    """Return the model's directory if `name` is a checkpoint, as the local server does. Otherwise return `name`."""
     return str(model_directory(Path(name).expanduser()) or name)
 
 
@@ -53,7 +53,7 @@ def _load(name: str) -> Any:
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise ConfigError(
             "tokenizer-not-found",
-            f"The tokenizer folder {name!r} does not exist.",
+            f"The tokenizer directory {name!r} does not exist.",
             "Correct the path in model.tokenizer or model.name.",
         )
     try:
@@ -63,7 +63,7 @@ def _load(name: str) -> Any:
         raise ConfigError(
             "tokenizer-not-found",
             f"The tokenizer {name!r} cannot be loaded: {why}.",
-            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a folder or a hub id that contains the tokenizer of "
+            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a directory or a hub id that contains the tokenizer of "
             "model.name.".strip(),
         ) from error
 

@@ -82,7 +82,7 @@ Run = Callable[..., Made]
 
 @pytest.fixture
 def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a run in a folder of that name, or go on in it; `timing` is the seed of all delays."""
+    """Make a run in a directory of that name, or go on in it; `timing` is the seed of all delays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
     monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)

@@ -55,7 +55,7 @@ Rllm = Callable[..., Ended]
 
 @pytest.fixture
 def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
-    """Run `rllm WORDS` in this process, in an empty folder. A report takes more time than a short run."""
+    """Run `rllm WORDS` in this process, in an empty directory. A report takes more time than a short run."""
     monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-view")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", KEY)
@@ -135,5 +135,5 @@ def server_process(directory: Path, *options: str) -> Iterator[ServerProcess]:
 
 
 def left_over() -> set[str]:
-    """Folders of local servers in the folder for temporary files."""
+    """Directories of local servers in the directory for temporary files."""
     return {entry.name for entry in Path(os.environ.get("TMPDIR", "/tmp")).glob("rllm-tinker-*")}

@@ -1,4 +1,4 @@
-"""LoRA adapters as models: a folder in peft's format, or the checkpoint of a LoRA run."""
+"""LoRA adapters as models: a directory in peft's format, or the checkpoint of a LoRA run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Adapter:
 
     directory: Path
     base: str
-    """The base model: `tiny`, a folder, or a hub id."""
+    """The base model: `tiny`, a directory, or a hub id."""
     seed: int
     """Seed for the weights of `tiny`."""
     rank: int
@@ -34,7 +34,7 @@ class Adapter:
 
 
 def find_adapter(path: Path) -> Adapter | None:
-    """Return the adapter at a path, which is an adapter folder or a checkpoint. None if there is no adapter.
+    """Return the adapter at a path, which is an adapter directory or a checkpoint. None if there is no adapter.
 
     Raises:
         ConfigError: the adapter's files are unreadable or incomplete.

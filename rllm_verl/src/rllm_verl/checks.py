@@ -158,11 +158,11 @@ def _check_model(name: str) -> None:
     if path is None or find_adapter(path) is not None or holds_parts(path):
         return
     if model_directory(path) is None:
-        what = "the folder contains no config.json of a model" if path.is_dir() else "the folder does not exist"
+        what = "the directory contains no config.json of a model" if path.is_dir() else "the directory does not exist"
         raise ConfigError(
             "model-not-found",
             f"{MODEL}={name!r}: {what}.",
-            "Use a folder saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
+            "Use a directory saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Joins the shards of a checkpoint's model into a folder for transformers or peft."""
+"""Joins the shards of a checkpoint's model into a directory for transformers or peft."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def holds_parts(checkpoint: Path) -> bool:
 
 
 def fetch_model(directory: Path, into: Path) -> None:
-    """Write the trained weights of all workers as one model: a Hugging Face folder or a peft LoRA adapter.
+    """Write the trained weights of all workers as one model: a Hugging Face directory or a peft LoRA adapter.
 
     Args:
-        directory: the backend's folder in a checkpoint.
-        into: an empty folder.
+        directory: the backend's directory in a checkpoint.
+        into: an empty directory.
 
     Raises:
         CheckpointError: verl itself wrote the shards (FSDP1, Megatron), a shard is missing, or the shards do not match.
@@ -45,7 +45,7 @@ def fetch_model(directory: Path, into: Path) -> None:
         raise CheckpointError(
             "missing-shards",
             f"{missing[0]} is missing: {made_by.workers} workers wrote this checkpoint.",
-            "Copy the shards of all machines into one folder.",
+            "Copy the shards of all machines into one directory.",
         )
     tensors = _join_shards(files)
     if (shards / LORA).is_file():

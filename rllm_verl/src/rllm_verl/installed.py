@@ -36,7 +36,7 @@ def require_verl() -> None:
 def config_search_path() -> tuple[str, ...]:
     """Return Hydra's search path for verl's own YAML files. Empty if verl is not installed.
 
-    It is the folder of ``pkg://verl.trainer.config``. With that name, Hydra would import verl.
+    It is the directory of ``pkg://verl.trainer.config``. With that name, Hydra would import verl.
     """
     spec = find_spec("verl")
     if spec is None or not spec.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""A run's starting model: `tiny`, a Hugging Face folder, a run's checkpoint, or a hub id."""
+"""A run's starting model: `tiny`, a Hugging Face directory, a run's checkpoint, or a hub id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Model:
     seed: int
     """Seed for the weights of `tiny`."""
     path: str
-    """The folder or hub id that verl receives."""
+    """The directory or hub id that verl receives."""
     digest: str
     """The model's digest, see `rllm_verl.state.model_digest`."""
     max_context: int
@@ -70,7 +70,7 @@ def open_model(name: str, *, seed: int, directory: Path, without_thinking: bool)
     Args:
         name: value of ``actor_rollout_ref.model.path``.
         seed: seed for the weights of `tiny`.
-        directory: an empty folder. It receives models that have no files yet but that other processes must load:
+        directory: an empty directory. It receives models that have no files yet but that other processes must load:
             `tiny`, or the joined model of a checkpoint with shards.
         without_thinking: True if the chat template must switch off thinking.
 
@@ -110,7 +110,7 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
         raise ConfigError(
             "model-not-loadable",
             f"{MODEL_KEY}={path!r} cannot be loaded: {why}.",
-            "Use a folder saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
+            "Use a directory saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         ) from error
     if tokenizer.chat_template is None:
         raise ConfigError(

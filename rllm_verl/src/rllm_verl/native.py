@@ -74,7 +74,7 @@ def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
             "adapter-needs-merge",
             f"actor_rollout_ref.model.path is the LoRA adapter {adapter.directory}. A LoRA run's reference is the "
             "model without its adapter, which is not the run's starting model.",
-            "Export it with `rllm export … --to merged` and set actor_rollout_ref.model.path to that folder, or set "
+            "Export it with `rllm export … --to merged` and set actor_rollout_ref.model.path to that directory, or set "
             "rllm.algorithm.kl_beta=0.",
         )
     role.model.lora_adapter_path = str(adapter.directory.resolve())

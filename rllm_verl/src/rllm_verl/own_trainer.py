@@ -38,7 +38,7 @@ MICRO_BATCHES = (
     f"{REF}.log_prob_micro_batch_size_per_gpu",
 )
 DATA_SIDES = {"train": "data.train_dataset", "val": "data.val_dataset"}
-ONE_FILE = "A dataset must be one file or folder. Put the files into a folder and set {ours} to it."
+ONE_FILE = "A dataset must be one file or directory. Put the files into a directory and set {ours} to it."
 FILLED = f"Micro-batches are filled with tokens, up to {ACTOR}.ppo_max_token_len_per_gpu."
 NO_KL = f"{ACTOR}.use_kl_loss is false, so the loss has no KL term."
 NO_REWARD = "verl selects a row's reward by its data_source. Set a reward: `--reward NAME`, or rllm.reward in the file."

@@ -62,7 +62,7 @@ def log_tails(processes: Sequence[Process]) -> str:
             text = "\n".join(f"    {line}" for line in lines[-lines_each:])
             parts.append(f"  The end of the log of {process.name} ({files[-1]}):\n{text}")
         elif not files:
-            parts.append(f"  The log of {process.name} is on {process.node}, in Ray's session folder.")
+            parts.append(f"  The log of {process.name} is on {process.node}, in Ray's session directory.")
     return "\n".join(parts)
 
 

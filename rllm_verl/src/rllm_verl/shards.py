@@ -25,7 +25,7 @@ def save_shard(
     """Write one rank's shard.
 
     Args:
-        file: a new file in an existing folder.
+        file: a new file in an existing directory.
         module: a module that FSDP2 has sharded. Untrained weights (below LoRA adapters) come from the base model and
             are not written.
         optimizer: the optimiser of the module's weights.

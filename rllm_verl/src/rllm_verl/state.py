@@ -1,4 +1,4 @@
-"""The backend's part of a checkpoint: a shard per process, a Hugging Face model folder, and the run that wrote it."""
+"""The backend's part of a checkpoint: a shard per process, a Hugging Face model directory, and the run that wrote it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from rllm_core.errors import CheckpointError
 
 SHARDS = "shards"
-"""Folder with one file per process for its part of the weights and the optimiser, and verl's other files."""
+"""Directory with one file per process for its part of the weights and the optimiser, and verl's other files."""
 MODEL = "model"
-"""A Hugging Face model folder. `--model` accepts it with every backend."""
+"""A Hugging Face model directory. `--model` accepts it with every backend."""
 MADE_BY = "made_by.json"
 VERL_MODEL = "huggingface"
-"""verl's folder next to the shards with the model's configuration and tokenizer, and its weights on request."""
+"""verl's directory next to the shards with the model's configuration and tokenizer, and its weights on request."""
 _SAMPLE = 1 << 20
 
 
@@ -42,7 +42,7 @@ def write_made_by(directory: Path, made_by: MadeBy) -> None:
 
 
 def move_model(directory: Path) -> None:
-    """Move the model that verl saved among its shards to the folder in which other backends search for a model.
+    """Move the model that verl saved among its shards to the directory in which other backends search for a model.
 
     Do nothing if verl saved the model without its weights, which is verl's default.
     """
@@ -94,7 +94,7 @@ def check_resumable(directory: Path, *, workers: int, strategy: str, model: str 
     """Raise CheckpointError if the run cannot resume from a checkpoint. Check only values that are available early.
 
     Args:
-        directory: the backend's folder in the checkpoint.
+        directory: the backend's directory in the checkpoint.
         workers: number of workers of the new run.
         strategy: ``actor_rollout_ref.actor.strategy`` of the new run.
         model: digest of the new run's model. None if it is not available yet.
@@ -124,5 +124,5 @@ def model_digest(directory: Path) -> str:
 
 def _plain_config(directory: Path) -> dict[str, Any]:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    # These keys depend on the transformers version that saved the folder.
+    # These keys depend on the transformers version that saved the directory.
     return {name: value for name, value in config.items() if name not in ("transformers_version", "_name_or_path")}

@@ -35,5 +35,5 @@ def check_vllm_on_cpu(native: dict[str, Any]) -> None:
         raise ConfigError(
             "not-for-cpu",
             "vLLM's CPU kernels support attention heads of size 32, 64, 80, 96, 112, 128, …, but `tiny` has size 16.",
-            f"Use a different model: --model FOLDER ({MODEL}).",
+            f"Use a different model: --model DIRECTORY ({MODEL}).",
         )

@@ -36,7 +36,7 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
         """Load the shard that `save_shard` wrote.
 
         Raises:
-            CheckpointError: the shard is missing (for example if machines do not share the folder), or it belongs to a
+            CheckpointError: the shard is missing (for example if machines do not share the directory), or it belongs to a
                 different model.
         """
         file = self._file(directory)
@@ -44,7 +44,7 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
             raise CheckpointError(
                 "checkpoint-not-shared",
                 f"{file} does not exist on the machine of worker {self.rank}.",
-                "Set rllm.trainer.output_dir to a folder that all machines share.",
+                "Set rllm.trainer.output_dir to a directory that all machines share.",
             )
         engine = self.actor.engine
         # In this mode all tensors are on the training device, even if they are offloaded between steps.

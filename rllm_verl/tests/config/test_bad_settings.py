@@ -83,7 +83,7 @@ def test_flash_attention_that_is_not_installed_is_refused(run: Any, monkeypatch:
         check_config(run("rllm.profile=cpu", f"{ATTENTION}=flash_attention_2").backend_config)
 
 
-def test_a_folder_without_a_model_is_refused(run: Any, tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_refused(run: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"contains no config\.json"):
         check_config(run("rllm.profile=cpu", f"actor_rollout_ref.model.path={tmp_path}").backend_config)
 

@@ -98,7 +98,7 @@ def converted(installed: Registry) -> Convert:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A launch script and what it names, in the working folder."""
+    """A launch script and what it names, in the working directory."""
     (tmp_path / "data").mkdir()
     for name, first in (("train", 0), ("test", 50)):
         asked = [([{"role": "user", "content": f"{n}+1"}], str(n + 1)) for n in range(first, first + 20)]
@@ -205,7 +205,7 @@ def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key
 @pytest.mark.parametrize(
     ("given", "key", "why"),
     [
-        ({"data.train_files": ["a", "b"]}, "data.train_files", "folder"),
+        ({"data.train_files": ["a", "b"]}, "data.train_files", "directory"),
         ({"custom_reward_function.path": "r.py", "custom_reward_function.reward_kwargs.x": 1},
          "custom_reward_function.reward_kwargs.x", "as defaults"),
         ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode", "async mode"),
@@ -276,7 +276,7 @@ def test_no_other_default_of_a_shared_key_differs(
     assert differ - set(own_trainer.DEFAULTS) == {
         "rllm.algorithm.kl_beta",  # off by use_kl_loss
         "sampling.val.temperature",  # off by do_sample
-        "rllm.trainer.logger",  # programs and folders
+        "rllm.trainer.logger",  # programs and directories
         "rllm.trainer.project_name",
         "rllm.trainer.experiment_name",
     }

@@ -1,4 +1,4 @@
-"""A tiny model in a folder, and rollout servers of it inside this process."""
+"""A tiny model in a directory, and rollout servers of it inside this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 @pytest.fixture(scope="session")
 def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face folder of the model `tiny`."""
+    """A Hugging Face directory of the model `tiny`."""
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("model")
     tokenizer = tiny.build_tokenizer()
@@ -40,7 +40,7 @@ def settings(model_directory: Path) -> ServerSettings:
 
 @pytest.fixture
 def first_weights() -> Weights:
-    """The weights in that folder."""
+    """The weights in that directory."""
     return _weights(SEED)
 
 

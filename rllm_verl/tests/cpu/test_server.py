@@ -245,6 +245,6 @@ def test_rejected_request_leaves_other_requests_running(settings: ServerSettings
     serve(settings, scenario)
 
 
-def test_a_folder_without_a_model_is_refused(settings: ServerSettings, tmp_path: Any) -> None:
+def test_a_directory_without_a_model_is_refused(settings: ServerSettings, tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"contains no config\.json"):
         RolloutServer(dataclasses.replace(settings, model=str(tmp_path)))

@@ -1,4 +1,4 @@
-"""Ray for tests of this folder: one small cluster for all of them, with logical GPUs."""
+"""Ray for tests of this directory: one small cluster for all of them, with logical GPUs."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def metrics(directory: Path) -> list[dict[str, Any]]:
 
 
 def check_record(directory: Path) -> subprocess.CompletedProcess[str]:
-    """`rllm record check` of the run in a folder."""
+    """`rllm record check` of the run in a directory."""
     command = [str(Path(sys.executable).with_name("rllm")), "record", "check", "runs/rllm-training/default"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
 
@@ -125,7 +125,7 @@ def without_arrival(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a run that was not disturbed."""
+    """The directory of a run that was not disturbed."""
     directory = tmp_path_factory.mktemp("finished")
     run = Run.begin(directory)
     try:

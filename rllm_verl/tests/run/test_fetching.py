@@ -28,7 +28,7 @@ LORA = ("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.mer
 
 
 def trained(directory: Path, *words: str) -> Path:
-    """The backend's folder in the checkpoint of a run with two workers; ``said.txt`` is what the run printed."""
+    """The backend's directory in the checkpoint of a run with two workers; ``said.txt`` is what the run printed."""
     ended = subprocess.run([RLLM, *WORDS, *words], cwd=directory, check=True, timeout=500, stdout=subprocess.PIPE)
     (directory / "said.txt").write_bytes(ended.stdout)
     return directory / "runs/rllm-training/default/checkpoints/latest/backend"

@@ -21,7 +21,7 @@ def only_cached(source: Path | str) -> bool:
     Pass the result to `from_pretrained` of transformers as `local_files_only`.
 
     Args:
-        source: a folder, or a hub id.
+        source: a directory, or a hub id.
     """
     name = str(source)
     if Path(source).is_dir():

@@ -1,4 +1,4 @@
-"""Read a model's files for all backends: find its folder and its stop tokens."""
+"""Read a model's files for all backends: find its directory and its stop tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path_or_hub_id(key: str, name: str) -> Path | None:
 
 
 def model_directory(path: Path) -> Path | None:
-    """The Hugging Face folder meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
+    """The Hugging Face directory meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
     for directory in (path, path / "backend" / "model"):
         if (directory / "config.json").is_file():
             return directory

@@ -1,4 +1,4 @@
-"""A renderer in a form that another process loads: a folder with its tokenizer and the names of what made it."""
+"""A renderer in a form that another process loads: a directory with its tokenizer and the names of what made it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tokenizer_digest(renderer: Renderer) -> str | None:
 
 
 def save_renderer(renderer: Renderer, directory: Path) -> None:
-    """Write a renderer into an existing folder; `load_renderer` makes an equal one of it in any process.
+    """Write a renderer into an existing directory; `load_renderer` makes an equal one of it in any process.
 
     Raises:
         ConfigError: the renderer was not made by `make_renderer`.

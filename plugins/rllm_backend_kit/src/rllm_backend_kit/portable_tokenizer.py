@@ -76,7 +76,7 @@ class PortableTokenizer:
         """Load a tokenizer.
 
         Args:
-            folder: a directory that `save_pretrained` wrote.
+            directory: a directory that `save_pretrained` wrote.
             form: the settings from `portable_form`.
         """
         from tokenizers import Tokenizer

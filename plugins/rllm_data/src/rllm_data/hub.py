@@ -53,8 +53,8 @@ def _explained(name: str, error: Exception) -> ConfigError:
     if isinstance(error, RepositoryNotFoundError):
         return ConfigError(
             "dataset-not-found",
-            f"There is no file or folder {name!r} here, and no such dataset on the hub.",
-            "Set the option path to a file, a folder or OWNER/NAME. For a private dataset, run: hf auth login",
+            f"There is no file or directory {name!r} here, and no such dataset on the hub.",
+            "Set the option path to a file, a directory or OWNER/NAME. For a private dataset, run: hf auth login",
         )
     return _out_of_reach(name, one_line(f"{type(error).__name__}: {error}", 160))
 
@@ -62,6 +62,6 @@ def _explained(name: str, error: Exception) -> ConfigError:
 def _out_of_reach(name: str, reason: str) -> ConfigError:
     return ConfigError(
         "service-unreachable",
-        f"There is no file or folder {name!r} here, and the hub cannot be reached: {reason}.",
+        f"There is no file or directory {name!r} here, and the hub cannot be reached: {reason}.",
         "Set the option path to a local file, or check the network. Set HF_HUB_OFFLINE=1 to read downloaded data.",
     )

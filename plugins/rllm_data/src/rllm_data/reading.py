@@ -24,7 +24,7 @@ def read_splits(source: Source, config: str | None) -> Mapping[str, Dataset]:
 
     Args:
         source: what to read.
-        config: configuration of a data set on the hub or of a folder; None: its only one.
+        config: configuration of a data set on the hub or of a directory; None: its only one.
 
     Raises:
         ConfigError: it cannot be read, has no rows, or the hub does not give it.
@@ -56,7 +56,7 @@ def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
         saved = datasets.load_from_disk(source.place)
         return saved if isinstance(saved, Mapping) else {str(saved.split or "train"): saved}
     if source.kind != "file":
-        # Absolute: a folder named `json` would be taken for the builder of that name.
+        # Absolute: a directory named `json` would be taken for the builder of that name.
         place = source.place if source.kind == "hub" else str(Path(source.place).resolve())
         return cast("Mapping[str, Dataset]", datasets.load_dataset(place, config))
     if not Path(source.place).stat().st_size:

@@ -1,4 +1,4 @@
-"""Find out if a path means a file, a folder, or a dataset on the hub. This reads no rows."""
+"""Find out if a path means a file, a directory, or a dataset on the hub. This reads no rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDINGS = frozenset(BUILDERS) - {".jsonl"}
 """Endings by which `hf` is chosen. `jsonl` of rllm reads .jsonl."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _SAVED = ("state.json", "dataset_dict.json")
-"""Files that `save_to_disk` of `datasets` writes into a folder: for one split, and for several splits."""
+"""Files that `save_to_disk` of `datasets` writes into a directory: for one split, and for several splits."""
 _ABOUT_DATA = re.compile(r"dataset_infos?\.json|state\.json|dataset_dict\.json")
 
 
@@ -29,7 +29,7 @@ class Source:
 
     kind: Literal["file", "directory", "saved", "hub"]
     place: str
-    """The path of a file or folder, or the id on the hub."""
+    """The path of a file or directory, or the id on the hub."""
     builder: str = ""
     """Builder of `datasets` that reads the file. Empty if the source is not a file."""
 
@@ -81,15 +81,15 @@ def _directory(path: Path) -> Source:
     if not found:
         raise ConfigError(
             "unknown-file-type",
-            f"The folder {path} contains no data.",
-            f"Dataset hf reads {', '.join(BUILDERS)}: name a folder with such files.",
+            f"The directory {path} contains no data.",
+            f"Dataset hf reads {', '.join(BUILDERS)}: name a directory with such files.",
         )
     if len(found) > 1:
         examples = " and ".join(str(file.relative_to(path)) for file in found.values())
         raise ConfigError(
             "unknown-file-type",
-            f"The folder {path} contains files of several kinds: {examples}.",
-            "Name one file, or a folder for each kind.",
+            f"The directory {path} contains files of several kinds: {examples}.",
+            "Name one file, or a directory for each kind.",
         )
     return Source("directory", str(path))
 
@@ -101,5 +101,5 @@ def _is_about_data(file: Path) -> bool:
 
 def _not_there(path: Path) -> ConfigError:
     beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    start = f"Option `path` of dataset hf starts from the folder the command runs in, {Path.cwd()}."
+    start = f"Option `path` of dataset hf starts from the directory the command runs in, {Path.cwd()}."
     return ConfigError("file-not-found", f"{path} is not there.", f"{did_you_mean(path.name, beside)} {start}".strip())

@@ -100,7 +100,7 @@ async def attach(
         host: host of the gateway.
         port: the gateway's port for runs.
         token: the gateway's admin token.
-        renderer: folder with the run's renderer. The gateway must be able to read it.
+        renderer: directory with the run's renderer. The gateway must be able to read it.
         model: name of the model for clients.
 
     Raises:
@@ -158,7 +158,7 @@ class Door:
     """Accepts connections of runs. Only one run can be attached at a time."""
 
     def __init__(self, gateway: Gateway, token: str, load: Callable[[Path], Renderer]) -> None:
-        """`load` reads a renderer from its folder."""
+        """`load` reads a renderer from its directory."""
         self._gateway = gateway
         self._token = token
         self._load = load

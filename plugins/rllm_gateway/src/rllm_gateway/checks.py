@@ -33,7 +33,7 @@ def _check_own(sdk: SdkSection) -> None:
             "rllm.sdk.proxy.admin_token is set, but the run starts its own gateway, which has no admin token.",
             "Remove rllm.sdk.proxy.admin_token, or set rllm.sdk.proxy.mode=external.",
         )
-    # The core checks the run folder, which contains the store unless rllm.sdk.store.path is set.
+    # The core checks the run directory, which contains the store unless rllm.sdk.store.path is set.
     if sdk.store.path is not None:
         check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
     _check_port(sdk.proxy)
@@ -76,7 +76,7 @@ def token_of(proxy: ProxySection) -> str:
 
 
 def check_store(path: Path, option: str) -> None:
-    """Read the pages of a store. If the store does not exist, check its folder. No file is created.
+    """Read the pages of a store. If the store does not exist, check its directory. No file is created.
 
     Raises:
         ConfigError: the store is damaged, the file is not a store, or it cannot be written.
@@ -93,10 +93,10 @@ def check_store(path: Path, option: str) -> None:
     if not place.is_dir():
         raise ConfigError(
             "directory-not-found",
-            f"{option} is {path}, but {place} is not a folder.",
+            f"{option} is {path}, but {place} is not a directory.",
             f"Set {option} to a different file.",
         )
-    # SQLite writes its log in the folder of the store.
+    # SQLite writes its log in the directory of the store.
     for each in filter(Path.exists, (path, place)):
         if not os.access(each, os.W_OK, effective_ids=True):
             raise ConfigError(

@@ -26,7 +26,7 @@ class ChildSettings:
     descriptor: int
     """File descriptor of the gateway's end of the link."""
     renderer: str
-    """Folder of the renderer."""
+    """Directory of the renderer."""
     store: str
     """File of the store."""
     host: str

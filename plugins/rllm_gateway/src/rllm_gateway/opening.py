@@ -20,7 +20,7 @@ async def open_gateway(run: OpenedRun, directory: Path) -> AsyncIterator[OpenedG
 
     Args:
         run: the run, whose ``rllm.sdk`` configures the gateway.
-        directory: folder for the gateway's temporary files.
+        directory: directory for the gateway's temporary files.
     """
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
     store = store_path(sdk.store.path, run.directory)

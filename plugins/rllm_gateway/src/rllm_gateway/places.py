@@ -1,4 +1,4 @@
-"""Paths of stores of model calls: one in each run folder, and one for all gateways that outlive runs."""
+"""Paths of stores of model calls: one in each run directory, and one for all gateways that outlive runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rllm.config import FILE_NAME as CONFIG, read_config
 from rllm_core.errors import ConfigError
 
 SHARED = "~/.rllm/traces.db"
-"""The store of `rllm gateway serve`, and of commands without a run folder, such as `rllm eval`."""
+"""The store of `rllm gateway serve`, and of commands without a run directory, such as `rllm eval`."""
 OF_RUN = Path("gateway", "traces.db")
-"""Path of the store in a run folder."""
+"""Path of the store in a run directory."""
 RUNS = Path("runs")
 SHOWN = 5
 
@@ -26,7 +26,7 @@ def named_store(named: str | None, run: str | None) -> Path:
     """Return the path of the store that a command reads.
 
     Args:
-        named: a store or a run folder. If it is None, the command reads the store of `run` if ``runs/`` contains that
+        named: a store or a run directory. If it is None, the command reads the store of `run` if ``runs/`` contains that
             run, and the shared store otherwise.
         run: name of a run.
 
@@ -46,9 +46,9 @@ def named_store(named: str | None, run: str | None) -> Path:
     raise ConfigError(
         "store-not-found",
         f"There is no store of calls at {path}.",
-        f"Set --store to the folder of a run: {', '.join(found[:SHOWN])}{', …' * (len(found) > SHOWN)}."
+        f"Set --store to the directory of a run: {', '.join(found[:SHOWN])}{', …' * (len(found) > SHOWN)}."
         if found
-        else "Set --store to the folder of a run, or to the file that `rllm gateway serve` prints as `store:`.",
+        else "Set --store to the directory of a run, or to the file that `rllm gateway serve` prints as `store:`.",
     )
 
 

@@ -42,7 +42,7 @@ async def gateway_process(renderer: Renderer, place: Place, directory: Path) -> 
     Args:
         renderer: renderer of the model, made by `make_renderer`.
         place: address and store of the gateway.
-        directory: folder for its log and its files, which may be deleted afterwards.
+        directory: directory for its log and its files, which may be deleted afterwards.
 
     Raises:
         ConfigError: the gateway's process cannot load the renderer.
@@ -88,7 +88,7 @@ async def running_gateway(
     Args:
         renderer: renderer of the model, made by `make_renderer`.
         sdk: address of the gateway and its admin token. If the token is None, it is read from the user's file.
-        directory: folder to write the renderer to, for the gateway.
+        directory: directory to write the renderer to, for the gateway.
 
     Raises:
         ConfigError: the gateway's process cannot load the renderer, or the token cannot be read.

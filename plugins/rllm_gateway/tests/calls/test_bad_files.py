@@ -60,7 +60,7 @@ def no_privileges() -> Iterator[None]:
 
 @pytest.fixture
 def forbidden(closed_store: Path, no_privileges: None) -> Iterator[Path]:
-    """A store that nobody may open, in a folder that anybody may look into."""
+    """A store that nobody may open, in a directory that anybody may look into."""
     before = os.geteuid()
     os.seteuid(os.getuid())
     with TemporaryDirectory() as directory:
@@ -79,7 +79,7 @@ def test_a_reader_makes_no_store(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_store_is_made_with_the_folders_above_it(tmp_path: Path) -> None:
+def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> None:
     with CallStore.open(tmp_path / "a" / "b" / "c") as store:
         assert store.sessions() == []
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == ["c"]
@@ -108,7 +108,7 @@ def test_stores_that_are_made_at_once_are_one(path: Path) -> None:
 
 
 @BOTH
-def test_a_folder_is_refused(tmp_path: Path, open_store: Open) -> None:
+def test_a_directory_is_refused(tmp_path: Path, open_store: Open) -> None:
     with expect_error(StoreError, "not-a-file"):
         open_store(tmp_path)
 
@@ -143,7 +143,7 @@ def test_a_database_of_others_is_refused_and_left_alone(path: Path, open_store: 
     assert path.read_bytes() == content
 
 
-def test_a_folder_without_permission_is_named(no_privileges: None) -> None:
+def test_a_directory_without_permission_is_named(no_privileges: None) -> None:
     with expect_error(StoreError, "not-writable", "/calls"):
         CallStore.open(Path("/calls"))
 

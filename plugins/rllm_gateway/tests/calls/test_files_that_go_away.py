@@ -28,7 +28,7 @@ def move_back_and_forth(path: Path) -> None:
 LOSSES: dict[str, Callable[[Path], object]] = {
     "deleted": Path.unlink,
     "replaced": move_back_and_forth,
-    "folder moved": lambda path: path.parent.rename(path.parent.with_name("elsewhere")),
+    "directory moved": lambda path: path.parent.rename(path.parent.with_name("elsewhere")),
     "cut off": lambda path: os.truncate(path, 0),
     "cut in the middle": lambda path: os.truncate(path, path.stat().st_size // 2),
     "log deleted": lambda path: log_of(path).unlink(),
@@ -39,7 +39,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_row_whose_file_is_lost_is_refused(loss: str, tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "calls.db"
+    path = tmp_path / "directory" / "calls.db"
 
     async def fill() -> None:
         with CallStore.open(path) as store:

@@ -157,7 +157,7 @@ def test_a_closed_reader_reads_nothing(path: Path) -> None:
 
 
 def test_nobody_else_reads_a_store(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "calls.db"
+    path = tmp_path / "directory" / "calls.db"
     with CallStore.open(path) as store:
         add(store, session())
         modes = {file.stat().st_mode & 0o777 for file in path.parent.iterdir()}

@@ -1,4 +1,4 @@
-"""A LoRA adapter on disk: a folder in peft's format, with an additional file that describes its base model."""
+"""A LoRA adapter on disk: a directory in peft's format, with an additional file that describes its base model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BaseModel:
 
 
 def adapter_directory(name: str) -> Path | None:
-    """Return the adapter folder for a model name: the folder itself, or the model in a run's checkpoint. None if the
+    """Return the adapter directory for a model name: the directory itself, or the model in a run's checkpoint. None if the
     name is not an adapter."""
     path = Path(name).expanduser()
     for directory in (path, path / "backend" / "model"):

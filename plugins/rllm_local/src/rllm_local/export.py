@@ -20,16 +20,16 @@ PLUGINS = "plugins.json"
 
 
 def export_model(run: Path, form: str, output: Path | None, dtype: Any) -> Path:
-    """Write a model and return the output folder.
+    """Write a model and return the output directory.
 
     Args:
-        run: a run, a checkpoint, a model folder or an adapter folder.
+        run: a run, a checkpoint, a model directory or an adapter directory.
         form: `hf`, `merged` or `adapter`.
-        output: the output folder. None to use `export-FORM` inside `run`.
+        output: the output directory. None to use `export-FORM` inside `run`.
         dtype: `float32` or `bfloat16`, for whole models.
 
     Raises:
-        ConfigError: the run does not exist, it cannot be written in this form, or the output folder is not empty.
+        ConfigError: the run does not exist, it cannot be written in this form, or the output directory is not empty.
         CheckpointError: the checkpoint contains no model, and its backend cannot fetch it.
         PluginError: the run's backend is not installed.
     """
@@ -68,7 +68,7 @@ def _source(run: Path) -> Path:
     """Return the path of the checkpoint or model to export."""
     if not run.exists():
         raise ConfigError(
-            "run-not-found", f"{run} does not exist.", "Pass a run folder, for example runs/rllm-training/default."
+            "run-not-found", f"{run} does not exist.", "Pass a run directory, for example runs/rllm-training/default."
         )
     checkpoints = run / "checkpoints"
     source = checkpoints / "latest" if checkpoints.is_dir() else run
@@ -90,7 +90,7 @@ def _fetch(source: Path, directory: Path) -> None:
         raise CheckpointError(
             "no-model-in-checkpoint",
             f"{source} contains no model.",
-            "Pass a run, one of its checkpoints, a model folder, or an adapter folder.",
+            "Pass a run, one of its checkpoints, a model directory, or an adapter directory.",
         )
     fetch(source / "backend", directory)
 
@@ -109,7 +109,7 @@ def _free(directory: Path) -> Path:
         raise ConfigError(
             "directory-in-use",
             f"{directory} exists, and export does not overwrite files.",
-            "Set a different folder with --output.",
+            "Set a different directory with --output.",
         )
     return directory
 

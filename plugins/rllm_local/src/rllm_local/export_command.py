@@ -14,10 +14,10 @@ import click
     "form",
     type=click.Choice(["hf", "merged", "adapter"]),
     required=True,
-    help="hf: a folder for from_pretrained of transformers. merged: the same for a LoRA run, with the adapter merged. "
+    help="hf: a directory for from_pretrained of transformers. merged: the same for a LoRA run, with the adapter merged. "
     "adapter: the LoRA adapter, for peft.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Output folder. Default: RUN/export-FORM.")
+@click.option("--output", type=click.Path(path_type=Path), help="Output directory. Default: RUN/export-FORM.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
@@ -26,18 +26,18 @@ import click
     help="Type of the weights for hf and merged. float32 keeps the trained weights exactly.",
 )
 def export(run: Path, form: str, output: Path | None, dtype: str) -> None:
-    """Write the model of RUN to a folder. RUN is a run, a checkpoint, a model folder, or a peft adapter folder.
+    """Write the model of RUN to a directory. RUN is a run, a checkpoint, a model directory, or a peft adapter directory.
 
     For a run, the newest checkpoint is used. Existing files are never overwritten, and RUN does not change.
 
     \b
-    For vLLM, llama.cpp, or any program that reads Hugging Face folders, at half the size:
+    For vLLM, llama.cpp, or any program that reads Hugging Face directories, at half the size:
       rllm export runs/rllm-training/default --to hf --dtype bfloat16
     For a run with model.lora_rank, with the adapter merged into its model:
       rllm export runs/rllm-training/default --to merged --output ./merged
     Only the adapter, for peft or for servers that switch between adapters:
       rllm export runs/rllm-training/default --to adapter
-    You can use the output folder as a model:
+    You can use the output directory as a model:
       rllm eval guess --model ./merged
     """
     from rllm_local.export import export_model

@@ -120,7 +120,7 @@ class Adapter:
             tensor.copy_(state[name])
 
     def save(self, directory: Path) -> None:
-        """Write the adapter into a folder for `peft.PeftModel.from_pretrained`."""
+        """Write the adapter into a directory for `peft.PeftModel.from_pretrained`."""
         directory.mkdir(exist_ok=True)
         self.config.save_pretrained(directory)
         save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / WEIGHTS)
@@ -153,7 +153,7 @@ class Adapter:
 
 
 def merge_into(model: Any, directory: Path) -> Any:
-    """Merge the adapter in a peft folder into a float32 model, and return the plain model. `model` is changed.
+    """Merge the adapter in a peft directory into a float32 model, and return the plain model. `model` is changed.
 
     If an adapted output layer shares its weights with the embedding (as with the Tinker API), the output layer gets its
     own weights. Otherwise the adapter would also change the embedding.

@@ -1,4 +1,4 @@
-"""Loads a model: `tiny`, a Hugging Face folder, a LoRA adapter, a run's checkpoint, or a hub id."""
+"""Loads a model: `tiny`, a Hugging Face directory, a LoRA adapter, a run's checkpoint, or a hub id."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
     """Load a model and its tokenizer by name, for forward passes. Only `tiny` uses `seed`.
 
     Raises:
-        ConfigError: the folder does not exist or contains no model, or this backend cannot sample from the model.
+        ConfigError: the directory does not exist or contains no model, or this backend cannot sample from the model.
     """
     loaded = _load_float32(settings.name, seed)
     cast_weights(loaded.model, getattr(torch, settings.dtype))
@@ -219,7 +219,7 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
-        missing = "" if Path(name).exists() else f" There is no folder {name} here, so it was read as a hub id."
+        missing = "" if Path(name).exists() else f" There is no directory {name} here, so it was read as a hub id."
         raise ConfigError(
             "model-not-loadable", f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name) + missing
         ) from error

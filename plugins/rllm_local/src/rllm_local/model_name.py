@@ -1,4 +1,4 @@
-"""Checks of ``model.name`` (`tiny`, a folder, or a hub id) that do not need torch."""
+"""Checks of ``model.name`` (`tiny`, a directory, or a hub id) that do not need torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY = "tiny"
 
 
 def check_model(config: LocalConfig) -> None:
-    """Raise ConfigError for a folder without a model, an adapter without its base model, or LoRA keys that cannot
+    """Raise ConfigError for a directory without a model, an adapter without its base model, or LoRA keys that cannot
     work."""
     model = config.model
     path_or_hub_id("model.name", model.name)
@@ -45,7 +45,7 @@ def _check_name(name: str, before: str = "") -> None:
 
 
 def directory_of(name: str) -> Path | None:
-    """Return the Hugging Face folder for a model name. None if the name is a hub id.
+    """Return the Hugging Face directory for a model name. None if the name is a hub id.
 
     Raises:
         ConfigError: the name is a path without a model, or it is neither a path nor a hub id.
@@ -64,10 +64,12 @@ def directory_of(name: str) -> Path | None:
 def how_to_name_a_model(name: str) -> str:
     """Return the hint for a model name that cannot be loaded."""
     close = did_you_mean(name, [TINY])
-    return f"{close} Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id.".strip()
+    return (
+        f"{close} Use `tiny`, a directory saved by Hugging Face transformers, a run's checkpoint, or a hub id.".strip()
+    )
 
 
 def _what_is_there(path: Path) -> str:
     if not path.exists():
-        return "the folder does not exist."
-    return "it is a file, not a folder." if path.is_file() else "the folder contains no config.json of a model."
+        return "the directory does not exist."
+    return "it is a file, not a directory." if path.is_file() else "the directory contains no config.json of a model."

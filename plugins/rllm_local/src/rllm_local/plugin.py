@@ -90,7 +90,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
 def rllm_teachers() -> Iterable[TeacherPlugin[TeacherModelParams]]:
     yield TeacherPlugin(
         name="model",
-        summary="A second model on this machine, such as `model:./some-hf-folder` or `model:tiny`.",
+        summary="A second model on this machine, such as `model:./some-hf-directory` or `model:tiny`.",
         params=TeacherModelParams,
         load=load_from("rllm_local.teacher", "ModelTeacher"),
         check=check_teacher,

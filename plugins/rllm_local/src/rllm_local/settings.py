@@ -18,7 +18,7 @@ class Section(BaseModel):
 
 
 class ModelSection(Section):
-    name: str = Field("tiny", description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
+    name: str = Field("tiny", description="`tiny`, a Hugging Face directory or hub id, or a checkpoint of a run.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
     device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu.")
 

@@ -1,7 +1,7 @@
-"""The backend's part of a checkpoint: the model as a Hugging Face folder, and the rest as safetensors.
+"""The backend's part of a checkpoint: the model as a Hugging Face directory, and the rest as safetensors.
 
-The folder contains the float32 masters for any computation type, so that a resumed run continues exactly. Its
-config.json contains the computation type. With LoRA, the folder contains only the adapter, in peft's format.
+The directory contains the float32 masters for any computation type, so that a resumed run continues exactly. Its
+config.json contains the computation type. With LoRA, the directory contains only the adapter, in peft's format.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def save_state(
     critic: Critic | None = None,
     adapter: Adapter | None = None,
 ) -> None:
-    """Write the state into an existing empty folder. `--model`, transformers and peft can load ``directory/model``."""
+    """Write the state into an existing empty directory. `--model`, transformers and peft can load ``directory/model``."""
     if adapter is None:
         masters.model.save_pretrained(directory / MODEL, state_dict=masters.state_dict())
     else:
@@ -58,7 +58,7 @@ def load_state(
     """Restore weights and optimiser exactly.
 
     Raises:
-        CheckpointError: the folder contains a different model or weights that are not float32, or it lacks a critic
+        CheckpointError: the directory contains a different model or weights that are not float32, or it lacks a critic
             that the run needs.
     """
     if critic is not None and not (directory / CRITIC).exists():

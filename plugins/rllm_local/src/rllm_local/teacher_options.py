@@ -18,7 +18,7 @@ from rllm_local.settings import DEVICE, ModelSection
 class TeacherModelParams(Params):
     """Options of the teacher ``model``."""
 
-    path: str = Field(description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
+    path: str = Field(description="`tiny`, a Hugging Face directory or hub id, or a checkpoint of a run.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
     device: str = Field(
         "auto",

@@ -58,7 +58,7 @@ class Trainer:
         )
 
     def save(self, directory: Path) -> None:
-        """Write the state that `load` reads into an existing empty folder."""
+        """Write the state that `load` reads into an existing empty directory."""
         loaded, updater = self._loaded, self.updater
         save_state(directory, self.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter)
         if self._reference is not None:

@@ -53,9 +53,9 @@ class TrainingProcess:
         ours, theirs = socket.socketpair()
         self._memory = shared_memory()
         inherited = [theirs.fileno(), self._memory]
-        # -P: do not import modules from the current folder.
+        # -P: do not import modules from the current directory.
         program = [sys.executable, "-P", "-m", "rllm_local.training_child", *map(str, inherited)]
-        # The folder is deleted at once, so that a killed process leaves no folder. Both ends keep the log open.
+        # The directory is deleted at once, so that a killed process leaves no directory. Both ends keep the log open.
         with theirs, tempfile.TemporaryDirectory(prefix="rllm-training-") as directory:
             log = Path(directory) / "training.log"
             self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     help="Kind of the plugin.",
 )
 @click.option(
-    "--into", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Folder to write it to. The default is NAME."
+    "--into",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Directory to write it to. The default is NAME.",
 )
 def new(name: str, kind: str, into: Path | None) -> None:
     """Write a package with one working plugin.
@@ -52,7 +55,7 @@ def new(name: str, kind: str, into: Path | None) -> None:
     click.echo(f"{kind} {names.plugin}, in the package {name}:")
     for path in files:
         click.echo(f"  {directory / path}")
-    # With a leading ./ pip does not take a folder for the name of a package.
+    # With a leading ./ pip does not take a directory for the name of a package.
     place = str(directory) if directory.is_absolute() else f"./{directory}"
     click.echo("Next:")
     click.echo(f"  pip install -e {shlex.quote(f'{place}[test]')}")

@@ -47,7 +47,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._do(self._made(directory, params).close, "close")
             if _files(tmp_path) != before:
                 raise self.failure(
-                    "writes into the run folder when it is made",
+                    "writes into the run directory when it is made",
                     "Open files in on_train_start (derive the class from Observer), or with the first `log`.",
                 )
 
@@ -59,7 +59,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             strange = sorted(path for path in _files(tmp_path) if not Path(path).is_relative_to(directory.path))
         if strange:
             raise self.failure(
-                f"writes {strange[0]}, outside the run folder {directory.path}", "Put its files below `run.folder`."
+                f"writes {strange[0]}, outside the run directory {directory.path}",
+                "Put its files below `run.directory`.",
             )
 
     def test_it_takes_every_number_at_every_step(self, params: Any, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._check_kept(directory, _logged(events()), "a run that was resumed after step 2")
 
     def test_a_run_from_the_beginning_replaces_existing_files(self, params: Any, tmp_path: Path) -> None:
-        """A run that is killed before its first checkpoint starts from the beginning in the same folder."""
+        """A run that is killed before its first checkpoint starts from the beginning in the same directory."""
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)
             self._live(directory, params)
@@ -162,7 +163,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         return tracker
 
     def _begun(self, directory: RunDirectory, params: Any) -> Tracker:
-        """A tracker whose run has started, in a folder that has what every run writes there."""
+        """A tracker whose run has started, in a directory that has what every run writes there."""
         tracker = self._made(directory, params)
         directory.begin({"rllm": {}}, [], STEPS)
         self._tell(tracker, next(events()))
@@ -234,7 +235,7 @@ def _same(logged: float, kept: float | None) -> bool:
 
 
 def _files(directory: Path) -> dict[str, bytes]:
-    """Return file contents by path, without the lock and the files that rllm writes into the run folder."""
+    """Return file contents by path, without the lock and the files that rllm writes into the run directory."""
     own = {".lock", "metrics.jsonl", "config.yaml", "length.json", "plugins.json"}
     paths = (path for path in directory.rglob("*") if path.is_file() and path.name not in own)
     return {str(path): path.read_bytes() for path in paths}

@@ -33,7 +33,7 @@ def files_in(directory: Path) -> dict[str, str]:
     return {path.as_posix(): (directory / path).read_text() for path in paths if not TOOLS & set(path.parts)}
 
 
-def test_a_package_is_written_into_a_folder_of_its_name(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_package_is_written_into_a_directory_of_its_name(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "new", "my-estimator"]) == 0
 
     assert set(files_in(Path("my-estimator"))) == {
@@ -52,12 +52,12 @@ def test_a_package_is_written_into_a_folder_of_its_name(capfd: pytest.CaptureFix
 
 
 def test_the_next_three_commands_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    main(["plugins", "new", "rllm-chess", "--kind", "environment", "--into", "some folder/chess"])
+    main(["plugins", "new", "rllm-chess", "--kind", "environment", "--into", "some directory/chess"])
 
     assert capfd.readouterr().out.splitlines()[-4:] == [
         "Next:",
-        "  pip install -e './some folder/chess[test]'",
-        "  pytest 'some folder/chess'",
+        "  pip install -e './some directory/chess[test]'",
+        "  pytest 'some directory/chess'",
         "  rllm train chess",
     ]
 
@@ -112,16 +112,16 @@ def test_a_name_that_cannot_be_used_is_refused(
     assert not list(empty_directory.iterdir())
 
 
-def test_what_is_in_a_folder_is_never_touched(empty_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_in_a_directory_is_never_touched(empty_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (empty_directory / "notes.txt").write_text("mine")
 
-    for folder in (".", "notes.txt"):
-        assert main(["plugins", "new", "my-estimator", "--into", folder]) == 2
-        check_printed(capfd.readouterr().err, "directory-in-use", f"{folder} is ", "--into FOLDER")
+    for directory in (".", "notes.txt"):
+        assert main(["plugins", "new", "my-estimator", "--into", directory]) == 2
+        check_printed(capfd.readouterr().err, "directory-in-use", f"{directory} is ", "--into DIRECTORY")
     assert files_in(empty_directory) == {"notes.txt": "mine"}
 
 
-def test_an_empty_folder_is_as_good_as_none(empty_directory: Path) -> None:
+def test_an_empty_directory_is_as_good_as_none(empty_directory: Path) -> None:
     (empty_directory / "mine").mkdir()
 
     assert main(["plugins", "new", "my-estimator", "--into", "mine"]) == 0

@@ -67,7 +67,7 @@ class NoRecorder:
     """Tracker that records nothing."""
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing. The run folder already contains the metrics."""
+        """Do nothing. The run directory already contains the metrics."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -151,7 +151,7 @@ class Recorder(Observer):
         return self._seen_tokens.new_texts(step.generated, step.renderer)
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing. The run folder already contains the metrics."""
+        """Do nothing. The run directory already contains the metrics."""
 
     def close(self) -> None:
         try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def replay(run: Path) -> None:
     """Repeat the updates of RUN from its journal, and compare the weights.
 
-    RUN is a run folder with a journal of the whole run: rllm.trainer.observers=[{name: journal, keep: run}]. The
+    RUN is a run directory with a journal of the whole run: rllm.trainer.observers=[{name: journal, keep: run}]. The
     workflow runs again with the responses in the journal, so nothing is sampled. RUN is only read. Exit code 1 means
     that the weights of a checkpoint differ.
 

@@ -1,4 +1,4 @@
-"""Find run folders in given folders."""
+"""Find run directories in given directories."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DEPTH = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlace:
-    """The folder of a run."""
+    """The directory of a run."""
 
     id: str
     """Digest of the path, 8 hexadecimal digits. It is different for two runs with the same name."""
     name: str
-    """Last two folders of the path: ``project/experiment``."""
+    """Last two directories of the path: ``project/experiment``."""
     directory: Path
     """Absolute path."""
 
 
 def find_runs(directories: Sequence[Path]) -> list[RunPlace]:
-    """Return the runs in and below `directories`, sorted by path. A folder may be missing."""
+    """Return the runs in and below `directories`, sorted by path. A directory may be missing."""
     found = {
         place.id: place for directory in directories for place in map(_place, _runs_below(directory.absolute(), DEPTH))
     }
@@ -40,7 +40,7 @@ def one_run(directory: Path) -> RunPlace:
     """Return the run in `directory`.
 
     Raises:
-        ConfigError: the folder contains no run, or several.
+        ConfigError: the directory contains no run, or several.
     """
     runs = find_runs([directory])
     if len(runs) == 1:
@@ -49,7 +49,7 @@ def one_run(directory: Path) -> RunPlace:
         raise ConfigError(
             "run-not-found",
             f"{directory} contains no run.",
-            "Use the path of a run folder, such as runs/rllm-training/default.",
+            "Use the path of a run directory, such as runs/rllm-training/default.",
         )
     names = ", ".join(str(place.directory) for place in runs[:5])
     raise ConfigError(
@@ -60,7 +60,7 @@ def one_run(directory: Path) -> RunPlace:
 
 
 def is_run(directory: Path) -> bool:
-    """True if this folder contains files of a run."""
+    """True if this directory contains files of a run."""
     return any((directory / name).exists() for name in (PLUGINS, METRICS, "record"))
 
 
@@ -75,7 +75,7 @@ def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
     elif depth:
         try:
             inner = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
-        except OSError:  # the folder does not exist yet, or cannot be read
+        except OSError:  # the directory does not exist yet, or cannot be read
             return
         for path in inner:
             yield from _runs_below(Path(path), depth - 1)

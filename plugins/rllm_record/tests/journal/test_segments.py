@@ -173,7 +173,7 @@ def test_more_rounds_are_written_than_files_are_open(directory: Path) -> None:
     assert set(Segments(directory, "a").counts(after=-1).values()) == {3}
 
 
-def test_a_folder_that_may_not_be_written_ends_the_run(directory: Path) -> None:
+def test_a_directory_that_may_not_be_written_ends_the_run(directory: Path) -> None:
     segments = Segments(directory, "a")
     directory.rmdir()
     with expect_error(JournalError, "not-writable"):

@@ -279,7 +279,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> No
         StepFiles(tmp_path).episodes(0)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "record").write_text("a file")
 
     with expect_error(RecordError, "not-writable", "Step 0 cannot"):

@@ -66,7 +66,7 @@ def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Rendere
             "renderer-not-loadable",
             f"Renderer {family!r} of the library renderers cannot be made for {setup.name!r}: {one_line(str(error))}.",
             "Set a different family, or rllm.renderer=template. If a download failed, set TIKTOKEN_ENCODINGS_BASE to "
-            "a folder with the vocabulary file.",
+            "a directory with the vocabulary file.",
         ) from error
     return LibraryRenderer(made, setup)
 

@@ -1,6 +1,6 @@
 """Find the family of a model that writes the same tokens as the model's chat template.
 
-The library itself finds a family only by the model's Hub name, but a local folder has no Hub name.
+The library itself finds a family only by the model's Hub name, but a local directory has no Hub name.
 """
 
 from __future__ import annotations

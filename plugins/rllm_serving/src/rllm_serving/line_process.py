@@ -69,7 +69,7 @@ class LineProcess:
             DiedError: it does not start, or takes too long.
             OSError: the system cannot start a process.
         """
-        # -P keeps Python from importing modules from the current folder by mistake.
+        # -P keeps Python from importing modules from the current directory by mistake.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,

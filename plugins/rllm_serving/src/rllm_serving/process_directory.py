@@ -25,7 +25,7 @@ class ProcessDirectory:
 
         Args:
             prefix: first part of its name. It must begin with ``rllm-``.
-            place: folder to create it in. None: the system's folder for temporary files.
+            place: directory to create it in. None: the system's directory for temporary files.
         """
         parent = place or Path(tempfile.gettempdir())
         remove_abandoned(parent)

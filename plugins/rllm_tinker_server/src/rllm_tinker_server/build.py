@@ -35,7 +35,7 @@ class ModelOptions:
     """The served model, and its share of this machine."""
 
     model: str
-    """`tiny`, a folder or a hub id."""
+    """`tiny`, a directory or a hub id."""
     checkpoints: Path
     names: tuple[str, ...] = ()
     """Names of the model for clients. Empty means `default_names`."""
@@ -58,7 +58,7 @@ class ModelOptions:
 
 
 def default_names(model: str) -> tuple[str, ...]:
-    """Return the model's name or path, and for a folder also its last part."""
+    """Return the model's name or path, and for a directory also its last part."""
     directory = directory_of(model) if model != "tiny" else None
     if directory is None:
         return (model,)
@@ -70,7 +70,7 @@ def opened_service(options: ModelOptions) -> Iterator[Service]:
     """Load the model and serve it, but for HTTP. Afterwards the worker threads have `STOPPING` seconds to end.
 
     Raises:
-        ConfigError: the model cannot be loaded, or the folder for checkpoints cannot be used.
+        ConfigError: the model cannot be loaded, or the directory for checkpoints cannot be used.
     """
     # Two, so that samples are answered while a training request runs.
     training, sampling = _worker("training", options.threads), _worker("sampling", options.threads)
@@ -130,13 +130,13 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
     except OSError as error:
         raise ConfigError(
             "not-writable",
-            f"The folder for checkpoints, {options.checkpoints}, cannot be used: {error.strerror or error}.",
-            "Choose a writable folder with --checkpoints.",
+            f"The directory for checkpoints, {options.checkpoints}, cannot be used: {error.strerror or error}.",
+            "Choose a writable directory with --checkpoints.",
         ) from error
 
 
 def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
-    """Save the tokenizer atomically if it is not saved yet. Clients of other servers may read the folder meanwhile."""
+    """Save the tokenizer atomically if it is not saved yet. Clients of other servers may read the directory meanwhile."""
     if directory.exists():
         return
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
@@ -150,7 +150,7 @@ def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
 
 
 def _tokenizer_of(options: ModelOptions, loaded: LoadedModel) -> str:
-    """Return the folder or hub id from which clients on this machine load the tokenizer. Save it first for `tiny`."""
+    """Return the directory or hub id from which clients on this machine load the tokenizer. Save it first for `tiny`."""
     if options.model == "tiny":
         directory = (options.checkpoints / "tokenizer-of-tiny").resolve()
         _save_tokenizer(loaded.tokenizer, directory)

@@ -1,7 +1,7 @@
-"""Files of a saved LoRA model: a folder that peft can load, with a description of the model and the optimiser's state.
+"""Files of a saved LoRA model: a directory that peft can load, with a description of the model and the optimiser's state.
 
 - ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter in peft's format.
-- ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in folders for sampling.
+- ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in directories for sampling.
 - ``base.json``: the base model in the format of `rllm_local.adapter_files`, with the seed of the weights of `tiny`.
 - ``model.json``: the base model's name and the fingerprint of its weights, the `LoraSpec`, and the version of this
   format. The name is only for people. The fingerprint decides if an adapter belongs to a model.
@@ -49,7 +49,7 @@ class BaseWeights:
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """Content of a checkpoint's folder."""
+    """Content of a checkpoint's directory."""
 
     spec: LoraSpec
     adapter: Mapping[str, Tensor]
@@ -68,10 +68,10 @@ class SavedModel:
 
 
 def write(directory: Path, base: BaseWeights, lora: LoraModel, optimizer: Mapping[str, Tensor] | None) -> None:
-    """Write into an existing empty folder.
+    """Write into an existing empty directory.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written to.
+        OSError: the disk is full, or the directory cannot be written to.
     """
     adapter = {f"{PREFIX}{name}": parameter.detach() for name, parameter in lora.parameters().items()}
     _save(adapter, directory / ADAPTER_FILE)
@@ -82,7 +82,7 @@ def write(directory: Path, base: BaseWeights, lora: LoraModel, optimizer: Mappin
     write_base(directory, BaseModel(base.name, base.seed, base.dtype, base.sha256))
     if optimizer is not None:
         _save(optimizer, directory / OPTIMIZER_FILE)
-    # Last, so that a folder that has it is complete.
+    # Last, so that a directory that has it is complete.
     record = {"format": FORMAT, "base_model": {"name": base.name, "sha256": base.sha256}, "lora": asdict(lora.spec)}
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -91,7 +91,7 @@ def read(directory: Path, base: BaseWeights) -> SavedModel:
     """Read the files from `write`, onto the CPU.
 
     Raises:
-        RequestRefused: the folder is damaged, has a different format, or belongs to a base model with other weights.
+        RequestRefused: the directory is damaged, has a different format, or belongs to a base model with other weights.
     """
     record = _record(directory)
     if record.get("format") != FORMAT:
@@ -105,7 +105,7 @@ def read(directory: Path, base: BaseWeights) -> SavedModel:
         raise RequestRefused(
             f"{directory.name} was trained on other weights of the base model ({name!r} then) than this "
             f"server's {base.name!r} has. Start the server as it was then: of the model tiny with the same --seed, of "
-            "others with the same files in the model's folder, of all with the same --dtype."
+            "others with the same files in the model's directory, of all with the same --dtype."
         )
     adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(directory / ADAPTER_FILE).items()}
     optimizer = _load(directory / OPTIMIZER_FILE) if (directory / OPTIMIZER_FILE).exists() else None

@@ -36,7 +36,7 @@ _MODEL_DIRECTORY = re.compile(r"[A-Za-z0-9-]{1,64}\.train\.[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class TinkerPath:
-    """A validated name of a checkpoint. It is safe to join it to a folder."""
+    """A validated name of a checkpoint. It is safe to join it to a directory."""
 
     model_id: str
     kind: Kind
@@ -79,7 +79,7 @@ class TinkerPath:
         return f"{self.kind}/{self.name}"
 
     def below(self, root: Path) -> Path:
-        """The checkpoint's folder."""
+        """The checkpoint's directory."""
         return root / self.model_id.replace(":", ".") / self.kind / self.name
 
 
@@ -89,7 +89,7 @@ def is_name(text: str) -> bool:
 
 
 def model_of_directory(name: str) -> str | None:
-    """Return the model whose checkpoints are in a folder of this name. None if the folder has no checkpoints."""
+    """Return the model whose checkpoints are in a directory of this name. None if the directory has no checkpoints."""
     return name.replace(".", ":") if _MODEL_DIRECTORY.fullmatch(name) else None
 
 
@@ -97,7 +97,7 @@ logger = logging.getLogger("rllm_tinker_server")
 
 RECORD = "checkpoint.json"
 LEFT_OVER_AFTER = 3600.0
-"""Seconds after which a hidden folder is the rest of a killed server; another one may be writing until then."""
+"""Seconds after which a hidden directory is the rest of a killed server; another one may be writing until then."""
 HOUR, TEN_YEARS = 3600, 10 * 366 * 86400
 
 
@@ -120,7 +120,7 @@ _CHECKED = TypeAdapter(Checkpoint)
 
 
 class Checkpoints:
-    """All checkpoints below one folder. Call methods that write or remove on the training thread."""
+    """All checkpoints below one directory. Call methods that write or remove on the training thread."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self.root = root
@@ -147,7 +147,7 @@ class Checkpoints:
         return checkpoint
 
     def directory(self, path: TinkerPath) -> Path:
-        """The folder that holds the checkpoint's files. Raises NotFound."""
+        """The directory that holds the checkpoint's files. Raises NotFound."""
         self.get(path)
         return path.below(self.root)
 
@@ -158,12 +158,12 @@ class Checkpoints:
         return sorted(kept, key=lambda checkpoint: checkpoint.created)
 
     def model_ids(self) -> list[str]:
-        """Models that have a folder, sorted."""
+        """Models that have a directory, sorted."""
         found = (model_of_directory(entry.name) for entry in self.root.iterdir() if entry.is_dir())
         return sorted(model_id for model_id in found if model_id is not None)
 
     def write(self, checkpoint: Checkpoint, save: Callable[[Path], None], *, overwrite: bool) -> Checkpoint:
-        """Have `save` fill a folder, and give it the checkpoint's name once all of it is on disk.
+        """Have `save` fill a directory, and give it the checkpoint's name once all of it is on disk.
 
         Raises:
             RequestRefused: there is one of that name, and it is not to be overwritten.
@@ -213,7 +213,7 @@ class Checkpoints:
         for kind in KINDS:
             directory = TinkerPath(model_id, kind, "any").below(self.root).parent
             if directory.is_dir():
-                # Skip folders that this server did not write.
+                # Skip directories that this server did not write.
                 names = sorted(entry.name for entry in directory.iterdir() if is_name(entry.name))
                 yield from (TinkerPath(model_id, kind, name) for name in names)
 
@@ -225,7 +225,7 @@ class Checkpoints:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, OSError) as error:
-            raise ServerError(f"{file} is not the record of a checkpoint: {error}. Delete its folder.") from error
+            raise ServerError(f"{file} is not the record of a checkpoint: {error}. Delete its directory.") from error
 
     def _read_if_sound(self, path: TinkerPath) -> Checkpoint | None:
         """Return the checkpoint for a list. Log a damaged checkpoint and return None, so that the list still works."""
@@ -280,7 +280,7 @@ def _replace(target: Path, beside: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a folder so that it is never seen with half of its files."""
+    """Remove a directory so that it is never seen with half of its files."""
     hidden = directory.with_name(f".{directory.name}.{uuid4().hex}.tmp")
     directory.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)

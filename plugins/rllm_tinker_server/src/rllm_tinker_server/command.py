@@ -22,12 +22,12 @@ def tinker() -> None:
 
 
 @tinker.command()
-@click.option("--model", required=True, metavar="FOLDER|ID", help="`tiny`, a Hugging Face folder, or a hub id.")
+@click.option("--model", required=True, metavar="DIRECTORY|ID", help="`tiny`, a Hugging Face directory, or a hub id.")
 @click.option(
     "--name",
     "names",
     multiple=True,
-    help="Name of the model for clients. May be repeated. Default: the value of --model, and the folder's name.",
+    help="Name of the model for clients. May be repeated. Default: the value of --model, and the directory's name.",
 )
 @click.option(
     "--port",
@@ -50,7 +50,7 @@ def tinker() -> None:
     default=Path("tinker-checkpoints"),
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for clients' checkpoints. The server reads it again after a restart.",
+    help="Directory for clients' checkpoints. The server reads it again after a restart.",
 )
 @click.option(
     "--max-context", type=click.IntRange(2), help="Maximum tokens of a prompt and its response. Default: the model's."

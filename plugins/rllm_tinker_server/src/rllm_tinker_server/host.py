@@ -172,7 +172,7 @@ class Host:
         return self._find(model_id).optim_step(step)
 
     def save_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None:
-        """Write the model into an existing empty folder, without the gradient of a step that is still to come.
+        """Write the model into an existing empty directory, without the gradient of a step that is still to come.
 
         Raises:
             OSError: it cannot be written.
@@ -187,7 +187,7 @@ class Host:
         """Put back what `save_state` wrote; a LoRA model that does not exist is made from it.
 
         Raises:
-            RequestRefused: the folder is damaged, or of a base model with other weights. Nothing has changed then.
+            RequestRefused: the directory is damaged, or of a base model with other weights. Nothing has changed then.
         """
         saved = checkpoint_files.read(directory, self._base_weights)
         learner = self._learners.get(model_id) or self._learner(saved.spec)
@@ -199,10 +199,10 @@ class Host:
         return self._find(model_id).lora.weights()
 
     def load_weights(self, directory: Path) -> AdapterWeights:
-        """The weights in a folder that `save_state` wrote.
+        """The weights in a directory that `save_state` wrote.
 
         Raises:
-            RequestRefused: the folder is damaged, or of a base model with other weights.
+            RequestRefused: the directory is damaged, or of a base model with other weights.
         """
         saved = checkpoint_files.read(directory, self._base_weights)
         checkpoint_files.check_fits(saved, LoraModel(self.model, saved.spec), directory.name)

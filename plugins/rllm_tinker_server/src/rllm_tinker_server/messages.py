@@ -160,7 +160,7 @@ class BaseModel:
     name: str
     """Name of the model for clients."""
     tokenizer: str
-    """Folder or hub id that `transformers.AutoTokenizer` can load."""
+    """Directory or hub id that `transformers.AutoTokenizer` can load."""
     max_context: int
     """Maximum tokens of a prompt and its response, and of an example."""
     vocabulary: int

@@ -1,4 +1,4 @@
-"""A server that is started again: on its model under another name, on another model, and in a folder others use."""
+"""A server that is started again: on its model under another name, on another model, and in a directory others use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE = 100.0
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """The real client of a new server on ``tiny``, with one folder for all of them: ``connect(names=…, seed=…)``."""
+    """The real client of a new server on ``tiny``, with one directory for all of them: ``connect(names=…, seed=…)``."""
     import tinker
 
     with ExitStack() as stack:

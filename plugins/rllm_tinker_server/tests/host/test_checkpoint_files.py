@@ -76,7 +76,7 @@ def test_weights_for_sampling_are_those_that_were_saved(host: Host, saved: Path)
         assert torch.equal(loaded.factors[name].up, factors.up)
 
 
-def test_no_file_is_a_pickle_and_peft_loads_the_folder(host: Host, saved: Path) -> None:
+def test_no_file_is_a_pickle_and_peft_loads_the_directory(host: Host, saved: Path) -> None:
     from peft import PeftModel
 
     assert {path.suffix for path in saved.iterdir()} <= {".safetensors", ".json", ".md"}
@@ -107,7 +107,7 @@ def test_the_state_of_another_base_model_is_refused(saved: Path) -> None:
         other_weights.model.norm.weight[0] += 0.5
     for model in (other_weights, build_untied()):
         other = make_host(model)
-        message = r"saved was trained on other weights .*'tiny'.* --seed.* folder.* --dtype"
+        message = r"saved was trained on other weights .*'tiny'.* --seed.* directory.* --dtype"
         with pytest.raises(RequestRefused, match=message):
             other.load_state("m", saved, optimizer=True)
         with pytest.raises(RequestRefused, match=message):
@@ -123,7 +123,7 @@ def test_the_base_model_may_have_another_name(host: Host, saved: Path) -> None:
     renamed.load_weights(saved)
 
 
-def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path) -> None:
+def test_a_directory_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path) -> None:
     host.save_state("m", tmp_path, optimizer=False)
     with pytest.raises(RequestRefused, match=r"optimi[sz]er state"):
         host.load_state("n", tmp_path, optimizer=True)
@@ -144,7 +144,7 @@ def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path
         ("optimizer.safetensors", "garbage", "saved .*damaged.*optimizer.safetensors"),
     ],
 )
-def test_a_damaged_folder_is_refused(file: str, content: str | None, message: str, host: Host, saved: Path) -> None:
+def test_a_damaged_directory_is_refused(file: str, content: str | None, message: str, host: Host, saved: Path) -> None:
     (saved / file).unlink()
     if content is not None:
         (saved / file).write_text(content)
@@ -162,7 +162,7 @@ def test_optimiser_state_of_other_shapes_is_refused(host: Host, saved: Path) -> 
         host.load_state("n", saved, optimizer=True)
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_of_the_operating_system(host: Host, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_to_is_an_error_of_the_operating_system(host: Host, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"adapter_model.safetensors cannot be written"):
         host.save_state("m", tmp_path / "missing", optimizer=True)
 

@@ -46,7 +46,7 @@ ENVIRON = {name: value for name, value in os.environ.items() if name != "TINKER_
 
 
 def words(directory: Path, *options: str, port: int = 0) -> list[str]:
-    """Of `rllm`, for a server that keeps its files in a folder."""
+    """Of `rllm`, for a server that keeps its files in a directory."""
     where = [
         "--port",
         str(port),

@@ -148,7 +148,7 @@ def test_a_server_killed_between_two_renames_loses_nothing(tmp_path: Path) -> No
     assert Checkpoints(tmp_path).get(PATH)
 
 
-def test_folders_that_somebody_else_put_there_are_no_checkpoints(tmp_path: Path) -> None:
+def test_directories_that_somebody_else_put_there_are_no_checkpoints(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     store.write(checkpoint(), write("text"), overwrite=False)
     for name in ("a name", "empty", ".hidden"):

@@ -27,7 +27,7 @@ RunProgram = Callable[[Path | None], Result]
 
 @pytest.fixture(scope="module")
 def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunProgram]:
-    """Run the program against a server, with the client of that folder or with the installed one."""
+    """Run the program against a server, with the client of that directory or with the installed one."""
     options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
     with opened_service(options) as service, running_server(service) as server:
 

@@ -1,4 +1,4 @@
-"""The tracker `report`: report.html in the run folder, the pages of the run as one file."""
+"""The tracker `report`: report.html in the run directory, the pages of the run as one file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ReportTracker(Observer):
     """
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self._folder = run.directory
+        self._directory = run.directory
         self._given = _list_changed_values(run)
         self._began = False
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
-        """Record that the folder's files now belong to this run."""
+        """Record that the directory's files now belong to this run."""
         self._began = True
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
@@ -44,7 +44,7 @@ class ReportTracker(Observer):
             self._write(EPISODES)
 
     def _write(self, episodes: int) -> None:
-        write_page([self._folder], self._folder / REPORT, episodes, self._given)
+        write_page([self._directory], self._directory / REPORT, episodes, self._given)
 
 
 def _list_changed_values(run: TrackedRun) -> list[Given]:

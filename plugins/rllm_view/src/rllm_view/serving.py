@@ -131,12 +131,17 @@ def _not_allowed(method: str) -> Response:
 
 
 def serve(
-    folders: Sequence[Path], key: str, ready: Callable[[str], None], *, port: int = 0, announcement: Path | None = None
+    directories: Sequence[Path],
+    key: str,
+    ready: Callable[[str], None],
+    *,
+    port: int = 0,
+    announcement: Path | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     Args:
-        folders: runs, and directories of runs.
+        directories: runs, and directories of runs.
         key: key that pages send.
         ready: receives the URL of the pages with the key, when the server answers requests.
         port: port on 127.0.0.1. 0 means any free port.
@@ -148,7 +153,7 @@ def serve(
     listening = listen(port=port)
     # Read before it closes. A fragment stays in the browser: no log and no referrer has it.
     url = f"{url_of(listening)}/#key={key}"
-    library = Library(folders)
+    library = Library(directories)
 
     def announced() -> None:
         if announcement is not None:

@@ -118,28 +118,28 @@ EPISODES = 100
 
 
 def write_page(
-    folders: Sequence[Path], out: Path, episodes: int = EPISODES, given: Sequence[Given] | None = None
+    directories: Sequence[Path], out: Path, episodes: int = EPISODES, given: Sequence[Given] | None = None
 ) -> None:
     """Write the pages of runs as one file that a browser opens without a server.
 
     Args:
-        folders: runs, and folders of runs.
+        directories: runs, and directories of runs.
         out: the file, replaced as a whole.
         episodes: most trajectories of each run that are there with their tokens: whole groups of the newest steps.
         given: values of the runs that are no defaults; None: those that their users gave.
 
     Raises:
-        ConfigError: the folders hold no run.
+        ConfigError: the directories hold no run.
         RecordError: a file of the record cannot be read.
     """
-    library = Library(folders)
+    library = Library(directories)
     try:
         runs = library.runs()
         if not runs:
             raise ConfigError(
                 "run-not-found",
-                f"{', '.join(map(str, folders))}: there is no run.",
-                "Use a run folder. `rllm runs list` lists them.",
+                f"{', '.join(map(str, directories))}: there is no run.",
+                "Use a run directory. `rllm runs list` lists them.",
             )
         contents = contents_of(Answers(library), episodes)
         if given is not None:

@@ -64,11 +64,11 @@ def episodes() -> Callable[..., list[Episode]]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder of a run that has begun; a configuration may be given by `configure`."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo}}\n")
-    return folder
+    """The directory of a run that has begun; a configuration may be given by `configure`."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo}}\n")
+    return directory
 
 
 @pytest.fixture

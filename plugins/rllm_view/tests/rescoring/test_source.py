@@ -14,12 +14,14 @@ from rllm_core.errors import ConfigError
 from rllm_view.rescoring.source import EpisodesError, find_episodes, read_batches, read_stored_config
 
 
-def test_a_run_folder_its_episodes_folder_and_one_file_lead_to_the_run(run: Path, keep: Callable[..., Path]) -> None:
+def test_a_run_directory_its_episodes_directory_and_one_file_lead_to_the_run(
+    run: Path, keep: Callable[..., Path]
+) -> None:
     files = [keep(step, {"t": [1.0]}) for step in (10, 2)]
     assert find_episodes(run).files == ((2, files[1]), (10, files[0]))
     assert find_episodes(run / "record" / "episodes").files == ((2, files[1]), (10, files[0]))
     assert find_episodes(files[0]).files == ((10, files[0]),)
-    assert {find_episodes(path).run_folder for path in (run, files[0].parent, files[0])} == {run}
+    assert {find_episodes(path).run_directory for path in (run, files[0].parent, files[0])} == {run}
 
 
 def test_episodes_without_a_run_have_no_run(tmp_path: Path, keep: Callable[..., Path]) -> None:
@@ -27,7 +29,7 @@ def test_episodes_without_a_run_have_no_run(tmp_path: Path, keep: Callable[..., 
     alone.mkdir()
     shutil.copy(keep(3, {"t": [1.0]}), alone / "mine.parquet")
     found = find_episodes(alone / "mine.parquet")
-    assert found.run_folder is None
+    assert found.run_directory is None
     assert [step for step, _ in found.files] == [0]
 
 
@@ -36,7 +38,7 @@ def test_a_run_that_kept_none_says_how_to_keep_them(run: Path) -> None:
         find_episodes(run)
 
 
-def test_a_folder_of_runs_names_them(run: Path, keep: Callable[..., Path]) -> None:
+def test_a_directory_of_runs_names_them(run: Path, keep: Callable[..., Path]) -> None:
     keep(0, {"t": [1.0]})
     with expect_error(EpisodesError, "no-episodes"):
         find_episodes(run.parent)

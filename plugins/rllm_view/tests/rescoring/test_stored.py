@@ -24,7 +24,7 @@ from rllm_view.rescoring.stored import BringStored, StoredTask, read_stored
 Make = Callable[..., list[Episode]]
 
 
-def record(folder: Path, step: int, episodes: Sequence[Episode], sampler: Sampler | None = None) -> None:
+def record(directory: Path, step: int, episodes: Sequence[Episode], sampler: Sampler | None = None) -> None:
     """Write a step as runs and exports do."""
     played = [
         PlayedEpisode(
@@ -40,11 +40,11 @@ def record(folder: Path, step: int, episodes: Sequence[Episode], sampler: Sample
         )
         for each in episodes
     ]
-    StepFiles(folder).write(step, played, (), "tokens", sampler)
+    StepFiles(directory).write(step, played, (), "tokens", sampler)
 
 
-def stored_in(folder: Path, **options: Any) -> list[StoredTask]:
-    return read_stored(StoredParams(path=str(folder), **options))
+def stored_in(directory: Path, **options: Any) -> list[StoredTask]:
+    return read_stored(StoredParams(path=str(directory), **options))
 
 
 def brought(tasks: Sequence[Task], renderer: Any = None, **sampling: Any) -> TrainStep:

@@ -53,7 +53,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class LoadWeights:
-    """Request to load all weights from the safetensors files in a folder and clear the cache. The answer is None."""
+    """Request to load all weights from the safetensors files in a directory and clear the cache. The answer is None."""
 
     directory: str
     version: int

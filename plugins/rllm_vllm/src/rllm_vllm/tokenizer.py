@@ -1,4 +1,4 @@
-"""Make the grammars of vLLM's model from the tokenizer in its folder."""
+"""Make the grammars of vLLM's model from the tokenizer in its directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Marks:
 
 
 def load_grammars(model_config: Any, marks: Marks) -> Grammars:
-    """Return the grammars of a model. The folder of its tokenizer is not needed later.
+    """Return the grammars of a model. The directory of its tokenizer is not needed later.
 
     Args:
         model_config: vLLM's ``ModelConfig``.

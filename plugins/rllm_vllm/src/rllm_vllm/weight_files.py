@@ -20,7 +20,7 @@ FILE_BYTES = 1 << 29
 
 @contextmanager
 def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
-    """Write weights to a folder that exists as long as the context. It blocks, so call it on a thread."""
+    """Write weights to a directory that exists as long as the context. It blocks, so call it on a thread."""
     named = list(weights)
     size = sum(tensor.nbytes for _, tensor in named)
     with ProcessDirectory("rllm-vllm-", _place(size)) as files:
@@ -31,7 +31,7 @@ def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
 
 
 def _place(size: int) -> Path | None:
-    """Return the folder in memory if it has room for twice the size. None: use the folder for temporary files."""
+    """Return the directory in memory if it has room for twice the size. None: use the directory for temporary files."""
     if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2 * size:
         return IN_MEMORY
     return None

@@ -12,7 +12,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 
 class RllmSearchPath(SearchPathPlugin):
-    """Adds ``rllm/base``, ``pkg://rllm.conf`` and the folders that hold ``rllm/backend/<name>.yaml``."""
+    """Adds ``rllm/base``, ``pkg://rllm.conf`` and the directories that hold ``rllm/backend/<name>.yaml``."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         asked_for = any("rllm.conf" in (element.path or "") for element in search_path.get_path())

@@ -68,11 +68,11 @@ class UnifiedTrainer:
         traj_grouping_hook: ``hook(episodes, transform_config, compact_filtering_config=None)`` that returns groups.
         traj_group_adv_estimator_map: estimator by group role. A value may be a pair (estimator, loss).
         observers: objects that observe the training loop.
-        resume: continue the run in the folder from its newest checkpoint, if there is one.
-        overwrite: replace the run in the folder, if there is one.
+        resume: continue the run in the directory from its newest checkpoint, if there is one.
+        overwrite: replace the run in the directory, if there is one.
 
     Raises:
-        ConfigError: the configuration is invalid, or the folder contains a run already.
+        ConfigError: the configuration is invalid, or the directory contains a run already.
     """
 
     @hide_tracebacks()
@@ -131,7 +131,7 @@ class UnifiedTrainer:
 
     @property
     def run_directory(self) -> RunDirectory:
-        """Folder of the run, with metrics, checkpoints and the configuration."""
+        """Directory of the run, with metrics, checkpoints and the configuration."""
         return self._directory
 
     @hide_tracebacks()
@@ -156,7 +156,7 @@ class UnifiedTrainer:
         self._loop.stop()
 
     def shutdown(self) -> None:
-        """Release the run folder. Safe to call more than once."""
+        """Release the run directory. Safe to call more than once."""
         self._directory.close()
 
     def _tasks(self, split: Split, given: Dataset | None) -> Sequence[Task]:

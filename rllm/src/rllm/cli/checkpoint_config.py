@@ -36,7 +36,7 @@ def config_of_checkpoint(request: Request) -> Layer | None:
     """Return a layer with the config of the run that wrote the request's checkpoint. It goes beneath the request.
 
     None if the model is not a checkpoint, or if its run used a different environment: that run's prompts and lengths
-    do not apply then. A checkpoint is the folder ``<run>/checkpoints/<step>``. Its model is in a subfolder.
+    do not apply then. A checkpoint is the directory ``<run>/checkpoints/<step>``. Its model is in a subdirectory.
     """
     if request.model is None:
         return None

@@ -52,14 +52,14 @@ PLANNING_FLAGS = {
     "objective": ("rllm.pipeline", "opd or gkd: learn from a teacher, not rewards. echo: also predict observations."),
     "teacher": (
         "rllm.teacher",
-        "Model to learn from: a folder, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with this "
+        "Model to learn from: a directory, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with this "
         "data source; may be repeated.",
     ),
 }
 """All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "DIRECTORY", "objective": "opd|gkd|echo", "teacher": "[SOURCE=]FOLDER|URL|NAME"}
+METAVARS |= {"stored": "DIRECTORY", "objective": "opd|gkd|echo", "teacher": "[SOURCE=]DIRECTORY|URL|NAME"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
@@ -89,7 +89,7 @@ SFT_FLAGS = {
     **{name: FLAGS[name] for name in ("backend", "profile", "seed")},
     "data": (FLAGS["data"][0], "Examples to train on: a file, or a dataset by name."),
     "val-data": (FLAGS["val-data"][0], "Examples to measure the loss on: a file, or a dataset by name."),
-    STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run folder, or files of episodes."),
+    STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run directory, or files of episodes."),
 }
 """Flags of `rllm sft`, with the same keys as in `rllm train`."""
 OF_SFT = {
@@ -142,7 +142,7 @@ def config_options(
         function = click.option(
             "--model",
             metavar="NAME",
-            help="`tiny`, a model folder, a checkpoint or a hub id. [the backend's model key]",
+            help="`tiny`, a model directory, a checkpoint or a hub id. [the backend's model key]",
         )(function)
         function = click.option(
             "--config", "files", multiple=True, metavar="FILE", help="YAML file of config values; may be repeated."
@@ -245,7 +245,7 @@ def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
 
 
 def resumed_plan_for(request: Request) -> RunPlan:
-    """Return the plan as `plan_for`, with the saved values of the run in the folder beneath."""
+    """Return the plan as `plan_for`, with the saved values of the run in the directory beneath."""
     return plan_resumed(lambda beneath: _composed_for(request, beneath))
 
 

@@ -57,10 +57,10 @@ def prefer(
     Each line of the file has a prompt and two completions, as text or as messages:
       {"prompt": "2+2=", "chosen": "4", "rejected": "5"}
     Train a model, and report the loss and the accuracy on other rows:
-      rllm prefer --data pairs.jsonl --val-data val.jsonl --model ./some-hf-folder
+      rllm prefer --data pairs.jsonl --val-data val.jsonl --model ./some-hf-directory
     Learn from single completions with a label:
       {"prompt": "2+2=", "completion": "4", "label": true}
-      rllm prefer --data labels.jsonl --loss kto --model ./some-hf-folder
+      rllm prefer --data labels.jsonl --loss kto --model ./some-hf-directory
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm prefer --resume
     """

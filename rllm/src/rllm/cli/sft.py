@@ -36,12 +36,12 @@ def sft(
       {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
       {"prompt": "2+2=", "completion": "4"}
     Fine-tune a model, and report the loss on other rows:
-      rllm sft --data train.jsonl --val-data val.jsonl --model ./some-hf-folder
+      rllm sft --data train.jsonl --val-data val.jsonl --model ./some-hf-directory
     Set passes over the data, rows per step, and the learning rate:
-      rllm sft --data train.jsonl --model ./some-hf-folder \\
+      rllm sft --data train.jsonl --model ./some-hf-directory \\
         rllm.trainer.total_epochs=3 data.train_batch_size=16 training.learning_rate=1e-5
     Imitate the good rollouts of an earlier run:
-      rllm sft --stored runs/rllm-training/guess --min-reward 1 --model ./some-hf-folder
+      rllm sft --stored runs/rllm-training/guess --min-reward 1 --model ./some-hf-directory
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm sft --resume
     Train the result with rewards:

@@ -24,7 +24,7 @@ NARROWEST = 72
 
 
 def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task], seconds: float) -> None:
-    """Print the last validation, the run folder, and the commands for the next steps."""
+    """Print the last validation, the run directory, and the commands for the next steps."""
     console = results_console()
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))

@@ -1,4 +1,4 @@
-"""`rllm train`: compose the config, open the run folder, train, and print the results."""
+"""`rllm train`: compose the config, open the run directory, train, and print the results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Start:
 
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
-            raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
+            raise click.UsageError("--resume continues the run in the directory, --overwrite replaces it: choose one.")
         if self.everything and not self.dry_run:
             raise click.UsageError("--all goes with --dry-run.")
 
@@ -45,8 +45,8 @@ def start_options(function: FunctionT) -> FunctionT:
     """Add the flags of `Start` to a command."""
     for name, help_text in reversed(
         {
-            "--resume": "Continue the run in this folder from its newest checkpoint.",
-            "--overwrite": "Replace the run in this folder.",
+            "--resume": "Continue the run in this directory from its newest checkpoint.",
+            "--overwrite": "Replace the run in this directory.",
             "--dry-run": "Check the run; print stages, plugins, values and memory.",
         }.items()
     ):
@@ -74,13 +74,13 @@ def train(
     Train a tiny model from random weights on this machine:
       rllm train guess
     Choose any part by name, and set any value by its key:
-      rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
+      rllm train guess --estimator rloo --model ./some-hf-directory rllm.rollout.n=16
     Train on questions in a file, with your own reward for the answers:
-      rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
+      rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-directory
     Give the model tools, which are Python functions:
-      rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
+      rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-directory
     Train your own agent, with any client for the OpenAI, Anthropic or Google API:
-      rllm train question --data train.jsonl --reward exact --agent my_agent.py:solve --model ./some-hf-folder
+      rllm train question --data train.jsonl --reward exact --agent my_agent.py:solve --model ./some-hf-directory
     Check the run first, without training:
       rllm train guess --dry-run
     Ctrl-C finishes the current step, saves and stops. Continue later:
@@ -126,7 +126,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(
-            f"{_doing(plan)} with backend {plan.backend.name}; run folder {directory.path}"
+            f"{_doing(plan)} with backend {plan.backend.name}; run directory {directory.path}"
             + (
                 ", which contains no run to resume, so a new run starts"
                 if resume and not directory.holds_a_run()

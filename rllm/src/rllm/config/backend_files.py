@@ -1,4 +1,4 @@
-"""The location of a backend's YAML files. Hydra finds them only as ``rllm/backend/<name>.yaml`` in some folder."""
+"""The location of a backend's YAML files. Hydra finds them only as ``rllm/backend/<name>.yaml`` in some directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rllm_core.contracts.backend import BackendPlugin
 
 
 def search_directory(backend: BackendPlugin[Any]) -> Path:
-    """Return the folder that contains ``rllm/backend/<name>.yaml``.
+    """Return the directory that contains ``rllm/backend/<name>.yaml``.
 
     Raises:
         ValueError: the plugin spec has no such file. The message is a short reason.

@@ -93,7 +93,7 @@ def read_config_text(path: str | Path) -> str:
         ) from None
     except IsADirectoryError:
         raise ConfigError(
-            "not-a-file", f"`{path}` is a folder, not a configuration file.", f"Write --config {path}/FILE.yaml."
+            "not-a-file", f"`{path}` is a directory, not a configuration file.", f"Write --config {path}/FILE.yaml."
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Defaults of the schemas and of the backends' YAML files, which Hydra composes.
 
-Each backend has ``rllm/backend/<name>.yaml`` in a folder of its package. Hydra resolves the references in that file
+Each backend has ``rllm/backend/<name>.yaml`` in a directory of its package. Hydra resolves the references in that file
 (a defaults list, other groups, packages). ``rllm.config.compose`` merges all other layers over it.
 """
 
@@ -147,7 +147,7 @@ def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile:
 
 
 def search_path_entries() -> list[tuple[str, str]]:
-    """Provider and folder of every place where Hydra shall look for our YAML files, the core's first."""
+    """Provider and directory of every place where Hydra shall look for our YAML files, the core's first."""
     current = _composing_with.get()
     if current is not None:
         return current
@@ -156,7 +156,7 @@ def search_path_entries() -> list[tuple[str, str]]:
 
 
 def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[str, str]]:
-    """The folders of all backends; what else a backend's file asks for only of the one that is chosen.
+    """The directories of all backends; what else a backend's file asks for only of the one that is chosen.
 
     Looking into another system's package imports it, which may take seconds, or fail.
     """

@@ -27,7 +27,7 @@ def registry_for(user_layers: Sequence[Layer]) -> Registry:
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules of the current folder, as ``python -m`` would, or of installed packages."""
+    """Import modules of the current directory, as ``python -m`` would, or of installed packages."""
     for name in names:
         directory = str(Path.cwd())
         if not {directory, ""}.intersection(sys.path):
@@ -41,5 +41,5 @@ def import_modules(names: Iterable[str]) -> None:
                 "module-not-found",
                 f"`rllm.plugins.import_modules` names {name!r}, which cannot be imported: "
                 f"{type(error).__name__}: {one_line(str(error)).rstrip('.')}.",
-                f"Write it as in `import NAME`; the current folder is {directory}.",
+                f"Write it as in `import NAME`; the current directory is {directory}.",
             ) from error

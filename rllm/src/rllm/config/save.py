@@ -1,4 +1,4 @@
-"""The configuration in a run's folder: ``config.yaml``, which can be given back as ``--config`` for the same run."""
+"""The configuration in a run's directory: ``config.yaml``, which can be given back as ``--config`` for the same run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_NAME = "config.yaml"
 
 
 def save_config(tree: Mapping[str, Any], directory: str | Path) -> Path:
-    """Write values into an existing folder, and return the file. The write is atomic, so no partial file remains.
+    """Write values into an existing directory, and return the file. The write is atomic, so no partial file remains.
 
     Args:
         tree: the values to read back. Text such as ``${key}`` in it is read back as an interpolation.

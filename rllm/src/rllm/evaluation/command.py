@@ -57,13 +57,13 @@ def evaluate(
     Use a different backend than in training:
       rllm eval guess --backend local --model runs/rllm-training/default
     Run more rollouts per task:
-      rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
+      rllm eval guess --model ./some-hf-directory rllm.rollout.n_val=64
     Evaluate on questions in a file:
-      rllm eval question --data val.jsonl --reward exact --model ./some-hf-folder
+      rllm eval question --data val.jsonl --reward exact --model ./some-hf-directory
     Print rollouts turn by turn:
-      rllm eval guess --model ./some-hf-folder --show 3
+      rllm eval guess --model ./some-hf-directory --show 3
     Save the rollouts, and continue after Ctrl-C or a crash:
-      rllm eval guess --model ./some-hf-folder --save evals/first
+      rllm eval guess --model ./some-hf-directory --save evals/first
     Evaluate a model at an OpenAI-compatible server:
       rllm eval guess --model http://127.0.0.1:8000/v1 --model-name NAME
     """

@@ -37,7 +37,7 @@ class Environment:
     """One environment of a saved evaluation."""
 
     file: str
-    """Its attempts, relative to the folder."""
+    """Its attempts, relative to the directory."""
     tasks: int
     rollouts_per_task: int
     reward_sources: Mapping[str, str]
@@ -55,7 +55,7 @@ class Metadata:
     model: str
     """The model's name, as the user wrote it."""
     weights: Weights | None
-    """Folder and digest of the model's weights. None if only the name is known."""
+    """Directory and digest of the model's weights. None if only the name is known."""
     environments: Mapping[str, Environment]
     plugins: Sequence[Mapping[str, str]] = ()
     """Kind, name, distribution and version of every plugin in use."""
@@ -64,7 +64,7 @@ class Metadata:
 
     @property
     def shown_model(self) -> str:
-        """The model for people: its name, or folder and weights."""
+        """The model for people: its name, or directory and weights."""
         return self.model if self.weights is None else str(self.weights)
 
 
@@ -112,7 +112,7 @@ def build_metadata(jobs: Sequence[Job]) -> Metadata:
 
 
 def read_metadata(directory: Path) -> Metadata | None:
-    """Return the metadata of the evaluation in a folder. None if it contains no evaluation.
+    """Return the metadata of the evaluation in a directory. None if it contains no evaluation.
 
     Raises:
         RllmError: the file cannot be read, or a newer version of rllm wrote it.
@@ -132,7 +132,7 @@ def read_metadata(directory: Path) -> Metadata | None:
         raise RllmError(
             "file-unreadable",
             f"{file} cannot be read: {error}.",
-            f"Copy {file.name} back from a backup, or evaluate again with --save into a new folder.",
+            f"Copy {file.name} back from a backup, or evaluate again with --save into a new directory.",
         ) from error
     raise RllmError(
         "schema-too-new",
@@ -146,7 +146,7 @@ def write_metadata(directory: Path, metadata: Metadata) -> None:
 
 
 def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path) -> Metadata:
-    """Return the metadata of the folder after these jobs, with the earlier evaluations in it.
+    """Return the metadata of the directory after these jobs, with the earlier evaluations in it.
 
     Raises:
         ConfigError: the earlier evaluation has a different model, or an environment with a different configuration.
@@ -157,7 +157,7 @@ def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path
         raise ConfigError(
             "other-evaluation",
             f"{directory} contains a different evaluation: {'; '.join(differences[:SHOWN])}{more}.",
-            "To continue it, run the command that started it. Otherwise choose another folder with --save.",
+            "To continue it, run the command that started it. Otherwise choose another directory with --save.",
         )
     rollouts = {name: each.rollouts_per_task for name, each in before.environments.items()}
     environments = {

@@ -21,7 +21,7 @@ class PlayPlan:
 
     plan: RunPlan
     run: Path | None
-    """The folder of the run whose config is used; None: no run's."""
+    """The directory of the run whose config is used; None: no run's."""
 
     @property
     def model(self) -> str:

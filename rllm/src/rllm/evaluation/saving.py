@@ -1,4 +1,4 @@
-"""SaveFolder: the folder of `--save`, owned by one process at a time."""
+"""SaveDirectory: the directory of `--save`, owned by one process at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold a folder, which is made where it is missing. The lock ends with the process, however that ends.
+    """Hold a directory, which is made where it is missing. The lock ends with the process, however that ends.
 
     Raises:
         RllmError: another process holds it, or it cannot be written.
@@ -41,7 +41,7 @@ def locked(directory: Path) -> Iterator[None]:
             raise RllmError(
                 "not-writable",
                 f"{directory} cannot be written: {error.strerror}.",
-                "Write a different folder after --save.",
+                "Write a different directory after --save.",
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,18 +49,18 @@ def locked(directory: Path) -> Iterator[None]:
             raise RllmError(
                 "locked-directory",
                 f"Another process is writing to {directory}.",
-                "Wait until it ends, or write a different folder after --save.",
+                "Wait until it ends, or write a different directory after --save.",
             ) from error
         yield
 
 
 @contextmanager
 def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
-    """Go on with the evaluation in a folder, or begin one.
+    """Go on with the evaluation in a directory, or begin one.
 
     Raises:
-        ConfigError: the folder holds another evaluation, or tasks have changed since.
-        RllmError: another process holds the folder, or it is damaged.
+        ConfigError: the directory holds another evaluation, or tasks have changed since.
+        RllmError: another process holds the directory, or it is damaged.
     """
     with locked(directory):
         now = build_metadata(jobs)
@@ -69,7 +69,7 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
             raise ConfigError(
                 "directory-in-use",
                 f"{directory} contains files, but no evaluation.",
-                "Choose another folder with --save.",
+                "Choose another directory with --save.",
             )
         metadata = now if before is None else merged(before, now, jobs, directory)
         kept = {job.name: _read_earlier_outcomes(directory, metadata.environments[job.name], job) for job in jobs}
@@ -101,10 +101,10 @@ class SaveDirectory:
 
 
 def require_saved(directory: Path) -> Metadata:
-    """Return the metadata of the evaluation in a folder.
+    """Return the metadata of the evaluation in a directory.
 
     Raises:
-        ConfigError: the folder contains no evaluation.
+        ConfigError: the directory contains no evaluation.
     """
     metadata = read_metadata(directory)
     if metadata is None:
@@ -149,7 +149,7 @@ def _read_earlier_outcomes(directory: Path, environment: Environment, job: Job) 
             raise ConfigError(
                 "run-changed",
                 f"Task {task_id!r} of {job.name} has changed since {directory} was saved.",
-                f"Undo the change to the tasks, or save to a new folder: --save {directory}-2.",
+                f"Undo the change to the tasks, or save to a new directory: --save {directory}-2.",
             )
         outcomes.append(build_outcome(saved.episode))
     return outcomes

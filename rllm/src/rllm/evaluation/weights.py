@@ -11,7 +11,7 @@ from pathlib import Path
 from rllm_core.files import sha256
 
 PLACES = (".", "backend/model", "backend", "backend/shards")
-"""Folders with weights, relative to a model's folder or to a run's checkpoint of any backend."""
+"""Directories with weights, relative to a model's directory or to a run's checkpoint of any backend."""
 ENDINGS = (".safetensors", ".bin", ".pt")
 KEPT_ELSEWHERE = "tinker.json"
 """In a checkpoint whose service keeps the weights; it has their path there."""
@@ -24,7 +24,7 @@ class Weights:
     """Weights in files."""
 
     directory: str
-    """The folder of the weights. For a checkpoint, with its step."""
+    """The directory of the weights. For a checkpoint, with its step."""
     sha256: str
     """Digest of names and bytes of weight files, and for an adapter of its base model too. 270 MB take 0.2 s of CPU."""
 
@@ -33,7 +33,7 @@ class Weights:
 
 
 def find_weights(model: str) -> Weights | None:
-    """The weights of a folder; None where the name is no folder with weights, such as `tiny`, a hub id or an address.
+    """The weights of a directory; None where the name is no directory with weights, such as `tiny`, a hub id or an address.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""Parse the command line of `rllm eval`: environments, and the model by name, folder, run or address."""
+"""Parse the command line of `rllm eval`: environments, and the model by name, directory, run or address."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def is_address(model: str | None) -> bool:
 
 
 def find_latest_checkpoint(model: str) -> str:
-    """Return the newest checkpoint if `model` is the folder of a run. Otherwise return `model`."""
+    """Return the newest checkpoint if `model` is the directory of a run. Otherwise return `model`."""
     latest = Path(model).expanduser() / "checkpoints" / "latest"
     return str(latest) if latest.exists() else model
 

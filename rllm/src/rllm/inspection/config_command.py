@@ -43,7 +43,7 @@ config.add_command(convert)
 @config_options(*PLANNING_FLAGS)
 @click.option("--origin", is_flag=True, help="Print a table of every key with its value and origin.")
 def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, **flags: Any) -> None:
-    """Print the whole configuration of a run as YAML, as it would be saved in its folder.
+    """Print the whole configuration of a run as YAML, as it would be saved in its directory.
 
     \b
     Takes what `rllm train` takes:

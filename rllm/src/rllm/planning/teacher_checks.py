@@ -23,7 +23,7 @@ def stages_have_a_teacher(plan: RunPlan) -> Iterator[Problem]:
                 "no-teacher",
                 KEY,
                 f"Stage {stage.plugin.name!r} learns from a teacher, and this run has none.",
-                "Add --teacher FOLDER, --teacher URL, or --teacher NAME (`rllm plugins list --kind teacher`).",
+                "Add --teacher DIRECTORY, --teacher URL, or --teacher NAME (`rllm plugins list --kind teacher`).",
             )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written to a temporary folder, synced, renamed, verified by digest. A crash keeps older ones intact."""
+"""Checkpoints: written to a temporary directory, synced, renamed, verified by digest. A crash keeps older ones intact."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class CheckpointStore:
             raise CheckpointError(
                 "no-checkpoint",
                 f"No checkpoint in {self._directory} can be used ({what}).",
-                "Start again with --overwrite, or restore the folder from a backup.",
+                "Start again with --overwrite, or restore the directory from a backup.",
             )
         return None
 

@@ -12,11 +12,9 @@ from rllm_core.data.codec import episode_to_json
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 
-_OTHER_DIRECTORY = (
-    "Choose another folder with rllm.episode_logging.episode_log_dir=FOLDER, or move this one away if nobody needs it."
-)
+_OTHER_DIRECTORY = "Choose another directory with rllm.episode_logging.episode_log_dir=DIRECTORY, or move this one away if nobody needs it."
 MARKER = "run.json"
-"""Says whose episodes a folder outside the run folder holds: ``{"run_folder": "/home/…/runs/project/experiment"}``."""
+"""Says whose episodes a directory outside the run directory holds: ``{"run_directory": "/home/…/runs/project/experiment"}``."""
 
 
 class EpisodeLog(Observer):
@@ -25,8 +23,8 @@ class EpisodeLog(Observer):
     A line is an episode as `rllm_core.data.codec` writes it, and the ``round`` of the step it was played in, from 0.
 
     Args:
-        folder: where to.
-        run_folder: folder of the run. None: `directory` belongs to the run and to nothing else, as its own `episodes/`.
+        directory: where to.
+        run_directory: directory of the run. None: `directory` belongs to the run and to nothing else, as its own `episodes/`.
 
     Raises:
         RllmError: `directory` holds episodes of another run, or cannot be looked at.
@@ -43,7 +41,7 @@ class EpisodeLog(Observer):
         self._require_own()
         if self._run is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._directory / MARKER, json.dumps({"run_folder": self._run}) + "\n")
+            write_atomically(self._directory / MARKER, json.dumps({"run_directory": self._run}) + "\n")
         for number, file in self._files():
             if number >= first_step:
                 file.unlink()
@@ -68,7 +66,7 @@ class EpisodeLog(Observer):
         return [(int(number), file) for number, file in named if number.isdecimal()]
 
     def _require_own(self) -> None:
-        """Two runs in one folder would delete and overwrite each other's episodes."""
+        """Two runs in one directory would delete and overwrite each other's episodes."""
         if self._run is None:
             return
         marker = self._directory / MARKER
@@ -82,7 +80,7 @@ class EpisodeLog(Observer):
             ) from error
         if said is None and not self._files():
             return
-        owner = said.get("run_folder") if isinstance(said, dict) else None
+        owner = said.get("run_directory") if isinstance(said, dict) else None
         if owner != self._run:
             whose = f"the run in {owner}" if owner else "another run"
             raise RllmError(

@@ -12,7 +12,7 @@ METRICS = "metrics.jsonl"
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return the lines of the metrics in a run folder. Empty if there are none.
+    """Return the lines of the metrics in a run directory. Empty if there are none.
 
     An incomplete last line, from a crash, is ignored.
 

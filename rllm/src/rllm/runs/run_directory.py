@@ -1,4 +1,4 @@
-"""The run folder `<output_dir>/<project>/<experiment>/`. Only one process at a time may use it."""
+"""The run directory `<output_dir>/<project>/<experiment>/`. Only one process at a time may use it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ LENGTH = "length.json"
 """File with the total number of steps: ``{"total_steps": 240}``. With epochs it depends on the number of tasks."""
 LOCK = ".lock"
 TRACKED = ("tensorboard", "wandb", "wandb_run_id")
-"""Names that the core's trackers write in the run folder."""
+"""Names that the core's trackers write in the run directory."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
 WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
-"""Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
+"""Everything a run leaves behind. `plugins.json` tells a run's directory from others, so it is the last to be removed."""
 
 
 def run_directory_path(trainer: TrainerSection) -> Path:
-    """Return the folder of a run with these settings."""
+    """Return the directory of a run with these settings."""
     return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
 
 
 def _unwritable(path: Path, reason: str) -> RllmError:
     return RllmError(
         "not-writable",
-        f"The run folder {path} cannot be written: {reason}.",
-        "Choose another with rllm.trainer.output_dir=FOLDER.",
+        f"The run directory {path} cannot be written: {reason}.",
+        "Choose another with rllm.trainer.output_dir=DIRECTORY.",
     )
 
 
 class RunDirectory:
-    """Holds the folder's lock until `close`; the lock ends with the process, however that ends."""
+    """Holds the directory's lock until `close`; the lock ends with the process, however that ends."""
 
     def __init__(self, path: Path, lock: TextIO) -> None:
         self.path = path
@@ -55,11 +55,11 @@ class RunDirectory:
 
     @classmethod
     def open(cls, trainer: TrainerSection, *, resume: bool = False, overwrite: bool = False) -> RunDirectory:
-        """Create the folder, or open an existing one.
+        """Create the directory, or open an existing one.
 
         Raises:
-            ConfigError: the folder contains a run, and neither `resume` nor `overwrite` is set.
-            RllmError: the folder cannot be written, or another process is using it.
+            ConfigError: the directory contains a run, and neither `resume` nor `overwrite` is set.
+            RllmError: the directory cannot be written, or another process is using it.
         """
         path = run_directory_path(trainer)
         try:
@@ -88,11 +88,11 @@ class RunDirectory:
 
     @staticmethod
     def check(trainer: TrainerSection, *, resume: bool, overwrite: bool) -> None:
-        """Check the folder of a run without writing to it.
+        """Check the directory of a run without writing to it.
 
         Raises:
-            ConfigError: the folder contains a run, and neither `resume` nor `overwrite` is set.
-            RllmError: the folder cannot be written.
+            ConfigError: the directory contains a run, and neither `resume` nor `overwrite` is set.
+            RllmError: the directory cannot be written.
         """
         path = run_directory_path(trainer)
         there = next(each for each in (path, *path.absolute().parents) if each.exists())
@@ -116,12 +116,12 @@ class RunDirectory:
         return self.path / "episodes"
 
     def holds_a_run(self) -> bool:
-        """True if a run has started in this folder."""
+        """True if a run has started in this directory."""
         return (self.path / PLUGINS).exists()
 
     @property
     def replaces(self) -> bool:
-        """True if the folder has an earlier run, which the first step removes."""
+        """True if the directory has an earlier run, which the first step removes."""
         return self._replaces
 
     def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], total_steps: int) -> None:
@@ -194,7 +194,7 @@ class RunDirectory:
         self._metrics = None
 
     def _remove_run(self) -> None:
-        """Remove the files that a run writes, and no other files in the folder."""
+        """Remove the files that a run writes, and no other files in the directory."""
         for name in WRITTEN:
             entry = self.path / name
             if entry.is_dir() and not entry.is_symlink():

@@ -36,7 +36,7 @@ def read_file(path: Path) -> bytes:
         raise ConfigError(
             "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
-            f"Paths of Python files start from the folder the command runs in, {Path.cwd()}.",
+            f"Paths of Python files start from the directory the command runs in, {Path.cwd()}.",
         ) from error
 
 

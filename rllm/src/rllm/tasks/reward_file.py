@@ -144,5 +144,5 @@ def _check_imports(tree: ast.Module, path: Path) -> None:
                 raise ConfigError(
                     "module-not-found",
                     f"{path}, line {each.lineno}: there is no module {package!r}.",
-                    f"Install it, or add its folder to PYTHONPATH. The folder of {path.name} is not searched.",
+                    f"Install it, or add its directory to PYTHONPATH. The directory of {path.name} is not searched.",
                 )

@@ -37,7 +37,7 @@ class TensorboardParams(EpisodeTableParams):
         if first in {*WRITTEN, LOCK} - {"tensorboard"}:
             raise PydanticCustomError(
                 "written_by_the_run",
-                "the run itself writes {first} in its folder: choose another name, or null for tensorboard",
+                "the run itself writes {first} in its directory: choose another name, or null for tensorboard",
                 {"first": first},
             )
         return str(PurePath(directory))

@@ -1,4 +1,4 @@
-"""Trackers: sends every step's metrics to all trackers of a run and to its folder."""
+"""Trackers: sends every step's metrics to all trackers of a run and to its directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rllm_core.notices import one_line
 
 
 class Trackers:
-    """A tracker that fails is dropped with one warning; it never stops training. The run folder is no tracker: if it
+    """A tracker that fails is dropped with one warning; it never stops training. The run directory is no tracker: if it
     cannot be written, the run cannot be trusted and ends.
 
     Raises:

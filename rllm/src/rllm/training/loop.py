@@ -103,7 +103,7 @@ class TrainingLoop:
         self._stop_requested = False
         self._interrupt: Callable[[], object] | None = None
         self.has_begun = False
-        """True if `fit` has changed the run folder."""
+        """True if `fit` has changed the run directory."""
         self.last_validation: dict[str, float] = {}
         self._validated_after: int | None = None  # finished steps at that validation
 
@@ -406,7 +406,7 @@ class TrainingLoop:
 
 
 def _episode_log(directory: RunDirectory, elsewhere: str | None) -> EpisodeLog:
-    """Return the log in the run folder, or in a folder that the user chose and that other runs may use too."""
+    """Return the log in the run directory, or in a directory that the user chose and that other runs may use too."""
     chosen = directory.episodes if elsewhere is None else Path(elsewhere).expanduser()
     if chosen.resolve() == directory.episodes.resolve():
         return EpisodeLog(directory.episodes)

@@ -25,7 +25,7 @@ OF_ONE_START = (("rllm", "trainer", "val_only"), ("rllm", "trainer", "on_changed
 
 
 def plan_resumed(compose_over: ComposeOver) -> RunPlan:
-    """Return the plan of a run that continues in the folder that the user's values give.
+    """Return the plan of a run that continues in the directory that the user's values give.
 
     The saved values may contain a name from a Python program (``in-process/…``). If the program registers it again, the
     new plugin is used. Otherwise the error reports the missing plugin.
@@ -45,7 +45,7 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
 
 
 def saved_config(run_directory: Path) -> Layer | None:
-    """Return the config that a run was started with, as a layer. None if the folder contains none."""
+    """Return the config that a run was started with, as a layer. None if the directory contains none."""
     file = run_directory / FILE_NAME
     return layer_from_file(file, tier=Tier.SAVED) if file.is_file() else None
 
@@ -72,5 +72,5 @@ def _refuse_other_model(plan: RunPlan, saved: Layer) -> None:
 
 
 def _same_model(one: Any, other: Any) -> bool:
-    """True if two names mean the same model. The paths ``./m/`` and ``m`` are the same folder."""
+    """True if two names mean the same model. The paths ``./m/`` and ``m`` are the same directory."""
     return one == other or (isinstance(one, str) and isinstance(other, str) and Path(one) == Path(other))

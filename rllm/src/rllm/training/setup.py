@@ -119,7 +119,7 @@ async def open_runner(
     Args:
         plan: the run's plan.
         engine: the engine that samples.
-        directory: the run folder. None if nothing is trained.
+        directory: the run directory. None if nothing is trained.
         score: scores rollouts with the plan's rewards. None: `create_scorer` makes it.
         replaces: see `OpenedRun.replaces`.
     """

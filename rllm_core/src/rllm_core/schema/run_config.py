@@ -114,7 +114,7 @@ class RllmSection(Section):
     )
     record: Annotated[Literal["off", "fates", "tokens"] | None, ReadBy(options_of=("tracker",)), TRAINING] = Field(
         None,
-        description="Data to store about every step, in `record/` of the run folder. `fates` stores ids, numbers and "
+        description="Data to store about every step, in `record/` of the run directory. `fates` stores ids, numbers and "
         "rules: the outcome of each trajectory, with the reason. `tokens` also stores text and tokens. `off` stores "
         "nothing. null means `fates` if `rllm-record` is installed.",
     )

@@ -110,11 +110,13 @@ class TrainerSection(Section):
     observers: Annotated[list[Choice], Names("observer")] = Field(
         default_factory=list, description="Names of the observers of the training loop."
     )
-    project_name: str = Field("rllm-training", pattern=r"^[\w-][\w.-]*$", description="Folder of the project's runs.")
-    experiment_name: str = Field(
-        "default", pattern=r"^[\w-][\w.-]*$", description="Folder of this run in the project's folder."
+    project_name: str = Field(
+        "rllm-training", pattern=r"^[\w-][\w.-]*$", description="Directory of the project's runs."
     )
-    output_dir: str = Field("runs", min_length=1, description="Folder that contains all projects.")
+    experiment_name: str = Field(
+        "default", pattern=r"^[\w-][\w.-]*$", description="Directory of this run in the project's directory."
+    )
+    output_dir: str = Field("runs", min_length=1, description="Directory that contains all projects.")
     test_freq: Annotated[int, TRAINING] = Field(
         5, ge=-1, description="Training steps between validations. 0 or -1 means never."
     )
@@ -198,7 +200,7 @@ class EpisodeLoggingSection(Section):
 
     log_episodes: bool = Field(False, description="Store every training episode.")
     episode_log_dir: str | None = Field(
-        None, min_length=1, description="Folder for the episodes. null means `episodes/` in the run folder."
+        None, min_length=1, description="Directory for the episodes. null means `episodes/` in the run directory."
     )
 
 
@@ -209,5 +211,5 @@ class PluginsSection(Section):
     import_modules: list[str] = Field(
         default_factory=list,
         description="Modules to import first, for example a module that registers an estimator. They are installed or "
-        "in the current folder.",
+        "in the current directory.",
     )

@@ -17,7 +17,7 @@ class StoreSection(Section):
     """Storage of traces."""
 
     path: Annotated[str | None, ReadBy()] = Field(
-        None, description="Database of traces. null means `gateway/traces.db` in the run folder."
+        None, description="Database of traces. null means `gateway/traces.db` in the run directory."
     )
 
 

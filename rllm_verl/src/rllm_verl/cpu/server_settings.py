@@ -16,7 +16,7 @@ class ServerSettings:
     """One rollout server."""
 
     model: str
-    """A Hugging Face folder or hub id."""
+    """A Hugging Face directory or hub id."""
     dtype: Dtype = "float32"
     max_context: int
     """Maximum number of tokens in a prompt and its response. The model may support fewer."""

@@ -16,7 +16,7 @@ from rllm_gateway.calls.rows import StoreError
 BUSY_SECONDS = 60.0
 """Seconds that a commit waits for commits of other processes."""
 PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
-"""File modes of a store and of a folder that is created for it. Other users cannot read the conversations. SQLite's
+"""File modes of a store and of a directory that is created for it. Other users cannot read the conversations. SQLite's
 logs have the store's mode."""
 _MALFORMED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
@@ -59,7 +59,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
         raise StoreError(
             "store-not-found",
             f"There is no store of calls at {path}.",
-            "Set --store to the folder of a run, or to the file that `rllm gateway serve` prints as `store:`.",
+            "Set --store to the directory of a run, or to the file that `rllm gateway serve` prints as `store:`.",
         )
     return _connect(path, "ro")
 
@@ -161,7 +161,9 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> None:
 def _reject_no_file(path: Path) -> None:
     # For a pipe, SQLite would wait forever for a program that writes into it.
     if path.exists() and not path.is_file():
-        raise StoreError("not-a-file", f"The store of calls {path} is a folder or a pipe.", "Set the path of a file.")
+        raise StoreError(
+            "not-a-file", f"The store of calls {path} is a directory or a pipe.", "Set the path of a file."
+        )
 
 
 LOGS = ("-wal", "-shm")

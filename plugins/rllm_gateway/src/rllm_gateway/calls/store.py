@@ -224,7 +224,7 @@ class CallStore(CallReader):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the store at `path`. If it does not exist, create it and its parent folders.
+        """Open the store at `path`. If it does not exist, create it and its parent directories.
 
         Raises:
             StoreError: the store cannot be written, is a different kind of file, or was written by a different version

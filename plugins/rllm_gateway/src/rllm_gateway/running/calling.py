@@ -21,7 +21,7 @@ FAILED = 1
 RESULT = "RLLM_RESULT_FILE"
 """Environment variable with the path of the file to which the process writes the function's result as JSON."""
 _OURS = (str(Path(__file__).parents[1]), runpy.__file__, asyncio.__path__[0], importlib.__path__[0])
-"""Files and folders with the code that calls the agent."""
+"""Files and directories with the code that calls the agent."""
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -70,8 +70,8 @@ def _agents_traceback(error: BaseException) -> TracebackException:
     return shown
 
 
-def _is_below(file: str, folders: tuple[str, ...]) -> bool:
-    return file.startswith(("<frozen", *folders))
+def _is_below(file: str, directories: tuple[str, ...]) -> bool:
+    return file.startswith(("<frozen", *directories))
 
 
 def _function_of(target: Target) -> Callable[..., Any]:

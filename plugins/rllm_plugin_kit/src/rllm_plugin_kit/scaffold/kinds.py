@@ -15,7 +15,7 @@ CORE_BOUNDS = f">={_MAJOR}.{_MINOR},<{_MAJOR}.{_MINOR + 1}"
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Data of a kind that is not in the folder ``templates/<kind>``. ``$chosen`` is replaced by the name in config."""
+    """Data of a kind that is not in the directory ``templates/<kind>``. ``$chosen`` is replaced by the name in config."""
 
     title: str
     """Name of the kind in prose."""

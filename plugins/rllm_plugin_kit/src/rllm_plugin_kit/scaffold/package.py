@@ -16,7 +16,7 @@ SUFFIX = ".template"
 MODULE = "MODULE"
 """Placeholder for the module in paths of templates."""
 DOT = "DOT_"
-"""Placeholder for the dot of hidden folders in paths of templates, because packagers and tools skip hidden folders."""
+"""Placeholder for the dot of hidden directories in paths of templates, because packagers and tools skip hidden directories."""
 _DIRECTORY = Path(__file__).parent / "templates"
 _COMMON = "common"
 
@@ -39,15 +39,15 @@ def render(names: Names, kind: str, chosen: str) -> dict[str, str]:
 
 
 def write(files: Mapping[str, str], directory: Path) -> None:
-    """Write a package into an empty or a new folder.
+    """Write a package into an empty or a new directory.
 
     Raises:
-        PluginError: the folder is not empty, or it cannot be written.
+        PluginError: the directory is not empty, or it cannot be written.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         what = "is not empty" if directory.is_dir() else "is a file"
         raise PluginError(
-            "directory-in-use", f"{directory} {what}.", "Choose another name, or another folder: --into FOLDER."
+            "directory-in-use", f"{directory} {what}.", "Choose another name, or another directory: --into DIRECTORY."
         )
     try:
         for path, text in files.items():
@@ -56,7 +56,7 @@ def write(files: Mapping[str, str], directory: Path) -> None:
             file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PluginError(
-            "not-writable", f"{directory} cannot be written: {error}.", "Choose another folder: --into FOLDER."
+            "not-writable", f"{directory} cannot be written: {error}.", "Choose another directory: --into DIRECTORY."
         ) from error
 
 

@@ -127,7 +127,7 @@ SHOWN = 3
 
 
 def check_run(directory: Path) -> Report:
-    """Check the record in a run folder.
+    """Check the record in a run directory.
 
     Raises:
         RecordError: the run has no record with tokens, no recorded step made an update, or a file cannot be read.

@@ -21,7 +21,7 @@ from rllm_record.journal.segments import Segments
 from rllm_record.plugin import JournalParams
 
 DIRECTORY = "journal"
-"""Name of the journal's folder in the run folder."""
+"""Name of the journal's directory in the run directory."""
 FILE = "checkpoints.jsonl"
 
 
@@ -104,7 +104,7 @@ def make_journal(params: JournalParams) -> Observer:
 
 
 class Journal(Observer):
-    """Stores finished calls in the run folder, until a checkpoint contains the update with their task batch."""
+    """Stores finished calls in the run directory, until a checkpoint contains the update with their task batch."""
 
     def __init__(self) -> None:
         self._run: TrackedRun | None = None

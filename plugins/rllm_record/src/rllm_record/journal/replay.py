@@ -53,7 +53,7 @@ def replay(run: Path, tell: Callable[[Compared], None]) -> list[Compared]:
     """Repeat the updates of a run, up to its last checkpoint, without sampling and validation.
 
     Args:
-        run: folder of the run, which is only read.
+        run: directory of the run, which is only read.
         tell: called after each comparison of a checkpoint.
 
     Raises:

@@ -25,7 +25,7 @@ SUFFIX = ".calls"
 
 
 def path_of_round(directory: Path, round: int) -> Path:
-    """Return the file of a task batch in the folder of a journal."""
+    """Return the file of a task batch in the directory of a journal."""
     return directory / f"{round:06d}{SUFFIX}"
 
 
@@ -43,13 +43,13 @@ class _Segment:
 
 
 class Segments:
-    """The files of a run's journal, in their own folder. Appended records survive a crash of the process."""
+    """The files of a run's journal, in their own directory. Appended records survive a crash of the process."""
 
     def __init__(self, directory: Path, config: str) -> None:
         """Read every file, and remove an incomplete last record.
 
         Args:
-            directory: folder of the journal.
+            directory: directory of the journal.
             config: digest of the run's config.
 
         Raises:

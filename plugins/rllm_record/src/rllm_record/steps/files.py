@@ -24,23 +24,23 @@ KINDS = {
     "updates": schemas.UPDATES,
     "fates": schemas.OUTCOMES,
 }
-"""Folders of a record, in the order in which the files of a step are written."""
+"""Directories of a record, in the order in which the files of a step are written."""
 TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
 StepTables = Mapping[str, tuple[pa.Table, Mapping[bytes, str]]]
 """Table and marks of each file of a step by its kind, in the order in which they are written."""
 DIRECTORY = "record"
-"""Name of the record's folder in a run folder."""
+"""Name of the record's directory in a run directory."""
 
 
 class StepFiles:
-    """The record in a folder. For example, ``episodes/step_000012.parquet`` and ``fates/step_000012.parquet``.
+    """The record in a directory. For example, ``episodes/step_000012.parquet`` and ``fates/step_000012.parquet``.
 
     ``fates`` contains the outcomes. It is written last, so a step with this file is complete. With tokens, a record
     also has ``vocabulary``. If the step made an update, it also has ``traces`` and ``updates``.
     """
 
     def __init__(self, directory: str | Path) -> None:
-        """Use `directory`, the folder ``record`` of a run. Nothing is read yet."""
+        """Use `directory`, the directory ``record`` of a run. Nothing is read yet."""
         self._directory = Path(directory)
 
     def steps(self) -> list[int]:
@@ -120,7 +120,7 @@ class StepFiles:
             raise RecordError(
                 "not-writable",
                 f"Step {step} cannot be recorded in {self._directory}: {error}.",
-                "Free disk space, or correct the permissions of the folder.",
+                "Free disk space, or correct the permissions of the directory.",
             ) from error
 
     def episodes(self, step: int) -> list[PlayedEpisode]:

@@ -52,7 +52,7 @@ def require_known_version(place: Path, metadata: Mapping[bytes, bytes] | None) -
     version = (metadata or {}).get(VERSION_KEY, b"").decode()
     if not version.isdecimal():
         raise RecordError(
-            "wrong-file-type", f"{place} is not a record of a step.", "Use a file in record/ of a run folder."
+            "wrong-file-type", f"{place} is not a record of a step.", "Use a file in record/ of a run directory."
         )
     if int(version) > VERSION:
         raise RecordError(

@@ -1,4 +1,4 @@
-"""Library: the runs in some folders, each opened once."""
+"""Library: the runs in some directories, each opened once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class NotFoundError(RllmError):
 
 
 class Library:
-    """Runs in some folders, including runs that start later. Safe to use from several threads."""
+    """Runs in some directories, including runs that start later. Safe to use from several threads."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = [folder.absolute() for folder in folders]
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = [directory.absolute() for directory in directories]
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
 
     def runs(self) -> list[Run]:
         """All runs that there are now, by path."""
-        places = find_runs(self._folders)
+        places = find_runs(self._directories)
         with self._lock:
             gone = self._runs.keys() - {place.id for place in places}
             for id in gone:
@@ -42,7 +42,9 @@ class Library:
             known = self._runs.get(id)
         found = known or next((run for run in self.runs() if run.place.id == id), None)
         if found is None:
-            raise NotFoundError("run-not-found", "This run does not exist any more, or this view shows other folders.")
+            raise NotFoundError(
+                "run-not-found", "This run does not exist any more, or this view shows other directories."
+            )
         return found
 
     def close(self) -> None:

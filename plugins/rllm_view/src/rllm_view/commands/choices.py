@@ -20,19 +20,19 @@ LISTED = 20
 """Maximum number of rows in a list."""
 
 
-def list_choices(command: str, folder: Path | None, step: int | None) -> None:
-    """Print the runs in a folder (default: ``runs``), the steps of its only run, or the trajectories of a step.
+def list_choices(command: str, directory: Path | None, step: int | None) -> None:
+    """Print the runs in a directory (default: ``runs``), the steps of its only run, or the trajectories of a step.
 
     Raises:
-        ConfigError: the folder contains no run, or `step` is given and it contains several.
+        ConfigError: the directory contains no run, or `step` is given and it contains several.
         RecordError: the step is not recorded.
     """
-    places = find_runs([folder or Path("runs")])
+    places = find_runs([directory or Path("runs")])
     if not places:
         raise ConfigError(
             "run-not-found",
-            f"{folder or 'runs'} contains no run.",
-            "`rllm runs list` lists the runs below the folder `runs`. `rllm train guess` trains a first run.",
+            f"{directory or 'runs'} contains no run.",
+            "`rllm runs list` lists the runs below the directory `runs`. `rllm train guess` trains a first run.",
         )
     if len(places) > 1:
         _list_runs(command, [Run(place) for place in places])
@@ -52,16 +52,16 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
 
 
-def short_path(folder: Path) -> Path:
-    """Return a path relative to the current folder if it is below it, so that it can be typed."""
+def short_path(directory: Path) -> Path:
+    """Return a path relative to the current directory if it is below it, so that it can be typed."""
     here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+    return directory.relative_to(here) if directory.is_relative_to(here) else directory
 
 
 def _list_runs(command: str, runs: list[Run]) -> None:
     summaries = sorted((run.summary() for run in runs), key=lambda each: each.modified, reverse=True)
     rows = [
-        (str(short_path(Path(each.folder))), str(each.recorded_steps), each.content or "none", figure(each.solved))
+        (str(short_path(Path(each.directory))), str(each.recorded_steps), each.content or "none", figure(each.solved))
         for each in summaries
     ]
     print_table(("run", "recorded steps", "record", "solved"), rows[:LISTED])

@@ -24,14 +24,14 @@ SHOWN = 5
 """Uids that an error names."""
 
 
-def account_for(folder: Path, step: int, word: str) -> Account:
+def account_for(directory: Path, step: int, word: str) -> Account:
     """The account of the trajectory that `word` means: its uid, or a part of it that no other of the step has.
 
     Raises:
-        ConfigError: the folder holds no run, or the word means no trajectory or several.
+        ConfigError: the directory holds no run, or the word means no trajectory or several.
         RecordError: the step is not recorded, or a file of it cannot be read.
     """
-    run = Run(one_run(folder))
+    run = Run(one_run(directory))
     run.require_step(step)
     run.index.refresh()
     problem = run.index.problems.get(step)

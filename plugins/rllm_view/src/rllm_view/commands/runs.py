@@ -8,7 +8,7 @@ import click
 
 from rllm.cli import print_table
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -17,10 +17,10 @@ def runs() -> None:
 
 
 @runs.command("list")
-@click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=FOLDER)
+@click.argument("directories", nargs=-1, metavar="[DIRECTORY]...", type=DIRECTORY)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs in and below each FOLDER (default: runs), with their progress.
+def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
+    """List the runs in and below each DIRECTORY (default: runs), with their progress.
 
     \b
     Examples:
@@ -32,13 +32,13 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
     from rllm_view.commands.choices import figure, short_path
     from rllm_view.reading.run import Run
 
-    summaries = [Run(place).summary() for place in find_runs(folders or (Path("runs"),))]
+    summaries = [Run(place).summary() for place in find_runs(directories or (Path("runs"),))]
     if as_json:
         click.echo(to_json(summaries).decode())
         return
     rows = [
         (
-            str(short_path(Path(each.folder))),
+            str(short_path(Path(each.directory))),
             f"{each.steps}" + (f"/{each.total_steps}" if each.total_steps else ""),
             figure(each.reward),
             figure(each.solved),

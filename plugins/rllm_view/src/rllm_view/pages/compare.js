@@ -20,7 +20,7 @@ export async function comparePage({ query }) {
   return {
     title: "compare",
     node: el("section", {}, el("h1", {}, "Runs beside each other"),
-      el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].folder)))),
+      el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].directory)))),
       found.problems.map((texts, at) => texts.map((text) => el("p", { class: "problem", role: "alert" }, `${headings[at]}: ${text}`))),
       table("values", ["figure", ...headings], figures.map(([name, value]) => [name, ...found.runs.map(value)])),
       metrics.node,

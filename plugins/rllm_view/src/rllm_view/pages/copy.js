@@ -23,7 +23,7 @@ export async function answerFromCopy(path, query) {
   const found = lookUp(await opened(), path.split("/"), query);
   if (found === undefined) {
     const error = new Error("This copy does not hold that.");
-    error.hint = "It holds the episodes of some steps. `rllm view RUN` has all, where the run folder is.";
+    error.hint = "It holds the episodes of some steps. `rllm view RUN` has all, where the run directory is.";
     throw error;
   }
   return found;

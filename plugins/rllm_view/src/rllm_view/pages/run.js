@@ -13,7 +13,7 @@ const STEP_COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved
 
 function facts(run, overview) {
   const pairs = [
-    ["folder", run.folder], ["estimator", run.estimator], ["loss", run.loss], ["backend", run.backend], ["model", run.model],
+    ["directory", run.directory], ["estimator", run.estimator], ["loss", run.loss], ["backend", run.backend], ["model", run.model],
     ["record", run.content ? `${run.content}, ${run.recorded_steps} steps` : "none"],
   ];
   return el("dl", { class: "facts" }, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value ?? MISSING)]),

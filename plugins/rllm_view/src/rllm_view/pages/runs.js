@@ -27,7 +27,7 @@ export async function runsPage({ query }) {
     const box = el("input", { type: "checkbox", "aria-label": `choose ${run.name}`, change: (event) => toggled(run.id, event.target.checked) });
     box.checked = chosen.has(run.id);
     return [
-      box, el("a", { class: "row", href: toRun(run.id), title: run.folder }, run.name),
+      box, el("a", { class: "row", href: toRun(run.id), title: run.directory }, run.name),
       run.total_steps ? `${run.steps} / ${run.total_steps}` : String(run.steps),
       number(run.reward, 3), percent(run.solved), percent(run.validation),
       run.estimator ?? MISSING, run.loss ?? MISSING, run.backend ?? MISSING, run.model ?? MISSING,

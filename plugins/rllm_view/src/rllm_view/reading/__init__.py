@@ -1,1 +1,1 @@
-"""Read a run folder into typed rows. This package writes nothing and needs no running process."""
+"""Read a run directory into typed rows. This package writes nothing and needs no running process."""

@@ -104,9 +104,9 @@ FILES_AT_ONCE = 40
 class StepIndex:
     """Safe to use from several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Make an index of the run folder `folder`. This reads nothing yet."""
-        self._record = folder / "record"
+    def __init__(self, directory: Path) -> None:
+        """Make an index of the run directory `directory`. This reads nothing yet."""
+        self._record = directory / "record"
         self._connection = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": "256MB"})
         self._connection.execute(TABLES)
         self._lock = threading.RLock()

@@ -23,8 +23,8 @@ from rllm_view.reading.record_files import Vocabulary, fate_files, state_of
 class MetricsFile:
     """Lines of a metrics file, which may still grow. After a resume replaced the file, it is read again completely."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / METRICS
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / METRICS
         self._offset = 0
         self._inode = -1
         self._lines: list[dict[str, Any]] = []
@@ -110,12 +110,12 @@ class Settings:
         return value if isinstance(value, str) else None
 
 
-def read_settings(folder: Path) -> Settings:
-    """The values of the run in a folder."""
+def read_settings(directory: Path) -> Settings:
+    """The values of the run in a directory."""
     try:
         # libyaml where there is one: runs are listed again and again.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        tree = yaml.load((folder / CONFIG).read_bytes(), loader)
+        tree = yaml.load((directory / CONFIG).read_bytes(), loader)
     except (OSError, yaml.YAMLError, ValueError):
         tree = {}
     tree = tree if isinstance(tree, dict) else {}
@@ -152,7 +152,7 @@ class RunSummary:
 
     id: str
     name: str
-    folder: str
+    directory: str
     backend: str | None
     estimator: str | None
     loss: str | None
@@ -215,7 +215,7 @@ class Run:
         return RunSummary(
             id=self.place.id,
             name=self.place.name,
-            folder=str(self.place.directory),
+            directory=str(self.place.directory),
             backend=used.get("backend"),
             estimator=used.get("estimator"),
             loss=used.get("loss"),

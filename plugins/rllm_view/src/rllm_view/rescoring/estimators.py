@@ -68,7 +68,7 @@ async def rescore(
     """Compute the advantages of stored episodes under several estimators.
 
     Args:
-        path: a run folder, a folder of episodes, or one file.
+        path: a run directory, a directory of episodes, or one file.
         names: the estimators. With fewer than two, the run's own estimators are the reference.
         grouping: grouping of trajectories. None: the run's.
         registry: the plugins to choose from. None: the run's.
@@ -79,7 +79,7 @@ async def rescore(
         AdvantageError, RewardError: see `rllm_core.errors`.
     """
     source = find_episodes(path)
-    config = RunConfig() if source.run_folder is None else read_stored_config(source.run_folder)
+    config = RunConfig() if source.run_directory is None else read_stored_config(source.run_directory)
     registry = registry or stored_registry(config)
 
     def pick(kind: str, choice: Choice, where: str) -> PluginChoice[Any]:

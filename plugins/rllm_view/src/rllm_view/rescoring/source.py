@@ -55,17 +55,19 @@ def read_batches(file: Path) -> list[list[Episode]]:
     return [[each.episode for each in played if each.round == number] for number in range(last + 1)]
 
 
-def read_stored_config(run_folder: Path) -> RunConfig:
+def read_stored_config(run_directory: Path) -> RunConfig:
     """Return the section ``rllm`` of a run's configuration, with defaults in all other sections.
 
     Raises:
         ConfigError: the file cannot be read, or a version with other keys wrote it.
     """
-    values = {"rllm": read_config(run_folder).get("rllm", {})}
+    values = {"rllm": read_config(run_directory).get("rllm", {})}
     try:
         return parse(RunConfig, values)
     except ValidationError as error:
-        problem = as_config_error(describe(error, values, lambda path: str(run_folder / CONFIG), known_keys(RunConfig)))
+        problem = as_config_error(
+            describe(error, values, lambda path: str(run_directory / CONFIG), known_keys(RunConfig))
+        )
         raise ConfigError(problem.code, problem.message, "It may come from another version of rllm-core.") from error
 
 
@@ -82,7 +84,7 @@ def stored_registry(config: RunConfig) -> Registry:
 
 STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 RECORD = Path("record", "episodes")
-"""Folder of a record's episodes in a run folder."""
+"""Directory of a record's episodes in a run directory."""
 HOW_TO_KEEP = "Train with rllm.record=tokens: a run then keeps its episodes."
 
 
@@ -94,28 +96,30 @@ class StoredEpisodes:
     """As the user gave it."""
     files: tuple[tuple[int, Path], ...]
     """Training step, counted from 0, and its file; in order. A file whose name tells no step counts as step 0."""
-    run_folder: Path | None
-    """Folder of the run. None if no configuration was found for the episodes."""
+    run_directory: Path | None
+    """Directory of the run. None if no configuration was found for the episodes."""
 
 
 def find_episodes(path: Path) -> StoredEpisodes:
-    """Find the episodes at `path`: a run folder, a folder of episodes, or one file.
+    """Find the episodes at `path`: a run directory, a directory of episodes, or one file.
 
     Raises:
         EpisodesError: there are none.
     """
     if not path.exists():
         raise EpisodesError(
-            "file-not-found", f"There is nothing at {path}.", f"Name a run folder or a file of episodes. {HOW_TO_KEEP}"
+            "file-not-found",
+            f"There is nothing at {path}.",
+            f"Name a run directory or a file of episodes. {HOW_TO_KEEP}",
         )
     if not path.is_dir():
         named = STEP_FILE.fullmatch(path.name)
         return StoredEpisodes(
-            path=path, files=((int(named[1]) if named else 0, path),), run_folder=_run_of(path.parent)
+            path=path, files=((int(named[1]) if named else 0, path),), run_directory=_run_of(path.parent)
         )
     if not (files := step_files_in(path)):
         raise _none_in(path)
-    return StoredEpisodes(path=path, files=files, run_folder=_run_of(files[0][1].parent))
+    return StoredEpisodes(path=path, files=files, run_directory=_run_of(files[0][1].parent))
 
 
 def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
@@ -123,26 +127,26 @@ def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
     return next(filter(None, map(_step_files, (path, path / RECORD, path / "episodes"))), ())
 
 
-def _step_files(folder: Path) -> tuple[tuple[int, Path], ...]:
-    if not folder.is_dir():
+def _step_files(directory: Path) -> tuple[tuple[int, Path], ...]:
+    if not directory.is_dir():
         return ()
-    named = [(STEP_FILE.fullmatch(file.name), file) for file in folder.iterdir()]
+    named = [(STEP_FILE.fullmatch(file.name), file) for file in directory.iterdir()]
     files = tuple(sorted((int(match[1]), file) for match, file in named if match))
     return files if files and holds_tokens(files[-1][1]) else ()
 
 
-def _run_of(folder: Path) -> Path | None:
-    """Return the run folder of the episodes in `folder`. None if they have no run."""
-    candidates = (folder, folder.parent, folder.parent.parent)
+def _run_of(directory: Path) -> Path | None:
+    """Return the run directory of the episodes in `directory`. None if they have no run."""
+    candidates = (directory, directory.parent, directory.parent.parent)
     return next((candidate for candidate in candidates if (candidate / CONFIG).is_file()), None)
 
 
 def _none_in(path: Path) -> EpisodesError:
-    runs = {folder.parents[1] for folder in path.glob(f"*/{RECORD}")}
+    runs = {directory.parents[1] for directory in path.glob(f"*/{RECORD}")}
     names = sorted(run.name for run in runs if run != path / RECORD.parent)
     if names:
         return EpisodesError(
             "no-episodes", f"{path} itself contains no episodes.", f"Give one of the runs in it: {', '.join(names)}."
         )
-    what = "The run in" if (path / CONFIG).is_file() else "The folder"
+    what = "The run in" if (path / CONFIG).is_file() else "The directory"
     return EpisodesError("no-episodes", f"{what} {path} contains no episodes.", HOW_TO_KEEP)

@@ -103,7 +103,7 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
         raise EpisodesError(
             "no-episodes",
             f"{path} contains no rollout with a model call.",
-            "Set the option path to a different folder or file.",
+            "Set the option path to a different directory or file.",
         )
     steps = Counter(name for name, _ in rollouts)
     return [
@@ -151,7 +151,7 @@ class BringStored:
             raise ConfigError(
                 "no-stored-rollout",
                 f"Stage stored brings stored rollouts, and task {task.id!r} has none.",
-                "Set data.train_dataset={name: stored, path: FOLDER}; `--stored FOLDER` sets both.",
+                "Set data.train_dataset={name: stored, path: DIRECTORY}; `--stored DIRECTORY` sets both.",
             )
         for sampler in {rollout.sampler for rollout in task.rollouts} - self._fitting:
             self._require_fitting(sampler, renderer)
