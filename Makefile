@@ -23,7 +23,7 @@ TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis j
 TOOLS += tensorboardX tensorboard wandb
 # The clients that agents are written with: tests of the gateway run them.
 TOOLS += openai anthropic
-# Constrains replies to JSON schemas: the extra `grammars` of rllm-local.
+# Constrains responses to JSON schemas: the extra `grammars` of rllm-local.
 TOOLS += llguidance
 # Drives a Chromium that the machine has: tests of the pages of `rllm view`. Without one they are skipped.
 TOOLS += playwright

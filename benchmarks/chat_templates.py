@@ -15,7 +15,7 @@ STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
     *("<|user|>", "<|observation|>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
 )
-"""What ends replies, in the families that there are."""
+"""What ends responses, in the families that there are."""
 OTHER_MARKS = ("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "/nothink", "<think>", "</think>")
 """Special tokens that renderers ask for although the template does not write them."""
 MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>")

@@ -47,7 +47,7 @@ from rllm_gateway.process import Place, gateway_process
 CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
 PAGE = 4096
 TURNS, OPENING, TURN = 4, 5_200, 800
-"""Turns of a conversation, characters of its first message, and of what follows each reply of 800: 8 kB on average."""
+"""Turns of a conversation, characters of its first message, and of what follows each response of 800: 8 kB on average."""
 RESPONSE_TOKENS = 200
 SESSIONS, LONG_TURNS, NEW_TOKENS = 200, 50, 400
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -82,7 +82,7 @@ class PassThrough:
 
 
 def row_of(number: int, new_ids: NDArray[np.int32], completion: Completion) -> CallRow:
-    """A row as the gateway stores it for a later turn: what is new of the prompt, and the reply."""
+    """A row as the gateway stores it for a later turn: what is new of the prompt, and the response."""
     said = {"role": "assistant", "content": completion.token_ids.tobytes().decode()}
     return CallRow(
         id=str(number),

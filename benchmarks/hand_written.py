@@ -14,7 +14,7 @@ from rllm_local.settings import TrainingSection
 
 
 def sample(model: Any, prompts: Sequence[Sequence[int]], count: int) -> Tensor:
-    """(n_prompt, count) tokens drawn at temperature 1, with prompts padded on the left; none ends a reply."""
+    """(n_prompt, count) tokens drawn at temperature 1, with prompts padded on the left; none ends a response."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     real = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -33,7 +33,7 @@ def sample(model: Any, prompts: Sequence[Sequence[int]], count: int) -> Tensor:
 
 
 class Update:
-    """One step of PPO: rows padded to the longest, micro-batches of 16 rows, logits of replies alone, AdamW."""
+    """One step of PPO: rows padded to the longest, micro-batches of 16 rows, logits of responses alone, AdamW."""
 
     def __init__(self, model: Any, settings: TrainingSection) -> None:
         self._model = model

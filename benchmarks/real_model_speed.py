@@ -3,7 +3,7 @@
 python benchmarks/real_model_speed.py         # five rounds of each, in turns, in one process; about 15 minutes
 
 It prints decoding 64 attempts of 48 tokens, 8 attempts at one prompt of 512 tokens, an update on each of them, and
-memory. A ratio above 1 means that ours is faster. Nothing ends a reply early, so that
+memory. A ratio above 1 means that ours is faster. Nothing ends a response early, so that
 both sides compute equally many tokens.
 """
 

@@ -78,7 +78,7 @@ def find_problem(renderer: Renderer) -> str | None:
 
 
 def _call(renderer: Renderer, prompt: Any) -> Any:
-    """The reply of a model that calls the tool, as its own template writes one."""
+    """The response of a model that calls the tool, as its own template writes one."""
     import json
 
     import numpy as np

@@ -95,7 +95,7 @@ def steps(number: int, minibatches: int) -> None:
         f"{len(ours)} steps of each trainer, in turns: {work.prompts * work.rollouts} rows in {minibatches} "
         f"minibatches; {median(ours, 'tokens'):,.0f} tokens a step ours, {median(theirs, 'tokens'):,.0f} verl's own"
     )
-    _print("driver, from replies to the gradient step", "driver", ours, theirs)
+    _print("driver, from responses to the gradient step", "driver", ours, theirs)
     _print("driver, with metrics, logging and the next prompts", "around", ours, theirs)
     _print("whole step without generation", "without_generation", ours, theirs)
     whole, of_verl = median(ours, "whole"), median(theirs, "whole")

@@ -34,7 +34,7 @@ class StepCost:
     """Seconds of one step, measured alike on both sides."""
 
     driver: float
-    """From the replies to the gradient step, without what the training engine computes in its process and without
+    """From the responses to the gradient step, without what the training engine computes in its process and without
     moving weights: grouping, advantages, batches, conversion, transport to workers and back."""
     around: float
     """As `driver`, with metrics, logging and the next prompts."""

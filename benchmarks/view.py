@@ -47,7 +47,7 @@ def turns(step: int) -> list[dict[str, Any]]:
     """Spans of one trajectory."""
     starts = range(0, TURNS * (PROMPT + RESPONSE), PROMPT + RESPONSE)
     heard = [{"role": "user", "text": "lower", "data": None}]
-    fixed = {"segment_start": 0, "weight_version": step, "version_spans": [], "messages": heard, "text": "a reply" * 20}
+    fixed = {"segment_start": 0, "weight_version": step, "version_spans": [], "messages": heard, "text": "a response" * 20}
     return [
         fixed | {"prompt_start": start, "response_start": start + PROMPT, "end": start + PROMPT + RESPONSE}
         for start in starts

@@ -21,12 +21,12 @@ class Calibrated:
 
     world: World
     response: float
-    """Seconds in which one reply is sampled."""
+    """Seconds in which one response is sampled."""
 
 
 @cache
 def turns_of_waiting(rollout: int) -> Sequence[Turn]:
-    """A reply is one unit of what is sampled; answers take what they take in the run."""
+    """A response is one unit of what is sampled; answers take what they take in the run."""
     return [(1.0, seconds_of_answer(rollout, turn)) for turn in range(TURNS)]
 
 

@@ -1,6 +1,6 @@
 """Published times, the devices that they are fitted to, and published gains.
 
-Times of DAPO on Qwen2.5-Math-7B, H20 GPUs, 512 prompts of 16 replies of at most 28k tokens a step:
+Times of DAPO on Qwen2.5-Math-7B, H20 GPUs, 512 prompts of 16 responses of at most 28k tokens a step:
 https://github.com/volcengine/verl/blob/main/docs/advance/fully_async.md (table "Asynchronous Training on 7B Model").
 Lengths are not published: lognormal with a sigma of 1, in units of the mean, and cut at 14 of them.
 """
@@ -38,7 +38,7 @@ GAINS = (
 
 
 def drawn_lengths(count: int) -> NDArray[np.float64]:
-    """Lengths of so many replies, (count,), in units of the mean; the same every time."""
+    """Lengths of so many responses, (count,), in units of the mean; the same every time."""
     drawn = np.random.default_rng(0).lognormal(0.0, SIGMA, count)
     drawn /= np.exp(SIGMA**2 / 2)
     return np.minimum(drawn, LONGEST)
@@ -48,7 +48,7 @@ def seconds_to_sample(lengths: NDArray[np.float64], alone: float, together: floa
     """Until all of a batch, (n,), are sampled that begin at once.
 
     Args:
-        lengths: of the replies.
+        lengths: of the responses.
         alone: seconds of a unit of length for a sequence that shares nothing.
         together: seconds of a unit of length for all devices, where they are busy.
     """
@@ -62,7 +62,7 @@ class Devices:
     """What GPUs of the published runs do."""
 
     lengths: NDArray[np.float64]
-    """Of the replies in the order in which they are drawn."""
+    """Of the responses in the order in which they are drawn."""
 
     @cached_property
     def _sampling(self) -> tuple[float, float]:

@@ -40,7 +40,7 @@ class Turns:
 
         Args:
             step: its seconds as the trainer itself has them: without metrics, logging and the next prompts.
-            generation: seconds of it until all replies, with their rewards, are there; without `TRANSFER`.
+            generation: seconds of it until all responses, with their rewards, are there; without `TRANSFER`.
             tokens: in the rows of its batch.
         """
         metrics = {

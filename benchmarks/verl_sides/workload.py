@@ -70,6 +70,6 @@ class Workload:
             "actor_rollout_ref.model.external_lib=compute_clock",
             "actor_rollout_ref.actor.ppo_epochs=1",
             f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={self.micro_batch_tokens}",
-            # The weights stay what they are, and with them the lengths of replies.
+            # The weights stay what they are, and with them the lengths of responses.
             "actor_rollout_ref.actor.optim.lr=1e-9",
         ]

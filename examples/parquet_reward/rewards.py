@@ -1,4 +1,4 @@
-"""The reward of a reply. A function with verl's or TRL's parameters works as well."""
+"""The reward of a response. A function with verl's or TRL's parameters works as well."""
 
 
 def score(rollout):

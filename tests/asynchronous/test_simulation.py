@@ -32,7 +32,7 @@ def published(events: Any) -> Any:
 
 @pytest.fixture
 def lengths() -> Any:
-    """Of replies; one of them takes 100 times the median."""
+    """Of responses; one of them takes 100 times the median."""
     drawn = np.random.default_rng(20).lognormal(0.0, 1.5, 24 * BATCH)
     drawn[5 * BATCH + 2] = 100.0
     return drawn

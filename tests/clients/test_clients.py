@@ -95,7 +95,7 @@ def test_google_genai_waits_for_a_slow_stream(player: Player, world: World) -> N
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool, player: Player, world: World) -> None:
-    """It writes more into its reply; that is context, behind the sampled tokens."""
+    """It writes more into its response; that is context, behind the sampled tokens."""
     code = iter(("print(multiply(6, 7))", "final_answer(multiply(6, 7))"))
     world.policy.response = lambda prompt: f"Thought: I multiply.\n<code>\n{next(code)}\n</code> and more"
     done = player.play("smolagents_code", {"question": QUESTION, "streamed": streamed})

@@ -30,7 +30,7 @@ class Losing(TemplateRenderer):
 
 
 class Rewriting(TemplateRenderer):
-    """Its next prompts end the sampled reply in another way."""
+    """Its next prompts end the sampled response in another way."""
 
     def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
         return super().bridge(prompt_ids, [*response_ids[:-2], response_ids[-1]], messages, tools)

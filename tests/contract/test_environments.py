@@ -22,7 +22,7 @@ tests = EnvironmentContract.for_each(
             {"id": "CartPole-v1", "actions": ["left", "right"], "template": "Pole: {observation}."},
         ),
         "actions": ("right", "left"),
-        "max_steps": None,  # replies that are no actions change nothing; rllm.agent.max_steps ends it
+        "max_steps": None,  # responses that are no actions change nothing; rllm.agent.max_steps ends it
     },
     guess={"options": ({}, {"prompt": "guess"}), "actions": ("8", "4", "2", "1", "0"), "max_steps": 5},
     question={"dataset": ROWS, "options": ({}, {"system_prompt": "Think."}), "actions": ("4",), "max_steps": 1},

@@ -208,7 +208,7 @@ class Paying(Environment):
 
 
 class Lucky(Paying):
-    """One turn; the reward depends on the letters of the reply, and half of the replies are right."""
+    """One turn; the reward depends on the letters of the response, and half of the responses are right."""
 
     def step(self, action: str) -> Outcome:
         luck = sum(map(ord, action))
@@ -220,7 +220,7 @@ class SureParams(Params):
 
 
 class Sure(Agent):
-    """Does what its option says, whatever the model replies."""
+    """Does what its option says, whatever the model responses."""
 
     def __init__(self, params: SureParams) -> None:
         self._word = params.word

@@ -31,7 +31,7 @@ def episodes(directory: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose template shows a reply in every later prompt as it was sampled."""
+    """A model whose template shows a response in every later prompt as it was sampled."""
     from rllm_local.tiny import build_model, build_tokenizer
 
     directory = tmp_path_factory.mktemp("model")
@@ -54,7 +54,7 @@ def test_a_greedy_model_makes_the_same_episodes_behind_a_server(rllm_here: Any, 
     assert there.stdout == here.stdout
 
 
-def test_rewards_look_at_replies_of_a_server(rllm_here: Any, tmp_path: Path) -> None:
+def test_rewards_look_at_responses_of_a_server(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "val.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     server = Scripted(completion("2", tokens=7))
     with serving(server.app) as url:

@@ -69,7 +69,7 @@ BOTH: dict[tuple[str, str], set[Claim]] = {("dynamic", "zero rewards"): {("waiti
 
 
 class Mixed(Workflow):
-    """One reply. What becomes of an attempt follows from its task and its number, whatever the model says.
+    """One response. What becomes of an attempt follows from its task and its number, whatever the model says.
 
     Each ending is there in each group. The attempts at the last task solve it, those at the one before do not: neither
     group has a signal.

@@ -50,7 +50,7 @@ class Sampled:
 
 @dataclass(eq=False)
 class Scripted:
-    """A policy of characters. A reply is cut at stop texts and ends with the stop token."""
+    """A policy of characters. A response is cut at stop texts and ends with the stop token."""
 
     response: Callable[[str], str] = lambda prompt: "hello"
     calls: list[Sampled] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Scripted:
     max_context: int = MAX_CONTEXT
     weight_version: int = 3
     options: frozenset[str] = frozenset()
-    """The options that it supports: ``json_schema``, which its replies are trusted to match, and ``top_logprobs``."""
+    """The options that it supports: ``json_schema``, which its responses are trusted to match, and ``top_logprobs``."""
     schemas: list[Any] = field(default_factory=list)
     """Those that it was given."""
 

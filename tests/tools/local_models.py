@@ -55,7 +55,7 @@ def full_logits(model: Any, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
 def assert_as_without_cache(
     model: Any, prompt: Sequence[int], sampling: SamplingParams, completion: Completion
 ) -> None:
-    """Check a completion against a plain forward pass over prompt and reply.
+    """Check a completion against a plain forward pass over prompt and response.
 
     Each token must be what its seed draws from the plain logits, and each log-prob theirs to 1e-5.
     """

@@ -13,7 +13,7 @@ from rllm_core.rollout.options import MathAgentParams
 def context_of(engine: Any, **changes: Any) -> WorkflowContext:
     """One with this engine, up to 4 turns and no environment; keywords change its fields.
 
-    There are 200 tokens for a prompt, and 40 for a reply, sampled with seed 5.
+    There are 200 tokens for a prompt, and 40 for a response, sampled with seed 5.
     """
     fields: dict[str, Any] = {
         "engine": engine,

@@ -35,10 +35,10 @@ COLUMNS = ("tokens", "loss_mask", "sampling_logprobs", "old_logprobs", "advantag
 
 class ScriptSection(Params):
     timing: int = Field(0, description="Seed of all delays.")
-    spread: float = Field(1.5, description="Sigma of the lognormal seconds of a reply.")
+    spread: float = Field(1.5, description="Sigma of the lognormal seconds of a response.")
     straggler: float = Field(1.0, description="How many times as long one attempt in fifty takes.")
     update_seconds: float = Field(3.0, description="Seconds of an update.")
-    lengths: int = Field(4, description="Most tokens of a reply.")
+    lengths: int = Field(4, description="Most tokens of a response.")
     dies_at: int = Field(-1, description="Version whose sampling fails; -1: none.")
 
 
@@ -163,7 +163,7 @@ class ScriptedBackend(Backend):
 
 
 class Letters(Environment):
-    """One turn; the reward depends on the letters of the reply."""
+    """One turn; the reward depends on the letters of the response."""
 
     def __init__(self, params: NoParams) -> None:
         self._number = 0

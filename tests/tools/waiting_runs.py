@@ -51,7 +51,7 @@ ONE_PROCESS = {"local.training_process": False}
 
 
 class Waiting(Environment):
-    """A few turns, rewarded by the letters of the replies; answers take a while, each time another."""
+    """A few turns, rewarded by the letters of the responses; answers take a while, each time another."""
 
     def __init__(self, params: NoParams) -> None:
         self._turns = 0
@@ -82,7 +82,7 @@ class Stalenesses(Observer):
     stop_after: int
     seen: list[float] = field(default_factory=list)
     mixed: bool = False
-    """Whether a reply has tokens of several versions."""
+    """Whether a response has tokens of several versions."""
     loop: TrainingLoop | None = None
 
     def on_batch_end(self, step: TrainStep) -> None:

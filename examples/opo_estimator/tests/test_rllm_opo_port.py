@@ -24,10 +24,10 @@ def group(*rollouts: tuple[float, int]) -> AdvantageInput:
     return build_estimator_input(batch, np.array([True]))
 
 
-def test_a_long_reply_counts_more_in_the_baseline() -> None:
+def test_a_long_response_counts_more_in_the_baseline() -> None:
     values = opo(group((1.0, 1), (0.0, 3)), NoParams()).values
     assert values == pytest.approx([0.75, -0.25])
 
 
-def test_a_reply_alone_keeps_its_reward() -> None:
+def test_a_response_alone_keeps_its_reward() -> None:
     assert opo(group((0.5, 4)), NoParams()).values == pytest.approx([0.5])

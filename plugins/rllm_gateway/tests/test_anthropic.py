@@ -23,7 +23,7 @@ def client(world: World) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def test_a_reply(client: anthropic.Anthropic, world: World) -> None:
+def test_a_response(client: anthropic.Anthropic, world: World) -> None:
     message = client.messages.create(model=MODEL, max_tokens=100, messages=HI, system="be kind")
     assert [block.model_dump(exclude_none=True) for block in message.content] == [{"type": "text", "text": "hello"}]
     assert message.stop_reason == "end_turn"
@@ -31,7 +31,7 @@ def test_a_reply(client: anthropic.Anthropic, world: World) -> None:
     assert world.policy.calls[0].prompt == "<s>be kind<u>hi<a>"
 
 
-def test_a_reply_that_is_streamed(client: anthropic.Anthropic, world: World) -> None:
+def test_a_response_that_is_streamed(client: anthropic.Anthropic, world: World) -> None:
     world.policy.response = lambda prompt: f"wait{CALL}"
     with client.messages.stream(model=MODEL, max_tokens=100, messages=HI, tools=TOOLS) as stream:
         message = stream.get_final_message()
@@ -63,7 +63,7 @@ def test_a_stop_text(client: anthropic.Anthropic, world: World) -> None:
     assert message.content[0].model_dump()["text"] == "one "
 
 
-def test_a_reply_that_is_cut_off(client: anthropic.Anthropic) -> None:
+def test_a_response_that_is_cut_off(client: anthropic.Anthropic) -> None:
     assert client.messages.create(model=MODEL, max_tokens=2, messages=HI).stop_reason == "max_tokens"
 
 

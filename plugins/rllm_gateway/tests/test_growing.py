@@ -1,4 +1,4 @@
-"""A streamed reply is the unstreamed one, cut into pieces: nothing is sent that a later token changes."""
+"""A streamed response is the unstreamed one, cut into pieces: nothing is sent that a later token changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ PLAIN: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [(CompletionsApi(), 
 
 
 def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Growing) -> bytes:
-    """All events of a reply whose tokens arrive one by one."""
+    """All events of a response whose tokens arrive one by one."""
     looked: dict[int, int] = {}
     stream, written = api.stream(asked, BEGUN), b""
     for token in ids:
@@ -106,7 +106,7 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
         sent=st.just({"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}),
     ),
 )
-def test_deltas_together_are_the_whole_reply(
+def test_deltas_together_are_the_whole_response(
     said: list[list[int]], decoding: Any, thinks: bool, in_reasoning: bool, asked: Asked
 ) -> None:
     renderer = renderer_of_bytes(decoding, thinks)
@@ -143,7 +143,7 @@ def test_json_that_may_be_a_call_waits() -> None:
     assert grown(b"{}", wanted=form) == ["{", "{}"]
 
 
-def test_a_long_reply_is_read_less_often_than_once_a_token() -> None:
+def test_a_long_response_is_read_less_often_than_once_a_token() -> None:
     assert len(grown(b"a" * 1000)) < LOOKS * 6
 
 

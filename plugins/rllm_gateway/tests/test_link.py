@@ -293,7 +293,7 @@ def test_what_is_trained_on_is_what_was_delivered() -> None:
         ends.engine.answer = waiting_for(go)
         first = asyncio.create_task(ends.sample([1]))
         await until(lambda: len(go) == 1)
-        # The reply of the first is on its way when it is given up.
+        # The response of the first is on its way when it is given up.
         go[0].set()
         await until(lambda: ends.sampler.calls)
         first.cancel()

@@ -25,7 +25,7 @@ def client(world: World) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_a_reply(client: openai.OpenAI, world: World) -> None:
+def test_a_response(client: openai.OpenAI, world: World) -> None:
     completion = client.chat.completions.create(model="gpt", messages=HI)
     [choice] = completion.choices
     assert (choice.message.content, choice.finish_reason, choice.message.tool_calls) == ("hello", "stop", None)
@@ -35,7 +35,7 @@ def test_a_reply(client: openai.OpenAI, world: World) -> None:
     assert world.policy.calls[0].prompt == "<u>hi<a>"
 
 
-def test_a_reply_that_is_streamed(client: openai.OpenAI) -> None:
+def test_a_response_that_is_streamed(client: openai.OpenAI) -> None:
     options: Any = {"include_usage": True}
     chunks = list(client.chat.completions.create(model="gpt", messages=HI, stream=True, stream_options=options))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "hello"
@@ -64,7 +64,7 @@ def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) ->
     assert world.policy.calls[1].prompt.endswith(f"<u>hi<a>{CALL}$<t>a proof<a>")
 
 
-def test_n_replies_are_n_calls(client: openai.OpenAI, world: World) -> None:
+def test_n_responses_are_n_calls(client: openai.OpenAI, world: World) -> None:
     responses = iter(("one", "two"))
     world.policy.response = lambda prompt: next(responses)
     choices = client.chat.completions.create(model="gpt", messages=HI, n=2).choices
@@ -73,14 +73,14 @@ def test_n_replies_are_n_calls(client: openai.OpenAI, world: World) -> None:
     assert len({call.branch for call in world.policy.calls}) == 2
 
 
-def test_a_stop_text_ends_a_reply_and_is_not_told(client: openai.OpenAI, world: World) -> None:
+def test_a_stop_text_ends_a_response_and_is_not_told(client: openai.OpenAI, world: World) -> None:
     world.policy.response = lambda prompt: "Thought: x\nObservation: y"
     [choice] = client.chat.completions.create(model="gpt", messages=HI, stop=["Observation:"]).choices
     assert (choice.message.content, choice.finish_reason) == ("Thought: x\n", "stop")
     assert bytes(world.policy.calls[0].completion.token_ids.tolist()) == b"Thought: x\nObservation:"
 
 
-def test_a_reply_that_is_cut_off(client: openai.OpenAI) -> None:
+def test_a_response_that_is_cut_off(client: openai.OpenAI) -> None:
     [choice] = client.chat.completions.create(model="gpt", messages=HI, max_tokens=2).choices
     assert (choice.message.content, choice.finish_reason) == ("he", "length")
 

@@ -26,7 +26,7 @@ def client(world: World) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_a_reply(client: openai.OpenAI, world: World) -> None:
+def test_a_response(client: openai.OpenAI, world: World) -> None:
     response = client.responses.create(model="gpt", instructions="be kind", input="hi")
     assert (response.output_text, response.status) == ("hello", "completed")
     assert response.usage is not None
@@ -34,7 +34,7 @@ def test_a_reply(client: openai.OpenAI, world: World) -> None:
     assert world.policy.calls[0].prompt == "<s>be kind<u>hi<a>"
 
 
-def test_a_reply_that_is_streamed(client: openai.OpenAI, world: World) -> None:
+def test_a_response_that_is_streamed(client: openai.OpenAI, world: World) -> None:
     world.policy.response = lambda prompt: f"wait{CALL}"
     with client.responses.stream(model="gpt", input="hi", tools=TOOLS) as stream:
         kinds = [event.type for event in stream]
@@ -59,7 +59,7 @@ def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) ->
     assert world.policy.calls[1].prompt.endswith(f"<u>hi<a>wait{CALL}$<t>a proof<a>")
 
 
-def test_a_reply_that_is_cut_off(client: openai.OpenAI) -> None:
+def test_a_response_that_is_cut_off(client: openai.OpenAI) -> None:
     response = client.responses.create(model="gpt", input="hi", max_output_tokens=2)
     assert (response.status, response.output_text) == ("incomplete", "he")
     assert response.incomplete_details is not None

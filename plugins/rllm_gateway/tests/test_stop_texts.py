@@ -1,4 +1,4 @@
-"""A reply is cut at the token that completes a stop text, and keeps what belongs to the tokens before."""
+"""A response is cut at the token that completes a stop text, and keeps what belongs to the tokens before."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_token_that_completes_the_text_is_the_last(text: str, stop: tuple[st
 
 
 @pytest.mark.parametrize("stop", [(), ("never",)])
-def test_a_reply_without_the_text_stays_as_it_is(stop: tuple[str, ...]) -> None:
+def test_a_response_without_the_text_stays_as_it_is(stop: tuple[str, ...]) -> None:
     whole = completion("some words")
     assert cut_at_texts(whole, text_of, stop) is whole
 

@@ -17,7 +17,7 @@ SAID = f"«{'é' * 40}» wait{CALL}{CALL}"
 
 
 def chat(world: World) -> int:
-    """Streams a reply. Returns how many calls of tools the client saw."""
+    """Streams a response. Returns how many calls of tools the client saw."""
     tools: Any = [{"type": "function", "function": {**TOOL, "strict": True}}]
     with openai_client(world) as client, client.chat.completions.stream(model="m", messages=HI, tools=tools) as stream:
         stream.until_done()
@@ -41,7 +41,7 @@ def messages(world: World) -> int:
 
 
 @pytest.mark.parametrize("streams", [chat, responses, messages])
-def test_a_streamed_reply_with_calls_of_tools_is_stored_token_by_token(
+def test_a_streamed_response_with_calls_of_tools_is_stored_token_by_token(
     streams: Callable[[World], int], world: World
 ) -> None:
     world.policy.response = lambda prompt: SAID

@@ -1,4 +1,4 @@
-"""Replies whose form the client decides, in the three APIs."""
+"""Responses whose form the client decides, in the three APIs."""
 
 from __future__ import annotations
 
@@ -176,5 +176,5 @@ def test_schema_and_tools_allow_the_answer_or_a_call() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]", WRITTEN, '{"name": "third", "arguments": {}}', CALL[:-1]])
-def test_reply_without_a_call_stays_text(text: str) -> None:
+def test_response_without_a_call_stays_text(text: str) -> None:
     assert call_in(text, [tool()]) == []

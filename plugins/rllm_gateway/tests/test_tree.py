@@ -1,4 +1,4 @@
-"""Which request continues which reply: its tokens stay as they were sampled, only what follows is rendered."""
+"""Which request continues which response: its tokens stay as they were sampled, only what follows is rendered."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def agent(world: World) -> Iterator[Agent]:
 
 
 def numbered(world: World) -> None:
-    """Replies tell calls apart."""
+    """Responses tell calls apart."""
     world.policy.response = lambda prompt: f"r{len(world.policy.calls)}"
 
 
@@ -74,7 +74,7 @@ def test_a_stop_token_in_a_message_is_no_turn(agent: Agent, world: World) -> Non
     assert agent.parents() == [None, 0]
 
 
-def test_an_edited_reply_is_context_of_a_new_conversation(agent: Agent, world: World) -> None:
+def test_an_edited_response_is_context_of_a_new_conversation(agent: Agent, world: World) -> None:
     numbered(world)
     agent.ask(HI)
     agent.ask(HI, {"role": "assistant", "content": "edited"}, {"role": "user", "content": "and"})
@@ -84,7 +84,7 @@ def test_an_edited_reply_is_context_of_a_new_conversation(agent: Agent, world: W
     assert trace.counters["branches"] == 1
 
 
-def test_a_foreign_reply_later_on_leaves_what_came_before(agent: Agent, world: World) -> None:
+def test_a_foreign_response_later_on_leaves_what_came_before(agent: Agent, world: World) -> None:
     numbered(world)
     first = agent.ask(HI)
     said: list[Any] = [HI, first, {"role": "user", "content": "and"}, {"role": "assistant", "content": "foreign"}]
@@ -93,7 +93,7 @@ def test_a_foreign_reply_later_on_leaves_what_came_before(agent: Agent, world: W
     assert agent.parents() == [None, 0]
 
 
-def test_two_continuations_of_a_reply_are_two_branches(agent: Agent, world: World) -> None:
+def test_two_continuations_of_a_response_are_two_branches(agent: Agent, world: World) -> None:
     numbered(world)
     first = agent.ask(HI)
     agent.ask(HI, first, {"role": "user", "content": "left"})
@@ -250,7 +250,7 @@ def test_a_session_that_keeps_messages_tells_the_last_conversation_with_its_call
     agent.close()
 
 
-def test_an_edited_reply_is_told_as_the_agent_sent_it(world: World) -> None:
+def test_an_edited_response_is_told_as_the_agent_sent_it(world: World) -> None:
     numbered(world)
     session = world.open(keeps_messages=True)
     agent = Agent(world, session)

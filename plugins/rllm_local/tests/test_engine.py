@@ -285,7 +285,7 @@ def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., Loca
         _alone(make_engine(), _ids(5), _params(count))
 
 
-def test_a_reply_ends_where_the_context_is_full(make_engine: Callable[..., LocalEngine], model: Any) -> None:
+def test_a_response_ends_where_the_context_is_full(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     for length in (1, 63, 64, 98, 99):
         params = _params(1000, seed=length)
         completion = _alone(make_engine(max_context=100), _ids(length), params)
@@ -294,7 +294,7 @@ def test_a_reply_ends_where_the_context_is_full(make_engine: Callable[..., Local
         assert_as_without_cache(model, _ids(length), params, completion)
 
 
-def test_a_reply_ends_with_the_first_stop_token(make_engine: Callable[..., LocalEngine]) -> None:
+def test_a_response_ends_with_the_first_stop_token(make_engine: Callable[..., LocalEngine]) -> None:
     prompt, params = _ids(11), _params(40, seed=2)
     free = _alone(make_engine(), prompt, params).token_ids.tolist()
     stops = {free[9], free[25]}
@@ -308,7 +308,7 @@ def test_a_reply_ends_with_the_first_stop_token(make_engine: Callable[..., Local
     assert cut.finish_reason == ("length" if first else "stop")
 
 
-def test_a_request_may_say_itself_when_its_reply_ends(make_engine: Callable[..., LocalEngine]) -> None:
+def test_a_request_may_say_itself_when_its_response_ends(make_engine: Callable[..., LocalEngine]) -> None:
     prompt, params = _ids(11), _params(40, seed=2)
     free = _alone(make_engine(), prompt, params).token_ids.tolist()
     engine, asked = make_engine(stop_ids=free), []
@@ -366,7 +366,7 @@ def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[...
         _alone(make_engine(model), _ids(5), _params(5))
 
 
-def test_short_replies_to_one_prompt_are_sampled_together(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
+def test_short_responses_to_one_prompt_are_sampled_together(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
     """The first one ends, and its slot goes to a sibling, before the others have begun."""
     engine, prompt = make_engine(), np.random.default_rng(0).integers(4, 60, 100).astype(np.int32)
 

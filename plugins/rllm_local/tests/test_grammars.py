@@ -1,4 +1,4 @@
-"""Replies that must match a JSON schema."""
+"""Responses that must match a JSON schema."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def sample(engine: Any, schema: Any, prompt: list[int] = PROMPT, **changes: Any)
 
 
 def parse_json(engine: Any, completion: Completion) -> Any:
-    """The JSON of a reply, behind its thoughts."""
+    """The JSON of a response, behind its thoughts."""
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=SCHEMAS, seed=st.integers(0, 1 << 30))
-def test_reply_with_schema_parses_and_validates(byte_engine: LocalEngine, schema: Any, seed: int) -> None:
+def test_response_with_schema_parses_and_validates(byte_engine: LocalEngine, schema: Any, seed: int) -> None:
     completion = sample(byte_engine, schema, seed=seed, top_p=0.9 if seed % 2 else 1.0, top_k=20 if seed % 3 else -1)
 
     if completion.finish_reason == "length":
@@ -110,7 +110,7 @@ def test_constrained_logprobs_are_those_before_the_mask(byte_engine: LocalEngine
     assert (completion.logprobs < -1).any()  # the unconstrained model would not have written this
 
 
-def test_greedy_reply_takes_the_likeliest_allowed_token(byte_engine: LocalEngine) -> None:
+def test_greedy_response_takes_the_likeliest_allowed_token(byte_engine: LocalEngine) -> None:
     completion = sample(byte_engine, {"enum": ["left", "right"]}, temperature=0.0)
 
     assert parse_json(byte_engine, completion) in ("left", "right")

@@ -158,7 +158,7 @@ def test_a_resumed_run_serves_the_version_it_goes_on_with() -> None:
     assert _run(play, {}, versions_served=3) == 40
 
 
-def test_a_reply_goes_on_with_its_version_while_newer_ones_come() -> None:
+def test_a_response_goes_on_with_its_version_while_newer_ones_come() -> None:
     async def play(backend: LocalBackend, engine: Any) -> Completion:
         sampling = SamplingParams(max_tokens=60, seed=3, weight_version=0)
         call = asyncio.create_task(engine.generate(PROMPT, sampling, session="s"))

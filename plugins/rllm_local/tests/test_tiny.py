@@ -102,7 +102,7 @@ def test_the_vocabulary_has_no_holes(tokenizer: Any) -> None:
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
 
-def test_special_tokens_are_left_out_of_the_words_of_a_reply(tokenizer: Any) -> None:
+def test_special_tokens_are_left_out_of_the_words_of_a_response(tokenizer: Any) -> None:
     ids = _encode(tokenizer, "<system>12<end>is 7<end>")
     assert len(ids) == 7
     assert tokenizer.decode(ids, skip_special_tokens=True) == "12is 7"
@@ -120,7 +120,7 @@ def test_the_chat_template_closes_what_the_assistant_says(tokenizer: Any) -> Non
     assert tokenizer.apply_chat_template(messages[:1], tokenize=False) == "<system>play<end>"
 
 
-# The reply follows at once on the user's last words; a full stop between them is never one token with a neighbour.
+# The response follows at once on the user's last words; a full stop between them is never one token with a neighbour.
 turn = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": words.map(lambda text: text + ".")}),
     min_size=1,
@@ -144,7 +144,7 @@ def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
 
 
 @given(response=words.filter(bool), heard=turn)
-def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
+def test_a_response_that_was_cut_off_is_closed_before_the_next_message(
     renderer: Renderer, tokenizer: Any, response: str, heard: list[dict[str, str]]
 ) -> None:
     sampled = _encode(tokenizer, response)
@@ -160,7 +160,7 @@ def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
 def test_a_conversation_always_has_the_text_of_the_template(
     renderer: Renderer, tokenizer: Any, said: str, response: str, heard: str
 ) -> None:
-    """Also where tokens differ: after `1` a reply of `5` stays two tokens, and the template's text would give `15`."""
+    """Also where tokens differ: after `1` a response of `5` stays two tokens, and the template's text would give `15`."""
     first, second = {"role": "user", "content": said}, {"role": "user", "content": heard}
     tokens = [*renderer.prompt([first]), *_encode(tokenizer, response), END, *renderer.continuation(END, [second])]
     messages = [first, {"role": "assistant", "content": response}, second]

@@ -359,7 +359,7 @@ def test_a_good_one_has_nothing_to_mend(find_complaint: Any, test: str) -> None:
 
 
 def test_an_engine_that_ignores_stop_texts_is_told_so(find_complaint: Any) -> None:
-    ignoring, test = with_engine(IgnoresStopTexts), "a_reply_ends_at_a_stop_text_or_the_engine_refuses_it"
+    ignoring, test = with_engine(IgnoresStopTexts), "a_response_ends_at_a_stop_text_or_the_engine_refuses_it"
     first, second = find_complaint(record(ignoring), test), find_complaint(record(ignoring, stop_texts=True), test)
     assert "stop text" in first
     assert second not in ("", first)

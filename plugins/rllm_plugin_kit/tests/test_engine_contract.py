@@ -354,15 +354,15 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (ForgetsTheSeed, "tokens_are_a_function_of_prompt_and_seed", "samples the same"),
     (SeesTheLastTurnAlone, "turns_of_a_conversation_see_all_of_it", "in turn 1"),
     (KnowsItsSessions, "any_session_can_be_ended", "KeyError"),
-    (CutsThePrompt, "a_full_context_ends_a_reply_or_is_refused", "where its context"),
-    (RaisesAnything, "a_full_context_ends_a_reply_or_is_refused", "AssertionError"),
+    (CutsThePrompt, "a_full_context_ends_a_response_or_is_refused", "where its context"),
+    (RaisesAnything, "a_full_context_ends_a_response_or_is_refused", "AssertionError"),
     (OneGeneratorForAll, "a_cancelled_request_does_not_change_others", "answers otherwise when"),
-    (IgnoresStopTexts, "a_reply_ends_at_a_stop_text_or_is_refused", "ignores a stop"),
+    (IgnoresStopTexts, "a_response_ends_at_a_stop_text_or_is_refused", "ignores a stop"),
     (KeepsTheFirstWeights, "new_weights_are_sampled_with", "after new weights"),
     (SharesTheTensors, "new_weights_are_sampled_with", "after new weights"),
     (SaysNoVersion, "new_weights_are_sampled_with", "says [0, 0, 0] of completions"),
-    (SaysTheLatestVersion, "a_reply_under_way_says_the_older_weights", "during which weights"),
-    (TellsVersionsApartTooLate, "a_reply_under_way_says_the_older_weights", "during which weights"),
+    (SaysTheLatestVersion, "a_response_under_way_says_the_older_weights", "during which weights"),
+    (TellsVersionsApartTooLate, "a_response_under_way_says_the_older_weights", "during which weights"),
     (ClosesOnce, "it_can_be_closed_twice", "AssertionError"),
     (LeavesAVariable, "it_can_be_closed_twice", "leaves environment variables"),
     (DrawsFromTheSharedGenerator, "it_can_be_closed_twice", "leaves Python's random"),
@@ -411,7 +411,7 @@ def test_one_that_reads_the_directory_of_the_model_later_cannot_be_started(start
 def test_a_promise_of_stop_texts_is_held_to(complaint: Any, started: Start) -> None:
     record = replace(plugin(IgnoresStopTexts), stop_texts=True)
     given = {"session": started(IgnoresStopTexts)}
-    said = complaint(EngineContract, record, "a_reply_ends_at_a_stop_text_or_is_refused", given=given)
+    said = complaint(EngineContract, record, "a_response_ends_at_a_stop_text_or_is_refused", given=given)
     assert "with the stop" in said
 
 

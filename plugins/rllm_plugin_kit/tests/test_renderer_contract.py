@@ -134,13 +134,13 @@ def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: An
 @pytest.mark.parametrize(
     ("renderer", "test", "said"),
     [
-        (NoStops, "a_reply_can_end", "has the stop"),
+        (NoStops, "a_response_can_end", "has the stop"),
         (Lists, "tokens_are_int32", "from prompt"),
         (TokenisesTheResponseAgain, "a_bridge_keeps_every_token", "does not begin"),
         (StopsTwice, "a_bridge_is_what_the_whole_conversation_gives", "goes on after"),
         (BridgesOneByOne, "a_bridge_is_what_the_whole_conversation_gives", "goes on after"),
-        (NoStopInResponses, "a_reply_that_is_known_as_text_reads_back", "does not end"),
-        (ShowsStops, "a_reply_that_is_known_as_text_reads_back", "'7<end>'"),
+        (NoStopInResponses, "a_response_that_is_known_as_text_reads_back", "does not end"),
+        (ShowsStops, "a_response_that_is_known_as_text_reads_back", "'7<end>'"),
         (ParsesText, "any_tokens_can_be_parsed", "as '7'"),
         (RaisesOnJunk, "any_tokens_can_be_parsed", "AssertionError"),
         (CutsTheText, "any_tokens_can_be_parsed", "says the text"),
@@ -149,7 +149,7 @@ def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: An
         (StripsMessages, "it_does_not_change_messages", "changes the messages"),
         (LeavesToolsOut, "tools_are_shown_or_refused", "drops tools from"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
-        (lambda setup, params: 1 / 0, "a_reply_can_end", "ZeroDivisionError"),
+        (lambda setup, params: 1 / 0, "a_response_can_end", "ZeroDivisionError"),
     ],
 )
 def test_what_is_wrong_is_named(

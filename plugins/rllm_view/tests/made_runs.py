@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
 from rllm_record.steps.parquet import VERSION, VERSION_KEY
 
-REPLY = 4
+RESPONSE = 4
 """Sampled tokens of a turn, where nothing else is asked for."""
 PROMPT = 2
-"""Tokens of prompt before each reply."""
+"""Tokens of prompt before each response."""
 CLIP_FACTOR = 0.5
 CONFIG = """
 rllm:
@@ -42,7 +42,7 @@ class Made:
     groups: int = 2
     members: int = 4
     turns: int = 2
-    reply: int = REPLY
+    response: int = RESPONSE
     epochs: int = 2
     content: str = "tokens"
     traced: bool = True
@@ -134,7 +134,7 @@ def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
             rows["episodes"].append(_episode(step, number, member, made))
             rows["fates"].append(_fate(step, number, uid, [each for each in uids if each != uid], member, made))
     if made.content == "tokens":
-        rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + made.reply)]
+        rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + made.response)]
         trained = [row["trajectory"] for row in rows["fates"] if row["fate"] == "trained"]
         epochs: Sequence[int | None] = range(made.epochs) if made.traced else [None]
         rows["traces"] = [_trace(step, uid, epoch, made) for epoch in epochs for uid in trained]
@@ -156,10 +156,10 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
         "steps": [_turn(step, turn, made) for turn in range(made.turns)],
     }
     if made.content == "tokens":
-        places = range(made.turns * (PROMPT + made.reply))
+        places = range(made.turns * (PROMPT + made.response))
         trajectory |= {
-            "ids": [at % (PROMPT + made.reply) for at in places],
-            "logprobs": [0.0 if at % (PROMPT + made.reply) < PROMPT else -1.0 - 0.01 * at for at in places],
+            "ids": [at % (PROMPT + made.response) for at in places],
+            "logprobs": [0.0 if at % (PROMPT + made.response) < PROMPT else -1.0 - 0.01 * at for at in places],
             "info": "{}",
         }
     return {
@@ -180,12 +180,12 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
 
 
 def _turn(step: int, turn: int, made: Made) -> dict[str, Any]:
-    start = turn * (PROMPT + made.reply)
+    start = turn * (PROMPT + made.response)
     row: dict[str, Any] = {
         "segment_start": 0,
         "prompt_start": start,
         "response_start": start + PROMPT,
-        "end": start + PROMPT + made.reply,
+        "end": start + PROMPT + made.response,
         "weight_version": step,
         "version_spans": [],
         "finish_reason": made.text("finish_reason", "stop"),
@@ -194,7 +194,7 @@ def _turn(step: int, turn: int, made: Made) -> dict[str, Any]:
     }
     if made.content == "tokens":
         heard = [{"role": made.text("role", "user"), "text": made.text("message", f"question {turn}"), "data": None}]
-        row |= {"messages": heard, "text": made.text("reply", f"answer {turn}"), "info": "{}"}
+        row |= {"messages": heard, "text": made.text("response", f"answer {turn}"), "info": "{}"}
     return row
 
 
@@ -223,7 +223,7 @@ def _fate(step: int, number: int, uid: str, peers: list[str], member: int, made:
 
 
 def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]:
-    at = [turn * (PROMPT + made.reply) + PROMPT + k for turn in range(made.turns) for k in range(made.reply)]
+    at = [turn * (PROMPT + made.response) + PROMPT + k for turn in range(made.turns) for k in range(made.response)]
     advantage = made.advantages[not uid.endswith(":0/0")]
     row: dict[str, Any] = {
         "trajectory": uid,

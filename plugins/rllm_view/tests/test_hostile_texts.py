@@ -13,7 +13,7 @@ ELEMENTS = "<!--<img src=x onerror=window.hacked=1><svg onload=window.hacked=1>"
 CHARACTERS = "\u2028line\u2029\u202eright to left\x00\x1b[2J\ufeff&lt;b&gt;'\"`${window.hacked=1}"
 FIELDS = (
     "backend", "estimator", "loss", "aggregation", "component", "task_id", "data_source", "error", "metric", "task",
-    "finish_reason", "role", "message", "reply", "token", "rule", "group",
+    "finish_reason", "role", "message", "response", "token", "rule", "group",
 )  # fmt: skip
 
 

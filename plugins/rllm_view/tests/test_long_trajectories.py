@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .addresses import of_episode
-from .made_runs import PROMPT, REPLY, Made
+from .made_runs import PROMPT, RESPONSE, Made
 from .visiting import MadeRun, Visit
 
 TOKENS = 32_000
@@ -15,15 +15,15 @@ NODES = "document.querySelectorAll('*').length"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reply", [REPLY, 8_000 - PROMPT], ids=["many short turns", "few long turns"])
-def test_a_long_trajectory_has_few_elements_wherever_one_looks(visit: Visit, made: MadeRun, reply: int) -> None:
-    turns = TOKENS // (PROMPT + reply)
-    _, run = made(Made(steps=1, groups=1, members=1, turns=turns, reply=reply, epochs=1))
+@pytest.mark.parametrize("response", [RESPONSE, 8_000 - PROMPT], ids=["many short turns", "few long turns"])
+def test_a_long_trajectory_has_few_elements_wherever_one_looks(visit: Visit, made: MadeRun, response: int) -> None:
+    turns = TOKENS // (PROMPT + response)
+    _, run = made(Made(steps=1, groups=1, members=1, turns=turns, response=response, epochs=1))
     page = visit.open(of_episode(run, 0, UID), UID)
     page.locator("[data-t]").first.wait_for()
     counts = [page.evaluate(NODES)]
 
-    for token in (TOKENS // 2 + 1, turns * (PROMPT + reply) - 1):
+    for token in (TOKENS // 2 + 1, turns * (PROMPT + response) - 1):
         visit.open(of_episode(run, 0, UID, token), UID)
         page.get_by_role("heading", name=f"Token {token}", exact=True).wait_for()
         page.locator(f'[data-t="{token}"]').wait_for()

@@ -23,7 +23,7 @@ COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
     """A run whose steps 0 and 1 have other text than step 2, with 11 attempts at each of 11 tasks."""
     run = make_run(tmp_path_factory.mktemp("runs") / "p" / "r", Made(steps=1, members=2))
-    write_step(run, 1, Made(members=2, texts={"reply": "Größer: <b>100 %</b>\\"}))
+    write_step(run, 1, Made(members=2, texts={"response": "Größer: <b>100 %</b>\\"}))
     write_step(run, 2, Made(groups=11, members=11, texts={"task": 'Say "é"', "message": "a.c"}))
     found = Asking(run)
     found.library.runs()[0].index.refresh()

@@ -1,4 +1,4 @@
-"""Handles of messages and replies."""
+"""Handles of messages and responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_prompt_s_ids_depend_on_its_content_alone() -> None:
     assert list(one.find_prompt(one.prompt(ASKED)).messages) == ASKED
 
 
-def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "_handle", lambda content, numbers: (7,) * numbers)
     renderer = CarriedMessages()
     ids = [renderer.carry(Response(text=text, content=text), 2) for text in ("a", "b", "a")]
@@ -35,7 +35,7 @@ def test_ids_of_a_tokenizer_are_refused() -> None:
         CarriedMessages().find_prompt([1, 2, 3])
 
 
-def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "KEPT", 2)
     renderer = CarriedMessages()
     ids = [renderer.response_ids(text) for text in ("a", "b", "c")]
@@ -48,7 +48,7 @@ def test_messages_are_json_data(message: Any) -> None:
         CarriedMessages().prompt([message])
 
 
-def test_a_reply_of_which_a_server_counts_no_token_is_kept() -> None:
+def test_a_response_of_which_a_server_counts_no_token_is_kept() -> None:
     renderer = CarriedMessages()
     assert renderer.text(renderer.carry(Response(text="42", content="42"), 0)) == "42"
     assert len(renderer.carry(Response(text="", content=""), 0)) == 0

@@ -39,7 +39,7 @@ def with_engine(server: Scripted, work: Work, **settings: Any) -> Any:
 
 
 def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = None, **settings: Any) -> Any:
-    """The completion of one prompt, and the reply that it stands for."""
+    """The completion of one prompt, and the response that it stands for."""
 
     async def work(engine: EndpointEngine) -> tuple[Completion, Response]:
         prompt = engine.renderer.prompt(ASKED, tools)
@@ -50,14 +50,14 @@ def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = Non
     return with_engine(server, work, **settings)
 
 
-def test_a_reply_is_as_long_as_the_server_counts_and_has_no_log_probs() -> None:
+def test_a_response_is_as_long_as_the_server_counts_and_has_no_log_probs() -> None:
     sampled, response = ask(Scripted(completion("two", tokens=4, finish_reason="length")))
     assert sampled.token_ids.shape == sampled.logprobs.shape == (4,)
     assert np.isnan(sampled.logprobs).all()
     assert (sampled.finish_reason, response.content, response.finish_reason) == ("length", "two", "length")
 
 
-def test_an_empty_reply_is_empty() -> None:
+def test_an_empty_response_is_empty() -> None:
     sampled, response = ask(Scripted(completion(None, tokens=0)))
     assert (sampled.token_ids.size, response.content) == (0, "")
 

@@ -109,7 +109,7 @@ class Paid(Environment):
 
 
 def in_turn(*responses: str) -> Answer:
-    """These replies, in the order of the calls: the solvers' and then the judge's."""
+    """These responses, in the order of the calls: the solvers' and then the judge's."""
     remaining = iter(responses)
     return lambda prompt, sampling: next(remaining)
 
@@ -173,7 +173,7 @@ def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
         ("1" * 5000, None),
     ],
 )
-def test_the_first_number_of_the_reply_is_the_pick_if_there_is_such_an_answer(response: str, pick: int | None) -> None:
+def test_the_first_number_of_the_response_is_the_pick_if_there_is_such_an_answer(response: str, pick: int | None) -> None:
     assert read_pick(response, 3) == pick
 
 
@@ -316,7 +316,7 @@ def test_a_pick_that_was_cut_off_had_said_what_mattered_if_it_is_right(pick: str
     assert episode.termination_reason is reason
 
 
-def test_the_judge_sees_what_the_agent_made_of_the_replies_without_their_thoughts() -> None:
+def test_the_judge_sees_what_the_agent_made_of_the_responses_without_their_thoughts() -> None:
     class Shouting(Agent):
         def observe(self, observation: Any) -> Any:
             return [{"role": "system", "content": "shout"}, {"role": "user", "content": observation}]

@@ -25,7 +25,7 @@ MakeRollout = Callable[..., Rollout]
 
 @pytest.fixture
 def scored(tmp_path: Path, rollout: MakeRollout) -> Callable[..., list[Any]]:
-    """What the function `score` of this source says of these replies, all at once."""
+    """What the function `score` of this source says of these responses, all at once."""
 
     def score(source: str, *responses: str, **options: Any) -> list[Any]:
         file = tmp_path / "rewards.py"

@@ -1,4 +1,4 @@
-"""What the rewards that need no process and no file make of replies."""
+"""What the rewards that need no process and no file make of responses."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_regex_compares_the_last_match(
 
 
 @pytest.mark.parametrize(("said", "value"), [("<a>4\n2</a>\n", 1.0), ("so <a>42</a>", 0.0), ("<a>42", 0.0), ("", 0.0)])
-def test_format_matches_the_whole_reply(said: str, value: float, make: Make, rollout: MakeRollout) -> None:
+def test_format_matches_the_whole_response(said: str, value: float, make: Make, rollout: MakeRollout) -> None:
     score = make("format", pattern="<a>.*</a>")(rollout(said))
     assert (score.value, score.correct) == (value, None)
 
@@ -131,7 +131,7 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("regex", "((a+)+)b"), ("format", "(a+)+b")])
-def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_reply_is_scored(
+def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_response_is_scored(
     name: str, pattern: str, make: Make, rollout: MakeRollout
 ) -> None:
     reward = make(name, pattern=pattern, deadline=1.0)

@@ -54,7 +54,7 @@ class Characters:
 
 @dataclass
 class Scripted:
-    """An engine that gives these replies in turn; one that ends with ``$`` has stopped by itself."""
+    """An engine that gives these responses in turn; one that ends with ``$`` has stopped by itself."""
 
     responses: list[str]
     max_context: int = 5000

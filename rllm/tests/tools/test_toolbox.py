@@ -103,7 +103,7 @@ def test_a_call_that_cannot_be_read_is_answered_too() -> None:
     check_values(second.message["content"], "Error: ", "it is broken", "cut off")
 
 
-def test_calls_of_one_reply_run_at_the_same_time() -> None:
+def test_calls_of_one_response_run_at_the_same_time() -> None:
     both = threading.Barrier(2, timeout=60)
 
     def meet(name: str) -> str:

@@ -29,7 +29,7 @@ def play(context: WorkflowContext, **options: Any) -> Episode:
     return asyncio.run(ToolCallingWorkflow(context, **options).run({}, "t:0"))
 
 
-def test_a_reply_that_calls_a_tool_hears_its_result(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_a_response_that_calls_a_tool_hears_its_result(scripted: Any, world: Any, context: MakeContext) -> None:
     engine, place = scripted([f"hm {ADD}$", "3$"]), world([add])
     episode = play(context(engine, place))
     assert engine.prompts == ["[add]<u>1+2?<a>", f"[add]<u>1+2?<a>hm {ADD}$<t>3<a>"]
@@ -80,7 +80,7 @@ def test_an_episode_without_calls_has_no_shares(scripted: Any, world: Any, conte
     assert play(context(scripted(["3$"]), world([add]))).metrics == {"tool_calls": 0.0, "answers": 1.0}
 
 
-def test_every_reply_is_one_of_the_steps_that_are_allowed(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_every_response_is_one_of_the_steps_that_are_allowed(scripted: Any, world: Any, context: MakeContext) -> None:
     engine, place = scripted([f"{ADD}$"] * 3), world([add])
     episode = play(context(engine, place, max_steps=3))
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED

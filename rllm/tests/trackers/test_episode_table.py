@@ -35,7 +35,7 @@ def test_a_step_that_played_nothing_shows_none(make_step: Played) -> None:
 
 def test_a_row_has_the_whole_conversation(make_step: Played) -> None:
     (row,) = due_rows(make_step(0, 1.0), EpisodeTableParams())
-    assert row == ("t:0", "agent", 1.0, False, "env_done", "[user] a|b\n[reply] <b>1.0</b>")
+    assert row == ("t:0", "agent", 1.0, False, "env_done", "[user] a|b\n[response] <b>1.0</b>")
 
 
 def test_a_long_conversation_is_cut_in_its_middle(make_step: Played) -> None:
@@ -48,7 +48,7 @@ def test_a_long_conversation_is_cut_in_its_middle(make_step: Played) -> None:
 
 def test_texts_stay_in_their_cells(make_step: Played) -> None:
     lines = as_markdown(due_rows(make_step(0, 1.0), EpisodeTableParams())).splitlines()
-    shown = "[user] a&#124;b<br>[reply] &lt;b&gt;1.0&lt;/b&gt;"
+    shown = "[user] a&#124;b<br>[response] &lt;b&gt;1.0&lt;/b&gt;"
     assert lines[2:] == [f"| t:0 | agent | 1.0 | False | env_done | {shown} |"]
 
 

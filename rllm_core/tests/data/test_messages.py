@@ -26,7 +26,7 @@ def test_a_message_may_have_no_content() -> None:
     assert read_text({"role": "assistant", "tool_calls": []}) == ""
 
 
-def test_a_plain_reply_is_a_plain_message() -> None:
+def test_a_plain_response_is_a_plain_message() -> None:
     assert Response(text="hi", content="hi").message == {"role": "assistant", "content": "hi"}
 
 
@@ -36,7 +36,7 @@ def test_what_the_model_wrote_in_place_of_a_call_stays_in_its_message() -> None:
     assert message["content"] == 'Let me see.\n<tool_call>{"name": "add"'
 
 
-def test_a_reply_with_thoughts_and_calls_is_a_message_of_the_chat_api() -> None:
+def test_a_response_with_thoughts_and_calls_is_a_message_of_the_chat_api() -> None:
     call = ToolCall(name="add", arguments={"a": 1, "b": "ü"}, id="c1")
     message = Response(text="…", content="", reasoning="1 and ü", tool_calls=(call,)).message
     assert json.loads(json.dumps(message)) == message

@@ -165,7 +165,7 @@ def test_a_log_prob_too_many_or_too_few_is_an_error(logprobs: list[float]) -> No
     assert len(trajectory.tokens) == 0
 
 
-def test_a_reply_to_nothing_is_an_error_and_leaves_the_trajectory_as_it_was() -> None:
+def test_a_response_to_nothing_is_an_error_and_leaves_the_trajectory_as_it_was() -> None:
     complaint = "a model call starts from at least one token: what is sampled first cannot be trained on"
     with pytest.raises(ValueError, match=f"^{complaint}$"):
         Step([], [1], [-1.0])

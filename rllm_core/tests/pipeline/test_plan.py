@@ -43,7 +43,7 @@ def needy(registry: Registry) -> None:
     registry.add(EstimatorPlugin(name="modest", needs=frozenset({"old_logprobs"}), **common))
 
 
-def test_a_workflow_that_ends_replies_at_texts_needs_an_engine_that_can(
+def test_a_workflow_that_ends_responses_at_texts_needs_an_engine_that_can(
     plan: Callable[..., RunPlan], registry: Registry
 ) -> None:
     plugin: WorkflowPlugin[Any] = WorkflowPlugin(

@@ -65,7 +65,7 @@ class LastLine(Agent):
         return response.text.rpartition("\n")[2]
 
 
-def test_every_observation_goes_through_the_agent_and_every_reply(engine: Any, context: MakeContext) -> None:
+def test_every_observation_goes_through_the_agent_and_every_response(engine: Any, context: MakeContext) -> None:
     responses = iter(["well\n1$", "hm\n2$"])
     engine.answer = lambda prompt, sampling: next(responses)
     agent, actions = LastLine(), []

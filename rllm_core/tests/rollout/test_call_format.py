@@ -97,13 +97,13 @@ def test_what_cannot_be_read_is_said(text: str, problem: str) -> None:
         ('I say {"name": "add", "parameters": {}}', None),
     ],
 )
-def test_a_bare_call_is_the_whole_reply(text: str, kind: type | None) -> None:
+def test_a_bare_call_is_the_whole_response(text: str, kind: type | None) -> None:
     said, calls = BARE.read(text)
     assert [type(call) for call in calls] == ([] if kind is None else [kind])
     assert said == ("" if calls else text)
 
 
-def test_a_reply_holds_its_calls_and_what_is_said_besides() -> None:
+def test_a_response_holds_its_calls_and_what_is_said_besides() -> None:
     renderer = TemplateRenderer(ToolTokenizer(), [STOP])
     text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
     response = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")], [OFFERED])

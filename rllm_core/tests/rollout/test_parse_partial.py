@@ -1,4 +1,4 @@
-"""The text of a reply that no later token changes, while the rest is sampled."""
+"""The text of a response that no later token changes, while the rest is sampled."""
 
 from __future__ import annotations
 

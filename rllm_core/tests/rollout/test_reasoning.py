@@ -92,14 +92,14 @@ def test_everything_up_to_the_last_end_of_thinking_goes(play: Callable[..., Play
     assert play("{a}b{c}d$", "e$").prompts[1] == "<u>go<a>d$<u>x<a>"
 
 
-def test_a_reply_that_is_nothing_but_thoughts_leaves_an_empty_turn(play: Callable[..., Played]) -> None:
+def test_a_response_that_is_nothing_but_thoughts_leaves_an_empty_turn(play: Callable[..., Played]) -> None:
     # The stop token the model did not sample is the template's to write.
     assert play("{hm}", "e$").prompts[1] == "<u>go<a>$<u>x<a>"
     assert play("{hm}$", "e$").prompts[-1] == "<u>go<a>$<u>x<a>"
 
 
 @pytest.mark.parametrize("opening", ["", "<think>\n"])
-def test_a_reply_whose_thoughts_have_no_end_stays_whole(play: Callable[..., Played], opening: str) -> None:
+def test_a_response_whose_thoughts_have_no_end_stays_whole(play: Callable[..., Played], opening: str) -> None:
     played = play("{hm$", "one$", opening=opening)
     first = _text(ReasoningTokenizer().encode(f"<u>go<a>{opening}", add_special_tokens=False))
     assert played.prompts[1].startswith(f"{first}{{hm$<u>x<a>")
@@ -180,12 +180,12 @@ def test_thoughts_stay_while_tools_are_called_and_go_when_the_user_speaks(
         f"{start}a}}call$<t>1<a>{{b}}more$<t>2<a>{opened}",
     ]
     cut = "<u>go<a>call$<t>1<a>more$<t>2<a>"
-    # The last reply of the cycle thought nothing: what the template opened for it is left as it was.
+    # The last response of the cycle thought nothing: what the template opened for it is left as it was.
     assert played.prompts[3].startswith(f"{cut}{opened}one")
     assert played.trajectory.tokens.prefix_breaks == 2
 
 
-def test_a_reply_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(engine: Any, context: MakeContext) -> None:
+def test_a_response_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(engine: Any, context: MakeContext) -> None:
     class Rewriting(TemplateRenderer):
         shown: ClassVar[list[Any]] = []
 
@@ -235,7 +235,7 @@ tokens = st.lists(st.sampled_from([THINK, END, 1, 2, 3]), max_size=12).map(lambd
 
 
 @given(tokens, tokens)
-def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_its_last_end(
+def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_response_up_to_its_last_end(
     prompt: np.ndarray[Any, Any], response: np.ndarray[Any, Any]
 ) -> None:
     kept = np.concatenate(without_reasoning(prompt, response, (THINK, END))).tolist()
@@ -262,7 +262,7 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_i
         ("a{b} and more", "8$", None, "8"),  # a user wrote about thinking
     ],
 )
-def test_a_reply_is_taken_apart_into_thoughts_and_what_is_said(
+def test_a_response_is_taken_apart_into_thoughts_and_what_is_said(
     prompt: str, response: str, reasoning: str | None, content: str
 ) -> None:
     tokenizer: Any = ReasoningTokenizer()

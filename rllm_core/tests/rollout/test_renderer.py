@@ -25,7 +25,7 @@ def renderer(tokenizer: Any) -> TemplateRenderer:
     return TemplateRenderer(tokenizer, [STOP])
 
 
-def test_a_prompt_ends_where_the_reply_begins(renderer: TemplateRenderer) -> None:
+def test_a_prompt_ends_where_the_response_begins(renderer: TemplateRenderer) -> None:
     system = {"role": "system", "content": "be brief"}
     assert _text(renderer.prompt([system, *USER])) == "<s>be brief<u>hi<a>"
     assert renderer.prompt(USER).dtype == np.int32
@@ -34,7 +34,7 @@ def test_a_prompt_ends_where_the_reply_begins(renderer: TemplateRenderer) -> Non
 def test_a_continuation_holds_only_what_is_new(renderer: TemplateRenderer, tokenizer: Any) -> None:
     assert _text(renderer.continuation(ord("x"), USER)) == "$<u>hi<a>"
     assert tokenizer.encoded[0] == "$<u>hi<a>"
-    # Neither the reply nor anything before it is tokenised again.
+    # Neither the response nor anything before it is tokenised again.
     assert not any("<u>." in text or RESPONSE in text for text in tokenizer.encoded)
 
 
@@ -52,11 +52,11 @@ def test_a_sampled_dollar_that_is_no_stop_token_does_not_swallow_the_template_s(
     assert _text(renderer.continuation(STOP, USER)) == "$<u>hi<a>"
 
 
-def test_no_new_messages_still_open_the_next_reply(renderer: TemplateRenderer) -> None:
+def test_no_new_messages_still_open_the_next_response(renderer: TemplateRenderer) -> None:
     assert _text(renderer.continuation(STOP, [])) == "<a>"
 
 
-def test_a_reply_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: TemplateRenderer) -> None:
+def test_a_response_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: TemplateRenderer) -> None:
     assert _text(renderer.response_ids("hello")) == "hello$"
     assert _text(TemplateRenderer(tokenizer, [ord("%")]).response_ids("hello")) == "hello"
 
@@ -72,9 +72,9 @@ def test_words_are_decoded_without_special_tokens(renderer: TemplateRenderer) ->
         lambda messages: "".join(m["content"] for m in messages) + messages[1]["content"],
         lambda messages: "".join(m["content"].lower() for m in messages),
     ],
-    ids=["hides the reply", "repeats the reply", "changes the reply"],
+    ids=["hides the response", "repeats the response", "changes the response"],
 )
-def test_a_template_that_does_not_show_the_reply_once_is_an_error(
+def test_a_template_that_does_not_show_the_response_once_is_an_error(
     tokenizer: Any, template: Callable[[Any], str]
 ) -> None:
     tokenizer.apply_chat_template = lambda messages, **options: template(messages)
@@ -204,7 +204,7 @@ def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -
         renderer.prompt([{"role": "user", "content": {1, 2}}])
 
 
-def test_a_reply_of_a_model_without_thoughts_is_all_content(renderer: TemplateRenderer) -> None:
+def test_a_response_of_a_model_without_thoughts_is_all_content(renderer: TemplateRenderer) -> None:
     response = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
     assert (response.text, response.content, response.reasoning, response.tool_calls) == ("ok", "ok", None, ())
 

@@ -55,7 +55,7 @@ def test_the_whole_history_is_rendered_where_no_bridge_can_be_built(
     assert trajectory.tokens.prefix_breaks == 2
 
 
-def test_a_reply_says_how_it_ended(engine: Any, context: Callable[..., WorkflowContext]) -> None:
+def test_a_response_says_how_it_ended(engine: Any, context: Callable[..., WorkflowContext]) -> None:
     engine.answer = lambda prompt, sampling: "too long"
     conversation = Conversation(context(), Trajectory("agent"), "s")
     conversation.add_observation("hi")

@@ -1,4 +1,4 @@
-"""Replies that a workflow answers itself, with what tools say."""
+"""Responses that a workflow answers itself, with what tools say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeContext = Callable[..., WorkflowContext]
 
 
 class Calling(MultiTurnWorkflow):
-    """Answers replies that begin with a question mark itself."""
+    """Answers responses that begin with a question mark itself."""
 
     async def offered_tools(self, environment: Any, task: Any) -> Any:
         return [{"type": "function", "function": {"name": f"look_up_{task['topic']}"}}]
@@ -29,7 +29,7 @@ class Calling(MultiTurnWorkflow):
         return [{"role": "tool", "content": "17"}] if response.content.startswith("?") else []
 
 
-def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, context: MakeContext) -> None:
+def test_responses_that_a_workflow_answers_are_no_actions(engine: Any, context: MakeContext) -> None:
     responses = iter(["?", "?$", "17$"])
     actions: list[str] = []
 

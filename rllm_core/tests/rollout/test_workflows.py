@@ -223,7 +223,7 @@ def test_a_conversation_that_grows_too_long_keeps_what_was_played(engine: Any, c
 
 
 @BOTH
-def test_replies_are_cut_at_the_allowed_length(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
+def test_responses_are_cut_at_the_allowed_length(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
     engine.answer = lambda prompt, sampling: "a very long answer$"
     actions = []
 

@@ -74,7 +74,7 @@ async def whole_response(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) 
             break
     if not response.token_ids:
         raise RolloutError(
-            "empty-reply",
+            "empty-response",
             "A rollout server ended a response before its first token.",
             "If this happens again, check the server's log.",
         )

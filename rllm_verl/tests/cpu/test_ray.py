@@ -98,7 +98,7 @@ class Trained:
     config: Any
 
     def sampled(self, step: int) -> list[Any]:
-        """A reply to each prompt, by verl's client."""
+        """A response to each prompt, by verl's client."""
 
         async def main() -> list[Any]:
             client = self.servers.get_client()
@@ -111,7 +111,7 @@ class Trained:
         return asyncio.run(main())
 
     def scored(self, responses: list[Any]) -> list[list[float]]:
-        """Log-probs of the replies' tokens under the trainer's weights."""
+        """Log-probs of the responses' tokens under the trainer's weights."""
         from verl.utils import tensordict_utils
 
         data = batch_of(responses)
@@ -121,7 +121,7 @@ class Trained:
         return [row[len(prompt) - 1 : -1].tolist() for prompt, row in zip(PROMPTS, outputs.unbind(), strict=True)]
 
     def train(self, responses: list[Any]) -> float:
-        """One step towards the replies; returns the gradient's norm."""
+        """One step towards the responses; returns the gradient's norm."""
         from verl.utils import tensordict_utils
 
         data = batch_of(responses)
@@ -134,7 +134,7 @@ class Trained:
 
 
 def batch_of(responses: list[Any]) -> Any:
-    """Prompts and replies, one row each, without padding."""
+    """Prompts and responses, one row each, without padding."""
     from tensordict import TensorDict
 
     rows = [torch.tensor(prompt + response.token_ids) for prompt, response in zip(PROMPTS, responses, strict=True)]

@@ -163,7 +163,7 @@ def test_new_weights_change_what_is_sampled_and_bring_their_version(
     serve(settings, scenario)
 
 
-def test_a_reply_under_way_is_completed_by_the_weights_that_began_it(
+def test_a_response_under_way_is_completed_by_the_weights_that_began_it(
     settings: ServerSettings, other_weights: Weights, computed: list[int]
 ) -> None:
     async def scenario(server: RolloutServer) -> None:
@@ -206,7 +206,7 @@ def test_one_name_of_tied_weights_is_enough(settings: ServerSettings, other_weig
     serve(settings, scenario)
 
 
-def test_an_abort_ends_replies_early_and_a_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
+def test_an_abort_ends_responses_early_and_a_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
     long = ASKED | {"max_tokens": 50, "stop_token_ids": []}
 
     async def scenario(server: RolloutServer) -> None:

@@ -86,7 +86,7 @@ def generate(engine: VerlEngine, prompt: list[int], max_tokens: int = 4) -> Comp
     return asyncio.run(engine.generate(prompt, sampling, session="task:0"))
 
 
-def test_a_reply_has_its_tokens_log_probs_and_the_version_of_its_weights(
+def test_a_response_has_its_tokens_log_probs_and_the_version_of_its_weights(
     engine: Callable[..., VerlEngine], server: Any
 ) -> None:
     said = {"token_ids": [5, 2], "log_probs": [-0.5, -0.25], "extra_fields": {"global_steps": 3}}
@@ -105,18 +105,18 @@ def test_log_probs_after_truncation_are_reported_as_unknown(engine: Callable[...
     assert np.isnan(generate(engine(client, before_truncation=False), [5, 6]).logprobs).all()
 
 
-def test_a_reply_without_a_stop_token_ended_by_length(engine: Callable[..., VerlEngine], server: Any) -> None:
+def test_a_response_without_a_stop_token_ended_by_length(engine: Callable[..., VerlEngine], server: Any) -> None:
     client = Client(lambda: server.answer.remote(token_ids=[5], log_probs=[-1.0]))
     assert generate(engine(client), [5]).finish_reason == "length"
 
 
-def test_a_reply_without_log_probs_is_refused(engine: Callable[..., VerlEngine], server: Any) -> None:
+def test_a_response_without_log_probs_is_refused(engine: Callable[..., VerlEngine], server: Any) -> None:
     client = Client(lambda: server.answer.remote(token_ids=[5]))
     with pytest.raises(BackendError, match=r"calculate_log_probs=true"):
         generate(engine(client), [5])
 
 
-def test_a_reply_that_was_cut_off_says_which_weights_sampled_which_tokens(
+def test_a_response_that_was_cut_off_says_which_weights_sampled_which_tokens(
     engine: Callable[..., VerlEngine], server: Any
 ) -> None:
     parts = iter(

@@ -1,4 +1,4 @@
-"""A rollout server on a separate GPU: it samples while the worker trains, and new weights cut replies off."""
+"""A rollout server on a separate GPU: it samples while the worker trains, and new weights cut responses off."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Started:
         await self.backend.sync_weights(self.session.updates)
 
     async def answered(self) -> int:
-        """Replies that the server is sampling now."""
+        """Responses that the server is sampling now."""
         (server,) = self.backend._started().servers._manager.server_handles
         inside: int = await server.__ray_call__.remote(lambda server: server._gate._inside)
         return inside
@@ -74,7 +74,7 @@ class Started:
         return next(each for each in self.backend._processes() if each.name == name)
 
     def trainers_logprobs(self, *completions: Completion) -> list[Any]:
-        """Of the tokens of replies to `PROMPT`, under the weights of the trainer."""
+        """Of the tokens of responses to `PROMPT`, under the weights of the trainer."""
         batch = batch_of(*completions)
         old = self.session.ask(self.backend.process(batch, OLD)).old_logprobs
         assert old is not None
@@ -124,7 +124,7 @@ def test_trainer_and_server_have_the_same_weights_after_every_publication(starte
     assert difference(before, after) > 1e-2
 
 
-def test_replies_are_sampled_to_their_ends_while_an_update_is_under_way(started: Started) -> None:
+def test_responses_are_sampled_to_their_ends_while_an_update_is_under_way(started: Started) -> None:
     batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
     worker = started.process("worker 0")
 
@@ -145,7 +145,7 @@ def test_replies_are_sampled_to_their_ends_while_an_update_is_under_way(started:
     started.session.ask(started.sync_weights())
 
 
-def test_a_reply_under_way_at_a_publication_goes_on_with_the_new_weights(
+def test_a_response_under_way_at_a_publication_goes_on_with_the_new_weights(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transfer, server = started.backend._started().servers._transfer, started.process("rollout server 0")

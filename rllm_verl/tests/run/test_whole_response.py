@@ -1,4 +1,4 @@
-"""Replies that servers cut off: what is asked for then, and which weights sampled which token."""
+"""Responses that servers cut off: what is asked for then, and which weights sampled which token."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Server:
         return asyncio.run(whole_response(self, PROMPT, ASKED))
 
 
-def test_a_reply_that_was_cut_off_goes_on_where_it_was() -> None:
+def test_a_response_that_was_cut_off_goes_on_where_it_was() -> None:
     server = Server([Part([1, 2], 3), Part([4], 4), Part([5, 6], 5, "completed")])
     response = server.sample()
     assert response.token_ids == [1, 2, 4, 5, 6]
@@ -73,7 +73,7 @@ def test_each_part_draws_other_numbers_and_the_same_ones_again() -> None:
     assert seeds == [sampling["seed"] for _, sampling in again.asked]
 
 
-def test_a_reply_that_is_cut_off_before_its_first_token_is_of_the_version_that_samples_it() -> None:
+def test_a_response_that_is_cut_off_before_its_first_token_is_of_the_version_that_samples_it() -> None:
     response = Server([Part([], 3), Part([4], 4, "completed")]).sample()
     assert response.spans == [(4, 1)]
 
@@ -82,14 +82,14 @@ def test_parts_of_one_version_are_one_span() -> None:
     assert Server([Part([1], 3), Part([2, 4], 3, "completed")]).sample().spans == [(3, 3)]
 
 
-def test_a_reply_that_is_cut_off_at_its_last_token_is_whole() -> None:
+def test_a_response_that_is_cut_off_at_its_last_token_is_whole() -> None:
     server = Server([Part([1, 2, 3, 4, 5, 6])])
     assert server.sample().token_ids == [1, 2, 3, 4, 5, 6]
     assert len(server.asked) == 1
 
 
-def test_a_reply_that_ended_without_a_token_is_an_error_of_the_attempt() -> None:
-    with expect_error(RolloutError, "empty-reply", "token"):
+def test_a_response_that_ended_without_a_token_is_an_error_of_the_attempt() -> None:
+    with expect_error(RolloutError, "empty-response", "token"):
         Server([Part([], stop_reason="completed")]).sample()
 
 

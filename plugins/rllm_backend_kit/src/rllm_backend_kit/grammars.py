@@ -1,4 +1,4 @@
-"""Replies that must match a JSON schema: the tokens that may follow, by the library llguidance."""
+"""Responses that must match a JSON schema: the tokens that may follow, by the library llguidance."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rllm_core.errors import UnsupportedSamplingError
 
 INSTALL = "pip install 'rllm-local[grammars]'"
 WHITESPACE = r"( |\n[ \t]{0,40})?"
-"""Between the parts of a reply. It is bounded, because small models otherwise write it forever."""
+"""Between the parts of a response. It is bounded, because small models otherwise write it forever."""
 
 
 class Marks(Protocol):
-    """The tokens around replies and thoughts: a part of `Renderer`."""
+    """The tokens around responses and thoughts: a part of `Renderer`."""
 
     @property
     def stop_ids(self) -> Collection[int]:
@@ -35,12 +35,12 @@ class Grammars:
     """Makes the grammars of one model. Threads may share it."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, renderer: Marks) -> None:
-        """Make one; nothing is loaded until a reply needs a grammar.
+        """Make one; nothing is loaded until a response needs a grammar.
 
         Args:
             tokenizer: the Hugging Face tokenizer of the model.
             vocabulary: how many logits the model has.
-            renderer: knows the tokens that end replies and thoughts.
+            renderer: knows the tokens that end responses and thoughts.
         """
         self._hf_tokenizer = tokenizer
         self._vocabulary = vocabulary
@@ -49,7 +49,7 @@ class Grammars:
         self._making = Lock()
 
     def of_schema(self, schema: str, prompt_ids: NDArray[np.int32]) -> Grammar:
-        """Return the grammar of one reply.
+        """Return the grammar of one response.
 
         Raises:
             UnsupportedSamplingError: llguidance is not installed, or it cannot use the tokenizer or the schema.
@@ -66,7 +66,7 @@ class Grammars:
         if problem:
             raise UnsupportedSamplingError(
                 "bad-json-schema",
-                f"The JSON schema of the reply cannot be used: {problem.strip()}",
+                f"The JSON schema of the response cannot be used: {problem.strip()}",
                 "Remove the part of the schema that the message names.",
             )
         thinks = self._reasoning_ids is not None and _is_open(prompt_ids, self._reasoning_ids)
@@ -79,7 +79,7 @@ class Grammars:
         except ImportError as error:
             raise UnsupportedSamplingError(
                 "missing-package",
-                "Replies that match a JSON schema need the package llguidance, which is not installed.",
+                "Responses that match a JSON schema need the package llguidance, which is not installed.",
                 f"Install it with: {INSTALL}",
             ) from error
         try:
@@ -94,7 +94,7 @@ class Grammars:
 
 
 class Grammar:
-    """The state of one reply."""
+    """The state of one response."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class Grammar:
     def allowed(self) -> NDArray[np.bool_]:
         """Return (n_vocabulary,): True for each token that may follow."""
         if self._thinks:
-            # Thoughts are free, but the reply must not end before its JSON.
+            # Thoughts are free, but the response must not end before its JSON.
             allowed = np.ones(self._vocabulary, np.bool_)
             allowed[self._stop_ids] = False
             return allowed
         try:
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         except (RuntimeError, ValueError) as error:
-            # `take` raises for this reply. An error here would end the other replies of the pass.
+            # `take` raises for this response. An error here would end the other responses of the pass.
             self._problem = str(error)
             return np.ones(self._vocabulary, np.bool_)
         allowed = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)

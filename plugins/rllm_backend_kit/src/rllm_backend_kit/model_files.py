@@ -55,7 +55,7 @@ def model_directory(path: Path) -> Path | None:
 
 
 def stop_ids(tokenizer: Any, of_generation: int | Sequence[int] | None) -> frozenset[int]:
-    """Tokens that end a reply: the tokenizer's, and those that the model's generation settings add.
+    """Tokens that end a response: the tokenizer's, and those that the model's generation settings add.
 
     Args:
         tokenizer: a Hugging Face tokenizer.

@@ -65,7 +65,7 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
 
 
 def check_reads_back(renderer: TemplateRenderer, another: Callable[[], str]) -> None:
-    """Refuse a chat template whose replies `TemplateRenderer` cannot read.
+    """Refuse a chat template whose responses `TemplateRenderer` cannot read.
 
     Args:
         renderer: for the model.

@@ -103,7 +103,7 @@ def test_continuous_actions_are_a_json_list() -> None:
     assert [outcome.reward for outcome in outcomes[1:]] == [0.0, 0.0], "both are no actions"
 
 
-def test_a_reply_without_an_action_costs_a_turn_and_changes_nothing() -> None:
+def test_a_response_without_an_action_costs_a_turn_and_changes_nothing() -> None:
     lake: dict[str, Any] = {"id": "FrozenLake-v1", "options": {"is_slippery": False}}
     _, outcomes = _play(("fly", *SAFE_PATH), **lake)
 

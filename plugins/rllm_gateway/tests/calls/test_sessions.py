@@ -74,7 +74,7 @@ def test_a_prompt_that_leaves_its_ancestors_says_where(store: CallStore) -> None
     assert stored.messages("branch") == [make_message("system", "play"), make_message("user", "again")]
 
 
-def test_a_reply_that_is_no_message_is_left_out(store: CallStore) -> None:
+def test_a_response_that_is_no_message_is_left_out(store: CallStore) -> None:
     add(store, session(), call("root", response=None), CHILD)
 
     assert store.session("s").messages("child") == [make_message("user", "lower?"), make_message("user", "lower")]

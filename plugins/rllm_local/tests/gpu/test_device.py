@@ -25,7 +25,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 
 
 def sample(engine: LocalEngine, count: int, length: int, **sampling: Any) -> list[Completion]:
-    """Replies to `PROMPT`, a seed each."""
+    """Responses to `PROMPT`, a seed each."""
 
     async def ask() -> list[Completion]:
         params = [SamplingParams(max_tokens=length, seed=seed, **sampling) for seed in range(count)]

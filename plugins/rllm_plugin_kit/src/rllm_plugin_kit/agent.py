@@ -22,7 +22,7 @@ OBSERVATIONS: tuple[str | Sequence[Message], ...] = (
     [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "a part"}]}],
     [{"role": "tool", "content": "42", "tool_call_id": "call-0"}],
 )
-REPLIES = (
+RESPONSES = (
     Response(text="an answer", content="an answer"),
     Response(text="", content="", finish_reason="length"),
     Response(text="7\n\n", content="7\n\n"),
@@ -63,9 +63,9 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                     raise self._no_messages(observation, message)
                 self._check_json(message, "a message")
 
-    def test_any_reply_becomes_an_action(self, params: Any) -> None:
+    def test_any_response_becomes_an_action(self, params: Any) -> None:
         """Text, or an object in JSON where the environment takes those."""
-        for response in REPLIES:
+        for response in RESPONSES:
             agent = self._made(params)
             self._observe(agent, self.observations[0])
             action = self._act(agent, response)
@@ -79,7 +79,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         agent = self._made(params)
         first, second = MARKS
         self._observe(agent, first)
-        self._act(agent, REPLIES[0])
+        self._act(agent, RESPONSES[0])
         if any(first in read_text(message) for message in self._observe(agent, second)):
             raise self.failure(
                 "repeats the first observation after the second",
@@ -95,7 +95,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                 raise self.failure(
                     "changes the messages of the environment", "Make new ones: `[*observation, {…}]`, `{**message, …}`."
                 )
-        for response in REPLIES:
+        for response in RESPONSES:
             kept = copy.deepcopy(response)
             self._act(agent, response)
             if response != kept:
@@ -137,7 +137,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         for index, observation in enumerate(self.observations):
             for agent, words in zip(agents, done, strict=True):
                 words.append(list(self._observe(agent, observation)))
-                words.append(self._act(agent, REPLIES[index % len(REPLIES)]))
+                words.append(self._act(agent, RESPONSES[index % len(RESPONSES)]))
         return done
 
     def _observe(self, agent: Agent, observation: Any) -> Any:

@@ -113,7 +113,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
 
-    def test_a_reply_ends_at_a_stop_text_or_the_engine_refuses_it(self, session: Session) -> None:
+    def test_a_response_ends_at_a_stop_text_or_the_engine_refuses_it(self, session: Session) -> None:
         text_of = session.engine.renderer.text
         whole = [text_of(completion.token_ids) for completion in session.sample(REQUESTS)]
         text = next((text[len(text) // 2] for text in whole if len(text) > 1), "a")
@@ -135,7 +135,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 )
             if text in said and completion.finish_reason != "stop":
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a reply that ends at its stop text", "Say 'stop'."
+                    f"says {completion.finish_reason!r} of a response that ends at its stop text", "Say 'stop'."
                 )
 
     def test_its_engine_renders_as_the_run_has_chosen(self, session: Session) -> None:

@@ -69,7 +69,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                 raise self.failure(
                     f"says {completion.finish_reason!r} of tokens that end with {tokens[-3:].tolist()}, where "
                     f"{STOP_ID} stops",
-                    "A reply ends with the first of the renderer's `stop_ids`, which is one of its tokens; the reason "
+                    "A response ends with the first of the renderer's `stop_ids`, which is one of its tokens; the reason "
                     "is 'stop' then, and 'length' otherwise.",
                 )
 
@@ -137,7 +137,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         if first.token_ids.tolist() != again.token_ids.tolist():
             raise self.failure("goes on otherwise after a session was ended", "Forget what was cached for it.")
 
-    def test_a_full_context_ends_a_reply_or_is_refused(self, session: EngineSession) -> None:
+    def test_a_full_context_ends_a_response_or_is_refused(self, session: EngineSession) -> None:
         room = session.engine.max_context
         last = Request([7] * (room - 1), SamplingParams(max_tokens=9), "last")
         (completion,) = session.generate(last)
@@ -158,7 +158,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         session.generate(last)
         session.end(last, full)
 
-    def test_a_reply_ends_at_a_stop_text_or_is_refused(self, session: EngineSession) -> None:
+    def test_a_response_ends_at_a_stop_text_or_is_refused(self, session: EngineSession) -> None:
         """The tokens that complete the text are its last; those before it do not change."""
         text_of = session.engine.renderer.text
         requests = _requests()
@@ -183,7 +183,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                 )
             if text in said and completion.finish_reason != "stop":
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a reply that ends at its stop text", "Say 'stop'."
+                    f"says {completion.finish_reason!r} of a response that ends at its stop text", "Say 'stop'."
                 )
 
     def test_a_cancelled_request_does_not_change_others(self, session: EngineSession) -> None:
@@ -226,7 +226,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             )
         session.end(request)
 
-    def test_a_reply_under_way_says_the_older_weights(self, session: EngineSession) -> None:
+    def test_a_response_under_way_says_the_older_weights(self, session: EngineSession) -> None:
         """A response with the new version has only tokens from the new weights. Version spans match the weights."""
         old, new, version = session.model, SmallModel(1), session.version
         requests = [_renamed(request) for request in _requests(max_tokens=100)]
@@ -243,12 +243,12 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         for request, completion in zip(requests, completions, strict=True):
             if completion.weight_version not in (version, version + 1):
                 raise self.failure(
-                    f"says version {completion.weight_version} of a reply between versions {version} and {version + 1}",
-                    "The oldest weights that sampled a token of a reply are its version.",
+                    f"says version {completion.weight_version} of a response between versions {version} and {version + 1}",
+                    "The oldest weights that sampled a token of a response are its version.",
                 )
             models = {version: old, version + 1: new}
             for said, part in _parts(completion, version):
-                self._check_logprobs(models[said], request, completion, "in a reply during which weights changed", part)
+                self._check_logprobs(models[said], request, completion, "in a response during which weights changed", part)
 
     def test_weights_of_another_model_are_refused(self, params: Any) -> None:
         session = EngineSession(lambda: self._made(params))

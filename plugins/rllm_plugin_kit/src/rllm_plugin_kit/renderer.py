@@ -36,7 +36,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     conversations: ClassVar[Sequence[Sequence[Message]]] = CONVERSATIONS
     """Conversations up to the model's response, with text that the tokenizer can round-trip."""
     words: ClassVar[Sequence[str]] = WORDS
-    """Replies, in words that the tokenizer keeps."""
+    """Responses, in words that the tokenizer keeps."""
 
     def setup(self) -> RendererSetup:
         """The model that the renderer is made for. Override it for one that asks for a certain model.
@@ -47,10 +47,10 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
         return RendererSetup(name="small", tokenizer=make_tokenizer(), stop_ids=frozenset({STOP_ID}))
 
-    def test_a_reply_can_end(self, params: Any) -> None:
+    def test_a_response_can_end(self, params: Any) -> None:
         stops = self._made(params).stop_ids
         if not stops or not all(isinstance(stop, int) and stop >= 0 for stop in stops):
-            raise self.failure(f"has the stop ids {set(stops)!r}", "Name the tokens that end a reply, at least one.")
+            raise self.failure(f"has the stop ids {set(stops)!r}", "Name the tokens that end a response, at least one.")
 
     def test_tokens_are_int32(self, params: Any) -> None:
         renderer = self._made(params)
@@ -80,12 +80,12 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             kept = [*prompt.tolist(), *response]
             if bridged.tolist()[: len(kept)] != kept or len(bridged) <= len(kept):
                 raise self.failure(
-                    f"makes a next prompt that does not begin with the prompt and the reply {list(response)}",
+                    f"makes a next prompt that does not begin with the prompt and the response {list(response)}",
                     "Append to them, or return None: what the model sampled is never tokenised again.",
                 )
 
     def test_a_bridge_is_what_the_whole_conversation_gives(self, params: Any) -> None:
-        """For a reply that is as the template writes it; a stop token is there once."""
+        """For a response that is as the template writes it; a stop token is there once."""
         renderer = self._made(params)
         for conversation in self.conversations:
             prompt = self._ask(renderer.prompt, conversation)
@@ -95,16 +95,16 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 whole = [*conversation, {"role": "assistant", "content": words}, *NEXT]
                 if bridged is not None and bridged.tolist() != self._ask(renderer.prompt, whole).tolist():
                     raise self.failure(
-                        f"goes on after the reply {words!r} otherwise than `prompt` of the whole conversation",
+                        f"goes on after the response {words!r} otherwise than `prompt` of the whole conversation",
                         "End the model's turn once: where a stop token was sampled, do not write it again.",
                     )
 
-    def test_a_reply_that_is_known_as_text_reads_back(self, params: Any) -> None:
+    def test_a_response_that_is_known_as_text_reads_back(self, params: Any) -> None:
         renderer = self._made(params)
         for words in self.words:
             response = self._ask(renderer.response_ids, words)
             if int(response[-1]) not in renderer.stop_ids:
-                raise self.failure(f"does not end the reply {words!r} with a stop token", "Append it in `reply_ids`.")
+                raise self.failure(f"does not end the response {words!r} with a stop token", "Append it in `response_ids`.")
             if (text := self._ask(renderer.text, response)) != words:
                 raise self.failure(
                     f"reads {text!r} from the tokens of {words!r}",
@@ -127,11 +127,11 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         for prompt, response in self._sampled(renderer):
             parsed = self._ask(renderer.parse, prompt, response, TOOLS)
             if not isinstance(parsed, Response):
-                raise self.failure(f"parses {list(response)} as {parsed!r:.80}", "Return a Reply.")
+                raise self.failure(f"parses {list(response)} as {parsed!r:.80}", "Return a Response.")
             if parsed.text != renderer.text(response):
                 raise self.failure(
-                    f"says the text {parsed.text!r:.60} of a reply, where `text` says {renderer.text(response)!r:.60}",
-                    "`Reply.text` is all of it; what is said to the user is `Reply.content`.",
+                    f"says the text {parsed.text!r:.60} of a response, where `text` says {renderer.text(response)!r:.60}",
+                    "`Response.text` is all of it; what is said to the user is `Response.content`.",
                 )
 
     def test_results_depend_only_on_the_arguments(self, params: Any) -> None:
@@ -189,7 +189,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             return make(self.setup(), params)
 
     def _sampled(self, renderer: Renderer) -> list[tuple[Any, list[int]]]:
-        """Prompts with replies as a model may sample them: whole, cut off, empty, and without sense."""
+        """Prompts with responses as a model may sample them: whole, cut off, empty, and without sense."""
         prompt = self._ask(renderer.prompt, self.conversations[0])
         stop = min(renderer.stop_ids)
         whole = [self._ask(renderer.response_ids, words).tolist() for words in self.words]

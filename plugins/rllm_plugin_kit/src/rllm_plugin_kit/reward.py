@@ -17,7 +17,7 @@ from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.rollout.calls import call
 from rllm_plugin_kit.plugin import PluginContract
 
-REPLIES = (
+RESPONSES = (
     Response(text="42", content="42"),
     Response(text="", content="", finish_reason="length"),
     Response(text="<think>hm</think>The answer is 7.", content="The answer is 7.", reasoning="hm"),
@@ -58,12 +58,12 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         """A rollout needs only the fields in `needs` to get a score, and gets no score without them."""
         reward = self._made(params)
         data = {name: self.data[name] for name in self.plugin.needs if name in self.data}
-        self._score(reward, self._rollout(REPLIES[0], data=data), "where the task's data has nothing but its needs")
+        self._score(reward, self._rollout(RESPONSES[0], data=data), "where the task's data has nothing but its needs")
 
-    def test_any_reply_is_scored(self, params: Any) -> None:
+    def test_any_response_is_scored(self, params: Any) -> None:
         reward = self._made(params)
-        for response in REPLIES:
-            score = self._score(reward, self._rollout(response), f"on the reply {response.text!r:.60}")
+        for response in RESPONSES:
+            score = self._score(reward, self._rollout(response), f"on the response {response.text!r:.60}")
             self._check(score, response)
 
     def test_right_responses_get_higher_rewards(self, params: Any) -> None:
@@ -76,7 +76,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         best, worst = max(wrong, key=lambda each: wrong[each]), min(right, key=lambda each: right[each])
         if right[worst] <= wrong[best]:
             raise self.failure(
-                f"gives {right[worst]:g} to the right reply {worst!r}, and {wrong[best]:g} to the wrong reply {best!r}",
+                f"gives {right[worst]:g} to the right response {worst!r}, and {wrong[best]:g} to the wrong response {best!r}",
                 "Give right responses a higher reward than wrong ones.",
             )
 
@@ -84,8 +84,8 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         # The second object scores in reverse order, so that a count of calls in the object shows.
-        first = self._score_all(params, REPLIES)
-        if first != self._score_all(params, REPLIES[::-1])[::-1]:
+        first = self._score_all(params, RESPONSES)
+        if first != self._score_all(params, RESPONSES[::-1])[::-1]:
             raise self.failure(
                 "scores the same rollout differently a second time",
                 "Compute the reward only from the rollout, or set `deterministic = False` in the test.",
@@ -96,13 +96,13 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         reward = self._made(params)
-        rollouts = [self._rollout(response) for response in REPLIES]
+        rollouts = [self._rollout(response) for response in RESPONSES]
 
         async def at_once() -> list[Any]:
             return await asyncio.gather(*(self._call(reward, rollout, "at once") for rollout in rollouts))
 
         together = [_as_words(score) for score in asyncio.run(at_once())]
-        if together != self._score_all(params, REPLIES):
+        if together != self._score_all(params, RESPONSES):
             raise self.failure(
                 "scores rollouts differently when others are scored at the same time",
                 "Do not store a rollout's data in the instance (self).",
@@ -110,7 +110,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
 
     def test_it_does_not_change_the_rollout(self, params: Any) -> None:
         reward = self._made(params)
-        for response in REPLIES:
+        for response in RESPONSES:
             rollout = self._rollout(response)
             before = copy.deepcopy(rollout)
             self._score(reward, rollout, "")
@@ -126,7 +126,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         asyncio.run(asyncio.sleep(0))
 
         def score_all() -> None:
-            for response in REPLIES:
+            for response in RESPONSES:
                 self._score(reward, self._rollout(response), "")
 
         self.check_surroundings(score_all, "Put back what it changes.")
@@ -171,7 +171,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         for name, number in numbers.items():
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise self.failure(
-                    f"gives {name} the value {number!r} on the reply {response.text!r:.60}",
+                    f"gives {name} the value {number!r} on the response {response.text!r:.60}",
                     "Return finite rewards, components and metrics. For a missing reward, set `feedback`.",
                 )
         if fields.get("correct") not in (None, True, False):

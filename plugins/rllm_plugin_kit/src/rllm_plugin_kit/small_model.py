@@ -41,7 +41,7 @@ class SmallModel:
         return {name: parameter.detach().clone() for name, parameter in named}
 
     def logits(self, prompt: Sequence[int], response: Sequence[int]) -> NDArray[np.float64]:
-        """(len(reply), vocabulary) before each token of the reply."""
+        """(len(response), vocabulary) before each token of the response."""
         import torch
 
         with torch.inference_mode():
@@ -50,7 +50,7 @@ class SmallModel:
         return found
 
     def logprobs(self, prompt: Sequence[int], response: Sequence[int], sampling: SamplingParams) -> NDArray[np.float64]:
-        """(len(reply),) under softmax(logits / temperature), before truncation."""
+        """(len(response),) under softmax(logits / temperature), before truncation."""
         scaled = self.logits(prompt, response) / (sampling.temperature or 1.0)
         scaled -= scaled.max(axis=1, keepdims=True)
         all_of_them = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))

@@ -102,7 +102,7 @@ class LibraryRenderer:
                 _plain_ids(response_ids), tools=_convert_tools(tools), prompt_ids=_plain_ids(prompt_ids)
             )
         except Exception as error:  # noqa: BLE001  (a response may contain any tokens, and must not stop the run)
-            problem = f"the reply cannot be read: {type(error).__name__}: {error}"
+            problem = f"the response cannot be read: {type(error).__name__}: {error}"
             return Response(text=text, content=text, malformed_calls=(MalformedToolCall(text=text, problem=problem),))
         if self._thinks(prompt_ids, response_ids):
             parsed.content = parsed.content.strip()

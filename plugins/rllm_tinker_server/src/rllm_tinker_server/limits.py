@@ -21,7 +21,7 @@ class TinkerLimits:
     max_pending_samples: int = 20_000
     max_samples_per_request: int = 1024
     max_pending_sample_tokens: int = 1 << 27
-    """Prompts and replies of all samples that are pending; room for them is set aside when they are queued."""
+    """Prompts and responses of all samples that are pending; room for them is set aside when they are queued."""
 
     turn_deadline: float = 120.0
     """Seconds that a training request waits for an earlier one that has not arrived."""

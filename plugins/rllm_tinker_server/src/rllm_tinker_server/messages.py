@@ -89,7 +89,7 @@ class SampleSettings:
     """Number of likeliest tokens to sample from. -1 means all tokens."""
     top_p: float
     stop_ids: frozenset[int] | None = None
-    """Tokens that end a reply; None: the model's own."""
+    """Tokens that end a response; None: the model's own."""
     stop_strings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     """One for every sequence, in which case `seed` does not count (see `rllm_tinker.seeds`)."""

@@ -96,12 +96,12 @@ def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> Sample
     draws = _top(found, "prompt_alt_tokens_k", base.vocabulary)
     targets = _targets(found.get("target_prompt_logprobs"), len(prompts[0]), limits.max_sparse_numbers)
     longest = max(map(len, prompts))
-    # A prompt that fills the context has no reply, but has log-probs.
+    # A prompt that fills the context has no response, but has log-probs.
     scores_prompt = wanted or top_of_prompt or draws or targets is not None
     room, needed = base.max_context - longest, 0 if scores_prompt else 1
     if room < needed:
         raise RequestRefused(
-            f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and reply together."
+            f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and response together."
         )
     last = optional_number_of(found, "prompt_logprobs_last_n")
     if last is not None and not (wanted and 1 <= last < longest):
@@ -217,7 +217,7 @@ def check_settings(settings: SampleSettings) -> None:
     if settings.top_k < -1:
         raise RequestRefused(f"top_k is {settings.top_k}; it must be a number of tokens, or -1 for all.")
     if "" in settings.stop_strings:
-        raise RequestRefused("A stop string is empty; every reply would end at once. Leave it out.")
+        raise RequestRefused("A stop string is empty; every response would end at once. Leave it out.")
 
 
 def _read_integer(params: Mapping[str, Any], name: str) -> int | None:

@@ -223,7 +223,7 @@ def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(
     assert narrow[0].logprobs[0] == pytest.approx(torch.log_softmax(logits / 0.5, -1)[token].item(), abs=1e-5)
 
 
-def test_a_reply_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
+def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
     make_samplers: Callable[..., Samplers],
 ) -> None:
     samplers = make_samplers()
@@ -243,7 +243,7 @@ def test_a_reply_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
     assert at_string.stop_reason == "stop"
 
 
-def test_without_stop_ids_a_reply_ends_with_the_models_own(make_samplers: Callable[..., Samplers], host: Host) -> None:
+def test_without_stop_ids_a_response_ends_with_the_models_own(make_samplers: Callable[..., Samplers], host: Host) -> None:
     ((free,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30)))
     host.stop_ids = frozenset({int(free.tokens[4])})
     ((own,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30, stop_ids=None)))
@@ -251,7 +251,7 @@ def test_without_stop_ids_a_reply_ends_with_the_models_own(make_samplers: Callab
     assert own.tokens[-1] == free.tokens[4]
 
 
-def test_the_context_limits_a_reply(make_samplers: Callable[..., Samplers], host: Host) -> None:
+def test_the_context_limits_a_response(make_samplers: Callable[..., Samplers], host: Host) -> None:
     prompt = np.full(host.base.max_context - 4, 7, np.int32)
     ((sampled,),) = _run(make_samplers().sample(None, [prompt], FREE))
     assert len(sampled.tokens) == 4

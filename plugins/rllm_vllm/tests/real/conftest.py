@@ -110,7 +110,7 @@ def own_engine(loaded: LoadedModel, renderer: Renderer, executor: ThreadPoolExec
 
 @pytest.fixture(scope="session")
 def plain_logprobs(loaded: LoadedModel) -> Callable[..., np.ndarray]:
-    """Log-probs of a reply by one forward pass of transformers, without a cache."""
+    """Log-probs of a response by one forward pass of transformers, without a cache."""
 
     def compute(prompt: list[int], response: list[int], temperature: float) -> np.ndarray:
         with torch.inference_mode():

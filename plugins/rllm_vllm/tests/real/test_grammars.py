@@ -1,4 +1,4 @@
-"""Replies of vLLM that must match a JSON schema, by the grammars of the backend `local`."""
+"""Responses of vLLM that must match a JSON schema, by the grammars of the backend `local`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def parse_json(engine: Any, completion: Completion) -> Any:
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
 
-def test_greedy_constrained_replies_equal_those_of_local(
+def test_greedy_constrained_responses_equal_those_of_local(
     engines: tuple[Any, LocalEngine], runner: asyncio.Runner
 ) -> None:
     request = {"json_schema": json.dumps(SCHEMA), "temperature": 0.0}
@@ -99,7 +99,7 @@ def test_constrained_logprobs_are_those_before_the_mask(
     ]
     completions = sample(runner, vllm, *requests)
 
-    # A reply may think first, and this model may then think until its tokens are used up.
+    # A response may think first, and this model may then think until its tokens are used up.
     direct = [completion for completion in completions if completion.token_ids[0] != THINK[0]]
     assert len(direct) > 1
     assert all(parse_json(vllm, completion) in SCHEMA["enum"] for completion in direct)
@@ -113,7 +113,7 @@ def test_constrained_logprobs_are_those_before_the_mask(
     assert all((completion.logprobs < -1).any() for completion in direct)  # the free model would not have written this
 
 
-def test_unconstrained_reply_beside_a_constrained_one_unchanged(
+def test_unconstrained_response_beside_a_constrained_one_unchanged(
     engines: tuple[Any, LocalEngine], runner: asyncio.Runner
 ) -> None:
     free: dict[str, Any] = {"max_tokens": 20, "seed": 5, "top_k": 9}

@@ -85,7 +85,7 @@ class CarriedMessages:
         return self.carry(Response(text=text, content=text), 1)
 
     def text(self, token_ids: TokenIds) -> str:
-        """The words of a reply."""
+        """The words of a response."""
         return self._response(token_ids).text
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
@@ -93,7 +93,7 @@ class CarriedMessages:
         return [""] * len(token_ids)
 
     def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """The reply as the server took it apart."""
+        """The response as the server took it apart."""
         return self._response(response_ids)
 
     def carry(self, response: Response, tokens: int) -> Ids:

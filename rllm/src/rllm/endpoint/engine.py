@@ -1,4 +1,4 @@
-"""EndpointEngine: a conversation's messages go to the server, its reply comes back."""
+"""EndpointEngine: a conversation's messages go to the server, its response comes back."""
 
 from __future__ import annotations
 

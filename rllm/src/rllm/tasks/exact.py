@@ -1,4 +1,4 @@
-"""`exact`: the reply is the answer."""
+"""`exact`: the response is the answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_core.data.messages import Response
 
 
 class Exact(AnswerReward):
-    """1 where the reply and an answer are the same text, once both are normalised."""
+    """1 where the response and an answer are the same text, once both are normalised."""
 
     def __init__(self, params: ExactParams) -> None:
         super().__init__(params.column)

@@ -1,4 +1,4 @@
-"""`judge`: a model behind an API like OpenAI's says how good a reply is."""
+"""`judge`: a model behind an API like OpenAI's says how good a response is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 200
 
 
 class Judge:
-    """Asks about each reply by itself, `concurrency` at once. No score is a missing reward that says why."""
+    """Asks about each response by itself, `concurrency` at once. No score is a missing reward that says why."""
 
     def __init__(self, params: JudgeParams) -> None:
         self._params = params
@@ -59,7 +59,7 @@ class Judge:
 
     def _build_prompt(self, rollout: Rollout) -> str:
         """Return the prompt for the judge. A response that looks like a placeholder stays unchanged in it."""
-        texts = {"reply": rollout.response.content, "question": _question(rollout)}
+        texts = {"response": rollout.response.content, "question": _question(rollout)}
         if self._params.asks_for_answer:
             texts["answer"] = " or ".join(as_text(each) for each in answers_in(rollout.data, self._params.column))
         return PLACES.sub(lambda match: texts[match[1]], self._params.prompt)

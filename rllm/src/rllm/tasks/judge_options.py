@@ -13,17 +13,17 @@ from rllm.tasks.reward_options import RegexParams
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
 
-PLACES = re.compile(r"\{(question|answer|reply)\}")
+PLACES = re.compile(r"\{(question|answer|response)\}")
 PROMPT = """Question:
 {question}
 
 Right answer:
 {answer}
 
-Reply to grade:
-{reply}
+Response to grade:
+{response}
 
-Is the reply right? Explain in one sentence, then end with yes or no."""
+Is the response right? Explain in one sentence, then end with yes or no."""
 OF_CLIENT = {"model", "messages", "stream"}
 """Fields of a request that other options set, or that cannot be set."""
 
@@ -38,8 +38,8 @@ def _is_address(url: str) -> str:
 
 
 def _has_the_response(prompt: str) -> str:
-    if "reply" not in PLACES.findall(prompt):
-        raise ValueError("it has no placeholder {reply}")
+    if "response" not in PLACES.findall(prompt):
+        raise ValueError("it has no placeholder {response}")
     return prompt
 
 
@@ -57,7 +57,7 @@ class JudgeParams(Params):
     )
     model: str = Field(min_length=1, description="Name of the judge model at this API.")
     prompt: Annotated[str, AfterValidator(_has_the_response)] = Field(
-        PROMPT, description="Prompt for the judge, with {question}, {answer} and {reply}. Other braces stay unchanged."
+        PROMPT, description="Prompt for the judge, with {question}, {answer} and {response}. Other braces stay unchanged."
     )
     system_prompt: str | None = Field(None, description="System message for the judge.")
     column: str = Field("answer", min_length=1, description="Column for {answer}. Use dots for nested keys.")

@@ -1,4 +1,4 @@
-"""`math`: the reply and the answer are the same mathematics."""
+"""`math`: the response and the answer are the same mathematics."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ def main() -> None:
     """Answer until the input ends."""
     from math_verify import parse, verify
 
-    logging.disable()  # It warns for every reply that its own time limits are off.
+    logging.disable()  # It warns for every response that its own time limits are off.
     sys.set_int_max_str_digits(0)  # Long numbers are no error; the timer is for those that are too long.
     responses = sys.stdout
-    sys.stdout = sys.stderr  # What a library prints is no reply.
+    sys.stdout = sys.stderr  # What a library prints is no response.
     responses.write("ready\n")
     responses.flush()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

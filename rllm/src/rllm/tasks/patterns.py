@@ -1,4 +1,4 @@
-"""`regex` and `format`: replies that regular expressions read."""
+"""`regex` and `format`: responses that regular expressions read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Regex(AnswerReward):
 
 
 class Format:
-    """1 where the whole reply matches the pattern. It does not say whether the task is solved."""
+    """1 where the whole response matches the pattern. It does not say whether the task is solved."""
 
     def __init__(self, params: FormatParams) -> None:
         self._params = params

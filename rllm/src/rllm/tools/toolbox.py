@@ -141,7 +141,7 @@ def as_text(value: Any) -> str:
 
 
 def _unreadable(asked: MalformedToolCall, finish_reason: str) -> Answer:
-    cut_off = " The reply was cut off." if finish_reason == "length" else ""
+    cut_off = " The response was cut off." if finish_reason == "length" else ""
     text = f"Error: the tool call cannot be read: {one_line(asked.problem, LONGEST_PROBLEM)}.{cut_off}"
     return Answer({"role": "tool", "content": text}, "malformed")
 

@@ -19,9 +19,9 @@ MALFORMED, FAILED = f"{CALLS}_malformed", f"{CALLS}_failed"
 
 
 class ToolCallingWorkflow(MultiTurnWorkflow):
-    """A reply that calls tools is answered with their results; one that calls none is the agent's action.
+    """A response that calls tools is answered with their results; one that calls none is the agent's action.
 
-    Every reply is a turn of `rllm.agent.max_steps`. Metrics of an episode: how many tools were called, and which shares
+    Every response is a turn of `rllm.agent.max_steps`. Metrics of an episode: how many tools were called, and which shares
     of the calls were malformed (unreadable, of an unknown tool, with wrong arguments) and failed (raised, or took too
     long); the shares are there where something was called.
     """

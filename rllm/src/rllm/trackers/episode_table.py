@@ -56,7 +56,7 @@ def _conversation(trajectory: Trajectory) -> str:
     parts: list[str] = []
     for step in trajectory.steps:
         parts += [f"[{message.get('role', '')}] {read_text(message)}" for message in step.messages]
-        parts.append(f"[reply] {step.text}")
+        parts.append(f"[response] {step.text}")
     text = "\n".join(parts).encode("utf-8", "replace").decode()
     if len(text) <= MOST_CHARACTERS:
         return text

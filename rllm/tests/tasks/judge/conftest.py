@@ -95,7 +95,7 @@ def judge(server: Server) -> Callable[..., Judge]:
 
 @pytest.fixture
 def judged(judge: Callable[..., Judge], rollout: Callable[..., Any]) -> Callable[..., Score]:
-    """The score of the reply ``4`` to ``2+2?``."""
+    """The score of the response ``4`` to ``2+2?``."""
     import asyncio
 
     def score(said: str = "4", **options: Any) -> Score:

@@ -23,8 +23,8 @@ KEY = "sk-very-secret-0123456789"
 Judged = Callable[..., Score]
 
 
-def test_the_judge_is_asked_with_question_answer_and_reply(server: Server, judged: Judged) -> None:
-    score = judged("it is {answer}", prompt="{question} {answer} {reply} {other}", system_prompt="Be strict.")
+def test_the_judge_is_asked_with_question_answer_and_response(server: Server, judged: Judged) -> None:
+    score = judged("it is {answer}", prompt="{question} {answer} {response} {other}", system_prompt="Be strict.")
     assert (score.value, score.correct, score.extracted) == (1.0, True, "yes")
     (asked,) = server.asked
     assert asked["path"] == "/v1/chat/completions"
@@ -41,11 +41,11 @@ def test_fields_of_the_request_are_the_user_s(server: Server, judged: Judged) ->
 
 
 def test_a_conversation_is_shown_with_its_roles(server: Server, judge: Callable[..., Judge]) -> None:
-    words = [("system", "s"), ("user", "first"), ("assistant", "reply"), ("user", "second"), ("assistant", "last")]
+    words = [("system", "s"), ("user", "first"), ("assistant", "response"), ("user", "second"), ("assistant", "last")]
     messages = [{"role": role, "content": text} for role, text in words]
     rollout = Rollout(data={}, messages=messages, response=Response(text="last", content="last"), response_tokens=1)
-    asyncio.run(judge(prompt="{question}|{reply}")(rollout))
-    assert server.asked[0]["messages"][0]["content"] == "user: first\n\nassistant: reply\n\nuser: second|last"
+    asyncio.run(judge(prompt="{question}|{response}")(rollout))
+    assert server.asked[0]["messages"][0]["content"] == "user: first\n\nassistant: response\n\nuser: second|last"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_task_without_an_answer_is_not_asked_about_unless_the_prompt_needs_non
     score = asyncio.run(judge()(rollout("4")))
     assert score.value is None
     assert "'answer'" in score.feedback
-    assert asyncio.run(judge(prompt="{reply}?")(rollout("4"))).value == 1.0
+    assert asyncio.run(judge(prompt="{response}?")(rollout("4"))).value == 1.0
     assert len(server.asked) == 1
 
 

@@ -27,7 +27,7 @@ RESPONSE = "REPLYPLACEHOLDER"
 """Placeholder for the model's response, used to find the text that the template writes after a response."""
 
 NEXT = "NEXTPLACEHOLDER"
-"""Placeholder for the message after the model's reply."""
+"""Placeholder for the message after the model's response."""
 
 THINK, END_THINK = "<think>", "</think>"
 REASONING_MARKS = ((THINK, END_THINK, ""), ("<|channel>", "<channel|>", "thought\n"))

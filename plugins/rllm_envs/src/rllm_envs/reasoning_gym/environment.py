@@ -24,7 +24,7 @@ TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def answer_of(response: str, how: How) -> str | None:
-    """The answer in a reply, without white space around it; None where there is none.
+    """The answer in a response, without white space around it; None where there is none.
 
     Tags are read as by ``reasoning_gym.utils.extract_answer``: the last pair counts.
     """
@@ -36,7 +36,7 @@ def answer_of(response: str, how: How) -> str | None:
 
 
 def format_answer(answer: str, how: How) -> str:
-    """A reply that gives `answer` in the shortest form that is read."""
+    """A response that gives `answer` in the shortest form that is read."""
     return f"<answer>{answer}</answer>" if how == "tags" else answer
 
 

@@ -40,7 +40,7 @@ class Process:
         self._process: LineProcess | None = None
 
     def ask(self, question: Mapping[str, Any]) -> Any:
-        """The value of the reply.
+        """The value of the response.
 
         Raises:
             TooLongError: it took longer than its ``seconds``.
@@ -73,7 +73,7 @@ class Process:
             raise RolloutError(
                 "process-died", f"The process that runs reasoning-gym ended with {error.code}.", HINT
             ) from None
-        except BaseException:  # also when the thread is interrupted: the process may still write the reply
+        except BaseException:  # also when the thread is interrupted: the process may still write the response
             self._end()
             raise
         return response

@@ -22,7 +22,7 @@ def main() -> None:
     """Answer until the input ends."""
     questions = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    # What generated code reads or prints is no question and no reply.
+    # What generated code reads or prints is no question and no response.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, sys.stdin.fileno())
     os.dup2(nothing, sys.stdout.fileno())

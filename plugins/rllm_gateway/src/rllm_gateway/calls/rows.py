@@ -212,7 +212,7 @@ def lineage(row: CallRow, calls: Mapping[str, CallRow]) -> list[CallRow]:
 
 
 def count_tokens(rows: Sequence[CallRow]) -> int:
-    """Return the number of tokens in the prompt and the reply of the last call of a lineage."""
+    """Return the number of tokens in the prompt and the response of the last call of a lineage."""
     size = 0
     for row in rows:
         size = (size if row.kept_tokens is None else row.kept_tokens) + len(row.new_ids) + len(row.response_ids)

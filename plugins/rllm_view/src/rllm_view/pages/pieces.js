@@ -5,7 +5,7 @@ const LINE = 26;
 const HEADING = 34;
 const LETTERS = 90;
 
-// Prompts and replies of turns, each at most `SIZE` tokens long and preferably ended by a line's end.
+// Prompts and responses of turns, each at most `SIZE` tokens long and preferably ended by a line's end.
 function* piecesOf(account) {
   const { texts } = account;
   for (const [number, turn] of account.attempt.turns.entries()) {

@@ -26,7 +26,7 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A model call. Its prompt that no earlier turn had is ``prompt_start:response_start``, its reply the rest."""
+    """A model call. Its prompt that no earlier turn had is ``prompt_start:response_start``, its response the rest."""
 
     segment_start: int
     prompt_start: int
@@ -40,7 +40,7 @@ class Turn:
     heard: Sequence[Heard] | None
     """None: not recorded."""
     text: str | None
-    """The reply; None: not recorded."""
+    """The response; None: not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

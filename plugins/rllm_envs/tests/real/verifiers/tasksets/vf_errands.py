@@ -17,7 +17,7 @@ class Errand(vf.Task[Data]):
         return float(self.data.answer in (trace.last_reply or ""))
 
     @vf.reward(weight=0.1)
-    async def replies(self, trace: vf.Trace) -> float:
+    async def responses(self, trace: vf.Trace) -> float:
         return float(trace.num_turns)
 
 
