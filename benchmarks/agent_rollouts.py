@@ -1,7 +1,7 @@
-"""What starting and ending an agent costs, beside its model calls: ``python benchmarks/agent_rollouts.py [ATTEMPTS]``.
+"""What starting and ending an agent costs, beside its model calls: ``python benchmarks/agent_rollouts.py [ROLLOUTS]``.
 
-Milliseconds of CPU per attempt, by everybody who takes part, for agents that make their client and return. `fork` is
-what a run does; `fresh` starts a Python for each attempt; `shared` plays all attempts as coroutines of one process,
+Milliseconds of CPU per rollout, by everybody who takes part, for agents that make their client and return. `fork` is
+what a run does; `fresh` starts a Python for each rollout; `shared` plays all rollouts as coroutines of one process,
 which isolates nothing: it shows what is left to gain.
 """
 
@@ -32,7 +32,7 @@ AGENTS = {
     "openai, client of the file": (
         "from openai import OpenAI\nclient = OpenAI()\ndef solve(task):\n    client.chat.completions\n    return 1.0\n"
     ),
-    "openai, async client of the attempt": (
+    "openai, async client of the rollout": (
         "from openai import AsyncOpenAI\nasync def solve(task):\n    AsyncOpenAI().chat.completions\n    return 1.0\n"
     ),
     "anthropic, client of the file": (
@@ -57,7 +57,7 @@ def cpu_seconds(children: list[int]) -> float:
 
 
 async def milliseconds(play: Play, rollouts: int, children: Callable[[], list[int]]) -> tuple[float, float]:
-    """CPU of an attempt, and how long one waits for one, median; the first is not counted."""
+    """CPU of a rollout, and how long one waits for one, median; the first is not counted."""
     await play()
     before, waited = cpu_seconds(children()), list[float]()
     slots = asyncio.Semaphore(AT_A_TIME)

@@ -37,7 +37,7 @@ class Ended:
 
     digest: str
     tasks: list[Any]
-    """Of each step: the number of its round, and its attempts."""
+    """Of each step: the number of its round, and its rollouts."""
     seconds: float
 
 

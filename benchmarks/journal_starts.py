@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
 }
 IMPORTED_LATE = ("transformers.models.llama.modeling_llama", "duckdb", "PIL.Image")
 SAID = "said.jsonl"
-"""What a start did, a line each: the seed of a call that was sampled, or a step with its attempts."""
+"""What a start did, a line each: the seed of a call that was sampled, or a step with its rollouts."""
 
 
 class Listening(EngineWrapper):

@@ -35,7 +35,7 @@ RECIPE = (
     "rllm.rollout.n=8",
     "rllm.trainer.test_freq=-1",
     "rllm.trainer.val_before_train=false",
-    # With 4e-5 and 32 attempts a step every attempt gave the same answer after 20 steps.
+    # With 4e-5 and 32 rollouts a step every rollout gave the same answer after 20 steps.
     "training.learning_rate=1e-5",
     # Little memory, so that several seeds train at the same time.
     "training.max_tokens_per_microbatch=512",

@@ -2,7 +2,7 @@
 
 python benchmarks/real_model_speed.py         # five rounds of each, in turns, in one process; about 15 minutes
 
-It prints decoding 64 attempts of 48 tokens, 8 attempts at one prompt of 512 tokens, an update on each of them, and
+It prints decoding 64 rollouts of 48 tokens, 8 rollouts of one prompt of 512 tokens, an update on each of them, and
 memory. A ratio above 1 means that ours is faster. Nothing ends a response early, so that
 both sides compute equally many tokens.
 """
@@ -75,7 +75,7 @@ def in_turns(ours: Callable[[], object], theirs: Callable[[], object], rounds: i
 
 
 def sums(loaded: LoadedModel) -> list[list[int]]:
-    """Prompts of 64 attempts: 8 questions, each 8 times."""
+    """Prompts of 64 rollouts: 8 questions, each 8 times."""
     questions = [f"What is {7 * number + 3} + {5 * number + 4}?" for number in range(GROUPS)]
     return [prompt_ids(loaded, question) for question in questions for _ in range(SIBLINGS)]
 
@@ -162,8 +162,8 @@ def main() -> None:
     loaded = load_model(ModelSection(name=str(smollm2.exported())), seed=0)
     sampler = Sampler(loaded)
     for what, prompts, target in (
-        ("64 attempts of 48 tokens", sums(loaded), 1.0),
-        ("8 attempts at a prompt of 512 tokens", long_prompt(loaded), 1.2),
+        ("64 rollouts of 48 tokens", sums(loaded), 1.0),
+        ("8 rollouts of a prompt of 512 tokens", long_prompt(loaded), 1.2),
     ):
         times = in_turns(
             lambda prompts=prompts: sampler(prompts),
@@ -174,8 +174,8 @@ def main() -> None:
     settings = TrainingSection(learning_rate=1e-9)
     ours, theirs = updater(loaded, settings), hand_written.Update(loaded.model, settings)
     for what, prompts in (
-        ("update on 8 attempts at a prompt of 512 tokens", long_prompt(loaded)),
-        ("update on 64 attempts", sums(loaded)),
+        ("update on 8 rollouts of a prompt of 512 tokens", long_prompt(loaded)),
+        ("update on 64 rollouts", sums(loaded)),
     ):
         batch = batch_of(prompts, sampler(prompts))
         times = in_turns(

@@ -44,7 +44,7 @@ from rllm_local.rows import micro_batches
 from rllm_local.same_bits import fix_order_of_sums
 
 AFTER_ALL_ROUNDS = 1_000_000
-"""Rounds that no training step has: their attempts are other ones."""
+"""Rounds that no training step has: their rollouts are other ones."""
 WEIGHTS: dict[str, tuple[Literal["token", "sequence"], float] | None] = {
     "not corrected": None,
     "per token, cap 2": ("token", 2.0),

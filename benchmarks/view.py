@@ -163,13 +163,13 @@ def measure(run: Path, steps: int) -> None:
         print(f"first answer           {server.cpu():7.2f} s of CPU")
         id = json.loads(server.get("api/runs"))["runs"][0]["id"]
         before = server.cpu()
-        while json.loads(server.get(f"api/runs/{id}/attempts", limit=1))["indexed"] < steps:
+        while json.loads(server.get(f"api/runs/{id}/rollouts", limit=1))["indexed"] < steps:
             time.sleep(0.2)
         print(f"all steps read in      {server.cpu() - before:7.2f} s of CPU")
         last = steps - 1
         questions: dict[str, Callable[[], bytes]] = {
-            "list, sorted": lambda: server.get(f"api/runs/{id}/attempts", order="reward", descending="true"),
-            "filter": lambda: server.get(f"api/runs/{id}/attempts", text="task-77:3", solved="true"),
+            "list, sorted": lambda: server.get(f"api/runs/{id}/rollouts", order="reward", descending="true"),
+            "filter": lambda: server.get(f"api/runs/{id}/rollouts", text="task-77:3", solved="true"),
             "steps": lambda: server.get(f"api/runs/{id}/steps"),
             "group": lambda: server.get(f"api/runs/{id}/group", step=last, group="task-77:agent"),
             "trajectory": lambda: server.get(f"api/runs/{id}/episode", step=last, uid=f"{last}.0:task-77:3/0"),

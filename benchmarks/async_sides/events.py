@@ -27,9 +27,9 @@ class World:
     tasks: int
     """Of a round."""
     group: int
-    """Attempts at a task."""
+    """Rollouts of a task."""
     turns_of: Callable[[int], Sequence[Turn]]
-    """The turns of an attempt, by its number in the order in which tasks are drawn."""
+    """The turns of a rollout, by its number in the order in which tasks are drawn."""
     rate: Rate
     update: float
     sync_weights: float = 0.0
@@ -37,7 +37,7 @@ class World:
     """After every `validated_every` updates; rounds that are under way go on, and none begins."""
     validated_every: int = sys.maxsize
     slots: int = sys.maxsize
-    """Attempts under way at once."""
+    """Rollouts under way at once."""
     samples_during_updates: bool = True
     versions_at_once: bool = True
     """Whether the rate is as high where sequences have several versions of the weights; False: they take turns."""
@@ -50,9 +50,9 @@ class Simulated:
     ends: list[float] = field(default_factory=list)
     """Seconds since the run began."""
     stale: list[int] = field(default_factory=list)
-    """Updates between the weights that an attempt began with and those that train on it, of the oldest attempt."""
+    """Updates between the weights that a rollout began with and those that train on it, of the oldest rollout."""
     lengths: list[float] = field(default_factory=list)
-    """Mean tokens of the attempts that it trains on."""
+    """Mean tokens of the rollouts that it trains on."""
 
     def seconds_per_step(self, skipped: int) -> float:
         """Without the first updates."""
@@ -69,19 +69,19 @@ class Sampler:
         self._versions = Counter[int]()
 
     def add(self, now: float, tokens: float, rollout: int, version: int) -> None:
-        """The attempt samples so many tokens from now on, by a version of the weights."""
+        """The rollout samples so many tokens from now on, by a version of the weights."""
         self._move_to(now)
         heapq.heappush(self._ends, (self._sampled + tokens, rollout, version))
         self._versions[version] += 1
 
     def next_end(self) -> float:
-        """When the next attempt has its tokens, if nothing changes."""
+        """When the next rollout has its tokens, if nothing changes."""
         if self._paused or not self._ends:
             return math.inf
         return self._now + (self._ends[0][0] - self._sampled) / self._rate()
 
     def remove_next(self) -> int:
-        """Go on to `next_end`; the attempt that has its tokens."""
+        """Go on to `next_end`; the rollout that has its tokens."""
         self._now = self.next_end()
         self._sampled, rollout, version = heapq.heappop(self._ends)
         self._versions[version] -= 1
@@ -129,9 +129,9 @@ class Simulation:
         self._now, self._version, self._begun, self._running = 0.0, 0, 0, 0
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._waiting: deque[int] = deque()
-        self._place: dict[int, int] = {}  # of an attempt: how many of its turns are over
+        self._place: dict[int, int] = {}  # of a rollout: how many of its turns are over
         self._sampled_by: dict[int, int] = {}
-        self._left: dict[int, int] = {}  # attempts of a task that have not ended
+        self._left: dict[int, int] = {}  # rollouts of a task that have not ended
         self._finished: list[int] = []
         self._count = 0
         self._trains = False

@@ -43,7 +43,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def seconds_of_answer(rollout: int, turn: int) -> float:
-    """What the environment `waiting` takes: the same in every run, by the number of the attempt in the run."""
+    """What the environment `waiting` takes: the same in every run, by the number of the rollout in the run."""
     return MEDIAN * random.Random(f"{rollout} {turn}").lognormvariate(0, SIGMA)
 
 
@@ -51,7 +51,7 @@ class Waiting(Environment):
     """A few turns with something that takes its time."""
 
     numbers = itertools.count()
-    """Of the attempts of a run: they begin in order."""
+    """Of the rollouts of a run: they begin in order."""
 
     def __init__(self, params: NoParams) -> None:
         self._turns, self._number = 0, next(Waiting.numbers)

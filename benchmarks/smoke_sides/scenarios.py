@@ -28,7 +28,7 @@ COMMON = (
     "rllm.trainer.test_freq=-1",
     "rllm.trainer.val_before_train=false",
     "rllm.algorithm.rollout_correction.bypass_mode=false",
-    # A gradient also where no attempt is better than another: a model of random weights seldom wins.
+    # A gradient also where no rollout is better than another: a model of random weights seldom wins.
     "rllm.algorithm.entropy.coeff=0.01",
 )
 ON: dict[tuple[Backend, str], tuple[str, ...]] = {

@@ -204,7 +204,7 @@ def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
         run(settings, resume=True)
 
 
-def test_attempts_that_ended_at_their_time_limit_end_there_again(run: Any) -> None:
+def test_rollouts_that_ended_at_their_time_limit_end_there_again(run: Any) -> None:
     settings = {**SAVING, **ahead(2), "rllm.agent.trajectory_timeout": 2.0}
     whole = run(settings, "whole")
     run(settings, stop_after=3)

@@ -56,7 +56,7 @@ def test_pinned_tokens_are_as_old_as_the_bound_once_it_is_reached(made: dict[str
     assert made["resumed"]["stale"] == [2, 2, 2, 2]
 
 
-def test_one_version_samples_a_pinned_attempt(made: dict[str, Any]) -> None:
+def test_one_version_samples_a_pinned_rollout(made: dict[str, Any]) -> None:
     assert not made["first"]["mixed"]
 
 

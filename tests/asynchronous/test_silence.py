@@ -44,13 +44,13 @@ def silent_environment(world: Registry) -> None:
 
 
 def _timeouts(made: Any) -> list[int]:
-    """Attempts of each step that met their time limit."""
+    """Rollouts of each step that met their time limit."""
     reasons = [[episode.termination_reason for episode in step.generated] for step in made.steps]
     return [each.count(TerminationReason.TIMEOUT) for each in reasons]
 
 
 @MODES
-def test_a_silent_environment_costs_its_attempts_and_no_more(run: Any, silent_environment: None, partial: bool) -> None:
+def test_a_silent_environment_costs_its_rollouts_and_no_more(run: Any, silent_environment: None, partial: bool) -> None:
     made = run({**ahead(2, partial), **LIMITED, "rllm.env.name": "silent"})
     # 12 tasks, 4 a step: each is played twice in 6 steps, 3 times each.
     assert sum(_timeouts(made)) == 6
@@ -59,7 +59,7 @@ def test_a_silent_environment_costs_its_attempts_and_no_more(run: Any, silent_en
 
 
 @MODES
-def test_an_engine_that_falls_silent_costs_the_attempts_of_a_round(
+def test_an_engine_that_falls_silent_costs_the_rollouts_of_a_round(
     run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool
 ) -> None:
     generate = scripted_world.ScriptedEngine.generate
@@ -71,7 +71,7 @@ def test_an_engine_that_falls_silent_costs_the_attempts_of_a_round(
 
     monkeypatch.setattr(scripted_world.ScriptedEngine, "generate", sometimes)
     made = run({**ahead(2, partial), **LIMITED})
-    # 6 steps of 12 attempts, of one call each.
+    # 6 steps of 12 rollouts, of one call each.
     assert sum(_timeouts(made)) == 72 - 30
     assert len(made.steps) == 6
     assert made.seconds < 6 * LIMIT + 100

@@ -79,7 +79,7 @@ def test_what_is_completed_first_exceeds_the_bound(events: Any, world: Any) -> N
     assert max(events.Simulation(world, 1, events.as_completed, pinned=False).play(20).stale) > 1
 
 
-def test_with_one_slot_attempts_come_one_after_the_other(events: Any, world: Any, lengths: Any) -> None:
+def test_with_one_slot_rollouts_come_one_after_the_other(events: Any, world: Any, lengths: Any) -> None:
     made = events.Simulation(replace(world, slots=1), 0, events.in_order, pinned=True).play(1)
     assert made.ends == pytest.approx([lengths[:BATCH].sum() + 3.5])
 

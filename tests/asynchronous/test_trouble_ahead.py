@@ -18,7 +18,7 @@ def test_an_engine_that_dies_ends_the_run(run: Any) -> None:
         run({**ahead(2), **ONCE, "script.dies_at": 2})
 
 
-def test_attempts_that_fail_are_no_failure_of_the_run_where_that_is_allowed(run: Any) -> None:
+def test_rollouts_that_fail_are_no_failure_of_the_run_where_that_is_allowed(run: Any) -> None:
     settings = {**ahead(2), **ONCE, "script.dies_at": 2, "rllm.workflow.raise_on_error": False}
     made = run(settings)
     failed = [step.global_step for step in made.steps if step.skip_reason == "nothing_generated"]

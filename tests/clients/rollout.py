@@ -1,4 +1,4 @@
-"""A client's program, run as an attempt of the gateway, and what it leaves."""
+"""A client's program, run as a rollout of the gateway, and what it leaves."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ Train = Callable[..., Trained]
 
 @pytest.fixture
 def without_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For runs with expensive attempts: a validation at the end plays every task of the environment."""
+    """For runs with expensive rollouts: a validation at the end plays every task of the environment."""
     monkeypatch.setattr(Trained, "on_validation_start", lambda *_: False)
 
 

@@ -263,7 +263,7 @@ def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(train_agent:
         train_agent("def solve(task):\n    ask()\n")
 
 
-def test_an_agent_that_fails_is_an_attempt_that_failed_with_its_last_lines(train_agent: Any) -> None:
+def test_an_agent_that_fails_is_a_rollout_that_failed_with_its_last_lines(train_agent: Any) -> None:
     code = """
         def solve(task):
             ask()
@@ -322,7 +322,7 @@ def test_an_agent_without_calls_for_all_choices_ends_with_its_turns(train_agent:
 
 
 @pytest.mark.parametrize("words", [500, 5000], ids=["rendered", "too long to be rendered"])
-def test_a_prompt_without_room_ends_the_attempt(train_agent: Any, words: int) -> None:
+def test_a_prompt_without_room_ends_the_rollout(train_agent: Any, words: int) -> None:
     code = f"""
         def solve(task):
             ask("one")

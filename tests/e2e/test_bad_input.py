@@ -199,7 +199,7 @@ def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit:
 
 
 @pytest.mark.usefixtures("bad_environments")
-def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(forked_rllm: Any) -> None:
+def test_an_environment_that_raises_ends_the_run_and_names_the_rollout(forked_rllm: Any) -> None:
     result = forked_rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
     assert "Rollout 't1:" in result.stderr
     said = r"failed 3 times, last with RuntimeError: the world has ended \(\S+\.py, line \d+\)\."
@@ -248,7 +248,7 @@ def test_a_full_disk_while_logging_says_which_file_and_what_to_do(start_forked_r
     check_printed(errors, "not-writable", *values)
 
 
-def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm_here: Any) -> None:
+def test_one_rollout_per_task_is_warned_about_where_the_baseline_is_the_group(rllm_here: Any) -> None:
     result = rllm_here("train", "guess", *FAST, "rllm.rollout.n=1")
     assert result.returncode == 0
     check_values(result.stderr, "warning: rllm.rollout.n=1 ", "estimator grpo")

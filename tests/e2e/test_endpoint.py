@@ -16,7 +16,7 @@ GREEDY = ("data.max_response_length=3", "sampling.val.temperature=0", "rllm.roll
 
 
 def episodes(directory: Path) -> dict[str, Any]:
-    """What was said and earned, by environment and attempt."""
+    """What was said and earned, by environment and rollout."""
     found = {}
     for file in (directory / "episodes").iterdir():
         with gzip.open(file, "rt", encoding="utf-8") as lines:

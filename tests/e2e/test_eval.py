@@ -137,7 +137,7 @@ def test_a_saved_evaluation_that_was_killed_goes_on_to_the_same_figures(
     assert resumed.stdout == forked_rllm(*words).stdout
 
 
-def test_more_attempts_are_added_to_a_saved_evaluation(rllm_here: Any) -> None:
+def test_more_rollouts_are_added_to_a_saved_evaluation(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "kept", *TINY)
     more = rllm_here("eval", "guess", "--save", "kept", *TINY, "rllm.rollout.n_val=3", "--json")
     assert "kept has 32 rollouts; 16 are missing" in more.stderr
@@ -257,7 +257,7 @@ def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     data = json.loads(output)
-    assert data["missing_attempts"] == 1
+    assert data["missing_rollouts"] == 1
     (metrics,) = data["environments"]
     assert (metrics["tasks"], metrics["rollouts"], metrics["reward"]["value"]) == (3, 3, 1.0)
     assert errors.splitlines()[-1] == "stopped: 1 rollouts are missing"

@@ -34,7 +34,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux alone")
-def test_a_full_disk_is_an_error_of_the_attempt_and_loses_no_answer(benchmark: dict[str, Any], tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_of_the_rollout_and_loses_no_answer(benchmark: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "calls.db"
     answered: list[str] = []
 
@@ -79,7 +79,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_store_is_an_error_of_the_attempt(loss: str, benchmark: dict[str, Any], tmp_path: Path) -> None:
+def test_a_lost_store_is_an_error_of_the_rollout(loss: str, benchmark: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "calls.db"
 
     async def lose() -> None:

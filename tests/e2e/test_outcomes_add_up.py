@@ -47,7 +47,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     },
     "missing rewards": {"rllm.algorithm.on_missing_reward": "drop"},
     "zero rewards": {"rllm.algorithm.on_missing_reward": "zero"},
-    "silent attempts": {},
+    "silent rollouts": {},
 }
 PAIRS = [(mode, chosen) for mode in MODES for chosen in FILTERS]
 SAMPLE = {([*MODES][number % len(MODES)], chosen) for number, chosen in enumerate(FILTERS)}
@@ -60,7 +60,7 @@ CLAIMS: dict[str, set[Claim]] = {
     "episode": {("waiting", "reject")},
     "dynamic": {("dropped", "reject")},
     "missing rewards": {("dropped", "check_rewards")},
-    "silent attempts": {("dropped", "build_batch")},
+    "silent rollouts": {("dropped", "build_batch")},
     **{name: {("masked", "compact_filter")} for name, keys in FILTERS.items() if "reward" not in name and keys},
 }
 """What runs with these settings have beside trajectories that are trained on."""
@@ -69,9 +69,9 @@ BOTH: dict[tuple[str, str], set[Claim]] = {("dynamic", "zero rewards"): {("waiti
 
 
 class Mixed(Workflow):
-    """One response. What becomes of an attempt follows from its task and its number, whatever the model says.
+    """One response. What becomes of a rollout follows from its task and its number, whatever the model says.
 
-    Each ending is there in each group. The attempts at the last task solve it, those at the one before do not: neither
+    Each ending is there in each group. The rollouts of the last task solve it, those at the one before do not: neither
     group has a signal.
     """
 
@@ -178,7 +178,7 @@ def make(directory: Path) -> Path:
 def workflow_of(chosen: str) -> type[Mixed]:
     class PluginChoice(Mixed):
         without_rewards = chosen.endswith("rewards")
-        silent = chosen == "silent attempts"
+        silent = chosen == "silent rollouts"
 
     return PluginChoice
 

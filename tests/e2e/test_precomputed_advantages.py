@@ -160,7 +160,7 @@ def test_an_advantage_that_does_not_fit_stops_the_run_or_becomes_zero(spoil: str
     with expect_error(AdvantageError, "bad-precomputed-advantages", "step 0", "trajectory 1", ":1')", value):
         trained(KEEP, spoil=spoil)
     (step,) = trained({**KEEP, "on_precomputed_mismatch": "zero"}, spoil=spoil)
-    assert step.metrics["advantage/precomputed_mismatched"] == 4.0, "one attempt at each task"
+    assert step.metrics["advantage/precomputed_mismatched"] == 4.0, "one rollout of each task"
     groups = [group for group in step.trajectory_groups if group.group_role == "student"]
     lengths = [trajectory.response_length for group in groups for trajectory in group.trajectories]
     per_trajectory = np.split(sampled_advantages(step, "student"), np.cumsum(lengths)[:-1])

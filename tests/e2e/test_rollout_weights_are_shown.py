@@ -78,7 +78,7 @@ def test_why_says_of_a_masked_token_what_masked_it(shared_run: Any) -> None:
         if (values(account, "rollout_weight") == 0.0).any()
     )
 
-    words = [str(run), str(step), account.attempt.uid, "--token", str(position)]
+    words = [str(run), str(step), account.rollout.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
     assert "    rollout correction weight: 0: masked " in said
@@ -95,7 +95,7 @@ def test_why_names_the_rule_that_rejected_a_token(shared_run: Any, correction: s
         if (values(account, "rejected_by") > 0).any()
     )
 
-    words = [str(run), str(step), account.attempt.uid, "--token", str(position)]
+    words = [str(run), str(step), account.rollout.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
     assert f"the rule: {rule}\n" in said

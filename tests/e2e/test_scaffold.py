@@ -31,7 +31,7 @@ FEW = (
     "rllm.rollout.n_val=1",
 )
 SMALL = ("rllm.rollout.n=8", "data.train_batch_size=8")
-"""Enough attempts that some succeed and others do not."""
+"""Enough rollouts that some succeed and others do not."""
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "plugin.md"
 OFFLINE = ("--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
 """Everything a new package asks for is here already."""
@@ -132,7 +132,7 @@ def test_a_new_package_trains_by_name(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:
     train = packages.next_commands[kind][2]
-    # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
+    # The model of this backend is larger than nothing by little: it takes more rollouts for one to succeed.
     more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else SMALL
     assert train[0] == "rllm"
     (tmp_path / "agent.py").write_text(AGENT)  # The program of the sandbox.

@@ -81,7 +81,7 @@ def random_batch(
     Args:
         rows: (prompt, response) lengths of each trajectory, or a list of those, one per turn.
         roles: of the trajectories in turn.
-        attempts: so many trajectories in turn begin with the prompt of the first of them.
+        rollouts: so many trajectories in turn begin with the prompt of the first of them.
         vocabulary: tokens are below this.
         seed: of tokens, log-probs and advantages.
     """

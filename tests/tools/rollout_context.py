@@ -1,4 +1,4 @@
-"""The context of an attempt, for tests that play a workflow by hand."""
+"""The context of a rollout, for tests that play a workflow by hand."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ COLUMNS = ("tokens", "loss_mask", "sampling_logprobs", "old_logprobs", "advantag
 class ScriptSection(Params):
     timing: int = Field(0, description="Seed of all delays.")
     spread: float = Field(1.5, description="Sigma of the lognormal seconds of a response.")
-    straggler: float = Field(1.0, description="How many times as long one attempt in fifty takes.")
+    straggler: float = Field(1.0, description="How many times as long one rollout in fifty takes.")
     update_seconds: float = Field(3.0, description="Seconds of an update.")
     lengths: int = Field(4, description="Most tokens of a response.")
     dies_at: int = Field(-1, description="Version whose sampling fails; -1: none.")

@@ -11,7 +11,7 @@ from typing import Any
 
 TURNS = 6
 FORBIDDEN = 403
-"""What the gateway says when the calls of an attempt are used up."""
+"""What the gateway says when the calls of a rollout are used up."""
 
 
 def solve(task: dict[str, Any]) -> float:

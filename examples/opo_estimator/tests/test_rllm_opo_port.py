@@ -16,7 +16,7 @@ class TestOpo(EstimatorContract):
 
 
 def group(*rollouts: tuple[float, int]) -> AdvantageInput:
-    """One group of attempts with these rewards and lengths."""
+    """One group of rollouts with these rewards and lengths."""
     trajectories = [
         Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=reward) for reward, length in rollouts
     ]

@@ -146,7 +146,7 @@ def test_gpg_scales_by_the_share_of_rewards_that_are_not_zero() -> None:
     assert call("gpg", make_inputs([[2, 1, 1, 1], [1, 1, 1, 1]])).values.tolist()[0] == 0.75
 
 
-def test_remax_is_the_distance_from_the_greedy_attempt() -> None:
+def test_remax_is_the_distance_from_the_greedy_rollout() -> None:
     inputs = make_inputs([[1.0, 0.0, 0.5], [2.0]])
     compared = replace(inputs, greedy_rewards=np.array([0.5, 0.5, 0.5, 3.0]))
     assert call("remax", compared).values.tolist() == [0.5, -0.5, 0, -1]

@@ -174,12 +174,12 @@ def test_traceback_of_agent_has_its_line_last_and_no_other_files(run: Any, agent
     assert function in files[0]
 
 
-def test_a_file_that_fails_on_import_fails_the_attempt(run: Any, agent: Path) -> None:
+def test_a_file_that_fails_on_import_fails_the_rollout(run: Any, agent: Path) -> None:
     agent.write_text("import nothing_like_it\ndef solve(task): pass\n")
     assert "'nothing_like_it'" in run("solve").failure
 
 
-def test_attempts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path) -> None:
+def test_rollouts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path) -> None:
     async def go() -> list[Outcome]:
         runner = FunctionRunner(Target(str(agent), "solve"), tmp_path)
         try:
@@ -219,7 +219,7 @@ def test_cancellation_during_a_failed_start_stays_one(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("ends", ["leaves", "dies", "fails"])
-def test_an_attempt_that_ends_badly_ends_no_other(agent: Path, tmp_path: Path, ends: str) -> None:
+def test_a_rollout_that_ends_badly_ends_no_other(agent: Path, tmp_path: Path, ends: str) -> None:
     source = agent.read_text()
     agent.write_text(source + f"\ndef some(task):\n    return {ends}(task) if task['n'] % 2 else solve(task)\n")
 
@@ -259,7 +259,7 @@ def hanging(agent: Path, tmp_path: Path) -> Iterator[Callable[[Callable[..., Any
     yield started
 
 
-def test_a_cancelled_attempt_kills_the_agent_and_what_it_started(hanging: Any) -> None:
+def test_a_cancelled_rollout_kills_the_agent_and_what_it_started(hanging: Any) -> None:
     async def cancel(runner: FunctionRunner, rollout: asyncio.Task[Any]) -> None:
         rollout.cancel()
 
@@ -377,7 +377,7 @@ def test_a_program_that_fails_is_told_by_its_errors(tmp_path: Path) -> None:
     assert outcome.failure.endswith("out of luck")
 
 
-def test_a_program_that_is_not_there_is_no_fault_of_the_attempt(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_no_fault_of_the_rollout(tmp_path: Path) -> None:
     with expect_error(PluginError, "agent-not-started", "no-such-program"):
         asyncio.run(CommandRunner(["no-such-program"], tmp_path).run({}, {}))
 

@@ -81,7 +81,7 @@ def test_the_end_of_a_stream_comes_after_the_commit(world: World) -> None:
                 assert len(world.store.calls(session.id)) == 1
 
 
-def test_a_call_that_cannot_be_stored_is_no_answer_and_ends_the_attempt(
+def test_a_call_that_cannot_be_stored_is_no_answer_and_ends_the_rollout(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with openai_client(world, id="s:0") as client:
@@ -205,7 +205,7 @@ def test_a_late_call_does_not_bring_back_a_session_that_was_deleted(world: World
 
 def test_gateways_of_two_runs_share_a_store(world: World, tmp_path: Path) -> None:
     with running(tmp_path) as other:
-        # Runs of one config name their attempts alike; the sessions of a run have names that no other has.
+        # Runs of one config name their rollouts alike; the sessions of a run have names that no other has.
         sessions = [world.open(run="one"), other.open(id="task-0:0~", run="two")]
         with ThreadPoolExecutor(2) as threads:
             both = list(threads.map(lambda session: [ask(session).content for _ in range(20)], sessions))

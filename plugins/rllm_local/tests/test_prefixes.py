@@ -40,7 +40,7 @@ def _calls(prompts: list[list[int]], max_tokens: int = 4) -> list[Call]:
 
 
 @pytest.mark.parametrize("name", ["model", "grouped_model", "qwen_model"])
-def test_attempts_at_one_prompt_compute_it_once(
+def test_rollouts_at_one_prompt_compute_it_once(
     name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], passes: Any
 ) -> None:
     model = request.getfixturevalue(name)
@@ -118,7 +118,7 @@ def test_few_slots_and_shared_beginnings_change_no_token(
         for turn in range(4):
             history = [*tree[: int(generator.integers(1, 120))], *_ids(int(generator.integers(0, 30)), number % 3)]
             params = SamplingParams(max_tokens=int(generator.integers(1, 40)), seed=4 * number + turn)
-            # Some attempts go on in their session, some begin a new one and end it.
+            # Some rollouts go on in their session, some begin a new one and end it.
             session = f"{number}" if number % 2 else f"{number} {turn}"
             turns.append((history, params, await engine.generate(history, params, session=session)))
             if number % 2 == 0:

@@ -58,13 +58,13 @@ def _seen_from(part: MicroBatch, sequence: int, column: int) -> tuple[list[int],
     return [tokens[place] for place in order], [positions[place] for place in order]
 
 
-def test_attempts_at_a_task_are_one_sequence() -> None:
+def test_rollouts_at_a_task_are_one_sequence() -> None:
     batch = random_batch([(50, 3)] * 16, rollouts=8)
     (part,) = micro_batches(batch, np.arange(16), 1000, CPU)
     assert part.input_ids.shape == (2, 50 + 8 * 2)
 
 
-def test_attempts_that_are_much_longer_than_their_prompt_are_kept_apart() -> None:
+def test_rollouts_that_are_much_longer_than_their_prompt_are_kept_apart() -> None:
     batch = random_batch([(10, 500)] * 4, rollouts=4)
     (part,) = micro_batches(batch, np.arange(4), 10_000, CPU)
     assert part.input_ids.shape == (4, 509)

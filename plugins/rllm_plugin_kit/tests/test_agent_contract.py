@@ -143,8 +143,8 @@ def test_the_example_of_the_hook_is_a_good_agent(complaints: Any, example: Any) 
         (SaysEverythingAgain, "it_returns_only_new_messages", "repeats the first"),
         (AddsToTheMessages, "it_does_not_change_its_arguments", "changes the messages"),
         (ChangesArguments, "it_does_not_change_its_arguments", "changes the model's response"),
-        (Counts, "the_same_attempt_gets_the_same_words", "in a second"),
-        (RemembersOthers, "attempts_do_not_share_state", "gives different results"),
+        (Counts, "the_same_rollout_gets_the_same_words", "in a second"),
+        (RemembersOthers, "rollouts_do_not_share_state", "gives different results"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
     ],
 )

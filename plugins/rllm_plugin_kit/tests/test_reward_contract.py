@@ -116,7 +116,7 @@ def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any)
         (AnotherField, "any_response_is_scored", "returns reason, which"),
         (Backwards, "right_responses_get_higher_rewards", "'42'"),
         (Counts, "the_same_rollout_gets_the_same_reward", "scores the same"),
-        (KeepsTheRollout, "attempts_scored_at_the_same_time_do_not_mix", "when others are"),
+        (KeepsTheRollout, "rollouts_scored_at_the_same_time_do_not_mix", "when others are"),
         (TakesTheAnswer, "it_does_not_change_the_rollout", "changes the rollout"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
     ],

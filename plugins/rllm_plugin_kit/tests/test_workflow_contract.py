@@ -211,7 +211,7 @@ def test_a_good_workflow_is_not_complained_about(complaints: Any) -> None:
     assert complaints(WorkflowContract, plugin(OneAnswer)) == {}
 
 
-def test_what_it_opens_for_a_run_is_there_in_every_attempt(complaints: Any) -> None:
+def test_what_it_opens_for_a_run_is_there_in_every_rollout(complaints: Any) -> None:
     class NeedsItsServer(OneAnswer):
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
             assert self.context.resource == ["open"]
@@ -229,16 +229,16 @@ def test_what_it_opens_for_a_run_is_there_in_every_attempt(complaints: Any) -> N
 @pytest.mark.parametrize(
     ("workflow", "test", "said"),
     [
-        (NoEpisode, "an_attempt_gives_the_episode_that_was_asked_for", "returns None"),
-        (AnotherName, "an_attempt_gives_the_episode_that_was_asked_for", "makes episode 'mine'"),
-        (NoStep, "an_attempt_gives_the_episode_that_was_asked_for", "makes an episode"),
-        (NoRole, "an_attempt_gives_the_episode_that_was_asked_for", "makes a trajectory"),
-        (NoReward, "an_attempt_gives_the_episode_that_was_asked_for", "gives reward the"),
+        (NoEpisode, "an_rollout_gives_the_episode_that_was_asked_for", "returns None"),
+        (AnotherName, "an_rollout_gives_the_episode_that_was_asked_for", "makes episode 'mine'"),
+        (NoStep, "an_rollout_gives_the_episode_that_was_asked_for", "makes an episode"),
+        (NoRole, "an_rollout_gives_the_episode_that_was_asked_for", "makes a trajectory"),
+        (NoReward, "an_rollout_gives_the_episode_that_was_asked_for", "gives reward the"),
         (TokenisesAgain, "steps_hold_the_tokens_of_the_engine", "whose tokens no"),
         (LosesLogProbs, "steps_hold_the_tokens_of_the_engine", "whose log-probs differ"),
         (LosesTheVersion, "steps_hold_the_tokens_of_the_engine", "reports weight version"),
-        (Counts, "the_same_attempt_goes_the_same", "gives different results"),
-        (OneSeed, "another_attempt_is_sampled_with_another_seed", "samples with the"),
+        (Counts, "the_same_rollout_goes_the_same", "gives different results"),
+        (OneSeed, "another_rollout_is_sampled_with_another_seed", "samples with the"),
         (OneSession, "concurrent_rollouts_do_not_affect_each_other", "uses one session"),
         (LastOneCounts, "concurrent_rollouts_do_not_affect_each_other", "gives different results"),
         (TakesThePartsAway, "it_does_not_change_the_task", "changes the data"),
@@ -249,7 +249,7 @@ def test_what_it_opens_for_a_run_is_there_in_every_attempt(complaints: Any) -> N
         (LeavesTheEnvironment, "what_hangs_is_ended_from_outside", "times when it"),
         (LeavesTheSession, "what_raises_leaves_nothing_open", "leaves sessions open"),
         (HidesTheEnd, "what_hangs_is_ended_from_outside", "continues when"),
-        (LeavesATask, "an_attempt_gives_the_episode_that_was_asked_for", "leaves 1 tasks running"),
+        (LeavesATask, "an_rollout_gives_the_episode_that_was_asked_for", "leaves 1 tasks running"),
         (TakesAnything, "unknown_options_are_refused", "takes an option"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
     ],

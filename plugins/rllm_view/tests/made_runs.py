@@ -33,7 +33,7 @@ model: {name: tiny}
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What to make. Each step plays `groups` tasks, `members` attempts each, the first of them solved.
+    """What to make. Each step plays `groups` tasks, `members` rollouts each, the first of them solved.
 
     The last task is dropped, where there are several.
     """

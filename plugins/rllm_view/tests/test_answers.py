@@ -104,15 +104,15 @@ def test_a_step_says_what_became_of_what_was_played(ask: Asking) -> None:
 def test_trajectories_are_found_by_filters(ask: Asking, query: dict[str, str], expected: int) -> None:
     ask.library.runs()[0].index.refresh()
 
-    assert ask.of_run("attempts", **query)["found"]["total"] == expected
+    assert ask.of_run("rollouts", **query)["found"]["total"] == expected
 
 
 def test_rows_come_in_order_and_in_pages(ask: Asking) -> None:
     ask.library.runs()[0].index.refresh()
     query = {"order": "reward", "descending": "true", "limit": "2"}
 
-    first = ask.of_run("attempts", **query)["found"]
-    second = ask.of_run("attempts", **query, offset="2")["found"]
+    first = ask.of_run("rollouts", **query)["found"]
+    second = ask.of_run("rollouts", **query, offset="2")["found"]
 
     rows = first["rows"] + second["rows"]
     assert first["total"] == 24
@@ -184,11 +184,11 @@ def test_several_pages_may_ask_at_once(run: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_step_that_a_resumed_run_makes_again_is_counted_once(ask: Asking, run: Path) -> None:
-    assert ask.of_run("attempts", step="2")["found"]["total"] == 8
+    assert ask.of_run("rollouts", step="2")["found"]["total"] == 8
 
     write_step(run, 2, Made(members=3))
 
-    assert ask.of_run("attempts", step="2")["found"]["total"] == 6
+    assert ask.of_run("rollouts", step="2")["found"]["total"] == 6
 
 
 def test_a_damaged_file_is_a_problem_of_its_step_alone(ask: Asking, run: Path) -> None:
@@ -210,7 +210,7 @@ def test_questions_that_have_no_answer_say_why(ask: Asking) -> None:
     with expect_error(ConfigError, "bad-query"):
         ask.of_run("step", step="one")
     with expect_error(ConfigError, "bad-query"):
-        ask.of_run("attempts", order="uid; DROP TABLE fates")
+        ask.of_run("rollouts", order="uid; DROP TABLE fates")
     with expect_error(NotFoundError, "run-not-found"):
         ask("runs/none")
     with expect_error(NotFoundError, "page-not-found"):

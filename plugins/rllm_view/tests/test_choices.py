@@ -98,7 +98,7 @@ def test_compare_chosen_metric_has_a_curve_per_run(visit: Visit, made: MadeRun) 
 
 def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(steps=1, groups=2, members=11))
-    page = visit.open(of_run(run, "attempts"), "Trajectories")
+    page = visit.open(of_run(run, "rollouts"), "Trajectories")
     assert page.locator(HEADS).count() == 10
     assert column(page, 2)[:11] == [f"0.0:task-0:{member}/0" for member in range(11)]
 
@@ -108,7 +108,7 @@ def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) 
     page.keyboard.press("Enter")
     page.locator('th[aria-sort="descending"]', has_text="trajectory").wait_for()
     assert column(page, 2)[:2] == ["0.0:task-1:10/0", "0.0:task-1:9/0"]
-    assert page.url.endswith("attempts?order=trajectory&descending=true")
+    assert page.url.endswith("rollouts?order=trajectory&descending=true")
 
     page.reload()
     page.locator('th[aria-sort="descending"]', has_text="trajectory").wait_for()
@@ -133,19 +133,19 @@ def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> No
 
 def test_search_in_text_is_a_filter_of_the_list(visit: Visit, made: MadeRun) -> None:
     _, run = made()
-    page = visit.open(of_run(run, "attempts"), "Trajectories")
+    page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
     page.locator('[name="phrase"]').fill("QUESTION 1")
     page.get_by_text("find", exact=True).click()
 
     page.get_by_text("1 to 24 of 24").wait_for()
     page.get_by_text("Searched the text of 3 steps.").wait_for()
-    assert page.url.endswith("attempts?phrase=QUESTION%201")
+    assert page.url.endswith("rollouts?phrase=QUESTION%201")
 
 
 def test_search_without_recorded_text_has_no_control(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(content="fates"))
-    page = visit.open(of_run(run, "attempts"), "Trajectories")
+    page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
     page.get_by_text("1 to 24 of 24").wait_for()
     assert page.locator('[name="text"]').is_visible()
@@ -196,7 +196,7 @@ def test_copy_has_all_metrics_orders_and_search(chromium: Any, tmp_path: Path) -
     id = page.url.rpartition("/")[2]
     page.goto(f"{visit.url}#/run/{id}?metrics=time/step&smooth=0.5")
     page.locator(f"{CHOSEN} path.raw").wait_for(state="attached")
-    page.goto(f"{visit.url}#/run/{id}/attempts?order=trajectory&phrase=ANSWER%201")
+    page.goto(f"{visit.url}#/run/{id}/rollouts?order=trajectory&phrase=ANSWER%201")
     page.get_by_text("1 to 22 of 22").wait_for()
     page.get_by_text("Searched the text of 22 trajectories that this copy contains.").wait_for()
     assert column(page, 2)[9:12] == ["2.0:task-0:9/0", "2.0:task-0:10/0", "2.0:task-1:0/0"]

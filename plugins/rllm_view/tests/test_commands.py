@@ -214,7 +214,7 @@ def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(tmp_path: Pat
 
     assert compared["problems"][1][0].startswith("Step 1: ")
     assert compared["compared_steps"] == 2
-    assert [row["runs"][0]["attempts"] for row in compared["tasks"]] == [8, 8]
+    assert [row["runs"][0]["rollouts"] for row in compared["tasks"]] == [8, 8]
 
 
 def ids_of(*directories: Path) -> str:

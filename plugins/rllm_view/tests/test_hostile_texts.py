@@ -25,7 +25,7 @@ def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile:
     page.locator(f'a[href="#/run/{run}"]').wait_for()
     shown = [visit.text()]
 
-    addresses = [of_run(run), of_run(run, "step", 1), of_run(run, "attempts"), f"#/compare?runs={run},{other}"]
+    addresses = [of_run(run), of_run(run, "step", 1), of_run(run, "rollouts"), f"#/compare?runs={run},{other}"]
     for address in addresses:
         visit.open(address)
         page.locator("main table").first.wait_for()

@@ -97,7 +97,7 @@ def test_help_names_the_keys_of_the_page(visit: Visit, made: MadeRun) -> None:
 
 def test_letters_in_a_filter_are_letters(visit: Visit, made: MadeRun) -> None:
     _, run = made()
-    page = visit.open(of_run(run, "attempts"), "Trajectories")
+    page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
     press(visit, "/")
     page.keyboard.type("gjk")

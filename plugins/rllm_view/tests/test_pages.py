@@ -71,7 +71,7 @@ def test_a_group_stands_side_by_side(visit: Visit, made: MadeRun) -> None:
 
 def test_trajectories_are_found_by_filters(visit: Visit, made: MadeRun) -> None:
     _, run = made()
-    page = visit.open(of_run(run, "attempts"), "Trajectories")
+    page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
     page.locator('[name="text"]').fill("TASK-1:3")
     page.get_by_text("find").click()
@@ -163,7 +163,7 @@ def test_no_page_is_wider_than_its_window(visit: Visit, made: MadeRun, width: in
         of_run(run): "/run",
         of_run(run, "step", 1): "Step 1",
         of_run(run, "step", 1, "group", "task-0:agent"): "task-0:agent",
-        of_run(run, "attempts"): "Trajectories",
+        of_run(run, "rollouts"): "Trajectories",
         of_episode(run, 1, UID, 10): UID,
     }.items():
         page = visit.open(address, heading)

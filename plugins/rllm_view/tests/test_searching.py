@@ -21,7 +21,7 @@ COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
-    """A run whose steps 0 and 1 have other text than step 2, with 11 attempts at each of 11 tasks."""
+    """A run whose steps 0 and 1 have other text than step 2, with 11 rollouts of each of 11 tasks."""
     run = make_run(tmp_path_factory.mktemp("runs") / "p" / "r", Made(steps=1, members=2))
     write_step(run, 1, Made(members=2, texts={"response": "Größer: <b>100 %</b>\\"}))
     write_step(run, 2, Made(groups=11, members=11, texts={"task": 'Say "é"', "message": "a.c"}))
@@ -45,7 +45,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
     ],
 )
 def test_search_phrase_finds_text_in_any_case(asking: Asking, phrase: str, total: int) -> None:
-    answer = asking.of_run("attempts", phrase=phrase)
+    answer = asking.of_run("rollouts", phrase=phrase)
 
     assert answer["found"]["total"] == total
     assert answer["search"] == {"steps": 3, "earlier": None}
@@ -53,7 +53,7 @@ def test_search_phrase_finds_text_in_any_case(asking: Asking, phrase: str, total
 
 
 def test_search_with_filters_reads_their_steps_only(asking: Asking) -> None:
-    answer = asking.of_run("attempts", phrase="answer", step="0", solved="true", order="task", limit="1")
+    answer = asking.of_run("rollouts", phrase="answer", step="0", solved="true", order="task", limit="1")
 
     assert answer["search"] == {"steps": 1, "earlier": None}
     assert answer["found"]["total"] == 2
@@ -66,8 +66,8 @@ def test_search_beyond_bounds_continues_at_next_step(
 ) -> None:
     monkeypatch.setattr(searching, bound, 1)
 
-    first = asking.of_run("attempts", phrase="answer")
-    second = asking.of_run("attempts", phrase="answer", until=str(first["search"]["earlier"]))
+    first = asking.of_run("rollouts", phrase="answer")
+    second = asking.of_run("rollouts", phrase="answer", until=str(first["search"]["earlier"]))
 
     assert (first["found"]["total"], first["search"]) == (121, {"steps": 1, "earlier": 1})
     assert second["search"]["steps"] == (1 if bound == "MOST_BYTES" else 2)
@@ -75,14 +75,14 @@ def test_search_beyond_bounds_continues_at_next_step(
 
 def test_search_too_long_phrase_is_rejected(asking: Asking) -> None:
     with expect_error(ConfigError, "bad-query", "1000"):
-        asking.of_run("attempts", phrase="a" * 1001)
+        asking.of_run("rollouts", phrase="a" * 1001)
 
 
 def test_search_without_recorded_text_is_not_offered(tmp_path: Path) -> None:
     asking = Asking(make_run(tmp_path / "p" / "r", Made(steps=1, content="fates")))
     asking.library.runs()[0].index.refresh()
 
-    answer = asking.of_run("attempts", phrase="answer")
+    answer = asking.of_run("rollouts", phrase="answer")
 
     assert answer["texts"] is False
     assert answer["found"]["total"] == 0
@@ -95,13 +95,13 @@ def test_search_damaged_file_finds_other_steps(asking: Asking, tmp_path: Path) -
     again.library.runs()[0].index.refresh()
     (copy / "record" / "episodes" / "step_000002.parquet").write_bytes(b"PAR1")
 
-    assert again.of_run("attempts", phrase="answer 0")["found"]["total"] == 4
+    assert again.of_run("rollouts", phrase="answer 0")["found"]["total"] == 4
 
 
 @pytest.mark.parametrize("order", COLUMNS)
 @pytest.mark.parametrize("descending", ["false", "true"])
 def test_list_any_column_sorts_in_both_directions(asking: Asking, order: str, descending: str) -> None:
-    rows = asking.of_run("attempts", order=order, descending=descending, limit="500")["found"]["rows"]
+    rows = asking.of_run("rollouts", order=order, descending=descending, limit="500")["found"]["rows"]
 
     field = {"reward": "reward_given", "tokens": "sampled_tokens", "task": "task_id", "solved": "is_correct"}
     values = [row[field.get(order, order)] for row in rows]
@@ -114,7 +114,7 @@ def test_list_any_column_sorts_in_both_directions(asking: Asking, order: str, de
 
 
 def test_rollouts_are_in_natural_order(asking: Asking) -> None:
-    rows = asking.of_run("attempts", step="2", limit="500")["found"]["rows"]
+    rows = asking.of_run("rollouts", step="2", limit="500")["found"]["rows"]
     groups = [group["group"] for group in asking.of_run("step", step="2")["groups"]]
     members = asking.of_run("group", step="2", group="task-0:agent", offset="8")["members"]
     around = asking.of_run("episode", step="2", uid="2.0:task-9:10/0")["neighbours"]

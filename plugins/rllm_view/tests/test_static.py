@@ -57,7 +57,7 @@ def test_a_file_opens_without_a_server_and_goes_from_curves_to_a_token(run: Path
         page.locator("main h1").filter(has_text=heading).wait_for()
     page.keyboard.press("n")
     page.get_by_role("heading", name="Token 10").wait_for()
-    page.goto(f"{visit.url}#/run/{page.url.split('/run/')[1].split('/')[0]}/attempts?text=TASK-1:3")
+    page.goto(f"{visit.url}#/run/{page.url.split('/run/')[1].split('/')[0]}/rollouts?text=TASK-1:3")
     page.get_by_text("1 to 3 of 3").wait_for()
 
     assert visit.problems == []

@@ -86,7 +86,7 @@ def test_a_workflow_may_have_a_model_of_its_options() -> None:
         choose(Registry.load(), "workflow", {"name": "mine", "wods": 3}, "rllm.workflow.name")
 
 
-def test_a_reward_is_a_function_of_the_attempt() -> None:
+def test_a_reward_is_a_function_of_the_rollout() -> None:
     @register_rllm_reward("mine")
     def mine(rollout: Rollout) -> float:
         return float(rollout.response.content == rollout.data["answer"])

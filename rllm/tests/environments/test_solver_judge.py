@@ -1,4 +1,4 @@
-"""One attempt of solvers and a judge, with a scripted model."""
+"""One rollout of solvers and a judge, with a scripted model."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> N
     assert not any(trajectory.info for trajectory in episode.trajectories)
 
 
-def test_the_attempt_is_as_good_as_the_picked_answer() -> None:
+def test_the_rollout_is_as_good_as_the_picked_answer() -> None:
     episode = play(ScriptedEngine(in_turn("8$", "7$", "1$")), {"8": 0.0, "7": 1.0})
     assert (episode.is_correct, episode.trajectories[-1].reward) == (False, 0.0)
     assert episode.metrics["any_answer_correct"] == 1.0
@@ -195,7 +195,7 @@ def test_the_judge_has_the_parts_of_the_reward_it_earned(pick: str, paid: float)
     assert (judge.reward, judge.info[REWARD_COMPONENTS]) == (paid, {"paid": paid})
 
 
-def test_solvers_have_seeds_of_their_own_that_depend_on_the_attempt_alone() -> None:
+def test_solvers_have_seeds_of_their_own_that_depend_on_the_rollout_alone() -> None:
     engines = [ScriptedEngine(in_turn("7$", "7$", "1$")) for _ in range(2)]
     for engine in engines:
         play(engine, {"7": 1.0})

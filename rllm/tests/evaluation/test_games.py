@@ -1,4 +1,4 @@
-"""Attempts printed as they were played."""
+"""Rollouts printed as they were played."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of attempts."""
+"""Figures of rollouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_data_source_has_a_row() -> None:
     assert [(row.name, row.tasks, row.passes[1].value) for row in rows] == [("mixed/x", 1, 1.0), ("mixed/y", 1, 0.0)]
 
 
-def test_pass_at_k_is_shown_for_the_k_that_every_task_has_attempts_for() -> None:
+def test_pass_at_k_is_shown_for_the_k_that_every_task_has_rollouts_for() -> None:
     (row,) = compute_metrics("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
     assert list(row.passes) == [1]
     assert row.passes[1].value == 0.25

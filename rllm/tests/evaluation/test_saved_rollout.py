@@ -1,4 +1,4 @@
-"""Attempts as lines, and back."""
+"""Rollouts as lines, and back."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from rllm.evaluation.statistics import (
 from rllm.runs.validation_metrics import pass_at_k
 
 
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt() -> None:
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_rollout() -> None:
     for k in range(1, 7):
         for correct in range(7):
             rollouts = [True] * correct + [False] * (6 - correct)
@@ -27,7 +27,7 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt() -> None:
             assert pass_at_k(6, correct, k) == pytest.approx(np.mean(draws))
 
 
-def test_the_ks_are_powers_of_two_and_all_attempts() -> None:
+def test_the_ks_are_powers_of_two_and_all_rollouts() -> None:
     assert [choose_ks(rollouts) for rollouts in (1, 2, 3, 8, 10)] == [
         [1],
         [1, 2],
@@ -37,19 +37,19 @@ def test_the_ks_are_powers_of_two_and_all_attempts() -> None:
     ]
 
 
-def test_one_attempt_per_task_has_wilson_s_interval() -> None:
+def test_one_rollout_per_task_has_wilson_s_interval() -> None:
     of_tasks = [1.0] * 7 + [0.0] * 3
     estimate = share(of_tasks, rollouts=10)
     assert (estimate.low, estimate.high) == pytest.approx(wilson(0.7, 10))
     assert wilson(0.7, 10) == pytest.approx((0.39678, 0.89221), abs=1e-5)  # statsmodels' proportion_confint
 
 
-def test_attempts_that_end_alike_within_each_task_count_once() -> None:
+def test_rollouts_that_end_alike_within_each_task_count_once() -> None:
     of_tasks = [1.0] * 7 + [0.0] * 3
     assert share(of_tasks, rollouts=160) == share(of_tasks, rollouts=10)
 
 
-def test_an_interval_has_a_width_where_every_attempt_is_right() -> None:
+def test_an_interval_has_a_width_where_every_rollout_is_right() -> None:
     estimate = share([1.0] * 16, rollouts=256)
     assert estimate.low == pytest.approx(0.8064, abs=1e-4)
     assert estimate.high == 1.0
@@ -60,8 +60,8 @@ def test_one_task_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("alike", [0.2, 1.0, 50.0])
-def test_19_of_20_intervals_hold_the_truth_however_alike_attempts_are(alike: float) -> None:
-    """Chances of tasks are drawn from a beta distribution: the smaller `alike`, the more do attempts end alike."""
+def test_19_of_20_intervals_hold_the_truth_however_alike_rollouts_are(alike: float) -> None:
+    """Chances of tasks are drawn from a beta distribution: the smaller `alike`, the more do rollouts end alike."""
     draw = np.random.default_rng(1)
     tasks, rollouts, held = 40, 8, []
     for _ in range(2000):
@@ -113,7 +113,7 @@ def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
 
 @pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
 def test_19_of_20_intervals_of_rare_rewards_hold_the_truth(chance: float) -> None:
-    """Each attempt earns nothing, or with this chance half or all of 1."""
+    """Each rollout earns nothing, or with this chance half or all of 1."""
     draw = np.random.default_rng(3)
     tasks, rollouts, held = 100, 2, []
     for _ in range(2000):

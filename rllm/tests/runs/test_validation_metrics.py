@@ -16,7 +16,7 @@ def test_no_episodes_have_no_metrics() -> None:
 
 
 @pytest.mark.parametrize("rollouts", range(1, 8))
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt(rollouts: int) -> None:
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_rollout(rollouts: int) -> None:
     for correct in range(rollouts + 1):
         outcomes = [True] * correct + [False] * (rollouts - correct)
         for k in range(1, rollouts + 1):

@@ -43,7 +43,7 @@ def make(rewards: dict[str, RewardPlugin[Any]]) -> Callable[..., Any]:
 
 @pytest.fixture
 def rollout() -> Iterator[MakeRollout]:
-    """An attempt with this response at a task with these columns."""
+    """A rollout with this response at a task with these columns."""
 
     def made(said: str, tokens: int = 1, **data: Any) -> Rollout:
         response = Response(text=said, content=said)

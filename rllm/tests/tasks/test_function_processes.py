@@ -1,4 +1,4 @@
-"""Functions of users that hang, die or misbehave in their processes: one attempt has no reward, the others go on."""
+"""Functions of users that hang, die or misbehave in their processes: one rollout has no reward, the others go on."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored
     assert scored(NOISY, "4") == [{"value": 0.5, "correct": False, "metrics": {"n": 3}}]
 
 
-def test_the_whole_attempt_arrives(tmp_path: Path) -> None:
+def test_the_whole_rollout_arrives(tmp_path: Path) -> None:
     response = Response(
         text="t",
         content="c",

@@ -25,7 +25,7 @@ WORDS = [{"role": "user", "content": "2+2?"}]
 
 @pytest.fixture
 def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Score]:
-    """What a run makes of an attempt, by the function `score` of this source."""
+    """What a run makes of a rollout, by the function `score` of this source."""
     monkeypatch.chdir(tmp_path)
 
     def score(source: str, rollout: Rollout) -> Score:

@@ -111,7 +111,7 @@ def world() -> type[World]:
 
 @pytest.fixture
 def context() -> Callable[..., WorkflowContext]:
-    """The context of an attempt with this engine and environment; keywords change other fields."""
+    """The context of a rollout with this engine and environment; keywords change other fields."""
 
     def make(engine: Any, environment: Environment, **changes: Any) -> WorkflowContext:
         lengths = {"max_prompt_length": 4000, "max_response_length": 500}

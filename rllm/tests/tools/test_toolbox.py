@@ -119,7 +119,7 @@ def test_calls_of_one_response_run_at_the_same_time() -> None:
     ]
 
 
-def test_a_cancelled_attempt_stays_cancelled() -> None:
+def test_a_cancelled_rollout_stays_cancelled() -> None:
     async def cancel() -> None:
         toolbox = Toolbox([runnable(hang)], 60.0)
         call = ToolCall(name="hang", arguments={})

@@ -12,7 +12,7 @@ from rllm_core.data.types import Episode, TerminationReason, Trajectory
 
 @pytest.fixture
 def make_step() -> Callable[..., TrainStep]:
-    """A step with an attempt for each reward, which says it."""
+    """A step with a rollout for each reward, which says it."""
 
     def make(number: int, *rewards: float | None) -> TrainStep:
         episodes = []

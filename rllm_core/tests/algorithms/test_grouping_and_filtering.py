@@ -1,4 +1,4 @@
-"""Which trajectories are compared, and which attempts are left out."""
+"""Which trajectories are compared, and which rollouts are left out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _episode(task: str, index: int, *roles: str, correct: bool = False) -> Episo
     )
 
 
-def test_attempts_at_one_task_in_one_role_are_a_group() -> None:
+def test_rollouts_at_one_task_in_one_role_are_a_group() -> None:
     episodes = [
         _episode("b", 0, "solver", "judge", correct=True),
         _episode("a", 0, "solver"),
@@ -68,7 +68,7 @@ EVERY = pytest.mark.parametrize("grouping", COMPARED, ids=lambda grouping: group
 
 @st.composite
 def _draw_episodes(draw: st.DrawFn) -> list[Episode]:
-    """Attempts at tasks in several roles; ids and roles may hold colons, and an attempt may hold no trajectory."""
+    """Rollouts of tasks in several roles; ids and roles may hold colons, and a rollout may hold no trajectory."""
     names = st.sampled_from(["a", "b", "a:b", "b:a", ":", "a:b:c", "all_groups", "every_task"])
     ids = draw(st.lists(st.tuples(names, st.integers(0, 2)), unique=True, max_size=6))
     return [_episode(task, index, *draw(st.lists(names, max_size=4))) for task, index in ids]

@@ -82,14 +82,14 @@ def test_group_keeps_nothing_between_steps() -> None:
     assert mode.state_dict() == {}
 
 
-def test_a_task_is_partly_solved_when_some_but_not_all_attempts_are() -> None:
+def test_a_task_is_partly_solved_when_some_but_not_all_rollouts_are() -> None:
     groups = [_group("a", *PARTLY), _group("b", *SOLVED), _group("c", *FAILED), _group("d")]
     groups[3].metadata = [{"task_id": "d", "is_correct": True}]
     assert partly_solved_tasks(groups) == {"a"}
     assert partly_solved_tasks([]) == set()
 
 
-def test_attempts_at_one_task_count_together_over_groups() -> None:
+def test_rollouts_at_one_task_count_together_over_groups() -> None:
     assert partly_solved_tasks([_group("a", *SOLVED), _group("a", *FAILED)]) == {"a"}
 
 
@@ -111,7 +111,7 @@ def test_episode_trains_at_once_when_there_is_enough() -> None:
     assert _wait_for(1)(groups).train == groups
 
 
-def test_episode_gathers_attempts_at_one_task_from_different_steps() -> None:
+def test_episode_gathers_rollouts_at_one_task_from_different_steps() -> None:
     mode = _wait_for(1)
     assert mode([_group("a", *SOLVED)]).train == []
     assert len(mode([_group("a", *FAILED)]).train) == 2

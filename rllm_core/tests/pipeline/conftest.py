@@ -202,7 +202,7 @@ def step() -> Callable[..., TrainStep]:
 
 @pytest.fixture
 def rollouts() -> Callable[..., list[Episode]]:
-    """Attempts at one task with these rewards, each of one turn of `said` tokens."""
+    """Rollouts of one task with these rewards, each of one turn of `said` tokens."""
 
     def make(
         rewards: Sequence[float | None],

@@ -62,7 +62,7 @@ def test_nothing_is_decided_where_everything_is_trained_on(run_step: Any) -> Non
     assert (step.decisions, step.given_rewards) == ([], {})
 
 
-def test_attempts_that_are_filtered_are_masked_by_how_they_ended(run_step: Any) -> None:
+def test_rollouts_that_are_filtered_are_masked_by_how_they_ended(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[0].termination_reason = TerminationReason.TIMEOUT
     (cut,) = episodes[1].trajectories = [trajectory(finish_reason="length")]

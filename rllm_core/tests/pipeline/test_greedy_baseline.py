@@ -1,4 +1,4 @@
-"""The greedy attempt that some estimators compare with."""
+"""The greedy rollout that some estimators compare with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHOSEN = {"rllm.algorithm.adv_estimator": "against_greedy"}
 
 @pytest.fixture(autouse=True)
 def against_greedy(registry: Registry) -> list[AdvantageInput]:
-    """An estimator that compares with the greedy attempt, and what it was given."""
+    """An estimator that compares with the greedy rollout, and what it was given."""
     seen: list[AdvantageInput] = []
 
     def estimate(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -48,7 +48,7 @@ def against_greedy(registry: Registry) -> list[AdvantageInput]:
 
 
 class Greedy:
-    """In place of a runner: greedy attempts with these rewards by role, one trajectory each."""
+    """In place of a runner: greedy rollouts with these rewards by role, one trajectory each."""
 
     def __init__(self, rewards: list[tuple[str, float | None]], error: str = "") -> None:
         self._rewards = rewards
@@ -63,7 +63,7 @@ class Greedy:
 
 @pytest.fixture
 def play(bench: Any, step: MakeStep) -> Callable[..., tuple[Greedy, TrainStep]]:
-    """The stage's effect on two attempts at task t, each of two solvers and a judge."""
+    """The stage's effect on two rollouts of task t, each of two solvers and a judge."""
 
     def make(
         rewards: list[tuple[str, float | None]], settings: dict[str, Any] | None = None, error: str = ""
@@ -108,12 +108,12 @@ def test_nothing_is_played_when_no_estimator_compares_with_it(play: Any) -> None
 
 
 @pytest.mark.parametrize("reward", [None, float("nan")])
-def test_a_greedy_attempt_without_a_reward_is_an_error(play: Any, reward: float | None) -> None:
+def test_a_greedy_rollout_without_a_reward_is_an_error(play: Any, reward: float | None) -> None:
     with expect_error(RewardError, "missing-reward", "'t'", "'judge'", "rllm.algorithm.on_missing_reward=drop"):
         play([("solver", 1.0), ("judge", reward)])
 
 
-def test_tasks_whose_greedy_attempt_failed_leave_the_step(play: Any) -> None:
+def test_tasks_whose_greedy_rollout_failed_leave_the_step(play: Any) -> None:
     _, done = play([], error="RuntimeError: the world has ended")
     assert (done.episodes, done.skip_reason) == ([], "no_greedy_rewards")
     assert done.metrics["batch/missing_greedy_rewards"] == 2.0
@@ -140,7 +140,7 @@ def test_estimators_get_the_greedy_rewards_of_their_trajectories(
     training = step()
     asyncio.run(made.pipeline.run(training))
     assert [order.label for order in made.runner.orders] == ["train", "greedy"]
-    # The runner gives the same attempts to both orders, so the greedy reward is their mean.
+    # The runner gives the same rollouts to both orders, so the greedy reward is their mean.
     assert against_greedy[0].greedy_rewards is not None
     assert against_greedy[0].greedy_rewards.tolist() == [0.625, 0.625]
     assert training.batch is not None

@@ -22,7 +22,7 @@ from rllm_core.pipeline.metrics import (
 )
 
 
-def test_solve_rates_are_shares_of_attempts_and_of_tasks() -> None:
+def test_solve_rates_are_shares_of_rollouts_and_of_tasks() -> None:
     solved = {"all": (True, True), "none": (False, False), "some": (True, False), "also none": (False,)}
     episodes = [
         make_episode(task, i, correct=correct) for task, seen in solved.items() for i, correct in enumerate(seen)
@@ -44,7 +44,7 @@ def test_a_task_of_another_round_is_another_task() -> None:
     assert (metrics["batch/episodes"], metrics["batch/solved"]) == (4, 0.5)
 
 
-def test_every_way_of_ending_is_a_share_of_attempts() -> None:
+def test_every_way_of_ending_is_a_share_of_rollouts() -> None:
     episodes = [make_episode("t", index, reason=TerminationReason.TIMEOUT) for index in range(3)]
     episodes.append(make_episode("t", 3, reason=TerminationReason.ERROR))
     metrics = episode_metrics(episodes)

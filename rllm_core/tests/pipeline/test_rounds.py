@@ -29,7 +29,7 @@ DYNAMIC = {
 
 
 class ByTask:
-    """In place of a runner: each task's attempts have the rewards that its name tells."""
+    """In place of a runner: each task's rollouts have the rewards that its name tells."""
 
     def __init__(self, rollouts: Any) -> None:
         self._rollouts = rollouts

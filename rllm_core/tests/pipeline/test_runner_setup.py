@@ -366,7 +366,7 @@ class TwoTurns(Environment):
 
 @pytest.fixture
 def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list[Episode]]:
-    """Two attempts at the task of `TwoTurns`, with these settings and engine."""
+    """Two rollouts of the task of `TwoTurns`, with these settings and engine."""
     common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
     registry.add(EnvironmentPlugin(name="twice", load=lambda: TwoTurns, blocking=False, **common))
     registry.add(EstimatorPlugin(name="steps", load=lambda: None, needs=ALWAYS_FILLED, **common))
@@ -386,7 +386,7 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
     return run
 
 
-def test_every_attempt_has_the_chosen_agent_with_its_options(
+def test_every_rollout_has_the_chosen_agent_with_its_options(
     play: Callable[..., list[Episode]], registry: Registry
 ) -> None:
     made: list[Any] = []
@@ -451,7 +451,7 @@ def test_reasoning_is_accumulated_when_that_is_asked_for(
         {"rllm.agent.trajectory_timeout": 0.05},
     ],
 )
-def test_an_attempt_ends_after_the_smaller_of_both_time_limits(
+def test_a_rollout_ends_after_the_smaller_of_both_time_limits(
     play: Callable[..., list[Episode]], settings: dict[str, Any]
 ) -> None:
     episodes = play(settings, Echoes(delay=3600.0))
@@ -460,7 +460,7 @@ def test_an_attempt_ends_after_the_smaller_of_both_time_limits(
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
-def test_a_workflow_with_other_options_has_the_limit_of_all_attempts(
+def test_a_workflow_with_other_options_has_the_limit_of_all_rollouts(
     play: Callable[..., list[Episode]], registry: Registry, limit: float | None
 ) -> None:
     class Sleep(Workflow):
@@ -479,7 +479,7 @@ def test_a_workflow_with_other_options_has_the_limit_of_all_attempts(
     assert [episode.termination_reason is TerminationReason.TIMEOUT for episode in episodes] == [limit is not None] * 2
 
 
-def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
+def test_what_a_workflow_opens_is_shared_by_all_rollouts_and_closed_behind_them(
     plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
 ) -> None:
     events: list[Any] = []
@@ -522,7 +522,7 @@ def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
     assert events[-1] == "closed"
 
 
-def test_attempts_do_not_share_what_an_environment_changes_in_its_task(
+def test_rollouts_do_not_share_what_an_environment_changes_in_its_task(
     play: Callable[..., list[Episode]], plan: Callable[..., RunPlan], registry: Registry
 ) -> None:
     heard: list[int] = []

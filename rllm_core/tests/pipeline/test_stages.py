@@ -127,7 +127,7 @@ def test_compact_filter_does_nothing_when_it_is_off(bench: Any, step: MakeStep) 
     assert (len(done.episodes), done.metrics) == (8, {})
 
 
-def test_attempts_that_ran_out_of_room_turns_or_time_are_masked_when_that_is_asked_for(
+def test_rollouts_that_ran_out_of_room_turns_or_time_are_masked_when_that_is_asked_for(
     bench: Any, step: MakeStep
 ) -> None:
     done = _run(bench({"rllm.agent.overlong_filter": True}).stage("compact_filter"), step(episodes=_endings()))
@@ -170,7 +170,7 @@ def test_a_trajectory_without_steps_or_without_a_word_on_its_end_is_not_cut_off(
     assert (done.episodes, done.metrics) == (episodes, {"batch/masked_truncated": 0.0})
 
 
-def test_trajectories_of_attempts_masked_already_are_not_counted_again(bench: Any, step: MakeStep) -> None:
+def test_trajectories_of_rollouts_masked_already_are_not_counted_again(bench: Any, step: MakeStep) -> None:
     episodes = [
         Episode(id="t:0", trajectories=_ending_with("length"), termination_reason=TerminationReason.TIMEOUT),
         Episode(id="t:1", trajectories=_ending_with("length")),
@@ -194,7 +194,7 @@ def test_a_step_of_which_everything_is_masked_is_skipped(bench: Any, step: MakeS
     assert _run(bench(settings).stage("compact_filter"), step(episodes=episodes)).skip_reason == "everything_masked"
 
 
-def test_attempts_without_trajectories_do_not_keep_a_step_going(bench: Any, step: MakeStep) -> None:
+def test_rollouts_without_trajectories_do_not_keep_a_step_going(bench: Any, step: MakeStep) -> None:
     episodes = [Episode(id="t:0"), Episode(id="t:1", trajectories=_ending_with("length"))]
     assert _run(bench(TRUNCATED).stage("compact_filter"), step(episodes=episodes)).skip_reason == "everything_masked"
 
@@ -209,7 +209,7 @@ def test_group_counts_prefix_breaks(bench: Any, step: MakeStep) -> None:
 
 @pytest.fixture
 def grouped(bench: Any, step: MakeStep, registry: Any) -> Callable[[Any], TrainStep]:
-    """A step of two attempts after a grouping made of this function of the trajectories."""
+    """A step of two rollouts after a grouping made of this function of the trajectories."""
 
     def run(body: Any) -> TrainStep:
         def grouping(episodes: Any, params: NoParams) -> list[TrajectoryGroup]:

@@ -183,7 +183,7 @@ def test_old_rollouts_have_ratios_to_what_sampled_them(stored: MakePlan) -> None
         assert stored(settings).warnings == ()
 
 
-def test_old_rollouts_have_as_many_attempts_as_there_are(stored: MakePlan) -> None:
+def test_old_rollouts_have_as_many_rollouts_as_there_are(stored: MakePlan) -> None:
     assert stored({}).warnings == ()
     with pytest.raises(ConfigError, match=r"rllm\.rollout\.n"):
         stored({"rllm.rollout.n": 4})

@@ -125,7 +125,7 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture
 def context(engine: ScriptedEngine) -> Callable[..., WorkflowContext]:
-    """The context of an attempt with that engine; keywords change its fields."""
+    """The context of a rollout with that engine; keywords change its fields."""
 
     def make(**changes: Any) -> WorkflowContext:
         given = {"engine": engine, "sampling": SamplingParams(max_tokens=100, seed=5), "max_response_length": 20}

@@ -82,7 +82,7 @@ def test_every_observation_goes_through_the_agent_and_every_response(engine: Any
     assert [step.text for step in episode.trajectories[0].steps] == ["well\n1", "hm\n2"]
 
 
-def test_every_attempt_has_an_agent_of_its_own(context: MakeContext) -> None:
+def test_every_rollout_has_an_agent_of_its_own(context: MakeContext) -> None:
     made: list[LastLine] = []
 
     def make_agent() -> LastLine:

@@ -1,4 +1,4 @@
-"""Many attempts at once: order, limits, retries, timeouts."""
+"""Many rollouts at once: order, limits, retries, timeouts."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _fails_at_first(times: int, error: BaseException) -> tuple[Body, list[int]]:
     return body, seeds
 
 
-def test_a_failed_attempt_is_tried_again_with_another_seed() -> None:
+def test_a_failed_rollout_is_tried_again_with_another_seed() -> None:
     body, seeds = _fails_at_first(2, ValueError("flaky"))
     (episode,) = _run(body)
     assert episode.is_correct
@@ -158,7 +158,7 @@ def test_a_failed_attempt_is_tried_again_with_another_seed() -> None:
     assert len(set(seeds)) == 3
 
 
-def test_an_attempt_that_succeeds_at_once_has_no_retries() -> None:
+def test_a_rollout_that_succeeds_at_once_has_no_retries() -> None:
     assert _run(_succeed)[0].metrics == {}
 
 
@@ -174,7 +174,7 @@ def test_the_retry_limit_counts_the_first_try(limit: int) -> None:
     assert "rllm.workflow.raise_on_error=false" in caught.value.hint
 
 
-def test_without_raise_on_error_the_attempt_is_an_episode_that_says_what_happened() -> None:
+def test_without_raise_on_error_the_rollout_is_an_episode_that_says_what_happened() -> None:
     async def second_fails(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         if uid == "t1:0":
             raise KeyError("lost")
@@ -189,7 +189,7 @@ def test_without_raise_on_error_the_attempt_is_an_episode_that_says_what_happene
     assert [episode.error for episode in episodes if episode is not failed] == ["", ""]
 
 
-def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_closed(
+def test_when_one_rollout_fails_the_others_are_cancelled_and_their_environments_closed(
     engine: Any, context: Callable[..., WorkflowContext], hang: Any
 ) -> None:
     worlds: list[Any] = []
@@ -221,7 +221,7 @@ def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_
     assert len(engine.ended) == len(worlds) < 6  # those that waited for their turn never started
 
 
-def test_cancelling_the_run_cancels_all_attempts(hang: Any) -> None:
+def test_cancelling_the_run_cancels_all_rollouts(hang: Any) -> None:
     cleaned: list[str] = []
 
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -426,14 +426,14 @@ def test_a_workflow_that_returns_no_episode_is_told_so(result: Any) -> None:
     assert caught.value.hint == "Return an Episode."
 
 
-def test_an_episode_has_the_id_of_its_attempt_whatever_the_workflow_called_it() -> None:
+def test_an_episode_has_the_id_of_its_rollout_whatever_the_workflow_called_it() -> None:
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         return Episode(id="something else")
 
     assert [episode.id for episode in _run(body, _order(1, 2))] == ["t0:0", "t0:1"]
 
 
-def test_what_an_attempt_does_to_its_task_s_keys_is_not_seen_by_the_next() -> None:
+def test_what_a_rollout_does_to_its_task_s_keys_is_not_seen_by_the_next() -> None:
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         assert task == {"n": 0}
         task["n"] = "spoilt"
@@ -454,13 +454,13 @@ def _seeds(order: RolloutRequest) -> dict[str, int]:
     return seeds
 
 
-def test_every_attempt_has_a_seed_of_its_own_and_the_same_in_every_run() -> None:
+def test_every_rollout_has_a_seed_of_its_own_and_the_same_in_every_run() -> None:
     seeds = _seeds(_order(4, 4))
     assert len(set(seeds.values())) == 16
     assert _seeds(_order(4, 4)) == seeds
 
 
-def test_an_attempt_s_seed_does_not_depend_on_what_else_is_played() -> None:
+def test_a_rollout_s_seed_does_not_depend_on_what_else_is_played() -> None:
     assert _seeds(_order(1, 1)).items() <= _seeds(_order(4, 4)).items()
 
 

@@ -76,7 +76,7 @@ def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
     }
 
 
-def test_an_attempt_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
+def test_a_rollout_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
     def says(correct: bool | None) -> WeightedReward:
         return _weighted(lambda rollout: Score(value=0.0, correct=correct))
 
@@ -153,7 +153,7 @@ def play(engine: Any, context: Callable[..., WorkflowContext]) -> Callable[..., 
     return run
 
 
-def test_an_attempt_is_shown_to_rewards_as_it_was(play: Callable[..., Episode]) -> None:
+def test_a_rollout_is_shown_to_rewards_as_it_was(play: Callable[..., Episode]) -> None:
     seen: list[Rollout] = []
     play(lambda rollout: seen.append(rollout) or 1.0)
     (rollout,) = seen
@@ -191,7 +191,7 @@ def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
     assert result(None) is False, "the reward as a whole is below 0"
 
 
-def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
+def test_a_rollout_whose_time_is_over_while_it_is_scored_has_no_reward(
     context: Callable[..., WorkflowContext],
 ) -> None:
     world = FunctionEnvironment(step=lambda action: Outcome(done=True, reward=0.5))

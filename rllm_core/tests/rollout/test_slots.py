@@ -1,4 +1,4 @@
-"""Who gets a slot when there are fewer than attempts."""
+"""Who gets a slot when there are fewer than rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rllm_core.rollout.slots import Slots
 
 
 class Rollouts:
-    """Attempts that hold their slot until the test ends them."""
+    """Rollouts that hold their slot until the test ends them."""
 
     def __init__(self, number: int) -> None:
         self.slots = Slots(number)
@@ -93,7 +93,7 @@ def test_a_slot_that_comes_to_a_waiter_as_it_is_cancelled_goes_on(waiting: list[
     _run(body)
 
 
-def test_a_failing_attempt_gives_its_slot_back() -> None:
+def test_a_failing_rollout_gives_its_slot_back() -> None:
     async def body() -> None:
         slots = Slots(1)
         for _ in range(3):

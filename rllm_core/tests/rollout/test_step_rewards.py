@@ -1,4 +1,4 @@
-"""Rewards of steps, shaped after an attempt."""
+"""Rewards of steps, shaped after a rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt at a task with a scripted model and a scripted environment."""
+"""One rollout of a task with a scripted model and a scripted environment."""
 
 from __future__ import annotations
 

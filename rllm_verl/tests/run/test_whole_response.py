@@ -88,7 +88,7 @@ def test_a_response_that_is_cut_off_at_its_last_token_is_whole() -> None:
     assert len(server.asked) == 1
 
 
-def test_a_response_that_ended_without_a_token_is_an_error_of_the_attempt() -> None:
+def test_a_response_that_ended_without_a_token_is_an_error_of_the_rollout() -> None:
     with expect_error(RolloutError, "empty-response", "token"):
         Server([Part([], stop_reason="completed")]).sample()
 

@@ -96,7 +96,7 @@ def test_an_answer_that_takes_too_long_is_wrong_and_stops_no_other(
     assert outcomes[0].metrics["unreadable"] == 1.0
 
 
-def test_an_entry_that_takes_too_long_fails_the_attempt(
+def test_an_entry_that_takes_too_long_fails_the_rollout(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "SECONDS_TO_GENERATE", 0.001)

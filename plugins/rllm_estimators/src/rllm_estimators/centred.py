@@ -115,7 +115,7 @@ def prpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
 
 
 def remax(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    """r - reward of the greedy attempt at the same task (ReMax, Li et al. 2023, arXiv:2310.10505).
+    """r - reward of the greedy rollout of the same task (ReMax, Li et al. 2023, arXiv:2310.10505).
 
     The paper's G_t - baseline per token: a trajectory's reward is its last token's, so G_t is r at all of them. Groups
     do not matter; a group of one is no special case.

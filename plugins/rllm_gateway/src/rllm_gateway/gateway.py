@@ -183,7 +183,7 @@ class Gateway:
         if session is None or session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
         if session.ending == "failed":
-            raise RefusedError(500, "failed", "A call of this session could not be stored, so that the attempt fails.")
+            raise RefusedError(500, "failed", "A call of this session could not be stored, so that the rollout fails.")
         return session
 
     async def begin(self, session: LiveSession, asked: Asked) -> Work:

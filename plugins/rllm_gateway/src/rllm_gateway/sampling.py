@@ -223,7 +223,7 @@ class _Sampling:
         except StoreError as error:
             self._session.ending = "failed"
             raise RefusedError(
-                500, "failed", f"The call could not be stored, so that the attempt fails: {error}"
+                500, "failed", f"The call could not be stored, so that the rollout fails: {error}"
             ) from error
 
 

@@ -103,7 +103,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                     "changes the model's response", "Copy the data before changing it, for example arguments."
                 )
 
-    def test_the_same_attempt_gets_the_same_words(self, params: Any) -> None:
+    def test_the_same_rollout_gets_the_same_words(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         if self._rollouts(params, 1) != self._rollouts(params, 1):
@@ -112,7 +112,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                 "Store a rollout's state in the instance (self), and draw no random numbers.",
             )
 
-    def test_attempts_do_not_share_state(self, params: Any) -> None:
+    def test_rollouts_do_not_share_state(self, params: Any) -> None:
         """Interleaved rollouts give the same result as separate rollouts."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
@@ -127,7 +127,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         self.check_surroundings(lambda: self._rollouts(params, 1), "Compute, and return at once.")
 
     def _made(self, params: Any) -> Agent:
-        agent: Agent = self.make(params, called_with="the options, once per attempt")
+        agent: Agent = self.make(params, called_with="the options, once per rollout")
         return agent
 
     def _rollouts(self, params: Any, number: int) -> list[list[Any]]:

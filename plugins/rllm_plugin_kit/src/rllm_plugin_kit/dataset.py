@@ -35,7 +35,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
         check_json(self._tasks(params), self.failure)
 
     def test_tasks_do_not_share_their_data(self, params: Any) -> None:
-        """An attempt may note something in what it is given."""
+        """A rollout may note something in what it is given."""
         owners: dict[int, Task] = {}
         for task in self._tasks(params):
             other = owners.setdefault(id(task.data), task)

@@ -117,7 +117,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
                 )
 
     def test_it_can_be_closed_at_any_time(self, params: Any) -> None:
-        """Before the first observation too: an attempt that fails to start is closed as well."""
+        """Before the first observation too: a rollout that fails to start is closed as well."""
         asyncio.run(self._close(self._made(params)))
         for task in self._some_tasks(params):
             self._play(params, task, [])

@@ -44,7 +44,7 @@ class NoModel(Backend):
 
 
 class MadeUpRollouts(RolloutRunner):
-    """In every attempt each of `ROLES` gives one answer of two tokens; rewards of a task's attempts rise from 0."""
+    """In every rollout each of `ROLES` gives one answer of two tokens; rewards of a task's rollouts rise from 0."""
 
     def __init__(self) -> None:
         pass

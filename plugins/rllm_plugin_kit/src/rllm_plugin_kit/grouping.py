@@ -67,7 +67,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         if _partition(self._grouped(params, episodes)) != _partition(self._grouped(params, shuffled)):
             raise self.failure(
                 "compares other trajectories with each other when episodes come in another order",
-                "Group by what a trajectory is (its task, role, attempt), not by where it stands in the list.",
+                "Group by what a trajectory is (its task, role, rollout), not by where it stands in the list.",
             )
 
     def test_no_episodes_give_no_groups(self, params: Any) -> None:

@@ -94,7 +94,7 @@ class Answering:
 
 @dataclass
 class World:
-    """Makes the environments of attempts, and knows which of them are open."""
+    """Makes the environments of rollouts, and knows which of them are open."""
 
     turns: int
     fault: Fault = ""
@@ -102,7 +102,7 @@ class World:
     hanging: asyncio.Event = field(default_factory=asyncio.Event)
 
     def make(self) -> Environment:
-        """An environment for one attempt."""
+        """An environment for one rollout."""
         self.made.append(Playing(self))
         return self.made[-1]
 

@@ -91,7 +91,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 "Compute the reward only from the rollout, or set `deterministic = False` in the test.",
             )
 
-    def test_attempts_scored_at_the_same_time_do_not_mix(self, params: Any) -> None:
+    def test_rollouts_scored_at_the_same_time_do_not_mix(self, params: Any) -> None:
         """One reward object scores all rollouts of a run, many of them concurrently."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")

@@ -41,7 +41,7 @@ class Rollout:
 
 @dataclass
 class Played:
-    """An attempt that is being played, and what it used."""
+    """A rollout that is being played, and what it used."""
 
     engine: Answering
     world: World = field(default_factory=lambda: World(1))

@@ -51,7 +51,7 @@ def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
 
 
 def make_episodes(seed: int, tasks: int, rollouts: int) -> list[Episode]:
-    """Attempts at some tasks. Each of `ROLES` takes part up to twice, so some attempts have no trajectory."""
+    """Rollouts of some tasks. Each of `ROLES` takes part up to twice, so some rollouts have no trajectory."""
     random = np.random.default_rng(seed)
     episodes = []
     for task in range(tasks):

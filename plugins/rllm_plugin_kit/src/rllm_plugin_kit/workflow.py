@@ -46,13 +46,13 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         made = self.plugin.open
         return contextlib.nullcontext() if made is None else made(run, params)
 
-    def test_an_attempt_gives_the_episode_that_was_asked_for(self, params: Any) -> None:
+    def test_a_rollout_gives_the_episode_that_was_asked_for(self, params: Any) -> None:
         episode = self._play(params).episode
         if not isinstance(episode, Episode):
             raise self.failure(f"returns {episode!r:.80}", "Return the Episode.")
         if episode.id != "task-0:3":
             raise self.failure(
-                f"makes episode {episode.id!r} for attempt 'task-0:3'", "Set its id: `Episode(id=uid, …)`."
+                f"makes episode {episode.id!r} for rollout 'task-0:3'", "Set its id: `Episode(id=uid, …)`."
             )
         if not any(trajectory.steps for trajectory in episode.trajectories):
             raise self.failure("makes an episode without a step", "Add a step for every response to train on.")
@@ -94,14 +94,14 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                         "Pass on `weight_version=completion.weight_version`.",
                     )
 
-    def test_the_same_attempt_goes_the_same(self, params: Any) -> None:
+    def test_the_same_rollout_goes_the_same(self, params: Any) -> None:
         if self._content(params) != self._content(params):
             raise self.failure(
                 "gives different results when the same rollout runs again",
                 "Draw random numbers only from `context.sampling.seed`, and keep no state between rollouts.",
             )
 
-    def test_another_attempt_is_sampled_with_another_seed(self, params: Any) -> None:
+    def test_another_rollout_is_sampled_with_another_seed(self, params: Any) -> None:
         seeds = [
             {call.sampling.seed for call in self._play(params, Rollout(seed=seed)).engine.calls} for seed in (1, 2)
         ]
@@ -216,7 +216,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 f"leaves {', '.join(different)} changed",
                 "Close everything that `open` opens, and restore all other state.",
             )
-        self._check_closed(played[-1], "after an attempt")
+        self._check_closed(played[-1], "after a rollout")
 
     def _rollout(self, rollout: Rollout) -> Rollout:
         return rollout.filled(task=self.task, turns=self.turns)
@@ -245,7 +245,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         async def fail() -> Played:
             async with self._opened(params) as (_, resource):
                 played = Played(engine=Answering(self.responses, fault))
-                # Where an agent runs in another process, its error arrives as one of the attempt.
+                # Where an agent runs in another process, its error arrives as one of the rollout.
                 with contextlib.suppress(RuntimeError, RolloutError):
                     await play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
                 return played
@@ -276,7 +276,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             raise
         except Exception as error:
             raise self.failure(
-                f"fails in an attempt: {type(error).__name__}: {error}",
+                f"fails in a rollout: {type(error).__name__}: {error}",
                 "Correct the error, or set the `turns`, `task` and `responses` that it needs in the test.",
             ) from error
 

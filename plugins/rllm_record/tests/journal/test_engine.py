@@ -1,4 +1,4 @@
-"""What an attempt is answered, by what the journal has of its call and by whether the weights are still there."""
+"""What a rollout is answered, by what the journal has of its call and by whether the weights are still there."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
     assert rewards == [(1.0, 1.0), (None, 0.0), (0.25, None)]
 
 
-def test_the_task_of_an_attempt_is_recorded_where_it_is_known() -> None:
+def test_the_task_of_a_rollout_is_recorded_where_it_is_known() -> None:
     a, b = rollout("t:0"), rollout("u:0")
 
     played, *_ = Accounting().account_for(step(0, [a, b], []), {"t": {"number": 7}})

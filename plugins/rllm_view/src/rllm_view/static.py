@@ -22,7 +22,7 @@ from rllm_view.pages.assets import PAGE, assets
 from rllm_view.reading.account import account_of
 from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import fate_files
-from rllm_view.reading.rollouts import Filter, find_attempts
+from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Given, Run
 from rllm_view.reading.steps import neighbours_of
 
@@ -91,9 +91,9 @@ def _account(run: Run, steps: list[int], step: int, uid: str) -> dict[str, Any]:
 def _group(run: Run, step: int, group: str, accounts: Mapping[str, Any]) -> dict[str, Any]:
     """As a server answers, with all members."""
     uids = list(accounts)
-    rows = find_attempts(run.index, Filter(step=step, group=group or None, limit=len(uids))).rows
+    rows = find_rollouts(run.index, Filter(step=step, group=group or None, limit=len(uids))).rows
     members = [
-        {"row": row, "turns": accounts[row.trajectory]["attempt"]["turns"]} for row in rows if row.trajectory in uids
+        {"row": row, "turns": accounts[row.trajectory]["rollout"]["turns"]} for row in rows if row.trajectory in uids
     ]
     return {"group": group, "step": step, "offset": 0, "total": len(members), "members": members}
 
@@ -107,7 +107,7 @@ def _steps_around(steps: list[int], step: int) -> dict[str, Any]:
 def _rows(run: Run) -> list[Any]:
     rows: list[Any] = []
     while len(rows) < ROWS:
-        more = find_attempts(run.index, Filter(order="step", descending=True, offset=len(rows), limit=500)).rows
+        more = find_rollouts(run.index, Filter(order="step", descending=True, offset=len(rows), limit=500)).rows
         if not more:
             break
         rows += more

@@ -32,7 +32,7 @@ def episodes_of(
     reason: TerminationReason = TerminationReason.ENV_DONE,
     logprobs_known: bool = True,
 ) -> list[Episode]:
-    """Attempts at each task with these rewards; every role of an attempt has the same."""
+    """Rollouts of each task with these rewards; every role of a rollout has the same."""
     episodes = []
     for task, values in rewards.items():
         for index, reward in enumerate(values):

@@ -55,7 +55,7 @@ def brought(tasks: Sequence[Task], renderer: Any = None, **sampling: Any) -> Tra
     return step
 
 
-def test_attempts_of_several_steps_are_compared_within_each(tmp_path: Path, episodes: Make) -> None:
+def test_rollouts_of_several_steps_are_compared_within_each(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     record(tmp_path, 1, episodes({"a": [0.25]}))
     tasks = stored_in(tmp_path)
@@ -67,7 +67,7 @@ def test_attempts_of_several_steps_are_compared_within_each(tmp_path: Path, epis
     assert [episode.task_id for episode in brought(tasks).episodes] == ["a@0", "a@0", "b", "a@1"]
 
 
-def test_attempts_are_together_if_task_groups_them(tmp_path: Path, episodes: Make) -> None:
+def test_rollouts_are_together_if_task_groups_them(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     record(tmp_path, 1, episodes({"a": [0.25]}))
     tasks = stored_in(tmp_path, group_by="task")
@@ -80,7 +80,7 @@ def test_attempts_are_together_if_task_groups_them(tmp_path: Path, episodes: Mak
     assert [episode.trajectories[0].uid for episode in tasks[0].episodes()] == ["a:0/agent", "a:1/agent", "a:2/agent"]
 
 
-def test_attempts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Make) -> None:
+def test_rollouts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, [*episodes({"a": [1.0]}), Episode(id="b:0")])
     assert [task.id for task in stored_in(tmp_path)] == ["a"]
     record(tmp_path / "none", 0, [Episode(id="b:0")])
@@ -88,7 +88,7 @@ def test_attempts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Ma
         stored_in(tmp_path / "none")
 
 
-def test_the_stage_brings_all_attempts_at_the_tasks_of_the_step(tmp_path: Path, episodes: Make) -> None:
+def test_the_stage_brings_all_rollouts_at_the_tasks_of_the_step(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5, 0.5, 0.0], "c": [1.0]}))
     step = brought(stored_in(tmp_path)[:2])
     assert [episode.id for episode in step.episodes] == ["a:0", "a:1", "b:0", "b:1", "b:2"]

@@ -167,7 +167,7 @@ def _with_own_seed(context: WorkflowContext, *who: str | int) -> WorkflowContext
 
 
 def _ending(step: Step, correct: bool) -> TerminationReason:
-    """As of other attempts: a pick that is right although the response was cut off had said what mattered."""
+    """As of other rollouts: a pick that is right although the response was cut off had said what mattered."""
     cut_off = step.info["finish_reason"] == "length" and not correct
     return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
 

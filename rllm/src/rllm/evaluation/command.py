@@ -96,7 +96,7 @@ def evaluate(
     metrics = [each for name, outcomes in session.outcomes.items() for each in compute_metrics(name, outcomes)]
     best = {job.name: _best_possible(job) for job in jobs}
     if as_json:
-        data = {"schema_version": SCHEMA_VERSION, "missing_attempts": session.missing}
+        data = {"schema_version": SCHEMA_VERSION, "missing_rollouts": session.missing}
         click.echo(json.dumps(data | {"environments": metrics_as_json(metrics, best)}, indent=1))
     elif metrics:
         print_metrics(metrics, best)

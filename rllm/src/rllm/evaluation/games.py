@@ -12,7 +12,7 @@ from rllm_core.notices import harmless
 
 
 class Games:
-    """The first missing attempts of each environment, whichever of them end first."""
+    """The first missing rollouts of each environment, whichever of them end first."""
 
     def __init__(self, count: int) -> None:
         """`count` is the number of rollouts to print for each environment."""
@@ -20,11 +20,11 @@ class Games:
         self._games: dict[str, dict[tuple[str, int], Episode | None]] = {}
 
     def expect(self, name: str, missing: Iterator[tuple[Task, int]]) -> None:
-        """Choose among the attempts that will be played, in their order."""
+        """Choose among the rollouts that will be played, in their order."""
         self._games[name] = {(task.id, index): None for task, index in islice(missing, self._count)}
 
     def take(self, name: str, played: Played) -> None:
-        """Keep a finished attempt if it was chosen."""
+        """Keep a finished rollout if it was chosen."""
         key = played.episode.task_id, played.episode.rollout_idx
         if key in self._games[name]:
             self._games[name][key] = played.episode

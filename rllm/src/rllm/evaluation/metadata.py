@@ -37,7 +37,7 @@ class Environment:
     """One environment of a saved evaluation."""
 
     file: str
-    """Its attempts, relative to the directory."""
+    """Its rollouts, relative to the directory."""
     tasks: int
     rollouts_per_task: int
     reward_sources: Mapping[str, str]

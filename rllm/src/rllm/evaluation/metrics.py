@@ -1,4 +1,4 @@
-"""Figures of the attempts at one environment's tasks."""
+"""Figures of the rollouts of one environment's tasks."""
 
 from __future__ import annotations
 

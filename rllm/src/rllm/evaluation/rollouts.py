@@ -1,4 +1,4 @@
-"""Plays the attempts that are missing, as many at a time as the run allows, and hands over each as it ends."""
+"""Plays the rollouts that are missing, as many at a time as the run allows, and hands over each as it ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Played:
-    """A finished attempt."""
+    """A finished rollout."""
 
     task: Task
     episode: Episode
@@ -69,9 +69,9 @@ async def play_job(
 
 
 def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
-    """Tasks and numbers of attempts in the order in which they begin.
+    """Tasks and numbers of rollouts in the order in which they begin.
 
-    All attempts at a task come before those at the next: tasks that are made lazily are made once.
+    All rollouts of a task come before those at the next: tasks that are made lazily are made once.
     """
     for task in job.tasks:
         yield from ((task, index) for index in range(job.rollouts_per_task) if (task.id, index) not in done)

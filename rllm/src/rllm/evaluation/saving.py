@@ -80,7 +80,7 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
 
 
 class SaveDirectory:
-    """Keeps attempts as they end. Made by `saving`."""
+    """Keeps rollouts as they end. Made by `saving`."""
 
     def __init__(self, directory: Path, metadata: Metadata, kept: dict[str, list[Outcome]], stack: ExitStack) -> None:
         self._directory = directory
@@ -117,7 +117,7 @@ def require_saved(directory: Path) -> Metadata:
 
 
 def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRollout]:
-    """All attempts of an environment, in the order in which they ended.
+    """All rollouts of an environment, in the order in which they ended.
 
     Raises:
         RllmError: the file is damaged, or another version wrote it.
@@ -131,7 +131,7 @@ def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRo
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RllmError(
                 "schema-too-new",
-                f"{file}, line {number}: this version of rllm cannot read the attempt ({error}).",
+                f"{file}, line {number}: this version of rllm cannot read the rollout ({error}).",
                 "Use the version of rllm that wrote it.",
             ) from error
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Plays jobs and collects how their attempts ended."""
+    """Plays jobs and collects how their rollouts ended."""
 
     def __init__(self, jobs: Sequence[Job], keeper: SaveDirectory | None = None, games: Games | None = None) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""Means over tasks with intervals. Attempts at one task are not independent, so the task is the unit."""
+"""Means over tasks with intervals. Rollouts of one task are not independent, so the task is the unit."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def choose_ks(rollouts: int) -> list[int]:
 def share(values: Sequence[float], rollouts: int) -> Estimate:
     """The mean of values from 0 to 1, one per task, with Wilson's score interval on the effective sample size.
 
-    The effective size is the number of independent attempts with the standard error clustered by task (Miller 2024,
+    The effective size is the number of independent rollouts with the standard error clustered by task (Miller 2024,
     arXiv:2411.00640, section 2.2; Kish 1965), corrected for the few tasks that it is measured on (Korn and Graubard
-    1998). It is at least the number of tasks and at most `rollouts`. With one attempt per task it is Wilson's interval.
+    1998). It is at least the number of tasks and at most `rollouts`. With one rollout per task it is Wilson's interval.
 
     Args:
-        values: such as the share of correct attempts, by task.
-        attempts: how many attempts there are at all tasks together.
+        values: such as the share of correct rollouts, by task.
+        rollouts: how many rollouts there are at all tasks together.
     """
     of_tasks = np.asarray(values, np.float64)
     mean, tasks = float(of_tasks.mean()), len(of_tasks)
@@ -72,7 +72,7 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
         return Estimate(mean, None, None)
     if low == high:
         return Estimate(low, *wilson(low, tasks), "wilson")
-    # As many passes as vary as little as these rewards would if attempts at one task were not alike.
+    # As many passes as vary as little as these rewards would if rollouts of one task were not alike.
     most = rollouts * mean * (1 - mean) / float(all_of_them.var())
     return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts, max(most, rollouts))), "wilson")
 
@@ -122,7 +122,7 @@ def _effective_size(of_tasks: NDArray[np.float64], rollouts: int, most: float) -
     error = standard_error(of_tasks)
     spread = mean * (1 - mean)
     if spread <= 0:
-        return float(tasks)  # every attempt ended alike: how alike attempts at one task are cannot be told
+        return float(tasks)  # every rollout ended alike: how alike rollouts of one task are cannot be told
     size = min(spread / error**2, most) if error else most
     few = (_student_quantile(rollouts - 1) / _student_quantile(tasks - 1)) ** 2
     return float(min(max(size * few, tasks), most))

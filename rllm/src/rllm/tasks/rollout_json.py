@@ -23,7 +23,7 @@ def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_from_json(held: Mapping[str, Any]) -> Rollout:
-    """The attempt that `json_of_rollout` was given."""
+    """The rollout that `json_of_rollout` was given."""
     response = dict(held["response"])
     response["tool_calls"] = tuple(ToolCall(**each) for each in response["tool_calls"])
     response["malformed_calls"] = tuple(MalformedToolCall(**each) for each in response["malformed_calls"])

@@ -20,7 +20,7 @@ def _check(params: ToolCallingParams) -> None:
 
 @asynccontextmanager
 async def _open(run: OpenedRun, params: ToolCallingParams) -> AsyncIterator[Any]:
-    """The tools of the files, read once for all attempts."""
+    """The tools of the files, read once for all rollouts."""
     from rllm.tools.toolbox import load_tools
 
     yield load_tools(params.tools)

@@ -1,4 +1,4 @@
-"""Toolbox: the tools of one attempt, and calls of them answered."""
+"""Toolbox: the tools of one rollout, and calls of them answered."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from rllm_envs.reasoning_gym.generator_config import read, resolved
 from rllm_envs.reasoning_gym.unsafe_answers import hold_back_evaluation, may_be_evaluated
 
 ENTRIES_KEPT = 256
-"""A group of attempts asks for its entry again and again."""
+"""A group of rollouts asks for its entry again and again."""
 DATASETS_KEPT = 16
 
 hold_back_evaluation()

@@ -26,7 +26,7 @@ NEEDS = {
     "EnglishDictionary": "downloads word lists with NLTK when it starts",
     "Jury": "asks a language model at OpenRouter",
     "OpenRouter": "asks a language model at OpenRouter",
-    "Sokoban.utils": "makes its rooms in variables that all attempts share",
+    "Sokoban.utils": "makes its rooms in variables that all rollouts share",
 }
 """Strings in the source of a game -> why it cannot run next to other games or without a network."""
 _importing = Lock()

@@ -50,7 +50,7 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
         ),
         "grouping": Template(
             title="Trajectory grouping",
-            summary="Attempts of one role at one task, at most `size` in a group.",
+            summary="Rollouts of one role at one task, at most `size` in a group.",
             train="rllm train guess --grouping $chosen",
             config="rllm:\n  transform:\n    grouping: {name: $chosen, size: 2}",
             dependencies=_PLAIN,

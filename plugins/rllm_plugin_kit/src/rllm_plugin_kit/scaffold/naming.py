@@ -77,7 +77,7 @@ def _check_module(distribution: str, module: str) -> None:
             "bad-package-name", f"A package named {distribution!r} would hide Python's own module {module}.", hint
         )
     found = importlib.util.find_spec(module)
-    # A directory without code, such as an earlier attempt in the working directory, is found too, and has no origin.
+    # A directory without code, such as an earlier rollout in the working directory, is found too, and has no origin.
     if found is None or found.origin is None or _installed(distribution):
         return
     raise PluginError(

@@ -15,8 +15,8 @@ from rllm_view.reading.account import Account, account_of, facts_of
 from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
 from rllm_view.reading.record_files import fate_files, state_of
-from rllm_view.reading.rollout import read_attempt
-from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_attempts, played_steps, search_text
+from rllm_view.reading.rollout import read_rollout
+from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_rollouts, played_steps, search_text
 from rllm_view.reading.run import Run, last_values
 from rllm_view.reading.steps import groups_of, neighbours_of, step_summaries, steps_around
 
@@ -28,14 +28,14 @@ SHOWN = (
 
 def account_json(account: Account) -> dict[str, Any]:
     """Everything that the page of a trajectory shows."""
-    attempt = account.attempt
+    rollout = account.rollout
     return {
-        "attempt": {name: getattr(attempt, name) for name in SHOWN},
+        "rollout": {name: getattr(rollout, name) for name in SHOWN},
         "decided": account.decided,
         "group": account.group,
         "facts": facts_of(account),
         "columns": [_column(each) for each in account.columns],
-        "ids": attempt.ids,
+        "ids": rollout.ids,
         "texts": account.texts,
         "objective": account.objective,
     }
@@ -63,7 +63,7 @@ def group(run: Run, query: Query) -> dict[str, Any]:
     run.require_step(step)
     run.index.ensure([step])
     offset = number_or(query, "offset", 0)
-    found = find_attempts(run.index, Filter(step=step, group=name, offset=offset, limit=BESIDE))
+    found = find_rollouts(run.index, Filter(step=step, group=name, offset=offset, limit=BESIDE))
     run.index.ensure({each.played_step for each in found.rows})
     return {
         "group": name,
@@ -75,9 +75,9 @@ def group(run: Run, query: Query) -> dict[str, Any]:
 
 
 def _turns(run: Run, row: RolloutRow) -> list[dict[str, Any]]:
-    attempt = read_attempt(run.record, row.played_step, row.trajectory)
+    rollout = read_rollout(run.record, row.played_step, row.trajectory)
     return [
-        {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in attempt.turns
+        {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in rollout.turns
     ]
 
 
@@ -91,7 +91,7 @@ def refreshed(run: Run) -> dict[str, int]:
     return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}
 
 
-def attempts(run: Run, query: Query) -> dict[str, Any]:
+def rollouts(run: Run, query: Query) -> dict[str, Any]:
     """One page of trajectories. With `phrase` in the query, those whose text contains it.
 
     `until` continues a search at the step where an earlier one stopped.
@@ -107,7 +107,7 @@ def attempts(run: Run, query: Query) -> dict[str, Any]:
         search = search_text(run.record, query["phrase"], steps)
         wanted = replace(wanted, among=search.uids)
     return found | {
-        "found": find_attempts(run.index, wanted),
+        "found": find_rollouts(run.index, wanted),
         "texts": has_texts(run),
         "search": search and {"steps": search.steps, "earlier": search.earlier},
     }
@@ -130,7 +130,7 @@ class Answers:
             "curves": curves,
             "steps": steps,
             "step": one_step,
-            "attempts": attempts,
+            "rollouts": rollouts,
             "group": group,
             "episode": episode,
         }

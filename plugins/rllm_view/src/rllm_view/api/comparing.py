@@ -13,7 +13,7 @@ MOST_TASKS = 200
 _PLACES = ("rllm.trainer.experiment_name", "rllm.trainer.output_dir", "rllm.trainer.project_name")
 """Keys by which any two runs differ."""
 _TASKS = """
-SELECT task_id, count(*) AS attempts, avg(is_correct::INTEGER) AS solved, avg(reward_given) AS reward
+SELECT task_id, count(*) AS rollouts, avg(is_correct::INTEGER) AS solved, avg(reward_given) AS reward
 FROM played WHERE list_contains(?, played_step) GROUP BY task_id
 """
 

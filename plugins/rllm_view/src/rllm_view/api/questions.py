@@ -38,7 +38,7 @@ def names_in(query: Query, name: str) -> list[str]:
 
 
 def filter_of(query: Query) -> Filter:
-    """Return the filter for `find_attempts`. Empty values are ignored.
+    """Return the filter for `find_rollouts`. Empty values are ignored.
 
     Raises:
         ConfigError: a value has the wrong type.

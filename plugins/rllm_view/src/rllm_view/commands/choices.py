@@ -12,7 +12,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
 from rllm_record.run_places import find_runs
 from rllm_view.commands.explaining import short_uid
-from rllm_view.reading.rollouts import Filter, find_attempts
+from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Run
 from rllm_view.reading.steps import step_summaries
 
@@ -92,7 +92,7 @@ def _list_steps(command: str, run: Run) -> None:
 
 
 def _list_trajectories(command: str, run: Run, step: int) -> None:
-    found = find_attempts(run.index, Filter(step=step, order="reward", descending=True, limit=LISTED))
+    found = find_rollouts(run.index, Filter(step=step, order="reward", descending=True, limit=LISTED))
     short = [short_uid(row.trajectory) for row in found.rows]
     names = short if len(set(short)) == len(short) else [row.trajectory for row in found.rows]
     rows = [

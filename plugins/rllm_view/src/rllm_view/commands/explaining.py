@@ -46,7 +46,7 @@ def _uid(run: Run, step: int, word: str) -> str:
     if word in uids:
         return word
     found = (
-        # `task-3:5` means the task `task-3` before `my-task-3`, and attempt 5, not 50.
+        # `task-3:5` means the task `task-3` before `my-task-3`, and rollout 5, not 50.
         [uid for uid in uids if short_uid(uid) == word]
         or [uid for uid, row in zip(uids, rows, strict=True) if row["task_id"] == word]
         or [uid for uid in uids if uid.rpartition("/")[0].endswith(word)]
@@ -79,19 +79,19 @@ UNRECORDED = "(text not recorded; a run with rllm.record=tokens records it)"
 
 def playback(account: Account) -> Iterator[str]:
     """Head, turns and how it ended."""
-    attempt = account.attempt
-    yield harmless(f"{attempt.uid}  {attempt.name}, task {attempt.task_id}, played in step {attempt.step}")
-    if attempt.task is not None:
-        yield f"task: {harmless(_as_text(attempt.task))}"
-    for place, turn in enumerate(attempt.turns):
+    rollout = account.rollout
+    yield harmless(f"{rollout.uid}  {rollout.name}, task {rollout.task_id}, played in step {rollout.step}")
+    if rollout.task is not None:
+        yield f"task: {harmless(_as_text(rollout.task))}"
+    for place, turn in enumerate(rollout.turns):
         yield ""
         yield from _turn(place, turn)
     yield ""
-    solved = "solved" if attempt.is_correct else "not solved"
-    tries = "" if attempt.tries == 1 else f", {attempt.tries} tries"
-    yield f"ended: {harmless(attempt.ending)}, {solved}{tries}"
-    if attempt.error:
-        yield f"error: {harmless(attempt.error)}"
+    solved = "solved" if rollout.is_correct else "not solved"
+    tries = "" if rollout.tries == 1 else f", {rollout.tries} tries"
+    yield f"ended: {harmless(rollout.ending)}, {solved}{tries}"
+    if rollout.error:
+        yield f"error: {harmless(rollout.error)}"
     yield from whole_facts(account)
 
 
@@ -154,7 +154,7 @@ ADAMW = "The optimizer scales gradients by their history, so a single token's ch
 
 def about_whole(account: Account, top: int) -> Iterator[str]:
     """The facts of the whole, and its strongest tokens."""
-    yield harmless(account.attempt.uid)
+    yield harmless(account.rollout.uid)
     yield from whole_facts(account)
     tokens = strongest(account.columns, top)
     if not tokens:
@@ -174,14 +174,14 @@ def about_token(account: Account, position: int) -> Iterator[str]:
     Raises:
         ConfigError: there is no such token.
     """
-    length = account.attempt.length
+    length = account.rollout.length
     if position >= length:
         raise ConfigError("unknown-token", f"The trajectory has {length} tokens.", f"Name one from 0 to {length - 1}.")
-    yield f"token {position} of {harmless(account.attempt.uid)}: {_text(account, position)}"
+    yield f"token {position} of {harmless(account.rollout.uid)}: {_text(account, position)}"
     place = turn_of(account, position)
-    if place is None or position < account.attempt.turns[place].response_start:
+    if place is None or position < account.rollout.turns[place].response_start:
         yield "This token is part of a prompt, so the policy loss has no gradient for it."
-        sampled = (f"{turn.response_start} to {turn.end - 1}" for turn in account.attempt.turns)
+        sampled = (f"{turn.response_start} to {turn.end - 1}" for turn in account.rollout.turns)
         yield f"hint: Use a sampled token: {', '.join(sampled)}."
         return
     for fact in facts_of(account):
@@ -193,7 +193,7 @@ def about_token(account: Account, position: int) -> Iterator[str]:
 
 def _fact(account: Account, fact: Fact, position: int) -> str:
     place = turn_of(account, position)
-    turn = None if place is None else account.attempt.turns[place]
+    turn = None if place is None else account.rollout.turns[place]
     if turn is None or fact.title not in ("Turn", "Weight version"):
         return fact.text or ""
     if fact.title == "Turn":

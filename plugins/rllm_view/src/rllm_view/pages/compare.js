@@ -1,6 +1,6 @@
 // Runs beside each other.
 
-import { toAttempts, toRun } from "./address.js";
+import { toRollouts, toRun } from "./address.js";
 import { el, table } from "./dom.js";
 import { Metrics } from "./metrics.js";
 import { count, MISSING, number, percent } from "./numbers.js";
@@ -12,8 +12,8 @@ export async function comparePage({ query }) {
   await metrics.update();
   const names = found.runs.map((run, at) => el("a", { class: "row", href: toRun(run.id) }, `${at + 1}: ${run.name}`));
   const headings = found.runs.map((run, at) => `${at + 1}: ${run.name}`);
-  const cell = (task, run, { solved, attempts }) =>
-    el("a", { href: toAttempts(run.id, { task }) }, `${percent(solved)} of ${attempts}`);
+  const cell = (task, run, { solved, rollouts }) =>
+    el("a", { href: toRollouts(run.id, { task }) }, `${percent(solved)} of ${rollouts}`);
   const figures = [["steps", (run) => String(run.steps)], ["reward", (run) => number(run.reward, 3)],
     ["solved", (run) => percent(run.solved)], ["validation pass@1", (run) => percent(run.validation)],
     ["estimator", (run) => run.estimator ?? MISSING], ["loss", (run) => run.loss ?? MISSING]];
@@ -27,7 +27,7 @@ export async function comparePage({ query }) {
       el("h2", {}, "Settings that differ"),
       table("settings", ["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
       el("h2", {}, "Tasks, the most different first"),
-      el("p", { class: "quiet" }, `Share of attempts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them played.`),
+      el("p", { class: "quiet" }, `Share of rollouts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them played.`),
       table("tasks", ["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
   };
 }

@@ -37,7 +37,7 @@ function lookUp(whole, [kind, id, what], query) {
   if (run === undefined) return undefined;
   if (what === undefined) return run.overview;
   if (what === "state") return { version: "copy", name: run.overview.run.name };
-  if (what === "attempts") return attemptsAmong(run, query);
+  if (what === "rollouts") return rolloutsAmong(run, query);
   if (what === "group") return partOf(run.group[query.step]?.[query.group], Number(query.offset ?? 0));
   if (what === "episode") return run.episode[query.step]?.[query.uid];
   return what === "step" ? run.step[query.step] : run[what];
@@ -58,16 +58,16 @@ const EQUAL = { task: "task_id", group: "group_id", fate: "fate", rule: "rule", 
 function textsOf(run) {
   const found = new Map();
   for (const [step, accounts] of Object.entries(run.episode)) {
-    for (const [uid, { attempt }] of Object.entries(accounts)) {
-      if (attempt.turns.every((turn) => turn.text === null)) continue;
-      const said = attempt.turns.flatMap((turn) => [...(turn.heard ?? []).flatMap((each) => [each.text, each.data]), turn.text]);
-      found.set(`${step} ${uid}`, [attempt.task, ...said].filter((text) => text !== null).join("\n").toLowerCase());
+    for (const [uid, { rollout }] of Object.entries(accounts)) {
+      if (rollout.turns.every((turn) => turn.text === null)) continue;
+      const said = rollout.turns.flatMap((turn) => [...(turn.heard ?? []).flatMap((each) => [each.text, each.data]), turn.text]);
+      found.set(`${step} ${uid}`, [rollout.task, ...said].filter((text) => text !== null).join("\n").toLowerCase());
     }
   }
   return found;
 }
 
-function attemptsAmong(run, query) {
+function rolloutsAmong(run, query) {
   const words = (query.text ?? "").toLowerCase(), phrase = (query.phrase ?? "").toLowerCase();
   const texts = textsOf(run);
   const rows = run.rows.filter((row) =>

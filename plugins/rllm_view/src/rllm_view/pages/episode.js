@@ -22,30 +22,30 @@ function legend(found, title) {
 }
 
 function head(account, id, step) {
-  const { attempt, decided } = account;
+  const { rollout, decided } = account;
   const link = (uid, text) => (uid ? el("a", { href: toEpisode(id, step, uid) }, text) : el("span", { class: "quiet" }, text));
   const around = account.neighbours;
   return [
-    el("h1", {}, attempt.uid),
-    el("p", { class: "lead" }, attempt.is_correct ? "✓ solved" : "not solved", ` · reward ${number(attempt.reward_given, 3)}`,
-      ` · ${decided.rule ? `${decided.fate} by ${decided.rule}` : decided.fate} · advantage ${number(decided.advantage, 3)} · ended: ${attempt.ending}`,
-      attempt.tries > 1 && ` · ${attempt.tries} tries`),
-    attempt.error && el("p", { class: "problem" }, attempt.error),
+    el("h1", {}, rollout.uid),
+    el("p", { class: "lead" }, rollout.is_correct ? "✓ solved" : "not solved", ` · reward ${number(rollout.reward_given, 3)}`,
+      ` · ${decided.rule ? `${decided.fate} by ${decided.rule}` : decided.fate} · advantage ${number(decided.advantage, 3)} · ended: ${rollout.ending}`,
+      rollout.tries > 1 && ` · ${rollout.tries} tries`),
+    rollout.error && el("p", { class: "problem" }, rollout.error),
     around && el("p", { class: "around" }, el("span", {}, `${around.position + 1} of ${around.total} in `, el("a", { href: toStep(id, step) }, `step ${step}`)),
       decided.group && el("a", { href: toGroup(id, step, decided.group) }, `group ${decided.group}`),
       link(around.previous, "← before"), link(around.next, "after →")),
-    attempt.task && el("details", { class: "task" }, el("summary", {}, `task ${attempt.task_id ?? MISSING}`), el("pre", { class: "foreign" }, attempt.task)),
+    rollout.task && el("details", { class: "task" }, el("summary", {}, `task ${rollout.task_id ?? MISSING}`), el("pre", { class: "foreign" }, rollout.task)),
   ];
 }
 
 export async function episodePage({ parts: [, id, , step, , uid], token }) {
   const account = await ask(`runs/${id}/episode`, { step, uid });
-  const hasTokens = account.texts !== null && account.attempt.length > 0;
+  const hasTokens = account.texts !== null && account.rollout.length > 0;
   const epochs = epochsOf(account);
   const state = { at: null, name: OVERLAYS[0][0], epoch: epochs[0] ?? null };
   const side = el("aside", { "aria-label": "facts", tabindex: "0" }), key = el("p", { class: "key-line" });
   const view = hasTokens ? new TokenView(account, (at) => pick(at)) : null;
-  const said = conversation(account.attempt.turns);
+  const said = conversation(account.rollout.turns);
   const body = el("div", { class: "body" }, hasTokens ? view.node : said);
   const buttons = OVERLAYS.map(([name, title], at) =>
     el("button", { class: "plain", "data-overlay": name, click: () => paint(name, state.epoch) }, el("kbd", {}, at + 1), ` ${title}`));
@@ -54,7 +54,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
   let strongest = null;
 
   function pick(at, from = "token") {
-    state.at = Math.max(0, Math.min(account.attempt.length - 1, at));
+    state.at = Math.max(0, Math.min(account.rollout.length - 1, at));
     view.show(state.at);
     put(side, panelOf(account, state.at));
     history.replaceState(null, "", toEpisode(id, step, uid, state.at));

@@ -1,7 +1,7 @@
 // Chooses the page for an address, and keeps it new while a run goes on.
 
 import { parsed, toRun } from "./address.js";
-import { attemptsPage } from "./attempts.js";
+import { rolloutsPage } from "./rollouts.js";
 import { comparePage } from "./compare.js";
 import { isCopy, startOfCopy } from "./copy.js";
 import { el, put } from "./dom.js";
@@ -22,7 +22,7 @@ function pageFor({ parts: [first, id, what, step, kind] }) {
   if (first === "compare") return comparePage;
   if (first !== "run" || id === undefined) return null;
   if (what === undefined) return runPage;
-  if (what === "attempts") return attemptsPage;
+  if (what === "rollouts") return rolloutsPage;
   if (what !== "step" || step === undefined) return null;
   return { undefined: stepPage, group: groupPage, episode: episodePage }[kind] ?? null;
 }

@@ -12,7 +12,7 @@ function valueAt(column, position) {
 }
 
 export function turnAt(account, position) {
-  const found = account.attempt.turns.findIndex((turn) => position < turn.end);
+  const found = account.rollout.turns.findIndex((turn) => position < turn.end);
   return found < 0 ? null : found;
 }
 
@@ -27,7 +27,7 @@ function versionAt(turn, position) {
 
 function textOf(account, fact, position) {
   const at = position === null ? null : turnAt(account, position);
-  const turn = at === null ? null : account.attempt.turns[at];
+  const turn = at === null ? null : account.rollout.turns[at];
   if (turn === null) return fact.text;
   if (fact.title === "Turn") return `${at}, ${position >= turn.response_start ? "sampled" : "prompt: never trained on"}`;
   return fact.title === "Weight version" ? String(versionAt(turn, position)) : fact.text;

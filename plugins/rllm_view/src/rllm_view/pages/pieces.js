@@ -8,7 +8,7 @@ const LETTERS = 90;
 // Prompts and responses of turns, each at most `SIZE` tokens long and preferably ended by a line's end.
 function* piecesOf(account) {
   const { texts } = account;
-  for (const [number, turn] of account.attempt.turns.entries()) {
+  for (const [number, turn] of account.rollout.turns.entries()) {
     for (const [kind, start, end] of [["prompt", turn.prompt_start, turn.response_start], ["completion", turn.response_start, turn.end]]) {
       for (let at = start; at < end;) {
         let stop = Math.min(end, at + SIZE);

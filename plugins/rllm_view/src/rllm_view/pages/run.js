@@ -1,6 +1,6 @@
 // One run: its curves, its steps, and what it was started with.
 
-import { toAttempts, toStep } from "./address.js";
+import { toRollouts, toStep } from "./address.js";
 import { el, put, table, withFocus } from "./dom.js";
 import { Metrics } from "./metrics.js";
 import { count, MISSING, number, percent } from "./numbers.js";
@@ -73,11 +73,11 @@ export async function runPage({ parts: [, id], query }) {
   };
   await page.update();
   page.node = el("section", {}, head, metrics.node,
-    el("h2", {}, "Steps"), el("p", {}, el("a", { href: toAttempts(id) }, "all trajectories, by filters")), steps,
+    el("h2", {}, "Steps"), el("p", {}, el("a", { href: toRollouts(id) }, "all trajectories, by filters")), steps,
     el("h2", {}, "What it runs"), below);
   page.keys = [
     ["m", "choose metrics", () => metrics.find()],
-    ["t", "all trajectories", () => { location.hash = toAttempts(id); }],
+    ["t", "all trajectories", () => { location.hash = toRollouts(id); }],
     ["]", "newest step", () => found.steps.length && open(found.steps[found.steps.length - 1].step)],
     ["[", "first step", () => found.steps.length && open(found.steps[0].step)],
   ];

@@ -1,6 +1,6 @@
 // One step: what became of everything that was played.
 
-import { toAttempts, toGroup, toStep } from "./address.js";
+import { toRollouts, toGroup, toStep } from "./address.js";
 import { el, put, svg, table, withFocus } from "./dom.js";
 import { count, MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
@@ -63,12 +63,12 @@ export async function stepPage({ parts: [, id, , word], query }) {
       el("h2", {}, "Decisions"),
       table("decisions", ["fate", "rule", "trajectories"], decisions.map((each) => [
         each.fate, each.rule || MISSING,
-        el("a", { href: toAttempts(id, { step, fate: each.fate, rule: each.rule }) }, count(each.trajectories, "trajectory", "trajectories"))])),
+        el("a", { href: toRollouts(id, { step, fate: each.fate, rule: each.rule }) }, count(each.trajectories, "trajectory", "trajectories"))])),
       el("h2", {}, `Groups (${found.groups.length})`), place),
     keys: [
       ["[", "step before", go(found.previous_step)],
       ["]", "step after", go(found.next_step)],
-      ["t", "trajectories of the step", () => { location.hash = toAttempts(id, { step }); }],
+      ["t", "trajectories of the step", () => { location.hash = toRollouts(id, { step }); }],
     ],
   };
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from rllm_record.steps import RecordedOutcome, RecordError, StepFiles
 from rllm_view.reading.columns import NOT_BY_BACKEND, NOT_BY_RECORD, Column, columns_of, describe_correction
-from rllm_view.reading.rollout import Rollout, read_attempt, read_trace
+from rllm_view.reading.rollout import Rollout, read_rollout, read_trace
 from rllm_view.reading.run import Run
 
 
@@ -42,7 +42,7 @@ class Decided:
 class Account:
     """A trajectory in a step."""
 
-    attempt: Rollout
+    rollout: Rollout
     decided: Decided
     group: Sequence[Peer]
     """Members of its group, itself included, in the order of their uids; empty where it has none."""
@@ -67,11 +67,11 @@ def account_of(run: Run, step: int, uid: str) -> Account:
     run.require_step(step)
     files = StepFiles(run.record)
     fate = _fate_of(run, files, step, uid)
-    attempt = read_attempt(run.record, fate.played_step, uid)
-    trace = read_trace(run.record, step, attempt) if attempt.ids is not None else None
+    rollout = read_rollout(run.record, fate.played_step, uid)
+    trace = read_trace(run.record, step, rollout) if rollout.ids is not None else None
     objective = None if trace is None else _objective(files, step)
     return Account(
-        attempt=attempt,
+        rollout=rollout,
         decided=Decided(
             step=step,
             fate=fate.outcome.outcome,
@@ -83,8 +83,8 @@ def account_of(run: Run, step: int, uid: str) -> Account:
             advantage=getattr(fate, "advantage", None),
         ),
         group=_peers(run, fate),
-        columns=columns_of(attempt, trace, _why_no_trace(attempt, fate.outcome.outcome), objective),
-        texts=None if attempt.ids is None else run.vocabulary.texts(attempt.ids.tolist()),
+        columns=columns_of(rollout, trace, _why_no_trace(rollout, fate.outcome.outcome), objective),
+        texts=None if rollout.ids is None else run.vocabulary.texts(rollout.ids.tolist()),
         objective=objective,
     )
 
@@ -111,8 +111,8 @@ def _peers(run: Run, fate: RecordedOutcome) -> list[Peer]:
     return [Peer(**row) for row in run.index.rows(query, [uids])]
 
 
-def _why_no_trace(attempt: Rollout, fate: str) -> str:
-    if attempt.ids is None:
+def _why_no_trace(rollout: Rollout, fate: str) -> str:
+    if rollout.ids is None:
         return NOT_BY_RECORD
     return NOT_BY_BACKEND if fate == "trained" else f"not trained on in this step: {fate}"
 
@@ -167,16 +167,16 @@ def number(value: float | None) -> str:
 
 
 def _reward(account: Account) -> str:
-    attempt = account.attempt
-    if attempt.reward_given is None:
+    rollout = account.rollout
+    if rollout.reward_given is None:
         given = "none given"
-    elif attempt.reward_used is None:
-        given = f"{number(attempt.reward_given)}; no estimator used it"
-    elif attempt.reward_used == attempt.reward_given:
-        given = number(attempt.reward_given)
+    elif rollout.reward_used is None:
+        given = f"{number(rollout.reward_given)}; no estimator used it"
+    elif rollout.reward_used == rollout.reward_given:
+        given = number(rollout.reward_given)
     else:
-        given = f"given {number(attempt.reward_given)}, used {number(attempt.reward_used)}"
-    parts = ", ".join(f"{name} {number(value)}" for name, value in attempt.components.items())
+        given = f"given {number(rollout.reward_given)}, used {number(rollout.reward_used)}"
+    parts = ", ".join(f"{name} {number(value)}" for name, value in rollout.components.items())
     return f"{given} ({parts})" if parts else given
 
 
@@ -220,7 +220,7 @@ def _loss(account: Account) -> str:
     if account.objective is None:
         return "none: not trained on" if account.decided.fate != "trained" else _unknown(account)
     losses: dict[str, Any] = account.objective.get("losses", {})
-    chosen: dict[str, Any] = losses.get(account.attempt.name) or next(iter(losses.values()), {})
+    chosen: dict[str, Any] = losses.get(account.rollout.name) or next(iter(losses.values()), {})
     parts = [chosen.get("name", "not recorded"), account.objective.get("aggregation", "aggregation not recorded")]
     correction = account.objective.get("rollout_correction")
     return ", ".join(parts if correction is None else [*parts, describe_correction(correction)])
@@ -233,10 +233,10 @@ def _entropy(account: Account) -> str | None:
 
 
 def _unknown(account: Account) -> str:
-    return NOT_BY_RECORD if account.attempt.ids is None else NOT_BY_BACKEND
+    return NOT_BY_RECORD if account.rollout.ids is None else NOT_BY_BACKEND
 
 
 def turn_of(account: Account, position: int) -> int | None:
     """Number of the turn that a token is in, from 0; None: it is in none."""
-    ends: Sequence[int] = [turn.end for turn in account.attempt.turns]
+    ends: Sequence[int] = [turn.end for turn in account.rollout.turns]
     return next((index for index, end in enumerate(ends) if position < end), None)

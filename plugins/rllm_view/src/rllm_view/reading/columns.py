@@ -166,21 +166,21 @@ OF_EPOCH = (
 )  # fmt: skip
 
 
-def columns_of(attempt: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None) -> list[Column]:
+def columns_of(rollout: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None) -> list[Column]:
     """All columns of a trajectory.
 
     Args:
-        attempt: the trajectory.
+        rollout: the trajectory.
         trace: of the update in question; None: there is none.
         reason: why there is none.
         objective: what the loss of the update is made of; None: not recorded.
     """
-    sampled = None if attempt.logprobs is None else _of_sampled(attempt)
+    sampled = None if rollout.logprobs is None else _of_sampled(rollout)
     known = dict.fromkeys(OF_BATCH) if trace is None else dict(trace.batch)
     found = [
-        _column("rollout_logprob", None, sampled, NOT_BY_RECORD if attempt.logprobs is None else "not sampled"),
+        _column("rollout_logprob", None, sampled, NOT_BY_RECORD if rollout.logprobs is None else "not sampled"),
         *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
-        *_correction(attempt, trace, reason, objective),
+        *_correction(rollout, trace, reason, objective),
     ]
     for epoch in trace.epochs if trace is not None else ():
         figures = _with_derived(epoch, known.get("old_logprob"))
@@ -209,7 +209,7 @@ def _why_not_traced(name: str) -> str:
 
 
 def _correction(
-    attempt: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
+    rollout: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
 ) -> list[Column]:
     """The columns about the rollout correction."""
     missing, weights, rules = NOT_TRAINED, None, None
@@ -225,18 +225,18 @@ def _correction(
     elif old is None or sampled is None or advantages is None:
         missing = NOT_BY_BACKEND
     else:
-        starts = sorted({turn.segment_start for turn in attempt.turns})
+        starts = sorted({turn.segment_start for turn in rollout.turns})
         rules = rejecting_rules(old, sampled, advantages, starts, correction)
         weights = np.where(rules > 0, 0.0, rollout_weights(old, sampled, starts, correction))
     return [_column("rollout_weight", None, weights, missing), _column("rejected_by", None, rules, missing)]
 
 
-def _of_sampled(attempt: Rollout) -> NDArray[np.float64]:
+def _of_sampled(rollout: Rollout) -> NDArray[np.float64]:
     """Prompts have log-prob 0 in the record, which is none."""
-    assert attempt.logprobs is not None
-    values = np.full(attempt.length, np.nan)
-    for turn in attempt.turns:
-        values[turn.response_start : turn.end] = attempt.logprobs[turn.response_start : turn.end]
+    assert rollout.logprobs is not None
+    values = np.full(rollout.length, np.nan)
+    for turn in rollout.turns:
+        values[turn.response_start : turn.end] = rollout.logprobs[turn.response_start : turn.end]
     return values
 
 

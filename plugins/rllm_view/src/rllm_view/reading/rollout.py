@@ -76,7 +76,7 @@ class Rollout:
         return self.turns[-1].end if self.turns else 0
 
 
-def read_attempt(record: Path, step: int, uid: str) -> Rollout:
+def read_rollout(record: Path, step: int, uid: str) -> Rollout:
     """The trajectory with a uid, played in a step.
 
     Raises:
@@ -98,11 +98,11 @@ def _in_batch(batch: pa.RecordBatch, uid: str) -> Rollout | None:
         for place, trajectory in enumerate(column[row]):
             if trajectory["uid"].as_py() == uid:
                 episode = batch.slice(row, 1).drop_columns(["trajectories"]).to_pylist()[0]
-                return _attempt(episode, column[row][place])
+                return _rollout(episode, column[row][place])
     return None
 
 
-def _attempt(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout:
+def _rollout(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout:
     ids, logprobs = trajectory["ids"], trajectory["logprobs"]
     return Rollout(
         uid=trajectory["uid"].as_py(),
@@ -180,25 +180,25 @@ class Trace:
     """Empty: the backend traces nothing."""
 
 
-def read_trace(record: Path, step: int, attempt: Rollout) -> Trace | None:
+def read_trace(record: Path, step: int, rollout: Rollout) -> Trace | None:
     """Return the trace of the update of `step`. None if it is not recorded.
 
     Raises:
         RecordError: a file cannot be read.
     """
     files = StepFiles(record)
-    rows = files.trace_table(step, attempt.uid).to_pylist() if files.has_update(step) else []
+    rows = files.trace_table(step, rollout.uid).to_pylist() if files.has_update(step) else []
     if not rows:
         return None
     by_number = {row["optimizer_step"]: row for row in files.update_table(step).to_pylist()}
-    starts = sorted({turn.segment_start for turn in attempt.turns})
+    starts = sorted({turn.segment_start for turn in rollout.turns})
     placed = [(row, starts[row["segment"]] + np.array(row["positions"], np.int64)) for row in rows]
-    batch = {name: _spread(attempt.length, placed, name) for name in OF_BATCH}
+    batch = {name: _spread(rollout.length, placed, name) for name in OF_BATCH}
     epochs = sorted({row["epoch"] for row in rows} - {None})
     return Trace(
         batch=batch,
         epochs=[
-            _epoch(number, [each for each in placed if each[0]["epoch"] == number], attempt.length, by_number)
+            _epoch(number, [each for each in placed if each[0]["epoch"] == number], rollout.length, by_number)
             for number in epochs
         ],
     )

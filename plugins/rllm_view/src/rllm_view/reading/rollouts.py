@@ -106,7 +106,7 @@ _OF_FATES = {"step", "trajectory", "fate", "rule", "group_id", "advantage", "pla
 _SELECT = ", ".join(f"{'f' if each.name in _OF_FATES else 'p'}.{each.name}" for each in fields(RolloutRow))
 
 
-def find_attempts(index: StepIndex, wanted: Filter) -> Rollouts:
+def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
     """The trajectories that a filter lets through."""
     where, parameters = _where(wanted)
     total = index.rows(f"SELECT count(*) AS n {_FROM} {where}", parameters)[0]["n"]

@@ -37,7 +37,7 @@ class StepSummary:
     reward: float | None
     """Mean of the rewards given in this step."""
     solved: float | None
-    """Share of the attempts played in this step that are solved."""
+    """Share of the rollouts played in this step that are solved."""
     decisions: Sequence[Decision]
 
 

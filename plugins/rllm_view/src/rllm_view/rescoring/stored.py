@@ -74,9 +74,9 @@ class StoredTask(Task):
 
 
 def read_stored(params: StoredParams) -> list[StoredTask]:
-    """The tasks, in the order in which they were first attempted. All episodes are held in memory.
+    """The tasks, in the order in which they were first run. All episodes are held in memory.
 
-    A task that was attempted in several steps is one for each of them, unless `params.group_by` is ``task``.
+    A task that was run in several steps is one for each of them, unless `params.group_by` is ``task``.
 
     Raises:
         EpisodesError: there are none with tokens, or they cannot be read.

@@ -1,13 +1,13 @@
 // Trajectories by filters, over all steps of a run.
 
-import { parsed, toAttempts, toEpisode } from "./address.js";
+import { parsed, toRollouts, toEpisode } from "./address.js";
 import { el, put, table, withFocus } from "./dom.js";
 import { count, MISSING, number } from "./numbers.js";
 import { Order } from "./sorting.js";
 import { ask } from "./source.js";
 
 const PAGE = 100;
-const ATTEMPT_COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"]
+const ROLLOUT_COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"]
   .map((name) => [name, name]);
 const CHOICES = { fate: ["", "trained", "masked", "dropped", "waiting"], solved: ["", "true", "false"] };
 const FIELDS = [["text", "uid, task or error"], ["phrase", "text of rollouts"], ["step", "step"], ["task", "task"], ["group", "group"],
@@ -33,7 +33,7 @@ function rowOf(id, each) {
 // The bounds of a search in text, and a link that goes beyond them.
 function searched(id, query, { search }) {
   if (!search) return null;
-  const earlier = search.earlier !== null && el("a", { href: toAttempts(id, { ...query, until: search.earlier, offset: "" }) },
+  const earlier = search.earlier !== null && el("a", { href: toRollouts(id, { ...query, until: search.earlier, offset: "" }) },
     `search step ${search.earlier} and earlier`);
   return el("p", { class: "around" }, el("span", {}, search.copied === undefined
     ? `Searched the text of ${count(search.steps, "step", "steps")}${query.until ? ` up to step ${query.until}` : ""}.`
@@ -46,11 +46,11 @@ function howMany(answer, offset) {
   return indexed < recorded ? "Reading …" : "No trajectory is like that.";
 }
 
-export async function attemptsPage({ parts: [, id], query: first }) {
+export async function rolloutsPage({ parts: [, id], query: first }) {
   const place = el("div");
   const query = () => parsed(location.hash).query;
   const offset = () => Number(query().offset ?? 0);
-  const open = (changed) => { location.hash = toAttempts(id, { ...query(), ...changed }); };
+  const open = (changed) => { location.hash = toRollouts(id, { ...query(), ...changed }); };
   const form = el("form", {
     class: "filters",
     submit: (event) => {
@@ -60,14 +60,14 @@ export async function attemptsPage({ parts: [, id], query: first }) {
     },
     change: (event) => event.target.matches("select") && form.requestSubmit(),
   }, FIELDS.map(([name, title]) => field(name, title, first[name])), el("button", {}, "find"));
-  const order = new Order(first, ATTEMPT_COLUMNS, () => update());
+  const order = new Order(first, ROLLOUT_COLUMNS, () => update());
   let total = 0;
 
   const update = async () => {
     // Another page was opened meanwhile: its query is not one of this page.
-    if (!location.hash.startsWith(toAttempts(id))) return;
+    if (!location.hash.startsWith(toRollouts(id))) return;
     const asked = location.hash, now = query(), from = offset();
-    const answer = await ask(`runs/${id}/attempts`, { ...now, limit: String(PAGE), offset: String(from) });
+    const answer = await ask(`runs/${id}/rollouts`, { ...now, limit: String(PAGE), offset: String(from) });
     // The order was changed while this was read.
     if (location.hash !== asked) return;
     const { rows } = answer.found;
@@ -79,8 +79,8 @@ export async function attemptsPage({ parts: [, id], query: first }) {
         answer.indexed < answer.recorded && ` · ${answer.indexed} of ${answer.recorded} steps are read so far`),
       table("trajectories", order.headings(), rows.map((each) => rowOf(id, each)), [0, 6, 7, 8, 9]),
       el("p", { class: "around" },
-        from > 0 && el("a", { href: toAttempts(id, { ...now, offset: Math.max(0, from - PAGE) || "" }) }, "← before"),
-        from + rows.length < total && el("a", { href: toAttempts(id, { ...now, offset: from + PAGE }) }, "after →"))));
+        from > 0 && el("a", { href: toRollouts(id, { ...now, offset: Math.max(0, from - PAGE) || "" }) }, "← before"),
+        from + rows.length < total && el("a", { href: toRollouts(id, { ...now, offset: from + PAGE }) }, "after →"))));
   };
   await update();
   return {
