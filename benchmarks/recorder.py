@@ -2,7 +2,7 @@
 
 The demo is the worst case: its model has 90,000 weights, and a trajectory of it has 13 tokens.
 
-python benchmarks/recorder.py             # rllm.record=fates and tokens, 20 steps each
+python benchmarks/recorder.py             # rllm.record=outcomes and tokens, 20 steps each
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_record.recorder import Recorder
 from rllm_record.steps import StepFiles
 
-KINDS = ("episodes", "fates", "vocabulary", "traces", "updates")
+KINDS = ("episodes", "outcomes", "vocabulary", "traces", "updates")
 WARM_UP = 2
 """Steps that are not counted: pyarrow is imported, and every token has its text for the first time."""
 
@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="steps to train (default: 20)")
     arguments = parser.parse_args()
-    for record, epochs in (("fates", 2), ("tokens", 2), ("tokens", 1)):
+    for record, epochs in (("outcomes", 2), ("tokens", 2), ("tokens", 1)):
         seconds, directory = play(record, arguments.steps, {"num_epochs": epochs})
         counted = arguments.steps - WARM_UP
         shares = ", ".join(

@@ -55,7 +55,7 @@ def turns(step: int) -> list[dict[str, Any]]:
 
 
 def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was played, and its fate."""
+    """What was played, and its outcome."""
     uid, reward = f"{step}.0:task-{group}:{member}", float(_random.random() < 0.3)
     peers = [f"{step}.0:task-{group}:{other}/0" for other in range(MEMBERS) if other != member]
     trajectory = {
@@ -74,7 +74,7 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
     place = {"step": step, "round": 0}
     played = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
     ended = {"is_correct": reward > 0, "ending": "env_done", "error": "", "tries": 1, "metrics": [], "task": "{}"}
-    outcome = {"trajectory": f"{uid}/0", "fate": "trained", "rule": "", "numbers": [], "group": f"task-{group}:agent"}
+    outcome = {"trajectory": f"{uid}/0", "outcome": "trained", "rule": "", "numbers": [], "group": f"task-{group}:agent"}
     decided = {
         "peers": peers,
         "name": "agent",
@@ -108,7 +108,7 @@ def make_run(run: Path, steps: int) -> None:
                 [trace(outcome["trajectory"], step, epoch) for epoch in range(2) for _, outcome in pairs],
             )
             write(run, "updates", step, [{"epoch": epoch, "optimizer_step": epoch} for epoch in range(2)])
-        write(run, "fates", step, [outcome for _, outcome in pairs])
+        write(run, "outcomes", step, [outcome for _, outcome in pairs])
     lines = [
         json.dumps({"step": step, "reward/agent/mean": 0.3, "train/weight_version": step + 1}) for step in range(steps)
     ]

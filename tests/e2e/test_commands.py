@@ -34,7 +34,7 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
     result = forked_rllm("train", "guess", *FEW_STEPS)
     lines = result.stdout.splitlines()
     check_values(lines[0], "guess", "backend local", "runs/rllm-training/default")
-    check_values(lines[1], "rllm.record=fates", "rllm view runs/rllm-training/default")
+    check_values(lines[1], "rllm.record=outcomes", "rllm view runs/rllm-training/default")
     check_values(lines[2], "step 0", "guess: pass@1 ")
     assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert any("guess guesses" in line and "3.375" in line for line in lines)

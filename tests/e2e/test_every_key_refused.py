@@ -315,7 +315,7 @@ def test_every_key_without_a_mark_is_the_core_s_own() -> None:
     assert [name for name, key in KEYS.items() if name not in marked and acts(key)] == []
 
 
-@pytest.mark.parametrize("value", ["off", "fates", "tokens"])
+@pytest.mark.parametrize("value", ["off", "outcomes", "tokens"])
 def test_a_record_is_refused_where_nothing_makes_one(value: str) -> None:
     registry = Registry.load(allow=["rllm-local", "rllm"])
     error = refusal({"rllm.env.name": "guess", "rllm.record": value}, registry)

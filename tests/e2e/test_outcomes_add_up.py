@@ -1,4 +1,4 @@
-"""Each trajectory has one fate in each step, and the fates add up to the metrics: every rejection mode with every mask
+"""Each trajectory has one outcome in each step, and the outcomes add up to the metrics: every rejection mode with every mask
 and filter, across a resume."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SAMPLE = {([*MODES][number % len(MODES)], chosen) for number, chosen in enumerat
 """Each filter once, and each mode with several."""
 
 Claim = tuple[str, str]
-"""A fate, and the stage that decided it."""
+"""An outcome, and the stage that decided it."""
 CLAIMS: dict[str, set[Claim]] = {
     "group": {("dropped", "reject")},
     "episode": {("waiting", "reject")},
@@ -188,7 +188,7 @@ Group = frozenset[str]
 
 
 def groups(outcomes: list[RecordedOutcome], outcome: str, rule: str = "") -> set[Group]:
-    """The groups of which a trajectory has this fate by this rule."""
+    """The groups of which a trajectory has this outcome by this rule."""
     chosen = [
         each.outcome for each in outcomes if each.outcome.outcome == outcome and each.outcome.rule.startswith(rule)
     ]
@@ -202,7 +202,7 @@ def count_of(outcomes: list[RecordedOutcome], rule: str) -> int:
 @pytest.mark.parametrize(
     ("mode", "chosen"), [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
 )
-def test_fates_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None:
+def test_outcomes_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None:
     directory, steps = play(settings_of(mode, chosen), workflow_of(chosen))
 
     assert [step.global_step for step in steps] == list(range(STEPS))

@@ -35,7 +35,7 @@ def files_of(run: Any) -> StepFiles:
     return StepFiles(run.directory / "record")
 
 
-def test_a_run_records_fates_unless_told_otherwise(train: Any) -> None:
+def test_a_run_records_outcomes_unless_told_otherwise(train: Any) -> None:
     run = train("lucky", SHORT)
     assert files_of(run).steps() == [0]
     assert files_of(run).episode_table(0).to_pylist()[0]["trajectories"][0]["ids"] is None
@@ -109,7 +109,7 @@ def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
         timed = ("time/", "perf/")
         return [{k: v for k, v in step.metrics.items() if not k.startswith(timed)} for step in run.steps]
 
-    assert numbers("off") == numbers("fates") == numbers("tokens")
+    assert numbers("off") == numbers("outcomes") == numbers("tokens")
 
 
 def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:
@@ -142,7 +142,7 @@ def test_record_has_the_episodes_of_the_log(train: Any, mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("installed", "settings", "recorded"),
-    [(None, {}, "fates"), (None, {"rllm.record": "tokens"}, "tokens"), (["rllm-local", "rllm"], {}, "off")],
+    [(None, {}, "outcomes"), (None, {"rllm.record": "tokens"}, "tokens"), (["rllm-local", "rllm"], {}, "off")],
 )
 def test_a_plan_says_what_is_recorded(installed: list[str] | None, settings: dict[str, Any], recorded: str) -> None:
     plan = plan_of({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))

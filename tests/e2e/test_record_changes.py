@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 }
 FOLLOWS = {
     "episodes": ("uid", "round", "trajectories.uid", "trajectories.reward_used", "trajectories.reward"),
-    "fates": ("step", "trajectory", "fate", "episode", "played_step", "name", "advantage"),
+    "outcomes": ("step", "trajectory", "outcome", "episode", "played_step", "name", "advantage"),
     "traces": ("trajectory", "positions", "advantage", "logprob", "entropy", "weight", "policy_part"),
     "updates": ("loss", "policy_loss", "kl_loss", "entropy_loss", "grad_norm", "learning_rate"),
 }
@@ -67,10 +67,10 @@ def changes(place: Path) -> Iterator[str]:
 
 def seal(files: StepFiles) -> None:
     """Write digests of the files of step 0, whatever these contain now."""
-    place = files.place("fates", 0)
+    place = files.place("outcomes", 0)
     with pq.ParquetFile(place) as file:
         table = file.read()
-    found = {kind: digests.digest_of(files.place(kind, 0).read_bytes()) for kind in KINDS if kind != "fates"}
+    found = {kind: digests.digest_of(files.place(kind, 0).read_bytes()) for kind in KINDS if kind != "outcomes"}
     marks = {**table.schema.metadata, digests.KEY: digests.mark_with(found)}
     write_file(place, digests.sealed(encoded(table.replace_schema_metadata(None), marks)))
 
@@ -110,7 +110,7 @@ def test_check_any_changed_column_is_found(train: Any) -> None:
 def test_check_columns_changed_with_digests_are_found(train: Any) -> None:
     directory = train("lucky", SETTINGS).directory
     files = StepFiles(directory / "record")
-    sealed = files.place("fates", 0).read_bytes()
+    sealed = files.place("outcomes", 0).read_bytes()
     for kind, columns in FOLLOWS.items():
         left = set(columns)
         for name in changes(files.place(kind, 0)):
@@ -120,5 +120,5 @@ def test_check_columns_changed_with_digests_are_found(train: Any) -> None:
                 problems = check_run(directory).problems
                 assert problems, (kind, name)
                 assert all(problem.code != "changed-file" for problem in problems)
-                files.place("fates", 0).write_bytes(sealed)
+                files.place("outcomes", 0).write_bytes(sealed)
         assert not left

@@ -172,7 +172,7 @@ def test_a_loss_that_was_logged_otherwise_is_named(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "said"), [("off", "has no record"), ("fates", "has no updates")], ids=["off", "fates"]
+    ("recorded", "said"), [("off", "has no record"), ("outcomes", "has no updates")], ids=["off", "outcomes"]
 )
 def test_a_record_without_tokens_cannot_be_checked(train: Any, recorded: str, said: str) -> None:
     run = train("lucky", {"rllm.record": recorded})

@@ -141,5 +141,5 @@ def test_a_resumed_run_forgets_what_it_makes_again_and_knows_what_waits(tmp_path
 
 @pytest.mark.parametrize("value", ["all", None, True])
 def test_other_values_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="'off', 'fates' or 'tokens'"):
+    with pytest.raises(ValueError, match="'off', 'outcomes' or 'tokens'"):
         RecordParams(record=value)

@@ -74,7 +74,7 @@ def make_run(directory: Path, made: Made | None = None) -> Path:
 
 
 def write_step(directory: Path, step: int, made: Made) -> None:
-    """Write the files of one step, fates last, and its line of metrics."""
+    """Write the files of one step, outcomes last, and its line of metrics."""
     rows = step_rows(step, made)
     losses = {"agent": {"name": made.text("loss", "rllm-core/ppo"), "params": {}}}
     objective = {
@@ -127,15 +127,15 @@ def write_file(
 
 def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
     """Rows by kind of file."""
-    rows: dict[str, list[dict[str, Any]]] = {"episodes": [], "fates": []}
+    rows: dict[str, list[dict[str, Any]]] = {"episodes": [], "outcomes": []}
     for number in range(made.groups):
         uids = [f"{step}.0:task-{number}:{member}/0" for member in range(made.members)]
         for member, uid in enumerate(uids):
             rows["episodes"].append(_episode(step, number, member, made))
-            rows["fates"].append(_fate(step, number, uid, [each for each in uids if each != uid], member, made))
+            rows["outcomes"].append(_outcome(step, number, uid, [each for each in uids if each != uid], member, made))
     if made.content == "tokens":
         rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + made.response)]
-        trained = [row["trajectory"] for row in rows["fates"] if row["fate"] == "trained"]
+        trained = [row["trajectory"] for row in rows["outcomes"] if row["outcome"] == "trained"]
         epochs: Sequence[int | None] = range(made.epochs) if made.traced else [None]
         rows["traces"] = [_trace(step, uid, epoch, made) for epoch in epochs for uid in trained]
         rows["updates"] = [_update(epoch) for epoch in epochs if epoch is not None]
@@ -202,12 +202,12 @@ def _is_trained(number: int, made: Made) -> bool:
     return made.groups == 1 or number < made.groups - 1
 
 
-def _fate(step: int, number: int, uid: str, peers: list[str], member: int, made: Made) -> dict[str, Any]:
+def _outcome(step: int, number: int, uid: str, peers: list[str], member: int, made: Made) -> dict[str, Any]:
     trained = _is_trained(number, made)
     return {
         "step": step,
         "trajectory": uid,
-        "fate": "trained" if trained else "dropped",
+        "outcome": "trained" if trained else "dropped",
         "rule": "" if trained else made.text("rule", "reject/all_solved"),
         "numbers": [] if trained else [("solved", 4.0)],
         "group": made.text("group", f"task-{number}:agent"),

@@ -79,7 +79,7 @@ def test_a_backend_without_traces_is_said_to_record_none(tmp_path: Path) -> None
 
 
 def test_a_record_without_tokens_says_which_setting_shows_them(tmp_path: Path) -> None:
-    asking = Asking(make_run(tmp_path / "p" / "r", Made(content="fates")))
+    asking = Asking(make_run(tmp_path / "p" / "r", Made(content="outcomes")))
 
     answer = asking.of_run("episode", step="1", uid=FIRST)
 

@@ -82,8 +82,8 @@ def test_a_step_says_what_became_of_what_was_played(ask: Asking) -> None:
     counted = [summary[name] for name in ("played", "masked", "dropped", "waiting", "trained")]
     assert counted == [8, 0, 4, 0, 4]
     assert summary["clipped"] == 0.125
-    assert {"fate": "trained", "rule": "", "trajectories": 4} in summary["decisions"]
-    assert [group["fate"] for group in answer["groups"]] == ["trained", "dropped"]
+    assert {"outcome": "trained", "rule": "", "trajectories": 4} in summary["decisions"]
+    assert [group["outcome"] for group in answer["groups"]] == ["trained", "dropped"]
     assert answer["groups"][0]["reward_mean"] == 0.25
 
 
@@ -92,10 +92,10 @@ def test_a_step_says_what_became_of_what_was_played(ask: Asking) -> None:
     [
         ({}, 24),
         ({"step": "2"}, 8),
-        ({"fate": "dropped"}, 12),
+        ({"outcome": "dropped"}, 12),
         ({"solved": "true", "step": "0"}, 2),
         ({"reward_min": "0.5"}, 6),
-        ({"task": "task-1", "fate": "trained"}, 0),
+        ({"task": "task-1", "outcome": "trained"}, 0),
         ({"text": "TASK-1:3"}, 3),
         ({"rule": "reject/all_solved", "step": "1"}, 4),
         ({"task": "' OR 1=1 --"}, 0),
@@ -210,7 +210,7 @@ def test_questions_that_have_no_answer_say_why(ask: Asking) -> None:
     with expect_error(ConfigError, "bad-query"):
         ask.of_run("step", step="one")
     with expect_error(ConfigError, "bad-query"):
-        ask.of_run("rollouts", order="uid; DROP TABLE fates")
+        ask.of_run("rollouts", order="uid; DROP TABLE outcomes")
     with expect_error(NotFoundError, "run-not-found"):
         ask("runs/none")
     with expect_error(NotFoundError, "page-not-found"):

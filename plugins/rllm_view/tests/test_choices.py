@@ -144,7 +144,7 @@ def test_search_in_text_is_a_filter_of_the_list(visit: Visit, made: MadeRun) -> 
 
 
 def test_search_without_recorded_text_has_no_control(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(content="fates"))
+    _, run = made(Made(content="outcomes"))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
     page.get_by_text("1 to 24 of 24").wait_for()
@@ -205,7 +205,7 @@ def test_copy_has_all_metrics_orders_and_search(chromium: Any, tmp_path: Path) -
 
 
 def test_copy_without_text_has_no_search(chromium: Any, tmp_path: Path) -> None:
-    write_page([make_run(tmp_path / "p" / "r", Made(content="fates"))], tmp_path / "run.html")
+    write_page([make_run(tmp_path / "p" / "r", Made(content="outcomes"))], tmp_path / "run.html")
     context = chromium.new_context(offline=True)
     page = context.new_page()
     page.goto((tmp_path / "run.html").as_uri())

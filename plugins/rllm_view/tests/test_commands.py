@@ -71,7 +71,7 @@ def test_an_episode_is_printed_as_it_was_played(say: Say, run: Path) -> None:
 
 
 def test_an_episode_without_texts_says_what_would_record_them(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(content="fates"))
+    run = make_run(tmp_path / "p" / "r", Made(content="outcomes"))
 
     assert "rllm.record=tokens" in say("episode", run, 1, "task-0:0")
 
@@ -118,7 +118,7 @@ def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, r
 @pytest.mark.parametrize("command", ["why", "episode"])
 def test_a_run_without_recorded_trajectories_is_an_error(say: Say, tmp_path: Path, command: str) -> None:
     with expect_error(ConfigError, "nothing-recorded", tmp_path / "empty"):
-        say(command, make_run(tmp_path / "empty", Made(groups=0, content="fates")))
+        say(command, make_run(tmp_path / "empty", Made(groups=0, content="outcomes")))
 
 
 def test_why_without_a_run_lists_runs_with_the_newest_first(
@@ -189,7 +189,7 @@ def test_words_that_mean_no_trajectory_or_several_are_refused(say: Say, run: Pat
 
 
 def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
-    file = run / "record/fates/step_000001.parquet"
+    file = run / "record/outcomes/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
 
     for command in ("why", "episode"):
@@ -206,7 +206,7 @@ def test_the_task_of_the_very_name_is_meant_before_others(say: Say, tmp_path: Pa
 
 def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / "p" / name, Made(steps=3)) for name in ("a", "b"))
-    file = second / "record/fates/step_000001.parquet"
+    file = second / "record/outcomes/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
     write_step(first, 3, Made())
 

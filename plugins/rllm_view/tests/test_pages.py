@@ -113,7 +113,7 @@ def test_what_a_backend_does_not_record_is_said(visit: Visit, made: MadeRun) -> 
 
 
 def test_a_trajectory_without_texts_says_what_would_record_them(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(content="fates"))
+    _, run = made(Made(content="outcomes"))
     visit.open(of_episode(run, 1, UID), UID)
 
     assert "rllm.record=tokens" in visit.text()

@@ -32,7 +32,7 @@ def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> Non
         while writer.is_alive() or looks == 0:
             looks += 1
             counts = duckdb.sql(
-                f"SELECT step, count(*) AS n FROM read_parquet('{run}/record/fates/*.parquet') GROUP BY step"
+                f"SELECT step, count(*) AS n FROM read_parquet('{run}/record/outcomes/*.parquet') GROUP BY step"
             ).fetchall()
             assert {n for _, n in counts} == {8}
             newest = max(step for step, _ in counts)
@@ -45,7 +45,7 @@ def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> Non
     assert [each["step"] for each in asking.of_run("steps")["steps"]] == list(range(STEPS))
 
 
-@pytest.mark.parametrize("kind", ["episodes", "fates"])
+@pytest.mark.parametrize("kind", ["episodes", "outcomes"])
 def test_a_file_cut_anywhere_is_a_problem_of_its_step_alone(run: Path, kind: str) -> None:
     place = run / "record" / kind / "step_000001.parquet"
     whole = place.read_bytes()
@@ -95,4 +95,4 @@ def test_a_run_that_is_removed_answers_whoever_is_asking_it(run: Path) -> None:
     shutil.rmtree(run)
 
     assert library.runs() == []
-    assert opened.index.rows("SELECT count(*) AS n FROM fates") == [{"n": 24}]
+    assert opened.index.rows("SELECT count(*) AS n FROM outcomes") == [{"n": 24}]

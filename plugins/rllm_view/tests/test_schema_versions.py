@@ -16,7 +16,7 @@ from .asking import Asking
 from .made_runs import Made, make_run
 
 UID = "1.0:task-0:0/0"
-ADDED = {"fates": ["estimator", "baseline", "advantage"]}
+ADDED = {"outcomes": ["estimator", "baseline", "advantage"]}
 """Columns that schema 2 added."""
 
 
@@ -30,17 +30,17 @@ def rewrite(run: Path, kind: str, version: int, without: list[str] | None = None
 
 
 def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(content="fates"))
-    for kind in ("episodes", "fates"):
+    run = make_run(tmp_path / "p" / "r", Made(content="outcomes"))
+    for kind in ("episodes", "outcomes"):
         rewrite(run, kind, 1, ADDED.get(kind))
 
     answer = Asking(run).of_run("episode", step="1", uid=UID)
 
-    assert answer["decided"]["fate"] == "trained"
+    assert answer["decided"]["outcome"] == "trained"
     assert answer["decided"]["estimator"] is None
 
 
-@pytest.mark.parametrize("kind", ["episodes", "traces", "updates", "fates"])
+@pytest.mark.parametrize("kind", ["episodes", "traces", "updates", "outcomes"])
 def test_a_newer_schema_is_refused_by_name(run: Path, kind: str) -> None:
     rewrite(run, kind, VERSION + 1)
 

@@ -16,7 +16,7 @@ from rllm_view.reading.rollouts import RolloutRow
 from .asking import Asking
 from .made_runs import Made, make_run, write_step
 
-COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"]
+COLUMNS = ["step", "trajectory", "task", "outcome", "ending", "solved", "reward", "advantage", "turns", "tokens"]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_search_too_long_phrase_is_rejected(asking: Asking) -> None:
 
 
 def test_search_without_recorded_text_is_not_offered(tmp_path: Path) -> None:
-    asking = Asking(make_run(tmp_path / "p" / "r", Made(steps=1, content="fates")))
+    asking = Asking(make_run(tmp_path / "p" / "r", Made(steps=1, content="outcomes")))
     asking.library.runs()[0].index.refresh()
 
     answer = asking.of_run("rollouts", phrase="answer")

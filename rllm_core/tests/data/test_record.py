@@ -57,17 +57,17 @@ def _outcome(**fields: Any) -> Outcome:
 
 
 @pytest.mark.parametrize("outcome", get_args(OutcomeName))
-def test_there_are_four_fates(outcome: OutcomeName) -> None:
+def test_there_are_four_outcomes(outcome: OutcomeName) -> None:
     assert _outcome(outcome=outcome).outcome == outcome
     assert len(get_args(OutcomeName)) == 4
 
 
 @pytest.mark.parametrize("outcome", ["clipped", "Trained", "", None])
-def test_an_unknown_fate_is_refused(outcome: Any) -> None:
+def test_an_unknown_outcome_is_refused(outcome: Any) -> None:
     with pytest.raises(ValueError, match="trained, waiting, dropped, masked"):
         _outcome(outcome=outcome)
 
 
-def test_a_fate_cannot_be_changed() -> None:
+def test_an_outcome_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         _outcome().outcome = "masked"  # type: ignore[misc]

@@ -36,7 +36,7 @@ def rollouts(task: str, *rewards: float | None) -> list[Episode]:
 
 
 def decided(step: TrainStep) -> dict[str, list[Trajectory]]:
-    """By fate and rule."""
+    """By outcome and rule."""
     found: dict[str, list[Trajectory]] = {}
     for decision in step.decisions:
         found.setdefault(f"{decision.outcome} {decision.rule}", []).extend(decision.trajectories)

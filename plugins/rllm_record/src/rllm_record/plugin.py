@@ -32,9 +32,9 @@ class JournalParams(Params):
 class RecordParams(Params):
     """Options of the tracker `record`."""
 
-    record: Literal["off", "fates", "tokens"] = Field(
-        "fates",
-        description="Contents of the run's record. `fates`: the ids, rewards and outcome of each trajectory, and the "
+    record: Literal["off", "outcomes", "tokens"] = Field(
+        "outcomes",
+        description="Contents of the run's record. `outcomes`: the ids, rewards and outcome of each trajectory, and the "
         "rule that dropped it. `tokens`: its text and tokens too. `off`: no record.",
     )
 

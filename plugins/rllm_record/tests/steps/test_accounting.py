@@ -1,4 +1,4 @@
-"""Every trajectory has exactly one fate in each step in which it is played or waits."""
+"""Every trajectory has exactly one outcome in each step in which it is played or waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def outcomes_of(accounting: Accounting, made: TrainStep) -> list[RecordedOutcome
 
 
 def list_outcomes(outcomes: Sequence[RecordedOutcome]) -> dict[str, str]:
-    """Fate and rule by trajectory."""
+    """Outcome and rule by trajectory."""
     assert len({each.outcome.trajectory for each in outcomes}) == len(outcomes)
     return {each.outcome.trajectory: f"{each.outcome.outcome} {each.outcome.rule}".strip() for each in outcomes}
 
@@ -53,7 +53,7 @@ def test_a_decision_says_why_a_trajectory_is_not_trained_on() -> None:
     assert by_uid["0.0:t:1/0"].group is None
 
 
-def test_a_fate_says_how_its_advantage_came_about() -> None:
+def test_an_outcome_says_how_its_advantage_came_about() -> None:
     a, b, c = rollout("t:0", 1.0), rollout("t:1", 0.0), rollout("u:0", 0.5)
     groups = [group("t:agent", a, b), group("u:agent", c)]
     batch = build_batch(groups)
@@ -141,7 +141,7 @@ def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
     assert [each.outcome.peers for each in after][:2] == [("0.0:t:1/0",), ("0.0:t:0/0",)]
 
 
-def test_a_trajectory_that_a_grouping_made_has_a_fate_too() -> None:
+def test_a_trajectory_that_a_grouping_made_has_an_outcome_too() -> None:
     a, made_up = rollout("t:0"), rollout("made up")
 
     outcomes = outcomes_of(Accounting(), step(0, [a], [group("g", made_up)]))

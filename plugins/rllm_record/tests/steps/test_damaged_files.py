@@ -119,7 +119,7 @@ def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
 
 def test_check_old_record_is_named_without_digests(tmp_path: Path) -> None:
     files = write_record(tmp_path)
-    for kind in ("episodes", "traces", "updates", "fates"):
+    for kind in ("episodes", "traces", "updates", "outcomes"):
         place = files.place(kind, 0)
         with pq.ParquetFile(place) as file:
             table = file.read()

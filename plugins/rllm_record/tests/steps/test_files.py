@@ -78,7 +78,7 @@ def test_episodes_are_read_as_they_were_played(tmp_path_factory: pytest.TempPath
     assert repr([episode_to_json(each) for each in read]) == repr([episode_to_json(each) for each in played])
 
 
-FATE = RecordedOutcome(
+OUTCOME = RecordedOutcome(
     outcome=Outcome(
         step=12,
         trajectory="12.0:t:0/0",
@@ -95,11 +95,11 @@ FATE = RecordedOutcome(
 )
 
 
-def test_fates_are_read_as_they_were_written(tmp_path: Path) -> None:
-    alone = dataclasses.replace(FATE, outcome=dataclasses.replace(FATE.outcome, group=None, peers=(), numbers={}))
-    StepFiles(tmp_path).write(12, [], [FATE, alone], "fates")
+def test_outcomes_are_read_as_they_were_written(tmp_path: Path) -> None:
+    alone = dataclasses.replace(OUTCOME, outcome=dataclasses.replace(OUTCOME.outcome, group=None, peers=(), numbers={}))
+    StepFiles(tmp_path).write(12, [], [OUTCOME, alone], "outcomes")
 
-    assert StepFiles(tmp_path).outcomes(12) == [FATE, alone]
+    assert StepFiles(tmp_path).outcomes(12) == [OUTCOME, alone]
 
 
 def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
@@ -142,17 +142,17 @@ def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
 def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
     played = rollout("t:0")
     played.trajectories[0].info["reward_components"] = {"exact": 1.0, "format": np.float32(0.5)}
-    StepFiles(tmp_path).write(0, as_played(played), [], "fates")
+    StepFiles(tmp_path).write(0, as_played(played), [], "outcomes")
 
     (row,) = StepFiles(tmp_path).episode_table(0).to_pylist()
 
     assert row["trajectories"][0]["components"] == [("exact", 1.0), ("format", 0.5)]
 
 
-def test_fates_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
+def test_outcomes_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     files.write(
-        12, Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [FATE], "fates"
+        12, Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [OUTCOME], "outcomes"
     )
 
     (row,) = files.episode_table(12).to_pylist()
@@ -187,11 +187,11 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
     assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].steps[0].text == "a?b"
 
 
-def test_a_step_is_there_once_its_fates_are(tmp_path: Path) -> None:
+def test_a_step_is_there_once_its_outcomes_are(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(3, [], [], "fates")
-    files.write(20, [], [], "fates")
-    (tmp_path / "fates" / ".step_000004.parquet.1.tmp").write_bytes(b"half")
+    files.write(3, [], [], "outcomes")
+    files.write(20, [], [], "outcomes")
+    (tmp_path / "outcomes" / ".step_000004.parquet.1.tmp").write_bytes(b"half")
     (tmp_path / "episodes" / "step_000005.parquet").write_bytes(b"half")
 
     assert files.steps() == [3, 20]
@@ -200,7 +200,7 @@ def test_a_step_is_there_once_its_fates_are(tmp_path: Path) -> None:
 def test_steps_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     for number in range(4):
-        files.write(number, [], [], "fates")
+        files.write(number, [], [], "outcomes")
 
     files.forget_from(2)
 
@@ -210,7 +210,7 @@ def test_steps_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
 
 def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(0, as_played(rollout("t:0")), [FATE], "tokens")
+    files.write(0, as_played(rollout("t:0")), [OUTCOME], "tokens")
     files.write(0, [], [], "tokens")
 
     assert (files.episodes(0), files.outcomes(0)) == ([], [])
@@ -219,7 +219,7 @@ def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
 
 def test_a_run_that_plays_the_same_records_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        StepFiles(tmp_path / name).write(0, as_played(rollout("t:0")), [FATE], "tokens")
+        StepFiles(tmp_path / name).write(0, as_played(rollout("t:0")), [OUTCOME], "tokens")
 
     first, second = ([file.read_bytes() for file in sorted((tmp_path / n).rglob("*.parquet"))] for n in ("a", "b"))
     assert first == second
@@ -227,16 +227,16 @@ def test_a_run_that_plays_the_same_records_the_same_bytes(tmp_path: Path) -> Non
 
 def marked(path: Path, **marks: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"step": pa.array([0], pa.int32()), "fate": ["trained"]})
+    table = pa.table({"step": pa.array([0], pa.int32()), "outcome": ["trained"]})
     pq.write_table(table.replace_schema_metadata({f"rllm.record.{key}": value for key, value in marks.items()}), path)
 
 
 def test_what_an_older_schema_did_not_have_is_null(tmp_path: Path) -> None:
-    marked(tmp_path / "fates" / "step_000000.parquet", version="0")
+    marked(tmp_path / "outcomes" / "step_000000.parquet", version="0")
 
     (row,) = StepFiles(tmp_path).outcome_table(0).to_pylist()
 
-    assert (row["fate"], row["rule"], row["peers"]) == ("trained", None, None)
+    assert (row["outcome"], row["rule"], row["peers"]) == ("trained", None, None)
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -252,24 +252,24 @@ BAD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("make", "code"), BAD.values(), ids=BAD)
 def test_what_is_no_record_is_refused(tmp_path: Path, make: Any, code: str) -> None:
-    (tmp_path / "fates").mkdir()
-    make(tmp_path / "fates" / "step_000000.parquet")
+    (tmp_path / "outcomes").mkdir()
+    make(tmp_path / "outcomes" / "step_000000.parquet")
 
     with expect_error(RecordError, code, "step_000000.parquet"):
         StepFiles(tmp_path).outcomes(0)
 
 
-def test_a_file_of_fates_holds_no_episodes(tmp_path: Path) -> None:
-    StepFiles(tmp_path).write(0, [], [FATE], "tokens")
+def test_a_file_of_outcomes_holds_no_episodes(tmp_path: Path) -> None:
+    StepFiles(tmp_path).write(0, [], [OUTCOME], "tokens")
 
     with expect_error(RecordError, "damaged-record"):
-        read_episodes(tmp_path / "fates" / "step_000000.parquet")
+        read_episodes(tmp_path / "outcomes" / "step_000000.parquet")
 
 
 @pytest.mark.parametrize("sixteenth", range(16))
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> None:
-    StepFiles(tmp_path).write(0, as_played(rollout("t:0")), [FATE], "tokens")
-    for kind in ("fates", "episodes"):
+    StepFiles(tmp_path).write(0, as_played(rollout("t:0")), [OUTCOME], "tokens")
+    for kind in ("outcomes", "episodes"):
         file = tmp_path / kind / "step_000000.parquet"
         file.write_bytes(file.read_bytes()[: file.stat().st_size * sixteenth // 16])
 
@@ -283,11 +283,11 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "record").write_text("a file")
 
     with expect_error(RecordError, "not-writable", "Step 0 cannot"):
-        StepFiles(tmp_path / "record").write(0, [], [], "fates")
+        StepFiles(tmp_path / "record").write(0, [], [], "outcomes")
 
 
 def test_the_version_is_in_every_file(tmp_path: Path) -> None:
-    StepFiles(tmp_path).write(0, [], [], "fates")
+    StepFiles(tmp_path).write(0, [], [], "outcomes")
 
     for file in tmp_path.rglob("*.parquet"):
         assert pq.read_schema(file).metadata[VERSION_KEY] == str(VERSION).encode()

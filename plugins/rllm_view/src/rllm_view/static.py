@@ -21,7 +21,7 @@ from rllm_view.api.library import Library
 from rllm_view.pages.assets import PAGE, assets
 from rllm_view.reading.account import account_of
 from rllm_view.reading.curves import metric_names, panels_of
-from rllm_view.reading.record_files import fate_files
+from rllm_view.reading.record_files import outcome_files
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Given, Run
 from rllm_view.reading.steps import neighbours_of
@@ -50,7 +50,7 @@ def contents_of(answers: Answers, episodes: int) -> dict[str, Any]:
 
 
 def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
-    newest = sorted(fate_files(run.record))[-STEPS:]
+    newest = sorted(outcome_files(run.record))[-STEPS:]
     run.index.ensure(newest)
     readable = [step for step in newest if step in run.index.steps()]
     path, lines = f"runs/{run.place.id}", run.lines()
@@ -71,7 +71,7 @@ def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
 def _groups(run: Run, steps: list[int], episodes: int) -> Iterator[tuple[int, str, list[str]]]:
     """Step, group and uids: whole groups, the newest steps first, as long as they fit."""
     query = """
-    SELECT coalesce(group_id, '') AS name, list(trajectory ORDER BY trajectory_key) AS uids FROM fates WHERE step = ?
+    SELECT coalesce(group_id, '') AS name, list(trajectory ORDER BY trajectory_key) AS uids FROM outcomes WHERE step = ?
     GROUP BY group_id ORDER BY natural_key(group_id) NULLS LAST
     """
     left = episodes

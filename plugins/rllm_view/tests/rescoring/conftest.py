@@ -81,7 +81,7 @@ def configure(run: Path) -> Callable[[dict[str, Any]], None]:
 def keep(run: Path) -> Callable[..., Path]:
     """Record a step's episodes, one mapping of rewards for each rollout batch, and return the file."""
 
-    def keep(step: int, *rounds: Rewards, content: Literal["fates", "tokens"] = "tokens", **options: Any) -> Path:
+    def keep(step: int, *rounds: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
         played = [
             PlayedEpisode(
                 uid=f"{step}.{number}:{episode.id}",

@@ -56,7 +56,7 @@ def test_config_of_another_version_is_told_by_its_keys(run: Path, configure: Cal
 
 
 def test_record_without_tokens_has_no_episodes(run: Path, keep: Callable[..., Path]) -> None:
-    file = keep(0, {"t": [1.0]}, content="fates")
+    file = keep(0, {"t": [1.0]}, content="outcomes")
     with expect_error(EpisodesError, "no-episodes", "rllm.record"):
         find_episodes(run)
     with expect_error(EpisodesError, "record-without-tokens"):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 OutcomeName = Literal["trained", "waiting", "dropped", "masked"]
-_FATE_NAMES = get_args(OutcomeName)
+_OUTCOME_NAMES = get_args(OutcomeName)
 WHOLE_NUMBERS = frozenset({"row", "position", "epoch", "optimizer_step"})
 """Columns of a `TokenTrace` with dtype int32. All other columns are float32."""
 
@@ -42,8 +42,8 @@ class Outcome:
     """Uids of the other trajectories of the group."""
 
     def __post_init__(self) -> None:
-        if self.outcome not in _FATE_NAMES:
-            raise ValueError(f"outcome {self.outcome!r}; expected one of {', '.join(_FATE_NAMES)}")
+        if self.outcome not in _OUTCOME_NAMES:
+            raise ValueError(f"outcome {self.outcome!r}; expected one of {', '.join(_OUTCOME_NAMES)}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -112,11 +112,11 @@ class RllmSection(Section):
     episode_logging: Annotated[EpisodeLoggingSection, TRAINING, no_effect_without("log_episodes=true")] = section(
         EpisodeLoggingSection
     )
-    record: Annotated[Literal["off", "fates", "tokens"] | None, ReadBy(options_of=("tracker",)), TRAINING] = Field(
+    record: Annotated[Literal["off", "outcomes", "tokens"] | None, ReadBy(options_of=("tracker",)), TRAINING] = Field(
         None,
-        description="Data to store about every step, in `record/` of the run directory. `fates` stores ids, numbers and "
+        description="Data to store about every step, in `record/` of the run directory. `outcomes` stores ids, numbers and "
         "rules: the outcome of each trajectory, with the reason. `tokens` also stores text and tokens. `off` stores "
-        "nothing. null means `fates` if `rllm-record` is installed.",
+        "nothing. null means `outcomes` if `rllm-record` is installed.",
     )
     async_training: Annotated[AsyncTrainingSection, SWITCH] = section(AsyncTrainingSection)
     sdk: Annotated[SdkSection, ROLLOUT] = section(SdkSection)

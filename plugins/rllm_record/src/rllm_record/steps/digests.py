@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 
 KEY = b"rllm.record.digests"
-LAST = "fates"
+LAST = "outcomes"
 """The kind of the file with the digests."""
 BLANK = "0" * 32
 """Replaces the file's own digest while it is computed."""

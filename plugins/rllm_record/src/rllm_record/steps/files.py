@@ -22,7 +22,7 @@ KINDS = {
     "vocabulary": schemas.VOCABULARY,
     "traces": schemas.TRACES,
     "updates": schemas.UPDATES,
-    "fates": schemas.OUTCOMES,
+    "outcomes": schemas.OUTCOMES,
 }
 """Directories of a record, in the order in which the files of a step are written."""
 TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
@@ -33,9 +33,9 @@ DIRECTORY = "record"
 
 
 class StepFiles:
-    """The record in a directory. For example, ``episodes/step_000012.parquet`` and ``fates/step_000012.parquet``.
+    """The record in a directory. For example, ``episodes/step_000012.parquet`` and ``outcomes/step_000012.parquet``.
 
-    ``fates`` contains the outcomes. It is written last, so a step with this file is complete. With tokens, a record
+    ``outcomes`` contains the outcomes. It is written last, so a step with this file is complete. With tokens, a record
     also has ``vocabulary``. If the step made an update, it also has ``traces`` and ``updates``.
     """
 
@@ -45,7 +45,7 @@ class StepFiles:
 
     def steps(self) -> list[int]:
         """Return the recorded steps, in order."""
-        return self._numbers("fates")
+        return self._numbers("outcomes")
 
     def first_step(self) -> int:
         """Return the first step with a file of any kind; 0 if there is no file."""
@@ -100,7 +100,7 @@ class StepFiles:
             contents["traces"] = trace_table(update), marks
             rows = tables.update_rows(update.optimizer_steps)
             contents["updates"] = _table("updates", rows), marks | {OBJECTIVE_KEY: json.dumps(update.objective)}
-        contents["fates"] = outcome_table(outcomes), marks
+        contents["outcomes"] = outcome_table(outcomes), marks
         return contents
 
     def write_tables(self, step: int, contents: StepTables) -> None:
@@ -155,7 +155,7 @@ class StepFiles:
 
     def outcome_table(self, step: int) -> pa.Table:
         """Read the columns of `schemas.OUTCOMES`. Raises the errors of `outcomes`."""
-        return self._read("fates", step)
+        return self._read("outcomes", step)
 
     def trace_table(self, step: int, trajectory: str | None = None) -> pa.Table:
         """Read the columns of `schemas.TRACES`. It has a row for each epoch and each segment of a trained trajectory.

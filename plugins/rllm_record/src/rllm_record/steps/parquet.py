@@ -177,7 +177,7 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
         raise RecordError(
             "no-record",
             f"There is no record at {place}.",
-            "To record a run, train it with `rllm.record=fates` or `rllm.record=tokens`.",
+            "To record a run, train it with `rllm.record=outcomes` or `rllm.record=tokens`.",
         ) from error
     except RecordError:
         raise

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-Content = Literal["fates", "tokens"]
-"""``fates``: ids, numbers and rules. ``tokens``: text, tokens and updates too."""
+Content = Literal["outcomes", "tokens"]
+"""``outcomes``: ids, numbers and rules. ``tokens``: text, tokens and updates too."""
 CONTENTS: tuple[Content, ...] = get_args(Content)
 NUMBERS = pa.map_(pa.string(), pa.float64())
 MESSAGE = pa.struct({"role": pa.string(), "text": pa.string(), "data": pa.string()})
@@ -65,7 +65,7 @@ OUTCOMES = pa.schema(
     {
         "step": pa.int32(),
         "trajectory": pa.string(),
-        "fate": pa.string(),
+        "outcome": pa.string(),
         "rule": pa.string(),
         "numbers": NUMBERS,
         "group": pa.string(),

@@ -58,7 +58,7 @@ def outcome_table(outcomes: Sequence[RecordedOutcome]) -> pa.Table:
     columns = {
         "step": [outcome.step for outcome in known],
         "trajectory": [outcome.trajectory for outcome in known],
-        "fate": [outcome.outcome for outcome in known],
+        "outcome": [outcome.outcome for outcome in known],
         "rule": [outcome.rule for outcome in known],
         "numbers": _maps([outcome.numbers for outcome in known]),
         "group": [outcome.group for outcome in known],
@@ -291,7 +291,7 @@ def recorded_outcome(row: Mapping[str, Any]) -> RecordedOutcome:
     outcome = Outcome(
         step=row["step"],
         trajectory=row["trajectory"],
-        outcome=row["fate"],
+        outcome=row["outcome"],
         rule=row["rule"],
         numbers=dict(row["numbers"]),
         group=row["group"],

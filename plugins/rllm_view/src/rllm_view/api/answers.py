@@ -14,7 +14,7 @@ from rllm_view.api.questions import Query, filter_of, names_in, number_or, requi
 from rllm_view.reading.account import Account, account_of, facts_of
 from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
-from rllm_view.reading.record_files import fate_files, state_of
+from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
 from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_rollouts, played_steps, search_text
 from rllm_view.reading.run import Run, last_values
@@ -88,7 +88,7 @@ WAIT = 0.3
 def refreshed(run: Run) -> dict[str, int]:
     """Read new steps for a moment, and return how many of the recorded steps are read."""
     run.index.refresh_for(WAIT)
-    return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}
+    return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(outcome_files(run.record))}
 
 
 def rollouts(run: Run, query: Query) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
 
 def has_texts(run: Run) -> bool:
     """True if the newest step was recorded with text."""
-    newest = max(fate_files(run.record), default=None)
+    newest = max(outcome_files(run.record), default=None)
     return newest is not None and StepFiles(run.record).holds_tokens(newest)
 
 
@@ -157,7 +157,7 @@ class Answers:
 
 def state(run: Run, query: Query) -> dict[str, Any]:
     """Changes whenever a page may have something new to show."""
-    recorded = fate_files(run.record)
+    recorded = outcome_files(run.record)
     newest = state_of(recorded[max(recorded)]) if recorded else None
     lines = run.lines()
     # Steps that are read in behind an answer are new, too.
@@ -175,7 +175,7 @@ def overview(run: Run, query: Query) -> dict[str, Any]:
         "plugins": run.plugins(),
         "validation": {name: value for name, value in values.items() if name.startswith("val/")},
         "problems": run.problems(),
-        "recorded": sorted(fate_files(run.record)),
+        "recorded": sorted(outcome_files(run.record)),
     }
 
 
@@ -206,5 +206,5 @@ def episode(run: Run, query: Query) -> dict[str, Any]:
 
 
 def _around(run: Run, step: int) -> dict[str, Any]:
-    before, after = steps_around(sorted(fate_files(run.record)), step)
+    before, after = steps_around(sorted(outcome_files(run.record)), step)
     return {"previous_step": before, "next_step": after}

@@ -96,7 +96,7 @@ def _list_trajectories(command: str, run: Run, step: int) -> None:
     short = [short_uid(row.trajectory) for row in found.rows]
     names = short if len(set(short)) == len(short) else [row.trajectory for row in found.rows]
     rows = [
-        (harmless(name), row.name, figure(row.reward_used), figure(row.advantage), row.fate)
+        (harmless(name), row.name, figure(row.reward_used), figure(row.advantage), row.outcome)
         for name, row in zip(names, found.rows, strict=True)
     ]
     print_table(("trajectory", "role", "reward", "advantage", "outcome"), rows)

@@ -17,7 +17,7 @@ from rllm_view.reading.rollout import Turn
 from rllm_view.reading.run import Run
 
 _TRAJECTORIES = """
-SELECT f.trajectory, p.task_id FROM fates f LEFT JOIN played p USING (trajectory)
+SELECT f.trajectory, p.task_id FROM outcomes f LEFT JOIN played p USING (trajectory)
 WHERE f.step = ? ORDER BY f.trajectory_key
 """
 SHOWN = 5

@@ -52,7 +52,7 @@ function partOf(group, offset) {
 const ORDER = {
   reward: "reward_given", tokens: "sampled_tokens", task: "task_id", solved: "is_correct",
 };
-const EQUAL = { task: "task_id", group: "group_id", fate: "fate", rule: "rule", ending: "ending", name: "name", step: "step" };
+const EQUAL = { task: "task_id", group: "group_id", outcome: "outcome", rule: "rule", ending: "ending", name: "name", step: "step" };
 
 // The whole text of each trajectory that has any here, in lower case.
 function textsOf(run) {

@@ -28,7 +28,7 @@ function head(account, id, step) {
   return [
     el("h1", {}, rollout.uid),
     el("p", { class: "lead" }, rollout.is_correct ? "✓ solved" : "not solved", ` · reward ${number(rollout.reward_given, 3)}`,
-      ` · ${decided.rule ? `${decided.fate} by ${decided.rule}` : decided.fate} · advantage ${number(decided.advantage, 3)} · ended: ${rollout.ending}`,
+      ` · ${decided.rule ? `${decided.outcome} by ${decided.rule}` : decided.outcome} · advantage ${number(decided.advantage, 3)} · ended: ${rollout.ending}`,
       rollout.tries > 1 && ` · ${rollout.tries} tries`),
     rollout.error && el("p", { class: "problem" }, rollout.error),
     around && el("p", { class: "around" }, el("span", {}, `${around.position + 1} of ${around.total} in `, el("a", { href: toStep(id, step) }, `step ${step}`)),

@@ -6,7 +6,7 @@ import { count, MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
 
-const GROUP_COLUMNS = [["group", "group"], ["task_id", "task"], ["fate", "fate"], ["trajectories", "trajectories"], ["solved", "solved"],
+const GROUP_COLUMNS = [["group", "group"], ["task_id", "task"], ["outcome", "outcome"], ["trajectories", "trajectories"], ["solved", "solved"],
   ["reward_mean", "mean reward"], ["reward_max", "rewards"]];
 
 // Each row is what is left; the dashed rest says how many went there.
@@ -36,7 +36,7 @@ function funnel(summary) {
 function groups(id, step, found, order) {
   const rows = sorted(found, (each) => each[order.name], order.descending).map((each) => [
     el("a", { class: "row", href: toGroup(id, step, each.group) }, each.group), each.task_id ?? MISSING,
-    each.rule ? `${each.fate} by ${each.rule}` : each.fate, String(each.trajectories), String(each.solved),
+    each.rule ? `${each.outcome} by ${each.rule}` : each.outcome, String(each.trajectories), String(each.solved),
     number(each.reward_mean, 3), `${number(each.reward_min, 3)} to ${number(each.reward_max, 3)}`,
   ]);
   return table("groups", order.headings(), rows, [3, 4, 5]);
@@ -61,9 +61,9 @@ export async function stepPage({ parts: [, id, , word], query }) {
         ? el("p", { class: "problem" }, "The files of this step cannot be read; the page of the run says why.")
         : [el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
       el("h2", {}, "Decisions"),
-      table("decisions", ["fate", "rule", "trajectories"], decisions.map((each) => [
-        each.fate, each.rule || MISSING,
-        el("a", { href: toRollouts(id, { step, fate: each.fate, rule: each.rule }) }, count(each.trajectories, "trajectory", "trajectories"))])),
+      table("decisions", ["outcome", "rule", "trajectories"], decisions.map((each) => [
+        each.outcome, each.rule || MISSING,
+        el("a", { href: toRollouts(id, { step, outcome: each.outcome, rule: each.rule }) }, count(each.trajectories, "trajectory", "trajectories"))])),
       el("h2", {}, `Groups (${found.groups.length})`), place),
     keys: [
       ["[", "step before", go(found.previous_step)],

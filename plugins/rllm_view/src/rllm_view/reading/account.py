@@ -29,7 +29,7 @@ class Decided:
     """Outcome of the trajectory in the step."""
 
     step: int
-    fate: str
+    outcome: str
     rule: str
     numbers: Mapping[str, float]
     group: str | None
@@ -66,30 +66,30 @@ def account_of(run: Run, step: int, uid: str) -> Account:
     """
     run.require_step(step)
     files = StepFiles(run.record)
-    fate = _fate_of(run, files, step, uid)
-    rollout = read_rollout(run.record, fate.played_step, uid)
+    recorded = _outcome_of(run, files, step, uid)
+    rollout = read_rollout(run.record, recorded.played_step, uid)
     trace = read_trace(run.record, step, rollout) if rollout.ids is not None else None
     objective = None if trace is None else _objective(files, step)
     return Account(
         rollout=rollout,
         decided=Decided(
             step=step,
-            fate=fate.outcome.outcome,
-            rule=fate.outcome.rule,
-            numbers=fate.outcome.numbers,
-            group=fate.outcome.group,
-            estimator=getattr(fate, "estimator", None),
-            baseline=getattr(fate, "baseline", None),
-            advantage=getattr(fate, "advantage", None),
+            outcome=recorded.outcome.outcome,
+            rule=recorded.outcome.rule,
+            numbers=recorded.outcome.numbers,
+            group=recorded.outcome.group,
+            estimator=getattr(recorded, "estimator", None),
+            baseline=getattr(recorded, "baseline", None),
+            advantage=getattr(recorded, "advantage", None),
         ),
-        group=_peers(run, fate),
-        columns=columns_of(rollout, trace, _why_no_trace(rollout, fate.outcome.outcome), objective),
+        group=_peers(run, recorded),
+        columns=columns_of(rollout, trace, _why_no_trace(rollout, recorded.outcome.outcome), objective),
         texts=None if rollout.ids is None else run.vocabulary.texts(rollout.ids.tolist()),
         objective=objective,
     )
 
 
-def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedOutcome:
+def _outcome_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedOutcome:
     found = next((each for each in files.outcomes(step) if each.outcome.trajectory == uid), None)
     if found is None:
         raise RecordError(
@@ -100,10 +100,10 @@ def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedOutcome
     return found
 
 
-def _peers(run: Run, fate: RecordedOutcome) -> list[Peer]:
-    if fate.outcome.group is None:
+def _peers(run: Run, recorded: RecordedOutcome) -> list[Peer]:
+    if recorded.outcome.group is None:
         return []
-    uids = sorted({fate.outcome.trajectory, *fate.outcome.peers})
+    uids = sorted({recorded.outcome.trajectory, *recorded.outcome.peers})
     query = """
     SELECT trajectory, played_step, reward_given AS reward, is_correct AS solved FROM played
     WHERE list_contains(?, trajectory) ORDER BY played_step, round, natural_key(trajectory)
@@ -111,10 +111,10 @@ def _peers(run: Run, fate: RecordedOutcome) -> list[Peer]:
     return [Peer(**row) for row in run.index.rows(query, [uids])]
 
 
-def _why_no_trace(rollout: Rollout, fate: str) -> str:
+def _why_no_trace(rollout: Rollout, outcome: str) -> str:
     if rollout.ids is None:
         return NOT_BY_RECORD
-    return NOT_BY_BACKEND if fate == "trained" else f"not trained on in this step: {fate}"
+    return NOT_BY_BACKEND if outcome == "trained" else f"not trained on in this step: {outcome}"
 
 
 def _objective(files: StepFiles, step: int) -> Mapping[str, Any] | None:
@@ -196,7 +196,7 @@ def _group(account: Account) -> str:
 def _estimator(account: Account) -> str:
     decided = account.decided
     if decided.estimator is None:
-        return "none: not trained on" if decided.fate != "trained" else "not recorded"
+        return "none: not trained on" if decided.outcome != "trained" else "not recorded"
     baseline = "baseline not reported" if decided.baseline is None else f"baseline {number(decided.baseline)}"
     return f"{decided.estimator}, {baseline}"
 
@@ -208,17 +208,17 @@ def _advantage(account: Account) -> str | None:
 
 def _filter(account: Account) -> str:
     decided = account.decided
-    if decided.fate == "trained":
+    if decided.outcome == "trained":
         return f"trained in step {decided.step}; no filter held it"
     numbers = ", ".join(f"{name} {number(value)}" for name, value in decided.numbers.items())
-    return f"{decided.fate} in step {decided.step} by {decided.rule or 'no rule'}" + (
+    return f"{decided.outcome} in step {decided.step} by {decided.rule or 'no rule'}" + (
         f" ({numbers})" if numbers else ""
     )
 
 
 def _loss(account: Account) -> str:
     if account.objective is None:
-        return "none: not trained on" if account.decided.fate != "trained" else _unknown(account)
+        return "none: not trained on" if account.decided.outcome != "trained" else _unknown(account)
     losses: dict[str, Any] = account.objective.get("losses", {})
     chosen: dict[str, Any] = losses.get(account.rollout.name) or next(iter(losses.values()), {})
     parts = [chosen.get("name", "not recorded"), account.objective.get("aggregation", "aggregation not recorded")]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from rllm_record.steps import RecordError, StepFiles, require_known_version
 from rllm_record.steps.parquet import unreadable
-from rllm_view.reading.record_files import FileState, fate_files, state_of
+from rllm_view.reading.record_files import FileState, outcome_files, state_of
 
 TABLES = """
 CREATE MACRO natural_key(words) AS array_to_string(list_transform(regexp_extract_all(words, '[0-9]+|[^0-9]+'),
@@ -27,8 +27,8 @@ CREATE TABLE played (
     trajectory VARCHAR, episode VARCHAR, played_step INTEGER, round INTEGER, task_id VARCHAR, data_source VARCHAR,
     is_correct BOOLEAN, ending VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
     reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER);
-CREATE TABLE fates (
-    step INTEGER, trajectory VARCHAR, fate VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
+CREATE TABLE outcomes (
+    step INTEGER, trajectory VARCHAR, outcome VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
     episode VARCHAR, played_step INTEGER, round INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE,
     group_key VARCHAR, trajectory_key VARCHAR);
 """
@@ -49,11 +49,11 @@ SELECT t.uid, e.uid, e.step, round, task_id, data_source, is_correct, ending, er
     coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0)
 FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_played) e
 """
-_FATES = """
-INSERT INTO fates
-SELECT step, trajectory, fate, rule, "group", len(peers), name, episode, played_step, round,
+_OUTCOMES = """
+INSERT INTO outcomes
+SELECT step, trajectory, outcome, rule, "group", len(peers), name, episode, played_step, round,
     estimator, baseline, advantage, natural_key("group"), natural_key(trajectory)
-FROM new_fates
+FROM new_outcomes
 """
 _LATER = {"estimator": pa.string(), "baseline": pa.float64(), "advantage": pa.float64()}
 """Columns that older records do not have."""
@@ -81,20 +81,20 @@ def read_outcomes(record: Path, step: int) -> pa.Table:
     for name, type_ in _LATER.items():
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table), type_))
-    wanted = ["step", "trajectory", "fate", "rule", "group", "peers", "name", "episode", "played_step", "round"]
+    wanted = ["step", "trajectory", "outcome", "rule", "group", "peers", "name", "episode", "played_step", "round"]
     return table.select([*wanted, *_LATER])
 
 
-def insert(connection: duckdb.DuckDBPyConnection, new_played: pa.Table, new_fates: pa.Table) -> None:
+def insert(connection: duckdb.DuckDBPyConnection, new_played: pa.Table, new_outcomes: pa.Table) -> None:
     """Add rows to both tables."""
     connection.register("new_played", new_played)
-    connection.register("new_fates", new_fates)
+    connection.register("new_outcomes", new_outcomes)
     try:
         connection.execute(_PLAYED)
-        connection.execute(_FATES)
+        connection.execute(_OUTCOMES)
     finally:
         connection.unregister("new_played")
-        connection.unregister("new_fates")
+        connection.unregister("new_outcomes")
 
 
 FILES_AT_ONCE = 40
@@ -119,7 +119,7 @@ class StepIndex:
     def refresh(self) -> None:
         """Take in the files that are new or have changed, the newest steps first."""
         with self._refreshing:
-            present = {step: state_of(file) for step, file in fate_files(self._record).items()}
+            present = {step: state_of(file) for step, file in outcome_files(self._record).items()}
             with self._lock:
                 known = dict(self._known)
             gone = [step for step in known if step not in present]
@@ -141,7 +141,7 @@ class StepIndex:
 
     def ensure(self, steps: Iterable[int]) -> None:
         """Take in these steps now, where they are recorded and are not in the tables yet."""
-        present = {step: state_of(file) for step, file in fate_files(self._record).items()}
+        present = {step: state_of(file) for step, file in outcome_files(self._record).items()}
         with self._lock:
             missing = [step for step in steps if step in present and present[step] != self._known.get(step)]
         if missing:
@@ -177,7 +177,7 @@ class StepIndex:
     def _remove(self, steps: Iterable[int]) -> None:
         with self._lock:
             for step in steps:
-                self._connection.execute("DELETE FROM fates WHERE step = ?", [step])
+                self._connection.execute("DELETE FROM outcomes WHERE step = ?", [step])
                 self._connection.execute("DELETE FROM played WHERE played_step = ?", [step])
                 self._known.pop(step, None)
                 self._problems.pop(step, None)

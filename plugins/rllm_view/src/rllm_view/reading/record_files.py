@@ -26,9 +26,9 @@ class FileState(NamedTuple):
     size: int
 
 
-def fate_files(record: Path) -> dict[int, Path]:
+def outcome_files(record: Path) -> dict[int, Path]:
     """Return the outcome file of each step. It is written last, so these steps are complete."""
-    return files_of(record, "fates")
+    return files_of(record, "outcomes")
 
 
 def files_of(record: Path, kind: str) -> dict[int, Path]:

@@ -20,13 +20,13 @@ from rllm_view.reading.index import StepIndex
 from rllm_view.reading.record_files import files_of
 
 Order = Literal[
-    "step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"
+    "step", "trajectory", "task", "outcome", "ending", "solved", "reward", "advantage", "turns", "tokens"
 ]  # fmt: skip
 _COLUMNS = {
     "step": "f.step",
     "trajectory": "f.trajectory_key",
     "task": "natural_key(p.task_id)",
-    "fate": "f.fate",
+    "outcome": "f.outcome",
     "ending": "p.ending",
     "solved": "p.is_correct",
     "reward": "p.reward_given",
@@ -46,7 +46,7 @@ class Filter:
     """Step of the outcome. A trajectory that waited has one outcome in each step."""
     task: str | None = None
     group: str | None = None
-    fate: str | None = None
+    outcome: str | None = None
     rule: str | None = None
     ending: str | None = None
     name: str | None = None
@@ -75,7 +75,7 @@ class RolloutRow:
 
     step: int
     trajectory: str
-    fate: str
+    outcome: str
     rule: str
     group_id: str | None
     advantage: float | None
@@ -101,9 +101,9 @@ class Rollouts:
     rows: Sequence[RolloutRow]
 
 
-_FROM = "FROM fates f LEFT JOIN played p USING (trajectory)"
-_OF_FATES = {"step", "trajectory", "fate", "rule", "group_id", "advantage", "played_step", "name"}
-_SELECT = ", ".join(f"{'f' if each.name in _OF_FATES else 'p'}.{each.name}" for each in fields(RolloutRow))
+_FROM = "FROM outcomes f LEFT JOIN played p USING (trajectory)"
+_OF_OUTCOMES = {"step", "trajectory", "outcome", "rule", "group_id", "advantage", "played_step", "name"}
+_SELECT = ", ".join(f"{'f' if each.name in _OF_OUTCOMES else 'p'}.{each.name}" for each in fields(RolloutRow))
 
 
 def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
@@ -132,7 +132,7 @@ def _where(wanted: Filter) -> tuple[str, list[Any]]:
         "f.step = ?": wanted.step,
         "p.task_id = ?": wanted.task,
         "f.group_id = ?": wanted.group,
-        "f.fate = ?": wanted.fate,
+        "f.outcome = ?": wanted.outcome,
         "f.rule = ?": wanted.rule,
         "p.ending = ?": wanted.ending,
         "f.name = ?": wanted.name,

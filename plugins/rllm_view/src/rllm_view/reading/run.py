@@ -17,7 +17,7 @@ from rllm.runs.run_directory import LENGTH, PLUGINS
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
-from rllm_view.reading.record_files import Vocabulary, fate_files, state_of
+from rllm_view.reading.record_files import Vocabulary, outcome_files, state_of
 
 
 class MetricsFile:
@@ -169,7 +169,7 @@ class RunSummary:
     """pass@1 of the newest validation, of the data source that comes first."""
     recorded_steps: int
     content: str | None
-    """Level of the record: ``fates`` or ``tokens``. None if the run has no record."""
+    """Level of the record: ``outcomes`` or ``tokens``. None if the run has no record."""
     modified: float
     """Time of the last change of its metrics, in seconds of Unix time. 0.0 if it has no metrics."""
 
@@ -210,7 +210,7 @@ class Run:
         last = last_values([line for line in lines if line["step"] >= 0])
         used = {entry.get("kind"): entry.get("name") for entry in reversed(self.plugins())}
         settings = self.settings()
-        recorded = fate_files(self.record)
+        recorded = outcome_files(self.record)
         modified = state_of(self.place.directory / METRICS).modified / 1e9
         return RunSummary(
             id=self.place.id,
@@ -226,7 +226,7 @@ class Run:
             solved=last.get("batch/solved"),
             validation=_first(last, "val/", "/pass@1"),
             recorded_steps=len(recorded),
-            content=(settings.text("rllm.record") or "fates") if recorded else None,
+            content=(settings.text("rllm.record") or "outcomes") if recorded else None,
             modified=modified,
         )
 
@@ -239,7 +239,7 @@ class Run:
 
     def require_step(self, step: int | None) -> None:
         """Raise RecordError if this step is not recorded. None: if no step is recorded."""
-        recorded = fate_files(self.record)
+        recorded = outcome_files(self.record)
         if step in recorded or (step is None and recorded):
             return
         if not recorded:

@@ -14,7 +14,7 @@ from rllm_view.reading.index import StepIndex
 class Decision:
     """Number of trajectories with one outcome by one rule."""
 
-    fate: str
+    outcome: str
     rule: str
     trajectories: int
 
@@ -41,9 +41,9 @@ class StepSummary:
     decisions: Sequence[Decision]
 
 
-_FATES = """
-SELECT step, fate, rule, count(*) AS n, count(*) FILTER (played_step = step) AS here
-FROM fates GROUP BY ALL ORDER BY step, n DESC, rule
+_OUTCOMES = """
+SELECT step, outcome, rule, count(*) AS n, count(*) FILTER (played_step = step) AS here
+FROM outcomes GROUP BY ALL ORDER BY step, n DESC, rule
 """
 _PLAYED = """
 SELECT played_step AS step, avg(reward_given) FILTER (isfinite(reward_given)) AS reward,
@@ -55,7 +55,7 @@ FROM played GROUP BY ALL
 def step_summaries(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list[StepSummary]:
     """Return all recorded steps, in order. `lines` are the lines of the run's metrics file."""
     decisions: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in index.rows(_FATES):
+    for row in index.rows(_OUTCOMES):
         decisions[row["step"]].append(row)
     played = {row["step"]: row for row in index.rows(_PLAYED)}
     clipped = {line["step"]: line["actor/clip_fraction"] for line in lines if "actor/clip_fraction" in line}
@@ -65,8 +65,8 @@ def step_summaries(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list
 def _summary(
     step: int, rows: Sequence[Mapping[str, Any]], played: Mapping[str, Any], clipped: float | None
 ) -> StepSummary:
-    def having(fate: str) -> int:
-        return sum(row["n"] for row in rows if row["fate"] == fate)
+    def having(outcome: str) -> int:
+        return sum(row["n"] for row in rows if row["outcome"] == outcome)
 
     here = sum(row["here"] for row in rows)
     return StepSummary(
@@ -80,7 +80,7 @@ def _summary(
         clipped=clipped,
         reward=played.get("reward"),
         solved=played.get("solved"),
-        decisions=[Decision(fate=row["fate"], rule=row["rule"], trajectories=row["n"]) for row in rows],
+        decisions=[Decision(outcome=row["outcome"], rule=row["rule"], trajectories=row["n"]) for row in rows],
     )
 
 
@@ -90,7 +90,7 @@ class GroupSummary:
 
     group: str
     task_id: str | None
-    fate: str
+    outcome: str
     rule: str
     trajectories: int
     solved: int
@@ -100,10 +100,10 @@ class GroupSummary:
 
 
 _GROUPS = """
-SELECT f.group_id AS "group", min(p.task_id) AS task_id, min(f.fate) AS fate, min(f.rule) AS rule,
+SELECT f.group_id AS "group", min(p.task_id) AS task_id, min(f.outcome) AS outcome, min(f.rule) AS rule,
     count(*) AS trajectories, coalesce(sum(p.is_correct::INTEGER), 0)::INTEGER AS solved,
     avg(p.reward_given) AS reward_mean, min(p.reward_given) AS reward_min, max(p.reward_given) AS reward_max
-FROM fates f LEFT JOIN played p USING (trajectory)
+FROM outcomes f LEFT JOIN played p USING (trajectory)
 WHERE f.step = ? AND f.group_id IS NOT NULL
 GROUP BY f.group_id ORDER BY natural_key(f.group_id)
 """
@@ -133,7 +133,7 @@ WITH ordered AS (
     SELECT trajectory, place,
         row_number() OVER around - 1 AS position, count(*) OVER () AS total,
         lag(trajectory) OVER around AS previous, lead(trajectory) OVER around AS next
-    FROM (SELECT *, coalesce(group_key || ' ' || group_id, '') AS place FROM fates WHERE step = ?)
+    FROM (SELECT *, coalesce(group_key || ' ' || group_id, '') AS place FROM outcomes WHERE step = ?)
     WINDOW around AS (ORDER BY place, trajectory_key, trajectory)),
 firsts AS (SELECT place, arg_min(trajectory, position) AS first FROM ordered GROUP BY place)
 SELECT position, total, previous, next,
