@@ -47,9 +47,7 @@ def _one_pass(found: Registry, name: str) -> Iterator[tuple[tuple[int, bool], tu
     turns = run(found, name, 0, latest=False)
     base = turns.per_step()
     fit = calibrated(name, turns)
-    shares = (
-        f"a response takes {fit.response / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
-    )
+    shares = f"a response takes {fit.response / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
     print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores; {shares}", flush=True)
     for staleness in STALENESSES:
         for latest in (False, True):

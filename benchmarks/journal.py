@@ -98,7 +98,7 @@ def _parts(spent: dict[str, float], whole: float) -> str:
 
 
 def cpu_of_records(directory: Path) -> float:
-    segments, sampling = Segments(directory, "benchmark"), SamplingParams(max_tokens=8, round=0)
+    segments, sampling = Segments(directory, "benchmark"), SamplingParams(max_tokens=8, task_batch=0)
     completion = Completion(token_ids=RESPONSE, logprobs=LOGPROBS, finish_reason="stop", weight_version=0)
     begun = time.process_time()
     for seed in range(CALLS):

@@ -37,7 +37,7 @@ class Ended:
 
     digest: str
     tasks: list[Any]
-    """Of each step: the number of its round, and its rollouts."""
+    """Of each step: the number of its batch, and its rollouts."""
     seconds: float
 
 
@@ -85,8 +85,8 @@ class Runs:
         sampled = [line["sampled"] for line in said if "sampled" in line]
         steps = [line for line in said if "step" in line]
         if again := kept & set(sampled):
-            rounds = sorted({line["round"] for line in said if line.get("sampled") in again})
-            yield f"{len(again)} calls of the rounds {rounds} were sampled again, in a start from step {first}"
+            batches = sorted({line["task_batch"] for line in said if line.get("sampled") in again})
+            yield f"{len(again)} calls of the batches {batches} were sampled again, in a start from step {first}"
         if twice := [seed for seed, times in Counter(sampled).items() if times > 1]:
             yield f"{len(twice)} calls were sampled twice"
         if [line["step"] for line in steps] != list(range(first, first + len(steps))):

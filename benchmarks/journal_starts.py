@@ -54,7 +54,7 @@ class Listening(EngineWrapper):
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
         completion = await self.inner.generate(prompt_ids, sampling, session=session)
-        self._said.say({"sampled": sampling.seed, "round": sampling.round})
+        self._said.say({"sampled": sampling.seed, "task_batch": sampling.task_batch})
         return completion
 
 

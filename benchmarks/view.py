@@ -47,7 +47,13 @@ def turns(step: int) -> list[dict[str, Any]]:
     """Spans of one trajectory."""
     starts = range(0, TURNS * (PROMPT + RESPONSE), PROMPT + RESPONSE)
     heard = [{"role": "user", "text": "lower", "data": None}]
-    fixed = {"segment_start": 0, "weight_version": step, "version_spans": [], "messages": heard, "text": "a response" * 20}
+    fixed = {
+        "segment_start": 0,
+        "weight_version": step,
+        "version_spans": [],
+        "messages": heard,
+        "text": "a response" * 20,
+    }
     return [
         fixed | {"prompt_start": start, "response_start": start + PROMPT, "end": start + PROMPT + RESPONSE}
         for start in starts
@@ -71,15 +77,21 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "logprobs": (-_random.random(TURNS * (PROMPT + RESPONSE))).tolist(),
         "info": "{}",
     }
-    place = {"step": step, "round": 0}
+    place = {"step": step, "batch": 0}
     played = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
     ended = {"is_correct": reward > 0, "ending": "env_done", "error": "", "tries": 1, "metrics": [], "task": "{}"}
-    outcome = {"trajectory": f"{uid}/0", "outcome": "trained", "rule": "", "numbers": [], "group": f"task-{group}:agent"}
+    outcome = {
+        "trajectory": f"{uid}/0",
+        "outcome": "trained",
+        "rule": "",
+        "numbers": [],
+        "group": f"task-{group}:agent",
+    }
     decided = {
         "peers": peers,
         "name": "agent",
         "episode": uid,
-        "played_step": step,
+        "rollout_step": step,
         "estimator": "grpo",
         "advantage": reward,
     }
@@ -91,7 +103,7 @@ def trace(uid: str, step: int, epoch: int) -> dict[str, Any]:
     at = [turn * (PROMPT + RESPONSE) + PROMPT + token for turn in range(TURNS) for token in range(RESPONSE)]
     names = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part", "advantage")
     metrics = {name: _random.random(len(at)).tolist() for name in names}
-    place = {"trajectory": uid, "segment": 0, "row": 0, "role": "agent", "played_step": step, "positions": at}
+    place = {"trajectory": uid, "segment": 0, "row": 0, "role": "agent", "rollout_step": step, "positions": at}
     return place | metrics | {"epoch": epoch, "optimizer_step": epoch}
 
 

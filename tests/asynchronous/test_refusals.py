@@ -11,7 +11,7 @@ import scripted_world
 from expecting import check_error, check_values
 from scripted_world import ahead
 
-from rllm.cli.dry_run import rounds_ahead
+from rllm.cli.dry_run import batches_ahead
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
@@ -115,12 +115,12 @@ def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(plann
 def test_the_switch_alone_changes_nothing_and_says_so(planned: Plan) -> None:
     plan = planned({f"{SECTION}.enable": True})
     assert any(f"{SECTION}.enable" in line and "staleness_threshold" in line for line in plan.warnings)
-    assert plan.rounds_ahead == 0
+    assert plan.batches_ahead == 0
 
 
 def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned: Plan) -> None:
     dynamic = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
-    assert [planned({**ahead(s), **dynamic}).rounds_ahead for s in (1, 3)] == [0, 2]
+    assert [planned({**ahead(s), **dynamic}).batches_ahead for s in (1, 3)] == [0, 2]
     assert any("dynamic" in line and "ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
 
 
@@ -143,7 +143,7 @@ def test_what_a_backend_cannot_do(
 def test_a_run_that_only_validates_may_have_it_in_its_file(planned: Plan) -> None:
     plan = planned({**ahead(1), "rllm.trainer.val_only": True})
     assert any("nothing is trained" in line for line in plan.warnings)
-    assert list(rounds_ahead(plan)) == []
+    assert list(batches_ahead(plan)) == []
 
 
 @pytest.fixture
@@ -256,11 +256,11 @@ OF_TRAINER = "the trainer's, weighed by their ratio to the sampler's, per token"
 def test_the_dry_run_says_what_is_played_ahead(
     planned: Plan, settings: Mapping[str, Any], weights: str, old: str
 ) -> None:
-    text = "\n".join(rounds_ahead(planned(settings)))
+    text = "\n".join(batches_ahead(planned(settings)))
     assert "generate, impute_names, greedy_baseline" in text
     assert re.search(f"^ *weights +{weights}", text, re.MULTILINE)
     assert re.search(f"^ *old log-probs +{old}", text, re.MULTILINE)
 
 
 def test_the_dry_run_says_nothing_where_nothing_is_played_ahead(planned: Plan) -> None:
-    assert list(rounds_ahead(planned({}))) == []
+    assert list(batches_ahead(planned({}))) == []

@@ -31,7 +31,7 @@ def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, s
 def test_a_resumed_run_that_asks_for_more_rounds_goes_on_after_those_it_has_taken_up(run: Any) -> None:
     settings = {**ahead(3), **DYNAMIC}
     first, rest = run(settings, stop_after=2), run(settings, resume=True)
-    taken = sum(step.rounds for step in first.steps)
+    taken = sum(step.rollout_batches for step in first.steps)
     assert rest.steps[0].task_batch >= taken
     assert [step.weight_version for step in rest.steps] == [3, 4, 5, 6]
     assert all(step.metrics["staleness/max"] <= 3 for step in rest.steps)

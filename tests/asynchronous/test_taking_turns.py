@@ -109,7 +109,7 @@ def _content(steps: Sequence[TrainStep]) -> list[Any]:
             {name: value for name, value in step.metrics.items() if not name.startswith("time/")},
             [[codec.episode_to_json(episode) for episode in played] for played in step.generated_by_batch],
             [(decision.outcome, decision.rule, dict(decision.numbers)) for decision in step.decisions],
-            (step.skip_reason, step.rounds, step.task_batch, step.epoch, step.weight_version),
+            (step.skip_reason, step.rollout_batches, step.task_batch, step.epoch, step.weight_version),
         )
         for step in steps
     ]
@@ -146,7 +146,7 @@ def test_the_sample_asks_for_more_rounds_and_waits(planned: Any) -> None:
     waiting = InARow(planned({**REJECTIONS[2], "rllm.trainer.total_batches": STEPS}))
     for reference in (dynamic, waiting):
         virtual_time.run(reference.fit())
-    assert max(step.rounds for step in dynamic.steps) > 1
+    assert max(step.rollout_batches for step in dynamic.steps) > 1
     assert any(step.skip_reason == "waiting_for_more_groups" for step in waiting.steps)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import DatasetContract
-from rllm_record.steps import PlayedEpisode, PlayedTrajectory, StepFiles
+from rllm_record.steps import RecordedEpisode, RecordedTrajectory, StepFiles
 
 ROWS = [{"id": str(number), "question": f"{number} + {number}?", "parts": [number, None]} for number in range(5)]
 
@@ -57,12 +57,12 @@ class TestStored(DatasetContract):
         yield
 
 
-def _rollout(name: str) -> PlayedEpisode:
+def _rollout(name: str) -> RecordedEpisode:
     trajectory = Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)
-    played = PlayedTrajectory(uid=trajectory.uid, trajectory=trajectory, reward_given=None, reward_used=None)
+    played = RecordedTrajectory(uid=trajectory.uid, trajectory=trajectory, reward_given=None, reward_used=None)
     episode = Episode(id=name, trajectories=[trajectory])
-    return PlayedEpisode(
-        uid=f"0.0:{name}", step=0, round=0, episode=episode, trajectories=(played,), task={"name": name}
+    return RecordedEpisode(
+        uid=f"0.0:{name}", step=0, batch=0, episode=episode, trajectories=(played,), task={"name": name}
     )
 
 

@@ -16,7 +16,7 @@ from rllm.config import leaves
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.evaluation import engines
-from rllm.evaluation.plans import PlayPlan
+from rllm.evaluation.plans import EvaluationPlan
 from rllm.planning import RunPlan
 from rllm.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
@@ -200,7 +200,7 @@ def test_only_what_acts_in_an_evaluation_makes_another_one(
 def test_a_backend_says_which_of_its_keys_are_for_training_alone(backend: str) -> None:
     settings = {"rllm.env.name": "guess", "rllm.backend": backend}
     settings |= {"tinker_base_url": "local"} if backend == "tinker" else {}
-    play = PlayPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
+    play = EvaluationPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
     of_play = {"rllm.trainer.seed", "rllm.rollout.n_val", play.plan.backend.plugin.model_key}
     of_play |= {"actor_rollout_ref.rollout.max_model_len"} if backend == "verl" else {"training.max_length"}
     of_training = {"rllm.rollout.n", "rllm.trainer.save_freq", play.plan.backend.plugin.learning_rate_key}

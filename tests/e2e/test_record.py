@@ -131,7 +131,7 @@ def test_record_has_the_episodes_of_the_log(train: Any, mode: str) -> None:
 
     ((_, file),) = find_episodes(run.directory).files
     recorded = [
-        episode_to_json(each) | {"round": number}
+        episode_to_json(each) | {"batch": number}
         for number, episodes in enumerate(read_batches(file))
         for each in episodes
     ]

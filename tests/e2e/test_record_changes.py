@@ -24,8 +24,8 @@ SETTINGS: dict[str, Any] = {
     "rllm.algorithm.entropy.coeff": 0.05,
 }
 FOLLOWS = {
-    "episodes": ("uid", "round", "trajectories.uid", "trajectories.reward_used", "trajectories.reward"),
-    "outcomes": ("step", "trajectory", "outcome", "episode", "played_step", "name", "advantage"),
+    "episodes": ("uid", "batch", "trajectories.uid", "trajectories.reward_used", "trajectories.reward"),
+    "outcomes": ("step", "trajectory", "outcome", "episode", "rollout_step", "name", "advantage"),
     "traces": ("trajectory", "positions", "advantage", "logprob", "entropy", "weight", "policy_part"),
     "updates": ("loss", "policy_loss", "kl_loss", "entropy_loss", "grad_norm", "learning_rate"),
 }

@@ -103,7 +103,7 @@ class ScriptedEngine:
         self.sampled += len(tokens)
         if session.startswith("val"):
             self.validated += versions
-        if sampling.round is not None:
+        if sampling.task_batch is not None:
             self.answered.append(sampling.seed)
         spans = [VersionSpan(version, versions.count(version)) for version in sorted(set(versions))]
         return Completion(

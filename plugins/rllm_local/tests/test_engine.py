@@ -366,7 +366,9 @@ def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[...
         _alone(make_engine(model), _ids(5), _params(5))
 
 
-def test_short_responses_to_one_prompt_are_sampled_together(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
+def test_short_responses_to_one_prompt_are_sampled_together(
+    make_engine: Callable[..., LocalEngine], passes: Any
+) -> None:
     """The first one ends, and its slot goes to a sibling, before the others have begun."""
     engine, prompt = make_engine(), np.random.default_rng(0).integers(4, 60, 100).astype(np.int32)
 

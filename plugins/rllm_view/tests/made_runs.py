@@ -165,7 +165,7 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
     return {
         "uid": uid,
         "step": step,
-        "round": 0,
+        "batch": 0,
         "id": f"task-{number}:{member}",
         "task_id": made.text("task_id", f"task-{number}"),
         "data_source": made.text("data_source", "sums"),
@@ -214,8 +214,8 @@ def _outcome(step: int, number: int, uid: str, peers: list[str], member: int, ma
         "peers": peers,
         "name": "agent",
         "episode": uid.rpartition("/")[0],
-        "played_step": step,
-        "round": 0,
+        "rollout_step": step,
+        "batch": 0,
         "estimator": made.text("estimator", "grpo") if trained else None,
         "baseline": 0.25 if trained else None,
         "advantage": made.advantages[member != 0] if trained else None,
@@ -230,7 +230,7 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
         "segment": 0,
         "row": 0,
         "role": "agent",
-        "played_step": step,
+        "rollout_step": step,
         "positions": at,
         "advantage": [advantage] * len(at),
     }

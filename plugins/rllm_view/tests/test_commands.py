@@ -167,7 +167,19 @@ def test_why_of_advantage_0_says_that_the_kl_term_pushes(say: Say, tmp_path: Pat
 
 
 def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path) -> None:
-    names = ("response", "message", "role", "task", "task_id", "error", "rule", "group", "estimator", "token", "component")
+    names = (
+        "response",
+        "message",
+        "role",
+        "task",
+        "task_id",
+        "error",
+        "rule",
+        "group",
+        "estimator",
+        "token",
+        "component",
+    )
     run = make_run(tmp_path / "p" / "r", Made(texts=dict.fromkeys(names, HOSTILE)))
 
     said = say("episode", run, 1, "task-0:0") + say("why", run, 1, "task-0:0") + say("why", run, 1, "task-1:0")

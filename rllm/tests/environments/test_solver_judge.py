@@ -173,7 +173,9 @@ def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
         ("1" * 5000, None),
     ],
 )
-def test_the_first_number_of_the_response_is_the_pick_if_there_is_such_an_answer(response: str, pick: int | None) -> None:
+def test_the_first_number_of_the_response_is_the_pick_if_there_is_such_an_answer(
+    response: str, pick: int | None
+) -> None:
     assert read_pick(response, 3) == pick
 
 

@@ -1,13 +1,13 @@
-"""Rollouts printed as they were played."""
+"""Rollouts printed as they were run."""
 
 from __future__ import annotations
 
 from rllm.evaluation.games import Games
-from rllm.evaluation.rollouts import Played
+from rllm.evaluation.rollouts import FinishedRollout
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 
 
-def make_episode(task: str, index: int, response: str = "7") -> Played:
+def make_episode(task: str, index: int, response: str = "7") -> FinishedRollout:
     step = Step([1], [2, 3], text=response, messages=[{"role": "user", "content": "guess"}])
     episode = Episode(
         id=f"{task}:{index}",
@@ -15,7 +15,7 @@ def make_episode(task: str, index: int, response: str = "7") -> Played:
         is_correct=True,
         termination_reason=TerminationReason.ENV_DONE,
     )
-    return Played(Task(id=task), episode)
+    return FinishedRollout(Task(id=task), episode)
 
 
 def test_a_game_has_what_was_heard_and_said_turn_by_turn() -> None:

@@ -6,7 +6,7 @@ import datetime
 
 import numpy as np
 
-from rllm.evaluation.rollouts import Played
+from rllm.evaluation.rollouts import FinishedRollout
 from rllm.evaluation.saved_rollout import rollout_from_line, rollout_to_line, task_digest
 from rllm_core.data.types import Episode, Task, Trajectory
 
@@ -14,7 +14,7 @@ from rllm_core.data.types import Episode, Task, Trajectory
 def test_rollout_reads_back_from_its_line() -> None:
     task = Task(id="t", data={"answer": "2"})
     episode = Episode(id="t:0", trajectories=[Trajectory("agent", reward=0.5)])
-    read = rollout_from_line(rollout_to_line(Played(task, episode)))
+    read = rollout_from_line(rollout_to_line(FinishedRollout(task, episode)))
     assert (read.episode.id, read.episode.trajectories[0].reward, read.task) == ("t:0", 0.5, task_digest(task))
 
 

@@ -35,7 +35,7 @@ def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:
     step.take_rollout_batch(second)
     EpisodeLog(tmp_path).on_batch_end(step)
     with gzip.open(tmp_path / "step_000000.jsonl.gz", "rt") as lines:
-        assert [(line["id"], line["round"]) for line in map(json.loads, lines)] == [
+        assert [(line["id"], line["batch"]) for line in map(json.loads, lines)] == [
             ("task:0", 0),
             ("task:1", 0),
             ("task:0", 1),

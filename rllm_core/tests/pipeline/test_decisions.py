@@ -155,13 +155,13 @@ def test_groups_that_wait_for_another_round_are_decided_once(bench: Any, step: M
     async def run(order: Any) -> list[Episode]:
         return next(rounds)
 
-    async def next_round() -> TrainStep:
-        await made.pipeline.play(played := step(tasks=[Task(id="c")]))
-        return played
+    async def next_batch() -> TrainStep:
+        await made.pipeline.generate(generated := step(tasks=[Task(id="c")]))
+        return generated
 
     made.runner.run = run
     done = step(tasks=[Task(id="a"), Task(id="b")])
-    asyncio.run(made.pipeline.run(done, next_round))
+    asyncio.run(made.pipeline.run(done, next_batch))
 
     assert [group.group_id for group in done.trajectory_groups] == ["a:agent", "c:agent"]
     assert {decision.outcome for decision in done.decisions} == {"dropped"}

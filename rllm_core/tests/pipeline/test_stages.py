@@ -369,7 +369,7 @@ def test_reject_counts_groups(bench: Any, step: MakeStep) -> None:
         "batch/groups_before_filter": 3.0,
         "batch/groups_after_filter": 1.0,
         "batch/groups_waiting": 0.0,
-        "batch/rounds": 1.0,
+        "batch/rollout_batches": 1.0,
         "batch/groups_dropped_too_few": 1.0,
         "batch/groups_dropped_all_failed": 1.0,
     }

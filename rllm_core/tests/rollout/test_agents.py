@@ -26,7 +26,7 @@ SYSTEM = {"role": "system", "content": "be brief"}
 HI, BYE = {"role": "user", "content": "hi"}, {"role": "user", "content": "bye"}
 
 
-def _play(context: WorkflowContext) -> Episode:
+def _run_episode(context: WorkflowContext) -> Episode:
     return asyncio.run(MultiTurnWorkflow(context).run({}, "t:0"))
 
 
@@ -74,7 +74,7 @@ def test_every_observation_goes_through_the_agent_and_every_response(engine: Any
         actions.append(action)
         return Outcome(observation="more", done=action == "2", reward=1.0)
 
-    episode = _play(context(make_environment=lambda: FunctionEnvironment(step=step), make_agent=lambda: agent))
+    episode = _run_episode(context(make_environment=lambda: FunctionEnvironment(step=step), make_agent=lambda: agent))
     assert actions == ["1", "2"]
     assert agent.heard == ["go", "more"]  # what comes with the outcome that ends the episode is nobody's
     assert agent.said == ["well\n1", "hm\n2"]
@@ -90,7 +90,7 @@ def test_every_rollout_has_an_agent_of_its_own(context: MakeContext) -> None:
         return made[-1]
 
     for _ in range(2):
-        _play(context(make_environment=FunctionEnvironment, make_agent=make_agent))
+        _run_episode(context(make_environment=FunctionEnvironment, make_agent=make_agent))
     assert [agent.heard for agent in made] == [["go"], ["go"]]
 
 
@@ -101,7 +101,7 @@ def test_an_agent_that_observes_no_messages_is_told_so(
     monkeypatch.setattr(LastLine, "observe", lambda self, observation: messages)
     world = FunctionEnvironment()
     with pytest.raises(TypeError) as caught:
-        _play(context(make_environment=lambda: world, make_agent=LastLine))
+        _run_episode(context(make_environment=lambda: world, make_agent=LastLine))
     assert str(caught.value) == f"observe() of LastLine returned {messages!r}, not chat messages"
     assert world.closed == 1
 
@@ -110,7 +110,7 @@ def test_an_agent_that_acts_by_no_text_is_told_so(context: MakeContext, monkeypa
     monkeypatch.setattr(LastLine, "act", lambda self, response: None)
     world = FunctionEnvironment()
     with expect_error(PluginError, "bad-workflow-result"):
-        _play(context(make_environment=lambda: world, make_agent=LastLine))
+        _run_episode(context(make_environment=lambda: world, make_agent=LastLine))
     assert world.closed == 1
 
 
@@ -125,7 +125,7 @@ def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
         return Outcome(done=True)
 
     def play(world: type[Any]) -> None:
-        _play(context(make_environment=lambda: world(step=step), make_agent=LastLine))
+        _run_episode(context(make_environment=lambda: world(step=step), make_agent=LastLine))
 
     with pytest.raises(PluginError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."):
         play(FunctionEnvironment)
@@ -144,5 +144,5 @@ def test_an_agent_that_cannot_be_made_leaves_no_environment_behind(context: Make
         raise ValueError("boom")
 
     with pytest.raises(ValueError, match="boom"):
-        _play(context(make_environment=make_environment, make_agent=fail))
+        _run_episode(context(make_environment=make_environment, make_agent=fail))
     assert [world.closed for world in made] == [1] * len(made)

@@ -44,7 +44,7 @@ class ReasoningTokenizer:
 
 
 @dataclass
-class Played:
+class FinishedRollout:
     """Prompts of the model calls and the trajectory they made."""
 
     prompts: list[str]
@@ -52,10 +52,10 @@ class Played:
 
 
 @pytest.fixture
-def play(engine: Any, context: MakeContext) -> Callable[..., Played]:
+def play(engine: Any, context: MakeContext) -> Callable[..., FinishedRollout]:
     """Turns in which the model says these words and hears ``x`` after each."""
 
-    def run(*responses: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> Played:
+    def run(*responses: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> FinishedRollout:
         remaining = iter(responses)
         engine.renderer = TemplateRenderer(tokenizer or ReasoningTokenizer(opening), [STOP])
         engine.answer = lambda prompt, sampling: next(remaining)
@@ -65,7 +65,7 @@ def play(engine: Any, context: MakeContext) -> Callable[..., Played]:
             accumulate_reasoning=accumulate,
         )
         episode = asyncio.run(MultiTurnWorkflow(made).run({}, "t:0"))
-        return Played(engine.prompts, episode.trajectories[0])
+        return FinishedRollout(engine.prompts, episode.trajectories[0])
 
     return run
 
@@ -74,12 +74,14 @@ def _text(tokens: Any) -> str:
     return "".join(chr(token) for token in tokens)
 
 
-def test_later_prompts_lack_what_was_thought(play: Callable[..., Played]) -> None:
+def test_later_prompts_lack_what_was_thought(play: Callable[..., FinishedRollout]) -> None:
     played = play("{hm}one$", "{so}two$", "three$")
     assert played.prompts == ["<u>go<a>", "<u>go<a>one$<u>x<a>", "<u>go<a>one$<u>x<a>two$<u>x<a>"]
 
 
-def test_a_think_that_the_template_had_put_at_the_end_of_the_prompt_goes_too(play: Callable[..., Played]) -> None:
+def test_a_think_that_the_template_had_put_at_the_end_of_the_prompt_goes_too(
+    play: Callable[..., FinishedRollout],
+) -> None:
     played = play("hm}one$", "so}two$", "ah}three$", opening="<think>\n")
     assert played.prompts == [
         "<u>go<a>{\n",
@@ -88,18 +90,18 @@ def test_a_think_that_the_template_had_put_at_the_end_of_the_prompt_goes_too(pla
     ]
 
 
-def test_everything_up_to_the_last_end_of_thinking_goes(play: Callable[..., Played]) -> None:
+def test_everything_up_to_the_last_end_of_thinking_goes(play: Callable[..., FinishedRollout]) -> None:
     assert play("{a}b{c}d$", "e$").prompts[1] == "<u>go<a>d$<u>x<a>"
 
 
-def test_a_response_that_is_nothing_but_thoughts_leaves_an_empty_turn(play: Callable[..., Played]) -> None:
+def test_a_response_that_is_nothing_but_thoughts_leaves_an_empty_turn(play: Callable[..., FinishedRollout]) -> None:
     # The stop token the model did not sample is the template's to write.
     assert play("{hm}", "e$").prompts[1] == "<u>go<a>$<u>x<a>"
     assert play("{hm}$", "e$").prompts[-1] == "<u>go<a>$<u>x<a>"
 
 
 @pytest.mark.parametrize("opening", ["", "<think>\n"])
-def test_a_response_whose_thoughts_have_no_end_stays_whole(play: Callable[..., Played], opening: str) -> None:
+def test_a_response_whose_thoughts_have_no_end_stays_whole(play: Callable[..., FinishedRollout], opening: str) -> None:
     played = play("{hm$", "one$", opening=opening)
     first = _text(ReasoningTokenizer().encode(f"<u>go<a>{opening}", add_special_tokens=False))
     assert played.prompts[1].startswith(f"{first}{{hm$<u>x<a>")
@@ -109,7 +111,7 @@ def test_a_response_whose_thoughts_have_no_end_stays_whole(play: Callable[..., P
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("opening", ["", "<think>"])
 def test_thoughts_that_were_cut_off_are_closed_in_the_next_prompt(
-    play: Callable[..., Played], opening: str, accumulate: bool
+    play: Callable[..., FinishedRollout], opening: str, accumulate: bool
 ) -> None:
     cut_off = "hm" if opening else "{hm"
     played = play(cut_off, "one$", opening=opening, accumulate=accumulate)
@@ -139,19 +141,21 @@ def test_only_what_is_open_is_closed(prompt: str, response: str, closing: str) -
     assert _text(bridged) == f"{prompt}{response}{closing}<u>x<a>"
 
 
-def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(play: Callable[..., Played]) -> None:
+def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(
+    play: Callable[..., FinishedRollout],
+) -> None:
     played = play("one$", "two$", opening="<think>\n</think>\n")
     assert played.prompts[1] == "<u>go<a>{\n}\none$<u>x<a>{\n}\n"
     assert played.trajectory.tokens.prefix_breaks == 0
 
 
-def test_reasoning_is_kept_when_that_is_asked_for(play: Callable[..., Played]) -> None:
+def test_reasoning_is_kept_when_that_is_asked_for(play: Callable[..., FinishedRollout]) -> None:
     played = play("{hm}one$", "{so}two$", opening="<think>", accumulate=True)
     assert played.prompts[1] == "<u>go<a>{{hm}one$<u>x<a>{"
     assert played.trajectory.tokens.prefix_breaks == 0
 
 
-def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> Played:
+def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> FinishedRollout:
     """A conversation that hears these messages, each as (role, content)."""
     conversation = Conversation(made, Trajectory("agent"), "s")
 
@@ -161,7 +165,7 @@ def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> Pla
             await conversation.generate()
 
     asyncio.run(go())
-    return Played(engine.prompts, conversation.trajectory)
+    return FinishedRollout(engine.prompts, conversation.trajectory)
 
 
 @pytest.mark.parametrize("opening", ["", "<think>"])
@@ -185,7 +189,9 @@ def test_thoughts_stay_while_tools_are_called_and_go_when_the_user_speaks(
     assert played.trajectory.tokens.prefix_breaks == 2
 
 
-def test_a_response_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(engine: Any, context: MakeContext) -> None:
+def test_a_response_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(
+    engine: Any, context: MakeContext
+) -> None:
     class Rewriting(TemplateRenderer):
         shown: ClassVar[list[Any]] = []
 
@@ -203,13 +209,13 @@ def test_a_response_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(e
     assert Rewriting.shown == [[None], [None, "a", None], [None, None, None, None, None]]
 
 
-def test_a_model_without_such_tokens_keeps_everything(play: Callable[..., Played], tokenizer: Any) -> None:
+def test_a_model_without_such_tokens_keeps_everything(play: Callable[..., FinishedRollout], tokenizer: Any) -> None:
     played = play("{hm}one$", "two$", tokenizer=tokenizer)
     assert played.prompts[1] == "<u>go<a>{hm}one$<u>x<a>"
     assert played.trajectory.tokens.prefix_breaks == 0
 
 
-def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(play: Callable[..., Played]) -> None:
+def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(play: Callable[..., FinishedRollout]) -> None:
     responses = ["{hm}one$", "two$", "{so}three$", "four$"]
     played = play(*responses)
     assert [step.response_ids.tolist() for step in played.trajectory.steps] == [

@@ -56,7 +56,9 @@ def test_no_new_messages_still_open_the_next_response(renderer: TemplateRenderer
     assert _text(renderer.continuation(STOP, [])) == "<a>"
 
 
-def test_a_response_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: TemplateRenderer) -> None:
+def test_a_response_that_is_known_as_text_ends_as_the_template_ends_it(
+    tokenizer: Any, renderer: TemplateRenderer
+) -> None:
     assert _text(renderer.response_ids("hello")) == "hello$"
     assert _text(TemplateRenderer(tokenizer, [ord("%")]).response_ids("hello")) == "hello"
 

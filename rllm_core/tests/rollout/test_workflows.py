@@ -30,7 +30,7 @@ MakeContext = Callable[..., WorkflowContext]
 BOTH = pytest.mark.parametrize("kind", [SingleTurnWorkflow, MultiTurnWorkflow])
 
 
-def _play(kind: type[Workflow], context: WorkflowContext, task: dict[str, Any] | None = None) -> Episode:
+def _run_episode(kind: type[Workflow], context: WorkflowContext, task: dict[str, Any] | None = None) -> Episode:
     return asyncio.run(kind(context).run(task or {}, "t:3"))
 
 
@@ -48,7 +48,7 @@ def test_one_prompt_one_answer(engine: Any, context: MakeContext) -> None:
 
     world = FunctionEnvironment(step=step, reset=lambda task: f"{task['a']} + 1")
     engine.weight_version = 6
-    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world), {"a": 3})
+    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world), {"a": 3})
     (trajectory,) = episode.trajectories
     assert engine.prompts == ["<u>3 + 1<a>"]
     assert seen == ["ok"]
@@ -62,7 +62,7 @@ def test_one_prompt_one_answer(engine: Any, context: MakeContext) -> None:
 
 def test_a_step_says_which_weights_sampled_which_of_its_tokens(engine: Any, context: MakeContext) -> None:
     engine.weight_version, engine.version_spans = 6, (VersionSpan(7, 1), VersionSpan(6, 2))
-    episode = _play(SingleTurnWorkflow, context(make_environment=FunctionEnvironment))
+    episode = _run_episode(SingleTurnWorkflow, context(make_environment=FunctionEnvironment))
     assert episode.trajectories[0].steps[0].version_spans == (VersionSpan(7, 1), VersionSpan(6, 2))
 
 
@@ -70,7 +70,7 @@ def test_turns_extend_one_another_with_exact_tokens(engine: Any, context: MakeCo
     responses = iter(["one$", "two", "three$"])
     engine.answer = lambda prompt, sampling: next(responses)
     world = FunctionEnvironment(step=_outcomes(Outcome(observation="a"), Outcome(observation="b"), Outcome(done=True)))
-    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
+    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
     assert engine.prompts == ["<u>go<a>", "<u>go<a>one$<u>a<a>", "<u>go<a>one$<u>a<a>two$<u>b<a>"]
     (trajectory,) = episode.trajectories
     assert "".join(map(chr, trajectory.tokens.ids)) == "<u>go<a>one$<u>a<a>two$<u>b<a>three$"
@@ -84,7 +84,7 @@ def test_observations_may_be_messages(engine: Any, context: MakeContext) -> None
     world = FunctionEnvironment(
         reset=lambda task: [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     )
-    _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert engine.prompts == ["<s>s<u>u<a>"]
 
 
@@ -92,7 +92,7 @@ def test_rewards_of_the_turns_add_up(context: MakeContext) -> None:
     world = FunctionEnvironment(
         step=_outcomes(Outcome(reward=0.5), Outcome(reward=-0.25), Outcome(reward=1, done=True))
     )
-    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world))
+    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world))
     assert episode.trajectories[0].reward == 1.25
     assert [step.reward for step in episode.trajectories[0].steps] == [0.5, -0.25, 1.0]
 
@@ -101,7 +101,7 @@ def test_components_of_the_rewards_add_up_over_the_turns(context: MakeContext) -
     first = Outcome(reward=1.0, reward_components={"right": 1.0, "number": np.float32(0.5)})
     last = Outcome(reward=0.5, done=True, reward_components={"right": 0.5})
     world = FunctionEnvironment(step=_outcomes(first, last))
-    (trajectory,) = _play(MultiTurnWorkflow, context(make_environment=lambda: world)).trajectories
+    (trajectory,) = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world)).trajectories
     assert trajectory.info["reward_components"] == {"right": 1.5, "number": 0.5}
     assert trajectory.reward == 1.5
 
@@ -114,12 +114,12 @@ def test_unknown_correctness_means_a_reward_above_zero(
     context: MakeContext, reward: float, correct: bool | None, expected: bool
 ) -> None:
     world = FunctionEnvironment(step=_outcomes(Outcome(reward=reward, done=True, correct=correct)))
-    assert _play(SingleTurnWorkflow, context(make_environment=lambda: world)).is_correct is expected
+    assert _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world)).is_correct is expected
 
 
 def test_the_whole_reward_decides_and_not_the_last_turn_s(context: MakeContext) -> None:
     world = FunctionEnvironment(step=_outcomes(Outcome(reward=1.0), Outcome(reward=0.0, done=True)))
-    assert _play(MultiTurnWorkflow, context(make_environment=lambda: world)).is_correct
+    assert _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world)).is_correct
 
 
 def _three_turns() -> Any:
@@ -173,7 +173,7 @@ def test_numbers_of_numpy_become_plain_ones(context: MakeContext) -> None:
         metrics={"calls": np.int64(2)},  # type: ignore[dict-item]
     )
     world = FunctionEnvironment(step=_outcomes(outcome))
-    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert episode.is_correct is True
     assert type(episode.metrics["calls"]) is float
     assert type(episode.trajectories[0].reward) is float
@@ -184,7 +184,7 @@ def test_an_environment_that_is_never_done_ends_with_the_turns(
     context: MakeContext, kind: type[Workflow], turns: int
 ) -> None:
     world = FunctionEnvironment(step=lambda action: Outcome(observation="more", reward=0.5))
-    episode = _play(kind, context(make_environment=lambda: world))
+    episode = _run_episode(kind, context(make_environment=lambda: world))
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
     assert len(episode.trajectories[0].steps) == turns
     assert episode.trajectories[0].reward == 0.5 * turns
@@ -199,7 +199,7 @@ def test_a_first_prompt_that_is_too_long_samples_nothing(
     if limit["max_prompt_length"] == 200:
         engine.max_context = 8  # exactly the prompt: no room for a token
     world = FunctionEnvironment()
-    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world, **limit))
+    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world, **limit))
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     assert episode.trajectories[0].steps == []
     assert episode.trajectories[0].reward == 0.0
@@ -209,14 +209,14 @@ def test_a_first_prompt_that_is_too_long_samples_nothing(
 
 def test_a_prompt_of_just_the_allowed_length_is_played(engine: Any, context: MakeContext) -> None:
     engine.max_context = 9
-    episode = _play(SingleTurnWorkflow, context(make_environment=FunctionEnvironment, max_prompt_length=8))
+    episode = _run_episode(SingleTurnWorkflow, context(make_environment=FunctionEnvironment, max_prompt_length=8))
     assert len(episode.trajectories[0].steps[0].response_ids) == 1
     assert engine.samplings[0].max_tokens == 1
 
 
 def test_a_conversation_that_grows_too_long_keeps_what_was_played(engine: Any, context: MakeContext) -> None:
     world = FunctionEnvironment(step=lambda action: Outcome(observation="x" * 20, reward=0.25))
-    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_prompt_length=50))
+    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world, max_prompt_length=50))
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     assert [len(step.prompt_ids) for step in episode.trajectories[0].steps] == [8, 37]
     assert episode.trajectories[0].reward == 0.5
@@ -231,7 +231,9 @@ def test_responses_are_cut_at_the_allowed_length(engine: Any, context: MakeConte
         actions.append(action)
         return Outcome(done=True, reward=0.0)
 
-    episode = _play(kind, context(make_environment=lambda: FunctionEnvironment(step=step), max_response_length=6))
+    episode = _run_episode(
+        kind, context(make_environment=lambda: FunctionEnvironment(step=step), max_response_length=6)
+    )
     assert actions == ["a very"]
     assert episode.trajectories[0].steps[0].info == {"finish_reason": "length"}
     assert episode.termination_reason is TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
@@ -254,7 +256,7 @@ def test_only_an_answer_that_is_cut_off_and_not_correct_has_ended_by_its_length(
 ) -> None:
     engine.answer = lambda prompt, sampling: response
     world = FunctionEnvironment(step=_outcomes(outcome))
-    episode = _play(kind, context(make_environment=lambda: world, max_response_length=6))
+    episode = _run_episode(kind, context(make_environment=lambda: world, max_response_length=6))
     assert episode.termination_reason is reason
 
 
@@ -262,7 +264,7 @@ def test_only_the_last_reply_s_length_decides(engine: Any, context: MakeContext)
     responses = iter(["far too long$", "short$"])
     engine.answer = lambda prompt, sampling: next(responses)
     world = FunctionEnvironment(step=_outcomes(Outcome(observation="more"), Outcome(done=True, reward=0.0)))
-    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
+    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
     assert [step.info["finish_reason"] for step in episode.trajectories[0].steps] == ["length", "stop"]
     assert episode.termination_reason is TerminationReason.ENV_DONE
 
@@ -272,7 +274,7 @@ def test_only_the_last_reply_s_length_decides(engine: Any, context: MakeContext)
 def test_a_step_that_returns_no_outcome_is_told_so(context: MakeContext, kind: type[Workflow], answer: Any) -> None:
     world = FunctionEnvironment(step=lambda action: answer)
     with pytest.raises(TypeError) as caught:
-        _play(kind, context(make_environment=lambda: world))
+        _run_episode(kind, context(make_environment=lambda: world))
     assert str(caught.value) == f"step() of FunctionEnvironment returned {answer!r}, not an Outcome"
     assert world.closed == 1
 
@@ -281,7 +283,7 @@ def test_a_step_that_returns_no_outcome_is_told_so(context: MakeContext, kind: t
 def test_a_reset_that_returns_nothing_is_told_so(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
     world = FunctionEnvironment(reset=lambda task: None)
     with pytest.raises(TypeError, match=r"reset\(\).* FunctionEnvironment .*None"):
-        _play(kind, context(make_environment=lambda: world))
+        _run_episode(kind, context(make_environment=lambda: world))
     assert engine.prompts == []
     assert world.closed == 1
 
@@ -294,14 +296,14 @@ def test_a_blocking_environment_is_made_in_a_thread_of_its_own(context: MakeCont
         threads.append(threading.get_ident())
         return FunctionEnvironment()
 
-    _play(SingleTurnWorkflow, context(make_environment=make_environment, environment_blocks=blocks))
+    _run_episode(SingleTurnWorkflow, context(make_environment=make_environment, environment_blocks=blocks))
     assert [thread != threading.get_ident() for thread in threads] == [blocks]
 
 
 @pytest.mark.parametrize("blocks", [True, False])
 def test_an_environment_that_cannot_be_made_raises_its_own_error(context: MakeContext, blocks: bool) -> None:
     with pytest.raises(ValueError, match="boom"):
-        _play(SingleTurnWorkflow, context(make_environment=_boom, environment_blocks=blocks))
+        _run_episode(SingleTurnWorkflow, context(make_environment=_boom, environment_blocks=blocks))
 
 
 @BOTH
@@ -313,7 +315,7 @@ def test_an_environment_that_hangs_while_it_is_closed_is_left_behind_and_its_ses
     release = threading.Event()
     world = FunctionEnvironment(close=lambda: release.wait() and None)
     try:
-        episode = _play(kind, context(make_environment=lambda: world, environment_blocks=True))
+        episode = _run_episode(kind, context(make_environment=lambda: world, environment_blocks=True))
     finally:
         release.set()
     assert episode.trajectories[0].steps, "what was played counts"
@@ -329,7 +331,7 @@ def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(
 
     def play() -> None:
         own = PerRolloutEngine(engine)
-        _play(MultiTurnWorkflow, context(engine=own, make_environment=lambda: world, sampling=sampling))
+        _run_episode(MultiTurnWorkflow, context(engine=own, make_environment=lambda: world, sampling=sampling))
 
     play()
     seeds = [made.seed for made in engine.samplings]
@@ -353,7 +355,7 @@ def test_an_environment_that_raises_is_closed_and_its_session_ended(
 ) -> None:
     world = FunctionEnvironment(**{method: _boom})
     with pytest.raises(ValueError, match="boom"):
-        _play(kind, context(make_environment=lambda: world, environment_blocks=blocks))
+        _run_episode(kind, context(make_environment=lambda: world, environment_blocks=blocks))
     assert world.closed == 1
     assert len(engine.ended) == 1
 
@@ -362,20 +364,20 @@ def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(eng
     engine.end_session = _boom
     world = FunctionEnvironment()
     with pytest.raises(ValueError, match="boom"):
-        _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+        _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert world.closed == 1
 
 
 def test_an_environment_that_cannot_be_closed_leaves_the_session_ended(engine: Any, context: MakeContext) -> None:
     with pytest.raises(ValueError, match="boom"):
-        _play(SingleTurnWorkflow, context(make_environment=lambda: FunctionEnvironment(close=_boom)))
+        _run_episode(SingleTurnWorkflow, context(make_environment=lambda: FunctionEnvironment(close=_boom)))
     assert len(engine.ended) == 1
 
 
 def test_closing_a_blocking_environment_does_not_stop_the_others(context: MakeContext) -> None:
     threads: list[int] = []
     world = FunctionEnvironment(close=lambda: threads.append(threading.get_ident()))
-    _play(SingleTurnWorkflow, context(make_environment=lambda: world, environment_blocks=True))
+    _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world, environment_blocks=True))
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
 
@@ -392,14 +394,14 @@ def test_an_environment_may_be_made_of_coroutines(context: MakeContext, kind: ty
         return Outcome(done=True, reward=2.0)
 
     world = FunctionEnvironment(reset=reset, step=step)
-    episode = _play(kind, context(make_environment=lambda: world, environment_blocks=blocks))
+    episode = _run_episode(kind, context(make_environment=lambda: world, environment_blocks=blocks))
     assert episode.trajectories[0].reward == 2.0
     assert world.closed == 1
 
 
 def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(context: MakeContext) -> None:
     world = FunctionEnvironment(step=_outcomes(Outcome(reward=float("nan"), done=True)))
-    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert np.isnan(episode.trajectories[0].reward)  # type: ignore[arg-type]
     assert not episode.is_correct
 
@@ -425,7 +427,7 @@ def test_what_was_played_before_a_cancellation_is_there_and_the_environment_clos
 @BOTH
 def test_a_run_without_an_environment_is_told_to_name_one(context: MakeContext, kind: type[Workflow]) -> None:
     with expect_error(ConfigError, "no-environment", kind.__name__, "rllm.env.name"):
-        _play(kind, context())
+        _run_episode(kind, context())
 
 
 def test_what_was_played_before_a_cancellation_is_shaped_too(context: MakeContext, hang: Any) -> None:

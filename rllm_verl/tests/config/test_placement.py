@@ -90,7 +90,7 @@ def test_servers_apart_may_be_larger_than_the_training_beside_them(run: Any) -> 
 
 
 def test_rounds_are_played_ahead_where_servers_have_gpus_of_their_own(plan: Any) -> None:
-    assert plan(CPU, APART, *AHEAD, NEWEST).rounds_ahead == 1
+    assert plan(CPU, APART, *AHEAD, NEWEST).batches_ahead == 1
 
 
 def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run: Any) -> None:

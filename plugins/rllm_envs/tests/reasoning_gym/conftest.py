@@ -11,14 +11,14 @@ from rllm_core.data.types import Task
 from rllm_envs.reasoning_gym.environment import ReasoningGym
 from rllm_envs.reasoning_gym.options import ReasoningGymParams
 
-Played = tuple[ReasoningGym, Any]
+Scored = tuple[ReasoningGym, Any]
 
 
 @pytest.fixture
-def play() -> Callable[..., Played]:
+def play() -> Callable[..., Scored]:
     """Make an environment with options and start it on a training task; gives it and what it shows first."""
 
-    def play(generator: str, index: int = 0, **options: Any) -> Played:
+    def play(generator: str, index: int = 0, **options: Any) -> Scored:
         params = ReasoningGymParams(generator=generator, **{"train_size": 8, **options})
         world = ReasoningGym(params)
         task: Task = ReasoningGym.tasks("train", params)[index]

@@ -248,7 +248,9 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                 )
             models = {version: old, version + 1: new}
             for said, part in _parts(completion, version):
-                self._check_logprobs(models[said], request, completion, "in a response during which weights changed", part)
+                self._check_logprobs(
+                    models[said], request, completion, "in a response during which weights changed", part
+                )
 
     def test_weights_of_another_model_are_refused(self, params: Any) -> None:
         session = EngineSession(lambda: self._made(params))

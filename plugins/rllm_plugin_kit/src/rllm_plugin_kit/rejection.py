@@ -19,7 +19,7 @@ from rllm_plugin_kit.samples import Member, make_groups
 
 SEEDS = range(3)
 STEPS = 8
-MOST_ROUNDS = 2_000
+MOST_BATCHES = 2_000
 """Rounds of one step; a mode that still asks for more would never let the step end."""
 REWARDS: Sequence[Sequence[float]] = (
     (1.0, 0.0, 0.5),
@@ -44,7 +44,7 @@ class _Run:
 
     def step(self) -> RejectionResult:
         """Offer groups while the mode requests more."""
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MOST_BATCHES):
             result = self.ask(self.mode, next(self.offers))
             dropped = {reason: _serialize_groups(groups) for reason, groups in result.dropped.items()}
             self.said.append(
@@ -99,7 +99,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 _Run(self._mode(params), self._ask, map(list, repeat(groups))).step()
             except TimeoutError:
                 raise self.failure(
-                    f"still asks for more after {MOST_ROUNDS} rounds of one step that brought no signal",
+                    f"still asks for more after {MOST_BATCHES} rounds of one step that brought no signal",
                     "Bound the rounds of a step by an option, as `max_gen_batches` does.",
                 ) from None
 

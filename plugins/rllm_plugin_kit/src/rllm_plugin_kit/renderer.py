@@ -104,7 +104,9 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         for words in self.words:
             response = self._ask(renderer.response_ids, words)
             if int(response[-1]) not in renderer.stop_ids:
-                raise self.failure(f"does not end the response {words!r} with a stop token", "Append it in `response_ids`.")
+                raise self.failure(
+                    f"does not end the response {words!r} with a stop token", "Append it in `response_ids`."
+                )
             if (text := self._ask(renderer.text, response)) != words:
                 raise self.failure(
                     f"reads {text!r} from the tokens of {words!r}",

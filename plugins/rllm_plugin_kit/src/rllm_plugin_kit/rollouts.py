@@ -40,7 +40,7 @@ class Rollout:
 
 
 @dataclass
-class Played:
+class RolloutRun:
     """A rollout that is being played, and what it used."""
 
     engine: Answering
@@ -62,7 +62,7 @@ class Played:
         return Score(value=0.0)
 
 
-async def play(make: Callable[..., Workflow], params: Any, rollout: Rollout, played: Played, resource: Any) -> None:
+async def play(make: Callable[..., Workflow], params: Any, rollout: Rollout, played: RolloutRun, resource: Any) -> None:
     """Make the workflow as the runner does, and let it play."""
     played.world.turns, played.world.fault = rollout.turns, rollout.fault
     context = WorkflowContext(

@@ -26,7 +26,7 @@ FIELD_NAMES: Mapping[str, frozenset[str]] = {
     "batch": frozenset({"batch", *(f"batch.{column}" for column in FILLED)}),
 }
 """Fields of a step, and their names in `reads` and `writes`. A stage may always read other fields."""
-OF_THE_LOOP = "global_step, epoch, total_steps, task_batch, is_training, later_rounds or timing_dict"
+OF_THE_LOOP = "global_step, epoch, total_steps, task_batch, is_training, later_batches or timing_dict"
 ASPECTS: Mapping[str, frozenset[str]] = {
     "tasks": frozenset({"tasks"}),
     "generated": frozenset({"generated", "episodes"}),

@@ -19,7 +19,7 @@ from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit.playground import Answering, Fault
 from rllm_plugin_kit.plugin import UNKNOWN_OPTION, PluginContract
-from rllm_plugin_kit.rollouts import MAX_PROMPT, MAX_RESPONSE, Played, Rollout, describe_episode, play
+from rllm_plugin_kit.rollouts import MAX_PROMPT, MAX_RESPONSE, RolloutRun, Rollout, describe_episode, play
 from rllm_plugin_kit.surroundings import changes_by
 
 FAULTS: tuple[Fault, ...] = ("reset raises", "step raises", "engine raises")
@@ -167,7 +167,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     @pytest.mark.parametrize("fault", FAULTS)
     def test_what_raises_leaves_nothing_open(self, params: Any, fault: Fault) -> None:
         """The workflow passes the error on. The runner retries, or records the rollout as failed."""
-        played = self._play_until_it_fails(params, fault)
+        played = self._run_until_it_fails(params, fault)
         if played is None:
             pytest.skip("it uses no environment")
         self._check_closed(played, f"when {fault}")
@@ -178,9 +178,9 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         if not self._play(params).world.made:
             pytest.skip("it uses no environment")
 
-        async def cancel_when_it_hangs() -> Played:
+        async def cancel_when_it_hangs() -> RolloutRun:
             async with self._opened(params) as (engine, resource):
-                played = Played(engine=engine)
+                played = RolloutRun(engine=engine)
                 rollout = asyncio.ensure_future(
                     play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
                 )
@@ -210,7 +210,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         self.loaded()
-        played: list[Played] = []
+        played: list[RolloutRun] = []
         if different := changes_by(lambda: played.append(self._play(params))):
             raise self.failure(
                 f"leaves {', '.join(different)} changed",
@@ -221,17 +221,17 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def _rollout(self, rollout: Rollout) -> Rollout:
         return rollout.filled(task=self.task, turns=self.turns)
 
-    def _play(self, params: Any, rollout: Rollout | None = None) -> Played:
-        played: Played = self._run(self._one(params, rollout or Rollout()))
+    def _play(self, params: Any, rollout: Rollout | None = None) -> RolloutRun:
+        played: RolloutRun = self._run(self._one(params, rollout or Rollout()))
         return played
 
-    async def _one(self, params: Any, rollout: Rollout) -> Played:
+    async def _one(self, params: Any, rollout: Rollout) -> RolloutRun:
         (played,) = await self._run_concurrently(params, [rollout])
         return played
 
-    async def _run_concurrently(self, params: Any, rollouts: Sequence[Rollout]) -> list[Played]:
+    async def _run_concurrently(self, params: Any, rollouts: Sequence[Rollout]) -> list[RolloutRun]:
         async with self._opened(params) as (_, resource):
-            each = [Played(engine=Answering(self.responses, rollout.fault)) for rollout in rollouts]
+            each = [RolloutRun(engine=Answering(self.responses, rollout.fault)) for rollout in rollouts]
             make = self.loaded()
             await asyncio.gather(
                 *(
@@ -241,16 +241,16 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             )
             return each
 
-    def _play_until_it_fails(self, params: Any, fault: Fault) -> Played | None:
-        async def fail() -> Played:
+    def _run_until_it_fails(self, params: Any, fault: Fault) -> RolloutRun | None:
+        async def fail() -> RolloutRun:
             async with self._opened(params) as (_, resource):
-                played = Played(engine=Answering(self.responses, fault))
+                played = RolloutRun(engine=Answering(self.responses, fault))
                 # Where an agent runs in another process, its error arrives as one of the rollout.
                 with contextlib.suppress(RuntimeError, RolloutError):
                     await play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
                 return played
 
-        played: Played = self._run(fail())
+        played: RolloutRun = self._run(fail())
         return played if played.world.made or fault == "engine raises" else None
 
     @contextlib.asynccontextmanager
@@ -280,7 +280,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 "Correct the error, or set the `turns`, `task` and `responses` that it needs in the test.",
             ) from error
 
-    def _check_closed(self, played: Played, when: str) -> None:
+    def _check_closed(self, played: RolloutRun, when: str) -> None:
         if any(closed != 1 for closed in played.world.closed):
             raise self.failure(
                 f"closes its environments {played.world.closed} times {when}",

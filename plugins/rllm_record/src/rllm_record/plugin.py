@@ -39,7 +39,7 @@ class RecordParams(Params):
     )
 
 
-def _plays_ahead(config: RunConfig) -> bool:
+def _generates_ahead(config: RunConfig) -> bool:
     return config.rllm.async_training.staleness > 0
 
 
@@ -61,5 +61,5 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
         summary="Stores finished model calls, so that a resumed run does not repeat them. Added to asynchronous runs.",
         params=JournalParams,
         load=load_from("rllm_record.journal.observer", "make_journal"),
-        joins=_plays_ahead,
+        joins=_generates_ahead,
     )

@@ -41,8 +41,8 @@ class Engine:
         pass
 
 
-def call(seed: int = 1, round: int | None = 0) -> SamplingParams:
-    return SamplingParams(max_tokens=4, seed=seed, round=round, weight_version=3)
+def call(seed: int = 1, batch: int | None = 0) -> SamplingParams:
+    return SamplingParams(max_tokens=4, seed=seed, task_batch=batch, weight_version=3)
 
 
 def ask(engine: Engine, directory: Path, *calls: SamplingParams, first_version: int = 0, prompt: int = 5) -> list[int]:
@@ -75,7 +75,7 @@ def test_another_prompt_is_sampled(tmp_path: Path) -> None:
 
 
 def test_calls_outside_of_rounds_are_not_kept(tmp_path: Path) -> None:
-    ask(Engine(), tmp_path, call(round=None))
+    ask(Engine(), tmp_path, call(task_batch=None))
     assert list(tmp_path.iterdir()) == []
 
 

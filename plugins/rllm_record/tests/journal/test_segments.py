@@ -14,7 +14,7 @@ from rllm_record.journal.records import JournalError, KeptCall, checksum_of_call
 from rllm_record.journal.segments import OPEN_FILES, Segments
 
 PROMPT = np.array([3, 1, 4], np.int32)
-SAMPLING = SamplingParams(max_tokens=8, seed=7, round=2)
+SAMPLING = SamplingParams(max_tokens=8, seed=7, task_batch=2)
 
 
 def completion(version: int = 5, tokens: int = 3) -> Completion:
@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def segment_file(directory: Path) -> Path:
-    """The file of a round with two calls, behind the record of their configuration."""
+    """The file of a batch with two calls, behind the record of their configuration."""
     segments = Segments(directory, "a")
     segments.append(2, body(1))
     segments.append(2, body(2))
@@ -166,8 +166,8 @@ def test_earlier_rounds_are_dropped(segment_file: Path, directory: Path) -> None
 def test_more_rounds_are_written_than_files_are_open(directory: Path) -> None:
     segments = Segments(directory, "a")
     for turn in range(2):
-        for round in range(OPEN_FILES + 5):
-            segments.append(round, body(turn))
+        for batch in range(OPEN_FILES + 5):
+            segments.append(batch, body(turn))
     segments.sync()
     segments.close()
     assert set(Segments(directory, "a").counts(after=-1).values()) == {3}

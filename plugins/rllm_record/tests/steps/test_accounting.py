@@ -9,7 +9,7 @@ import numpy as np
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
 from rllm_core.data.codec import group_from_json, group_to_json
-from rllm_record.steps import PlayedEpisode, RecordedOutcome
+from rllm_record.steps import RecordedEpisode, RecordedOutcome
 from rllm_record.steps.accounting import Accounting
 
 from .made_steps import group, rollout, step
@@ -31,7 +31,7 @@ def test_what_is_in_the_groups_at_the_end_is_trained_on() -> None:
 
     assert list_outcomes([first, second, third]) == dict.fromkeys(["3.0:t:0/0", "3.0:t:1/0", "3.0:t:1/1"], "trained")
     assert (third.outcome.group, third.outcome.peers) == ("t:all", ("3.0:t:0/0", "3.0:t:1/0"))
-    assert (third.name, third.episode, third.played_step, third.round) == ("judge", "3.0:t:1", 3, 0)
+    assert (third.name, third.episode, third.rollout_step, third.batch) == ("judge", "3.0:t:1", 3, 0)
 
 
 def test_a_decision_says_why_a_trajectory_is_not_trained_on() -> None:
@@ -118,7 +118,7 @@ def test_a_trajectory_that_waits_keeps_its_name() -> None:
         "1.0:t:0/0": "waiting reject/waiting",
     }
     (outcome,) = outcomes_of(accounting, step(2, [], [waiting]))
-    assert (list_outcomes([outcome]), outcome.played_step, outcome.episode) == ({"0.0:t:0/0": "trained"}, 0, "0.0:t:0")
+    assert (list_outcomes([outcome]), outcome.rollout_step, outcome.episode) == ({"0.0:t:0/0": "trained"}, 0, "0.0:t:0")
 
 
 def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
@@ -154,7 +154,7 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
     made = step(0, [a, b, c], [group("t:agent", a, b)])
     made.given_rewards[id(b.trajectories[0])] = None
 
-    played: list[PlayedEpisode] = Accounting().account_for(made, {})[0]
+    played: list[RecordedEpisode] = Accounting().account_for(made, {})[0]
 
     rewards = [(each.reward_given, each.reward_used) for episode in played for each in episode.trajectories]
     assert rewards == [(1.0, 1.0), (None, 0.0), (0.25, None)]

@@ -18,7 +18,7 @@ from rllm_core.data.codec import episode_to_json
 from rllm_core.data.record import Outcome
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.data.version_spans import VersionSpan
-from rllm_record.steps import PlayedEpisode, RecordedOutcome, RecordError, StepFiles
+from rllm_record.steps import RecordedEpisode, RecordedOutcome, RecordError, StepFiles
 from rllm_record.steps.accounting import Accounting
 from rllm_record.steps.files import read_episodes
 from rllm_record.steps.parquet import VERSION, VERSION_KEY
@@ -64,7 +64,7 @@ def episodes(draw: st.DrawFn) -> Episode:
     )
 
 
-def as_played(*some: Episode) -> list[PlayedEpisode]:
+def as_played(*some: Episode) -> list[RecordedEpisode]:
     return Accounting().account_for(step(12, list(some), []), {})[0]
 
 
@@ -88,8 +88,8 @@ OUTCOME = RecordedOutcome(
         group="t:agent",
         peers=("12.0:t:1/0",),
     ),
-    played_step=11,
-    round=1,
+    rollout_step=11,
+    batch=1,
     episode="12.0:t:0",
     name="agent",
 )
@@ -108,7 +108,7 @@ def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
 
     (read,) = StepFiles(tmp_path).episodes(12)
 
-    assert (read.uid, read.step, read.round, read.task, read.tries) == ("12.0:t:0", 12, 0, {"number": 7}, 1)
+    assert (read.uid, read.step, read.batch, read.task, read.tries) == ("12.0:t:0", 12, 0, {"number": 7}, 1)
     (judged,) = read.trajectories
     assert (judged.uid, judged.reward_given, judged.reward_used) == ("12.0:t:0/0", 0.5, None)
 
@@ -152,7 +152,10 @@ def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
 def test_outcomes_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     files.write(
-        12, Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [OUTCOME], "outcomes"
+        12,
+        Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0],
+        [OUTCOME],
+        "outcomes",
     )
 
     (row,) = files.episode_table(12).to_pylist()

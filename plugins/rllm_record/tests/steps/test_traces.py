@@ -58,7 +58,7 @@ def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFile
     files = StepFiles(directory)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
     account = Accounting().account_for(step(0, [episode], []), {})
-    given: dict[str, Any] = {"batch": batch_of(trajectory), "uids": ["0.0:t:0/0"], "played_steps": [0]}
+    given: dict[str, Any] = {"batch": batch_of(trajectory), "uids": ["0.0:t:0/0"], "rollout_steps": [0]}
     update = RecordedUpdate(**(given | {"objective": OBJECTIVE} | fields))
     files.write(0, account.episodes, account.outcomes, "tokens", update=update)
     return files
@@ -96,7 +96,7 @@ def test_what_no_episode_has_is_stored(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, float("nan"), -3.0)
     batch = batch_of(trajectory)
     computed = batch.with_columns(old_logprobs=batch.old_logprobs_from(np.full(len(batch.tokens), -7.0, np.float32)))
-    files = recorded(tmp_path, trajectory, batch=computed, played_steps=[None])
+    files = recorded(tmp_path, trajectory, batch=computed, rollout_steps=[None])
 
     first, second = files.trace_table(0).to_pylist()
 
@@ -163,7 +163,7 @@ def test_a_trajectory_that_waited_is_found_where_it_was_played(tmp_path: Path) -
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
     files = recorded(tmp_path, trajectory)
     batch = batch_of(trajectory)
-    update = RecordedUpdate(batch=batch, uids=["0.0:t:0/0"], played_steps=[0], objective=OBJECTIVE)
+    update = RecordedUpdate(batch=batch, uids=["0.0:t:0/0"], rollout_steps=[0], objective=OBJECTIVE)
     files.write(1, [], [], "tokens", update=update)
 
     assert [row["ids"] for row in files.trace_table(1).to_pylist()] == [[3, 4], [5]]
@@ -180,7 +180,7 @@ def test_the_trace_of_one_trajectory_is_part_of_that_of_all(tmp_path: Path, monk
     batch = batch_of(*trajectories)
     uids = [f"0.0:t:{number}/0" for number in range(5)]
     update = RecordedUpdate(
-        batch=batch, uids=uids, played_steps=[0] * 5, objective=OBJECTIVE, trace=trace_of(batch, epochs=2)
+        batch=batch, uids=uids, rollout_steps=[0] * 5, objective=OBJECTIVE, trace=trace_of(batch, epochs=2)
     )
     files = StepFiles(tmp_path)
     files.write(0, account.episodes, account.outcomes, "tokens", update=update)

@@ -243,7 +243,9 @@ def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
     assert at_string.stop_reason == "stop"
 
 
-def test_without_stop_ids_a_response_ends_with_the_models_own(make_samplers: Callable[..., Samplers], host: Host) -> None:
+def test_without_stop_ids_a_response_ends_with_the_models_own(
+    make_samplers: Callable[..., Samplers], host: Host
+) -> None:
     ((free,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30)))
     host.stop_ids = frozenset({int(free.tokens[4])})
     ((own,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30, stop_ids=None)))

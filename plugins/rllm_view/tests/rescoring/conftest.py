@@ -15,7 +15,7 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorP
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.plugins.registry import Registry
-from rllm_record.steps import PlayedEpisode, PlayedTrajectory, StepFiles
+from rllm_record.steps import RecordedEpisode, RecordedTrajectory, StepFiles
 from rllm_view.rescoring.estimators import Rescored, rescore
 
 Rewards = Mapping[str, Sequence[float | None]]
@@ -83,13 +83,13 @@ def keep(run: Path) -> Callable[..., Path]:
 
     def keep(step: int, *rounds: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
         played = [
-            PlayedEpisode(
+            RecordedEpisode(
                 uid=f"{step}.{number}:{episode.id}",
                 step=step,
-                round=number,
+                batch=number,
                 episode=episode,
                 trajectories=tuple(
-                    PlayedTrajectory(uid=each.uid, trajectory=each, reward_given=each.reward, reward_used=each.reward)
+                    RecordedTrajectory(uid=each.uid, trajectory=each, reward_given=each.reward, reward_used=each.reward)
                     for each in episode.trajectories
                 ),
             )

@@ -16,7 +16,7 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit import stage_context
-from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
+from rllm_record.steps import RecordedEpisode, RecordedTrajectory, Sampler, StepFiles
 from rllm_view.plugin import StoredParams
 from rllm_view.rescoring.source import EpisodesError
 from rllm_view.rescoring.stored import BringStored, StoredTask, read_stored
@@ -27,13 +27,13 @@ Make = Callable[..., list[Episode]]
 def record(directory: Path, step: int, episodes: Sequence[Episode], sampler: Sampler | None = None) -> None:
     """Write a step as runs and exports do."""
     played = [
-        PlayedEpisode(
+        RecordedEpisode(
             uid=f"{step}.0:{each.id}",
             step=step,
-            round=0,
+            batch=0,
             episode=each,
             trajectories=tuple(
-                PlayedTrajectory(uid=each.uid, trajectory=each, reward_given=None, reward_used=None)
+                RecordedTrajectory(uid=each.uid, trajectory=each, reward_given=None, reward_used=None)
                 for each in each.trajectories
             ),
             task={"name": each.task_id},

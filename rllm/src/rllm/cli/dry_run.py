@@ -13,7 +13,7 @@ from rllm.config.paths import leaves
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import losses_in_force
 from rllm.planning.recommended import recommend
-from rllm_core.pipeline.graph import stages_that_play
+from rllm_core.pipeline.graph import count_rollout_stages
 
 BY_DERIVATION = ", by derivation"
 """How the origin of a value ends that a backend derives from others."""
@@ -43,7 +43,7 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
     )
     click.echo("\nLosses:")
     show_losses(plan)
-    for line in (*rounds_ahead(plan), *recommended(plan)):
+    for line in (*batches_ahead(plan), *recommended(plan)):
         click.echo(line)
     others = len(plan.composed.origins) - len(keys)
     click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
@@ -74,13 +74,13 @@ def show_losses(plan: RunPlan) -> None:
     )
 
 
-def rounds_ahead(plan: RunPlan) -> Iterator[str]:
+def batches_ahead(plan: RunPlan) -> Iterator[str]:
     """Yield lines that describe asynchronous training in this run. Yield nothing if it is synchronous or only
     validates."""
-    ahead, section = plan.rounds_ahead, plan.config.rllm.async_training
+    ahead, section = plan.batches_ahead, plan.config.rllm.async_training
     if not ahead or plan.config.rllm.trainer.val_only:
         return
-    players = ", ".join(stage.plugin.name for stage in plan.stages[: stages_that_play(plan.stages)])
+    players = ", ".join(stage.plugin.name for stage in plan.stages[: count_rollout_stages(plan.stages)])
     correction = plan.config.rllm.algorithm.rollout_correction
     pinned, latest = f"pinned: those of {_rounds(ahead)} before", "the newest there are"
     weights = pinned if section.pins_weights else latest

@@ -1,1 +1,1 @@
-"""Evaluations: what `rllm eval` plays, measures, saves and compares."""
+"""Evaluations: what `rllm eval` runs, measures, saves and compares."""

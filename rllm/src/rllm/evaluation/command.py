@@ -108,11 +108,11 @@ def evaluate(
 
 
 def _announce(job: Job) -> None:
-    config = f"the config of {job.play.run}" if job.play.run else "no run's config"
-    click.echo(f"evaluating {job.name} with model {job.play.model} and {config}", err=True)
+    config = f"the config of {job.evaluation.run}" if job.evaluation.run else "no run's config"
+    click.echo(f"evaluating {job.name} with model {job.evaluation.model} and {config}", err=True)
 
 
 def _best_possible(job: Job) -> dict[str, float]:
     """Return the environment's best values, or nothing if the user added rewards, because these change the maximum."""
-    plan = job.play.plan
+    plan = job.evaluation.plan
     return dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}

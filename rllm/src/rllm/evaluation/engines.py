@@ -1,4 +1,4 @@
-"""Engines for what plays and does not train: environments that sample alike share one, and load a model once."""
+"""Engines for evaluations: environments that sample alike share one, and load a model once."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ async def open_engine(plan: RunPlan) -> AsyncIterator[RolloutEngine]:
 
 async def with_engines(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, RolloutEngine], None]:
     """Yield every job with its engine, which stays open until the next job is requested."""
-    for _, alike in groupby(jobs, key=lambda job: engine_key(job.play.plan)):
+    for _, alike in groupby(jobs, key=lambda job: engine_key(job.evaluation.plan)):
         together = list(alike)
-        async with open_engine(together[0].play.plan) as engine:
+        async with open_engine(together[0].evaluation.plan) as engine:
             for job in together:
                 yield job, engine
 

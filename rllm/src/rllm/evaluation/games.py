@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from rllm.evaluation.rollouts import Played
+from rllm.evaluation.rollouts import FinishedRollout
 from rllm_core.data.messages import read_text
 from rllm_core.data.types import Episode, Step, Task, Trajectory
 from rllm_core.notices import harmless
@@ -20,14 +20,14 @@ class Games:
         self._games: dict[str, dict[tuple[str, int], Episode | None]] = {}
 
     def expect(self, name: str, missing: Iterator[tuple[Task, int]]) -> None:
-        """Choose among the rollouts that will be played, in their order."""
+        """Choose among the rollouts that will be run, in their order."""
         self._games[name] = {(task.id, index): None for task, index in islice(missing, self._count)}
 
-    def take(self, name: str, played: Played) -> None:
+    def take(self, name: str, finished: FinishedRollout) -> None:
         """Keep a finished rollout if it was chosen."""
-        key = played.episode.task_id, played.episode.rollout_idx
+        key = finished.episode.task_id, finished.episode.rollout_idx
         if key in self._games[name]:
-            self._games[name][key] = played.episode
+            self._games[name][key] = finished.episode
 
     def lines(self) -> Iterator[str]:
         """Everything that was said in them."""

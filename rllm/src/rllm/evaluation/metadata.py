@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.config import leaves
-from rllm.evaluation.plans import PlayPlan
+from rllm.evaluation.plans import EvaluationPlan
 from rllm.evaluation.rollouts import Job
 from rllm.evaluation.weights import Weights, find_weights
 from rllm.training import RunSources
@@ -45,7 +45,7 @@ class Environment:
     workflow_sources: Mapping[str, str]
     """Inputs that decide the rollouts in addition to the workflow's options, such as an agent's file."""
     config: Mapping[str, Any]
-    """The whole configuration that it was played with."""
+    """The whole configuration that it was run with."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def build_metadata(jobs: Sequence[Job]) -> Metadata:
     Raises:
         RllmError: the model's files cannot be read.
     """
-    first = jobs[0].play
+    first = jobs[0].evaluation
     plugins = {
         (entry.kind, entry.qualified_name): {
             "kind": entry.kind,
@@ -83,7 +83,7 @@ def build_metadata(jobs: Sequence[Job]) -> Metadata:
             "version": entry.version,
         }
         for job in jobs
-        for entry in job.play.plan.registered()
+        for entry in job.evaluation.plan.registered()
     }
     try:
         weights = find_weights(first.model)
@@ -101,9 +101,9 @@ def build_metadata(jobs: Sequence[Job]) -> Metadata:
                 file=f"episodes/{_file_name(job.name)}.jsonl.gz",
                 tasks=len(job.tasks),
                 rollouts_per_task=job.rollouts_per_task,
-                reward_sources=RunSources([each.chosen for each in job.play.plan.rewards], "error").state_dict(),
-                workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
-                config=json.loads(json.dumps(job.play.plan.composed.printable_tree, default=str)),
+                reward_sources=RunSources([each.chosen for each in job.evaluation.plan.rewards], "error").state_dict(),
+                workflow_sources=RunSources([job.evaluation.plan.workflow], "error").state_dict(),
+                config=json.loads(json.dumps(job.evaluation.plan.composed.printable_tree, default=str)),
             )
             for job in jobs
         },
@@ -151,7 +151,7 @@ def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path
     Raises:
         ConfigError: the earlier evaluation has a different model, or an environment with a different configuration.
     """
-    differences = list(_differences(before, now, {job.name: job.play for job in jobs}))
+    differences = list(_differences(before, now, {job.name: job.evaluation for job in jobs}))
     if differences:
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise ConfigError(
@@ -175,7 +175,7 @@ def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path
     )
 
 
-def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan]) -> Iterator[str]:
+def _differences(before: Metadata, now: Metadata, plans: Mapping[str, EvaluationPlan]) -> Iterator[str]:
     if _identity(before) != _identity(now):
         yield f"its model is {before.shown_model}, not {now.shown_model}"
     for name in before.environments.keys() & now.environments.keys():
@@ -188,7 +188,7 @@ def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan])
                 yield f"the source of {source} of {name} has changed"
         one, other = (dict(_by_key(each.config)) for each in (was, is_now))
         for key in sorted(one.keys() | other.keys()):
-            if one.get(key) == other.get(key) or key in MAY_CHANGE or not plays[name].acts(key):
+            if one.get(key) == other.get(key) or key in MAY_CHANGE or not plans[name].acts(key):
                 continue
             if not _names_the_model(key, before, now):
                 yield f"{key} of {name} was {one.get(key)!r:.80} and is {other.get(key)!r:.80}"

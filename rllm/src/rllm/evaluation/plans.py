@@ -16,7 +16,7 @@ from rllm_core.schema.run_config import RunConfig
 
 
 @dataclass(frozen=True)
-class PlayPlan:
+class EvaluationPlan:
     """The plan of an evaluation, and the run that its model comes from."""
 
     plan: RunPlan
@@ -40,7 +40,7 @@ class PlayPlan:
         return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
 
 
-def plan_to_play(request: Request) -> PlayPlan:
+def plan_evaluation(request: Request) -> EvaluationPlan:
     """Return the plan of a request. A checkpoint uses the config of its run if the environment is the same.
 
     Raises:
@@ -52,9 +52,9 @@ def plan_to_play(request: Request) -> PlayPlan:
         plan = plan_for(request, [beneath] if beneath else [])
     except (ConfigError, PluginError) as error:
         raise _with_advice(error, run) from error
-    play = PlayPlan(plan, run)
-    _refuse_training_keys(play)
-    return play
+    evaluation = EvaluationPlan(plan, run)
+    _refuse_training_keys(evaluation)
+    return evaluation
 
 
 def _with_advice(error: RllmError, run: Path | None) -> RllmError:
@@ -70,12 +70,12 @@ def _with_advice(error: RllmError, run: Path | None) -> RllmError:
     )
 
 
-def _refuse_training_keys(play: PlayPlan) -> None:
+def _refuse_training_keys(evaluation: EvaluationPlan) -> None:
     """Reject command-line keys that are only for training. Files may contain them, because they serve both."""
-    composed = play.plan.composed
-    shared = {each.native for each in play.plan.backend.plugin.shared_keys}
+    composed = evaluation.plan.composed
+    shared = {each.native for each in evaluation.plan.backend.plugin.shared_keys}
     for key in sorted(composed.by_user - shared):
-        if composed.tiers[key] is Tier.COMMAND_LINE and not play.acts(key):
+        if composed.tiers[key] is Tier.COMMAND_LINE and not evaluation.acts(key):
             raise ConfigError(
                 "unused-key",
                 f"`{key}` (from {COMMAND_LINE}) has no effect: this command does not train.",

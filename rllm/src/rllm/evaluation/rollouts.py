@@ -1,4 +1,4 @@
-"""Plays the rollouts that are missing, as many at a time as the run allows, and hands over each as it ends."""
+"""Run the rollouts that are missing, as many at a time as the run allows, and hands over each as it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from rllm.evaluation.plans import PlayPlan
+from rllm.evaluation.plans import EvaluationPlan
 from rllm.training import open_runner, validation_order
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.types import Episode, Task
@@ -15,15 +15,15 @@ from rllm_core.rollout.runner import RolloutRunner
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One environment to play."""
+    """One environment to evaluate."""
 
     name: str
-    play: PlayPlan
+    evaluation: EvaluationPlan
     tasks: Sequence[Task]
 
     @property
     def rollouts_per_task(self) -> int:
-        return self.play.plan.config.rllm.rollout.n_val
+        return self.evaluation.plan.config.rllm.rollout.n_val
 
     @property
     def rollouts(self) -> int:
@@ -32,15 +32,15 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Played:
+class FinishedRollout:
     """A finished rollout."""
 
     task: Task
     episode: Episode
 
 
-async def play_job(
-    job: Job, engine: RolloutEngine, done: Container[tuple[str, int]], on_played: Callable[[Played], None]
+async def run_job(
+    job: Job, engine: RolloutEngine, done: Container[tuple[str, int]], on_finished: Callable[[FinishedRollout], None]
 ) -> None:
     """Run all missing rollouts of a job.
 
@@ -48,16 +48,16 @@ async def play_job(
         job: environment, plan and tasks.
         engine: the engine that samples.
         done: task id and number of rollouts that exist already.
-        on_played: called with every finished rollout, in any order. An exception in it stops the evaluation.
+        on_finished: called with every finished rollout, in any order. An exception in it stops the evaluation.
 
     Raises:
         RolloutError, BackendError: as `RolloutRunner.run`.
     """
-    plan = job.play.plan
+    plan = job.evaluation.plan
     missing = missing_rollouts(job, done)
     async with open_runner(plan, engine) as runner:
         players = [
-            asyncio.ensure_future(_play(job, runner, missing, on_played))
+            asyncio.ensure_future(_run(job, runner, missing, on_finished))
             for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.rollouts))
         ]
         try:
@@ -77,12 +77,12 @@ def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tup
         yield from ((task, index) for index in range(job.rollouts_per_task) if (task.id, index) not in done)
 
 
-async def _play(
+async def _run(
     job: Job,
     runner: RolloutRunner,
     missing: Iterator[tuple[Task, int]],
-    on_played: Callable[[Played], None],
+    on_finished: Callable[[FinishedRollout], None],
 ) -> None:
     for task, index in missing:
-        episode = await runner.rollout(validation_order([task], job.play.plan.config), task, index)
-        on_played(Played(task, episode))
+        episode = await runner.rollout(validation_order([task], job.evaluation.plan.config), task, index)
+        on_finished(FinishedRollout(task, episode))

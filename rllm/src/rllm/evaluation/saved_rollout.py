@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm.evaluation.rollouts import Played
+from rllm.evaluation.rollouts import FinishedRollout
 from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.types import Episode, Task
 
@@ -30,9 +30,9 @@ def task_digest(task: Task) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def rollout_to_line(played: Played) -> str:
+def rollout_to_line(finished: FinishedRollout) -> str:
     """Return a finished rollout as a line of JSON. Values without a JSON type, such as dates, become text."""
-    return _dumps(episode_to_json(played.episode) | {"task": task_digest(played.task)})
+    return _dumps(episode_to_json(finished.episode) | {"task": task_digest(finished.task)})
 
 
 def rollout_from_line(line: str) -> SavedRollout:

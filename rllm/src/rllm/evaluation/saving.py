@@ -18,7 +18,7 @@ from rllm.evaluation.metadata import (
     write_metadata,
 )
 from rllm.evaluation.outcome import Outcome, build_outcome
-from rllm.evaluation.rollouts import Job, Played
+from rllm.evaluation.rollouts import Job, FinishedRollout
 from rllm.evaluation.saved_rollout import SavedRollout, rollout_from_line, rollout_to_line, task_digest
 from rllm_core.data.tasks import task_ids
 from rllm_core.errors import ConfigError, RllmError
@@ -92,12 +92,12 @@ class SaveDirectory:
     def done(self, job: Job) -> Sequence[Outcome]:
         return self._kept[job.name]
 
-    def keep(self, job: Job, played: Played) -> None:
+    def keep(self, job: Job, finished: FinishedRollout) -> None:
         if job.name not in self._files:
             file = MemberFile(self._directory / self._metadata.environments[job.name].file)
             self._stack.callback(file.close)
             self._files[job.name] = file
-        self._files[job.name].append(rollout_to_line(played))
+        self._files[job.name].append(rollout_to_line(finished))
 
 
 def require_saved(directory: Path) -> Metadata:

@@ -11,7 +11,7 @@ from rllm.evaluation.engines import with_engines
 from rllm.evaluation.games import Games
 from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.progress import ProgressReport
-from rllm.evaluation.rollouts import Job, Played, missing_rollouts, play_job
+from rllm.evaluation.rollouts import Job, FinishedRollout, missing_rollouts, run_job
 from rllm.evaluation.stopping import until_stopped
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Plays jobs and collects how their rollouts ended."""
+    """Runs jobs and collects how their rollouts ended."""
 
     def __init__(self, jobs: Sequence[Job], keeper: SaveDirectory | None = None, games: Games | None = None) -> None:
         self._jobs = jobs
@@ -28,7 +28,7 @@ class Session:
         self.outcomes: dict[str, list[Outcome]] = {
             job.name: [] if keeper is None else list(keeper.done(job)) for job in jobs
         }
-        """By environment; grows while it is played."""
+        """By environment; grows while it is evaluated."""
 
     @property
     def finished_count(self) -> int:
@@ -46,9 +46,9 @@ class Session:
         Raises:
             StoppedError: a signal ended it early.
         """
-        asyncio.run(until_stopped(self._play()))
+        asyncio.run(until_stopped(self._run()))
 
-    async def _play(self) -> None:
+    async def _run(self) -> None:
         jobs = [job for job in self._jobs if self._missing(job)]
         with ProgressReport() as progress:
             async with aclosing(with_engines(jobs)) as opened:
@@ -58,15 +58,15 @@ class Session:
                     progress.begin(job.name, job.rollouts)
                     if self._games is not None:
                         self._games.expect(job.name, missing_rollouts(job, done))
-                    await play_job(job, engine, done, self._collecting(job, progress))
+                    await run_job(job, engine, done, self._collecting(job, progress))
 
-    def _collecting(self, job: Job, progress: ProgressReport) -> Callable[[Played], None]:
-        def collect(played: Played) -> None:
+    def _collecting(self, job: Job, progress: ProgressReport) -> Callable[[FinishedRollout], None]:
+        def collect(finished: FinishedRollout) -> None:
             if self._keeper is not None:
-                self._keeper.keep(job, played)
+                self._keeper.keep(job, finished)
             if self._games is not None:
-                self._games.take(job.name, played)
-            outcome = build_outcome(played.episode)
+                self._games.take(job.name, finished)
+            outcome = build_outcome(finished.episode)
             outcomes = self.outcomes[job.name]
             outcomes.append(outcome)
             progress.show(len(outcomes), f"solved {sum(each.correct for each in outcomes) / len(outcomes):.1%}")

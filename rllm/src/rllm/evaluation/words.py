@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from rllm.cli import read_request
-from rllm.evaluation.plans import PlayPlan, plan_to_play
+from rllm.evaluation.plans import EvaluationPlan, plan_evaluation
 from rllm.evaluation.rollouts import Job
-from rllm.planning import check_to_play
+from rllm.planning import check_evaluation
 from rllm.training import load_tasks
 from rllm_core.errors import ConfigError
 
@@ -57,21 +57,25 @@ def find_latest_checkpoint(model: str) -> str:
 
 def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]) -> Job:
     meant = model if model is None or is_address(model) else find_latest_checkpoint(model)
-    play = plan_to_play(read_request(words, meant, files, flags))
-    tasks = load_tasks(play.plan, "val")
+    evaluation = plan_evaluation(read_request(words, meant, files, flags))
+    tasks = load_tasks(evaluation.plan, "val")
     if not tasks:
         raise ConfigError(
             "no-validation-tasks",
             "There are no validation tasks.",
             "Set --data FILE or data.val_dataset.",
         )
-    check_to_play(play.plan, tasks)
-    return Job(name=_name(play), play=play, tasks=tasks)
+    check_evaluation(evaluation.plan, tasks)
+    return Job(name=_name(evaluation), evaluation=evaluation, tasks=tasks)
 
 
-def _name(play: PlayPlan) -> str:
+def _name(evaluation: EvaluationPlan) -> str:
     """Return the environment's name. For a run without an environment, return the workflow's name."""
-    environment = play.plan.environment
+    environment = evaluation.plan.environment
     if environment is None:
-        return play.plan.workflow.plugin.name
-    return play.plan.config.rllm.env.name if play.plan.config.rllm.env.name != "none" else environment.plugin.name
+        return evaluation.plan.workflow.plugin.name
+    return (
+        evaluation.plan.config.rllm.env.name
+        if evaluation.plan.config.rllm.env.name != "none"
+        else environment.plugin.name
+    )

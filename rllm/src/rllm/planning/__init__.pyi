@@ -2,7 +2,7 @@ from .parts import resolve_parts as resolve_parts
 from .plan import ByRole as ByRole, RunPlan as RunPlan
 from .planner import shared_options as shared_options
 from .preflight import (
-    check_to_play as check_to_play,
+    check_evaluation as check_evaluation,
     check_to_train as check_to_train,
     load_plugins as load_plugins,
 )

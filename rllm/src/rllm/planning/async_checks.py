@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused, warning
-from rllm_core.pipeline.graph import stages_that_play
+from rllm_core.pipeline.graph import count_rollout_stages
 
 SECTION = "rllm.async_training"
 THRESHOLD, PARTIAL = f"{SECTION}.staleness_threshold", f"{SECTION}.partial_rollout"
@@ -49,7 +49,7 @@ def too_stale(plan: RunPlan, steps: int) -> Iterator[Problem]:
         )
 
 
-def rounds_are_played_ahead(plan: RunPlan) -> Iterator[Problem]:
+def batches_are_generated_ahead(plan: RunPlan) -> Iterator[Problem]:
     """Warn if async training is on but has no effect: the threshold is 0, or the rejection mode uses it up."""
     section, mode = plan.config.rllm.async_training, plan.rejection.plugin
     if section.enable and not section.staleness_threshold and plan.composed.is_by_user(f"{SECTION}.enable"):
@@ -58,7 +58,7 @@ def rounds_are_played_ahead(plan: RunPlan) -> Iterator[Problem]:
             f"{SECTION}.enable",
             f"{SECTION}.enable is true and {THRESHOLD} is 0: training is synchronous, as with enable=false",
         )
-    elif section.staleness and not plan.rounds_ahead:
+    elif section.staleness and not plan.batches_ahead:
         yield warning(
             "async-without-effect",
             THRESHOLD,
@@ -97,11 +97,11 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
-def stages_may_play_ahead(plan: RunPlan) -> Iterator[Problem]:
+def stages_may_run_ahead(plan: RunPlan) -> Iterator[Problem]:
     """Check that every stage before the last rollout stage may run ahead of updates."""
     if not plan.config.rllm.async_training.staleness:
         return
-    cut = stages_that_play(plan.stages)
+    cut = count_rollout_stages(plan.stages)
     players = [stage.plugin.name for stage in plan.stages if stage.plugin.is_rollout_stage]
     if not players:
         yield refused(

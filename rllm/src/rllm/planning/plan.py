@@ -130,14 +130,14 @@ class RunPlan:
         return self.backend.plugin.capabilities.overlap if self.engine is None else self.engine.plugin.overlap
 
     @property
-    def rounds_ahead(self) -> int:
+    def batches_ahead(self) -> int:
         """Maximum number of rollout batches generated ahead of training. 0: rollouts and updates alternate."""
         return max(0, self.config.rllm.async_training.staleness - self.rejection.plugin.updates_waited)
 
     @property
     def versions_served(self) -> int:
         """As `RunContext.versions_served`."""
-        return 1 + self.rounds_ahead if self.config.rllm.async_training.pins_weights else 1
+        return 1 + self.batches_ahead if self.config.rllm.async_training.pins_weights else 1
 
     @property
     def tasks_per_step(self) -> int:

@@ -67,7 +67,7 @@ def load_plugins(plan: RunPlan) -> None:
             entry.load()
 
 
-def check_to_play(plan: RunPlan, tasks: Sequence[Task]) -> None:
+def check_evaluation(plan: RunPlan, tasks: Sequence[Task]) -> None:
     """Raise ConfigError if the tasks of an evaluation cannot be run and scored."""
     check_plugins(plan)
     settle(_world_is_there(plan), plan.config.rllm.unused_keys)

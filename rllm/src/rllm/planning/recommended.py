@@ -40,7 +40,7 @@ class Recommendation:
 def recommend(plan: RunPlan) -> Iterator[Recommendation]:
     """Yield the settings that a run with older tokens should change. A key that the user set is not among them, except
     the staleness and a correction that is switched off."""
-    if not plan.rounds_ahead or plan.config.rllm.trainer.val_only:
+    if not plan.batches_ahead or plan.config.rllm.trainer.val_only:
         return
     staleness, correction = plan.config.rllm.async_training.staleness, plan.config.rllm.algorithm.rollout_correction
     corrects_itself = all(loss.plugin.corrects_rollouts for loss in plan.losses)

@@ -20,7 +20,7 @@ MARKER = "run.json"
 class EpisodeLog(Observer):
     """Writes ``step_000012.jsonl.gz``: the episodes of the step with index 12, masked ones included.
 
-    A line is an episode as `rllm_core.data.codec` writes it, and the ``round`` of the step it was played in, from 0.
+    A line is an episode as `rllm_core.data.codec` writes it, and the ``batch`` of the step it was played in, from 0.
 
     Args:
         directory: where to.
@@ -54,7 +54,7 @@ class EpisodeLog(Observer):
         with beside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
             for number, episodes in enumerate(step.generated_by_batch):
                 for episode in episodes:
-                    packed.write(json.dumps(episode_to_json(episode) | {"round": number}).encode() + b"\n")
+                    packed.write(json.dumps(episode_to_json(episode) | {"batch": number}).encode() + b"\n")
         beside.replace(file)
 
     def _files(self) -> list[tuple[int, Path]]:

@@ -57,7 +57,8 @@ class JudgeParams(Params):
     )
     model: str = Field(min_length=1, description="Name of the judge model at this API.")
     prompt: Annotated[str, AfterValidator(_has_the_response)] = Field(
-        PROMPT, description="Prompt for the judge, with {question}, {answer} and {response}. Other braces stay unchanged."
+        PROMPT,
+        description="Prompt for the judge, with {question}, {answer} and {response}. Other braces stay unchanged.",
     )
     system_prompt: str | None = Field(None, description="System message for the judge.")
     column: str = Field("answer", min_length=1, description="Column for {answer}. Use dots for nested keys.")

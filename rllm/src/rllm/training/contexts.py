@@ -29,7 +29,7 @@ def run_context(plan: RunPlan, total_steps: int) -> RunContext:
         renderer=plan.renderer,
         calls_tools=plan.workflow.plugin.calls_tools,
         versions_served=plan.versions_served,
-        overlaps=plan.rounds_ahead > 0 and not plan.config.rllm.trainer.val_only,
+        overlaps=plan.batches_ahead > 0 and not plan.config.rllm.trainer.val_only,
     )
 
 

@@ -20,7 +20,7 @@ from rllm.training.contexts import run_context, stage_context, tracked_run
 from rllm.training.first_responses import require_responses
 from rllm.training.identity import RunIdentity
 from rllm.training.observer_states import ObserverStates
-from rllm.training.rounds import Rounds
+from rllm.training.rollout_batches import RolloutBatches
 from rllm.training.run_sources import RunSources
 from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import create_scorer, open_runner
@@ -52,7 +52,7 @@ class _Parts:
     renderer: Renderer
     runner: RolloutRunner
     pipeline: Pipeline
-    rounds: Rounds
+    batches: RolloutBatches
     trackers: Trackers
 
 
@@ -90,7 +90,7 @@ class TrainingLoop:
         self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
         self._states = ObserverStates(plan.observers, chosen)
         self._begun_with: dict[int, int] = {}
-        """Versions of the weights that rounds began with which an earlier start has played, by round."""
+        """Versions of the weights that batches began with which an earlier start has played, by round."""
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(directory, logging.episode_log_dir))
@@ -127,7 +127,7 @@ class TrainingLoop:
         return self._stop_requested and self._finished < self.total_steps
 
     @property
-    def _plays_again(self) -> bool:
+    def _generates_again(self) -> bool:
         """True if a resumed run repeats unfinished batches exactly. No checkpoint has the weights that generated them,
         so recorded model calls replace new samples."""
         return self._identity.pins_weights and self._states.answers_again
@@ -176,10 +176,13 @@ class TrainingLoop:
                 )
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
-                rounds = Rounds(
-                    partial(self._begin_step, engine.renderer), pipeline.play, ahead=self.plan.rounds_ahead, taken=drawn
+                batches = RolloutBatches(
+                    partial(self._begin_step, engine.renderer),
+                    pipeline.generate,
+                    ahead=self.plan.batches_ahead,
+                    taken=drawn,
                 )
-                parts = _Parts(backend, engine.renderer, runner, pipeline, rounds, trackers)
+                parts = _Parts(backend, engine.renderer, runner, pipeline, batches, trackers)
                 if self._finished == 0 or self._makes_steps():
                     self.directory.begin(
                         self.plan.composed.build_saved_config(), self.plan.registered(), self.total_steps
@@ -191,7 +194,7 @@ class TrainingLoop:
                 try:
                     await self._loop(parts)
                 finally:
-                    await rounds.close()
+                    await batches.close()
         except _StoppedError:
             return self.last_validation
         finally:
@@ -238,21 +241,21 @@ class TrainingLoop:
                     await self._validate(parts)
                 if self._is_due(self._settings.save_freq):
                     await self._save(parts)
-            if not self._plays_again:
-                await parts.rounds.close()
+            if not self._generates_again:
+                await parts.batches.close()
             await self._save(parts)
         self._tell("on_train_end", self._finished)
 
     async def _train_step(self, global_step: int, parts: _Parts) -> None:
-        step = parts.rounds.start(self.total_steps - self._finished)
+        step = parts.batches.start(self.total_steps - self._finished)
         step.global_step = global_step
-        self._begin_epoch(parts.rounds)
+        self._begin_epoch(parts.batches)
         self._tell("on_batch_start", step)
-        await parts.rounds.take()
+        await parts.batches.take()
         step.weight_version = self._weight_version
-        first = parts.rounds.taken - 1
-        await parts.pipeline.train(step, partial(self._next_round, parts.rounds))
-        self._draws.observe(range(first, parts.rounds.taken), step.generated_by_batch)
+        first = parts.batches.taken - 1
+        await parts.pipeline.train(step, partial(self._next_batch, parts.batches))
+        self._draws.observe(range(first, parts.batches.taken), step.generated_by_batch)
         if global_step == 0:
             require_responses(step)
         if step.weight_version != self._weight_version:
@@ -260,24 +263,24 @@ class TrainingLoop:
             self._tell("on_policy_updated", step)
         self._finished = global_step + 1
         self._tell("on_batch_end", step)
-        self._end_epoch(parts.rounds)
+        self._end_epoch(parts.batches)
 
-    async def _next_round(self, rounds: Rounds) -> TrainStep:
+    async def _next_batch(self, batches: RolloutBatches) -> TrainStep:
         """A further round within a step, which may go past the end of an epoch."""
-        self._end_epoch(rounds)
-        rounds.start(self.total_steps - self._finished)
-        self._begin_epoch(rounds)
-        return await rounds.take()
+        self._end_epoch(batches)
+        batches.start(self.total_steps - self._finished)
+        self._begin_epoch(batches)
+        return await batches.take()
 
-    def _begin_epoch(self, rounds: Rounds) -> None:
+    def _begin_epoch(self, batches: RolloutBatches) -> None:
         """Report the start of an epoch if the next batch is its first one."""
-        if rounds.taken % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_start", self._schedule.epoch_of(rounds.taken))
+        if batches.taken % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_start", self._schedule.epoch_of(batches.taken))
 
-    def _end_epoch(self, rounds: Rounds) -> None:
+    def _end_epoch(self, batches: RolloutBatches) -> None:
         """Report the end of an epoch if the last batch was its final one."""
-        if rounds.taken % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_end", self._schedule.epoch_of(rounds.taken - 1))
+        if batches.taken % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_end", self._schedule.epoch_of(batches.taken - 1))
 
     def _begin_step(self, renderer: Renderer, index: int, before: int) -> TrainStep:
         """Create the step for a batch of tasks. `before` is the number of batches to train on before it."""
@@ -327,10 +330,10 @@ class TrainingLoop:
     async def _save(self, parts: _Parts) -> None:
         if self._saved == self._finished:
             return
-        begun = await parts.rounds.settle() if self._plays_again else []
+        begun = await parts.batches.settle() if self._generates_again else []
         state = {
             "finished_steps": self._finished,
-            "drawn_task_batches": parts.rounds.taken,
+            "drawn_task_batches": parts.batches.taken,
             "weight_version": self._weight_version,
             "identity": self._identity.state_dict(),
             "begun_with": [step.weight_version for step in begun],
@@ -387,7 +390,7 @@ class TrainingLoop:
         self.directory.forget_after(self._finished)
         drawn = int(checkpoint.state["drawn_task_batches"])
         if begun := checkpoint.state["begun_with"]:
-            if self._plays_again:
+            if self._generates_again:
                 self._begun_with = dict(enumerate(begun, drawn))
             else:
                 self._warn(f"{len(begun)} unfinished rollout batches are generated again, with newer weights")

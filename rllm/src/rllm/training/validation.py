@@ -25,7 +25,7 @@ from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 
-BEFORE_ALL_ROUNDS = -1
+BEFORE_ALL_BATCHES = -1
 """Priority of validation. Training waits for it, so its rollouts run before those for later batches."""
 
 
@@ -104,5 +104,5 @@ def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest
         **config.sampling.val.model_dump(),
     )
     return RolloutRequest(
-        tasks=tasks, rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val", priority=BEFORE_ALL_ROUNDS
+        tasks=tasks, rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val", priority=BEFORE_ALL_BATCHES
     )

@@ -57,7 +57,7 @@ class SamplingParams:
     weight_version: int | None = None
     """The weight version to sample with. It must be a served version (`RunContext.versions_served`). If None, the
     engine uses the latest version, either for each token or at the start of the call; see `Capabilities.overlap`."""
-    round: int | None = None
+    task_batch: int | None = None
     """Number of the rollout batch that the call belongs to, from 0. None if it belongs to no batch, for example in
     validation. It does not affect the sampled tokens."""
     on_tokens: OnTokens | None = field(default=None, compare=False, repr=False)

@@ -37,8 +37,8 @@ class Observer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of a checkpoint. Called before `on_train_start`, and only if the checkpoint has a state."""
 
-    def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
-        """React to a new checkpoint on disk. No stored checkpoint resumes with a rollout batch before `first_round`."""
+    def on_checkpoint(self, finished_steps: int, first_batch: int) -> None:
+        """React to a new checkpoint on disk. No stored checkpoint resumes with a rollout batch before `first_batch`."""
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         """React to the start of training, before the first step. `first_step` is above 0 in a resumed run."""

@@ -106,37 +106,37 @@ class TrainStep:
         """Request another rollout batch. When the current stage has ended, the stages run again on the next tasks."""
         self.asks_for_more = True
 
-    def take_rollout_batch(self, played: TrainStep) -> None:
+    def take_rollout_batch(self, generated: TrainStep) -> None:
         """Add another rollout batch. The step's tasks, episodes and groups are replaced by the values of that batch.
 
         Metrics of `counted` are summed over all batches. Other metrics and extras take the values of the latest batch.
 
         Args:
-            played: the step that generated that batch.
+            generated: the step that generated that batch.
         """
         self.go_on()
-        self.asks_for_more = played.asks_for_more
-        self.tasks, self.task_batch = played.tasks, played.task_batch
+        self.asks_for_more = generated.asks_for_more
+        self.tasks, self.task_batch = generated.tasks, generated.task_batch
         self.later_batches.append(len(self.generated))
-        self.generated += played.generated
-        self.episodes = played.episodes
-        self.offered_groups += played.offered_groups
-        self.trajectory_groups = played.trajectory_groups
-        self.decisions += played.decisions
-        self.given_rewards |= played.given_rewards
-        self.extras |= played.extras
-        for name, value in played.metrics.items():
-            if name in played.counted:
+        self.generated += generated.generated
+        self.episodes = generated.episodes
+        self.offered_groups += generated.offered_groups
+        self.trajectory_groups = generated.trajectory_groups
+        self.decisions += generated.decisions
+        self.given_rewards |= generated.given_rewards
+        self.extras |= generated.extras
+        for name, value in generated.metrics.items():
+            if name in generated.counted:
                 self.count(name, value)
             else:
                 self.metrics[name] = value
-        for stage, seconds in played.timing_dict.items():
+        for stage, seconds in generated.timing_dict.items():
             self.timing_dict[stage] = self.timing_dict.get(stage, 0.0) + seconds
-        self.generated_ahead += played.generated_ahead
-        self.skip_reason = played.skip_reason
+        self.generated_ahead += generated.generated_ahead
+        self.skip_reason = generated.skip_reason
 
     @property
-    def rounds(self) -> int:
+    def rollout_batches(self) -> int:
         """Number of rollout batches in this step so far. It is more than 1 if rejection requested more."""
         return 1 + len(self.later_batches)
 

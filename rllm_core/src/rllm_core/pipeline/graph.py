@@ -68,7 +68,7 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[StageCh
     return stages
 
 
-def stages_that_play(stages: Sequence[StageChoice]) -> int:
+def count_rollout_stages(stages: Sequence[StageChoice]) -> int:
     """Return the number of stages before the first stage that is not a rollout stage."""
     return next((at for at, stage in enumerate(stages) if not stage.plugin.is_rollout_stage), len(stages))
 

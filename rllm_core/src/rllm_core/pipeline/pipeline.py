@@ -12,18 +12,18 @@ from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
-from rllm_core.pipeline.graph import StageChoice, stages_that_play
+from rllm_core.pipeline.graph import StageChoice, count_rollout_stages
 from rllm_core.pipeline.metrics import episode_metrics
 
 OF_EPISODES = "batch/episodes"
 """A metric that exists only if a stage counts episodes. It is computed over all rollout batches."""
 
 
-NextRound = Callable[[], Awaitable[TrainStep]]
+NextBatch = Callable[[], Awaitable[TrainStep]]
 """Returns the step that generated the next rollout batch."""
 
 
-async def no_more_rounds() -> TrainStep:
+async def no_more_batches() -> TrainStep:
     """Reject requests for more batches, for a step that already has all its batches.
 
     Raises:
@@ -44,30 +44,30 @@ class Pipeline:
         self._stages: list[tuple[StageChoice, Stage]] = [
             (stage, stage.registered.load()(context, stage.params)) for stage in chosen
         ]
-        self._cut = stages_that_play(chosen)
+        self._cut = count_rollout_stages(chosen)
 
-    async def run(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
+    async def run(self, step: TrainStep, next_batch: NextBatch = no_more_batches) -> None:
         """Run both parts."""
-        await self.play(step)
-        await self.train(step, next_round)
+        await self.generate(step)
+        await self.train(step, next_batch)
 
-    async def play(self, step: TrainStep) -> None:
+    async def generate(self, step: TrainStep) -> None:
         """Run the stages that generate a rollout batch."""
         for chosen, stage in self._stages[: self._cut]:
             await _timed(stage, step, chosen)
 
-    async def train(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
+    async def train(self, step: TrainStep, next_batch: NextBatch = no_more_batches) -> None:
         """Run all other stages.
 
         After `step.skip`, only stages that always run are called. After `step.generate_more`, the stages run again from
         the first of this part, with another rollout batch.
         """
-        await _take_rounds(step, next_round)
+        await _take_batches(step, next_batch)
         position = self._cut
         while position < len(self._stages):
             chosen, stage = self._stages[position]
             await _timed(stage, step, chosen)
-            position = self._cut if await _take_rounds(step, next_round) else position + 1
+            position = self._cut if await _take_batches(step, next_batch) else position + 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all stages that store data between steps."""
@@ -103,11 +103,11 @@ class Pipeline:
         return stateful
 
 
-async def _take_rounds(step: TrainStep, next_round: NextRound) -> bool:
+async def _take_batches(step: TrainStep, next_batch: NextBatch) -> bool:
     """Add the rollout batches that the step requests. Return True if it requested any."""
     asked = step.asks_for_more
     while step.asks_for_more:
-        step.take_rollout_batch(await next_round())
+        step.take_rollout_batch(await next_batch())
         if OF_EPISODES in step.metrics:
             step.metrics |= episode_metrics(*step.generated_by_batch)
     return asked

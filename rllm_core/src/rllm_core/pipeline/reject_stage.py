@@ -14,7 +14,7 @@ from rllm_core.errors import CheckpointError, PipelineError, failures_as
 from rllm_core.pipeline.metrics import find_reward
 from rllm_core.pipeline.result_check import misplaced, recognised
 
-MOST_ROUNDS = 1000
+MOST_BATCHES = 1000
 """Number of batches in one step after which a mode that requests more is considered broken."""
 
 
@@ -43,7 +43,7 @@ class Reject:
         self._waiting_ids = [group.group_id for group in self._waiting]
         step.metrics["batch/groups_after_filter"] = float(len(result.train))
         step.metrics["batch/groups_waiting"] = float(len(result.waiting))
-        step.metrics["batch/rounds"] = float(step.rounds)
+        step.metrics["batch/rollout_batches"] = float(step.rollout_batches)
         for reason, groups in result.dropped.items():
             step.count(f"batch/groups_dropped_{reason}", len(groups))
             _decide(step, "dropped", reason, groups)
@@ -74,10 +74,10 @@ class Reject:
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
                 "Put every group, as the same object, into one of `train`, `waiting` and `dropped` of the result.",
             )
-        if result.more and step.rounds >= MOST_ROUNDS:
+        if result.more and step.rollout_batches >= MOST_BATCHES:
             raise PipelineError(
                 "bad-rejection-result",
-                f"{mode} still requests more tasks after {MOST_ROUNDS} batches of tasks in one step.",
+                f"{mode} still requests more tasks after {MOST_BATCHES} batches of tasks in one step.",
                 "Limit how often the mode returns `more`.",
             )
         if result.more and result.train:

@@ -102,7 +102,7 @@ def training_sampling(context: StageContext, step: TrainStep) -> SamplingParams:
     pinned = context.config.rllm.async_training.pins_weights
     return SamplingParams(
         weight_version=step.weight_version if pinned else None,
-        round=step.task_batch,
+        task_batch=step.task_batch,
         max_tokens=context.config.data.max_response_length,
         seed=derive_seed(context.seed, "rollout", step.task_batch),
         **context.config.sampling.train.model_dump(),

@@ -82,7 +82,7 @@ class RolloutRunner:
         last: BaseException = RolloutError("bad-value", "rllm.workflow.retry_limit is less than 1.")
         for number in range(self._settings.retry_limit):
             try:
-                episode = await self._play(_setup(order, uid, number), task, uid)
+                episode = await self._run(_setup(order, uid, number), task, uid)
             except (BackendError, ConfigError, PluginError, PipelineError):
                 raise  # trying again cannot help
             except asyncio.CancelledError as error:
@@ -99,7 +99,7 @@ class RolloutRunner:
             return episode
         return self._failed(task, uid, last)
 
-    async def _play(self, rollout: RolloutSetup, task: Task, uid: str) -> Episode:
+    async def _run(self, rollout: RolloutSetup, task: Task, uid: str) -> Episode:
         workflow = self._make_workflow(rollout)
         limit = asyncio.timeout(self._settings.trajectory_timeout)
         try:

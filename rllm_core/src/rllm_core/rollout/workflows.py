@@ -74,7 +74,7 @@ class EnvironmentWorkflow(Workflow):
         agent = self.context.make_agent()
         environment = await self._ask(make_environment)
         try:
-            await self._play(environment, agent, conversation, task, self.episode)
+            await self._run_episode(environment, agent, conversation, task, self.episode)
             await self._score(environment, conversation, task, self.episode)
             _mark_cut_off(self.episode)
         finally:
@@ -86,7 +86,7 @@ class EnvironmentWorkflow(Workflow):
                 await conversation.close()
         return self.episode
 
-    async def _play(
+    async def _run_episode(
         self,
         environment: Environment,
         agent: Agent,

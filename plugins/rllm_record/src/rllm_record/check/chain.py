@@ -110,7 +110,7 @@ def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mappin
 Row = Mapping[str, Any]
 
 
-class Played:
+class RecordedSteps:
     """The recorded trajectories of each step. A step is read once and kept until it is dropped."""
 
     def __init__(self, files: StepFiles) -> None:
@@ -135,7 +135,7 @@ class Played:
         self._steps = {step: found for step, found in self._steps.items() if step in steps}
 
 
-def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) -> Iterator[Mismatch]:
+def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: RecordedSteps) -> Iterator[Mismatch]:
     """Check that outcomes and episodes contain the same trajectories, and that trained trajectories used a reward."""
     here = dict(played[step])
     for recorded in outcomes:
@@ -143,23 +143,23 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) ->
         where = f"step {step}: {outcome.trajectory}"
         if outcome.step != step:
             yield Mismatch("id-mismatch", f"{where} has an outcome of step {outcome.step}")
-        found = played[recorded.played_step].get(outcome.trajectory)
-        if recorded.played_step == step:
+        found = played[recorded.rollout_step].get(outcome.trajectory)
+        if recorded.rollout_step == step:
             here.pop(outcome.trajectory, None)
         if found is None:
-            if recorded.episode and (recorded.played_step == step or played[recorded.played_step]):
+            if recorded.episode and (recorded.rollout_step == step or played[recorded.rollout_step]):
                 yield Mismatch(
-                    "missing-episode", f"{where} has an outcome, but no episode of step {recorded.played_step} has it"
+                    "missing-episode", f"{where} has an outcome, but no episode of step {recorded.rollout_step} has it"
                 )
             continue
         episode, trajectory = found
-        expected = (recorded.played_step, recorded.round, recorded.episode, recorded.name)
-        if expected != (episode["step"], episode["round"], episode["uid"], trajectory["name"]):
+        expected = (recorded.rollout_step, recorded.batch, recorded.episode, recorded.name)
+        if expected != (episode["step"], episode["batch"], episode["uid"], trajectory["name"]):
             yield Mismatch(
-                "id-mismatch", f"{where}: step, round, episode or name of its outcome differ from those in episodes"
+                "id-mismatch", f"{where}: step, batch, episode or name of its outcome differ from those in episodes"
             )
         used = trajectory["reward"] if outcome.outcome == "trained" else None
-        if recorded.played_step == step and not _same(trajectory["reward_used"], used):
+        if recorded.rollout_step == step and not _same(trajectory["reward_used"], used):
             yield Mismatch(
                 "reward-mismatch",
                 f"{where}: reward_used is {trajectory['reward_used']}, but {used} follows from its outcome",
@@ -167,21 +167,21 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) ->
     for uid in here:
         yield Mismatch("missing-outcome", f"step {step}: {uid} was generated and has no outcome")
     for uid, (episode, _) in played[step].items():
-        if episode["uid"] != f"{step}.{episode['round']}:{episode['id']}" or uid.rpartition("/")[0] != episode["uid"]:
+        if episode["uid"] != f"{step}.{episode['batch']}:{episode['id']}" or uid.rpartition("/")[0] != episode["uid"]:
             yield Mismatch(
                 "id-mismatch", f"step {step}: the ids of {uid} and of its episode {episode['uid']} do not agree"
             )
 
 
 def check_traces(
-    step: int, rows: Sequence[Row], outcomes: Sequence[RecordedOutcome], played: Played
+    step: int, rows: Sequence[Row], outcomes: Sequence[RecordedOutcome], played: RecordedSteps
 ) -> Iterator[Mismatch]:
     """Check that traces contain only sampled tokens, with the advantages of the outcomes."""
     advantages: dict[str, list[list[float]]] = defaultdict(list)
     for row in rows:
         if row["advantage"] is not None:
             advantages[row["trajectory"]].append(row["advantage"])
-        found = None if row["played_step"] is None else played[row["played_step"]].get(row["trajectory"])
+        found = None if row["rollout_step"] is None else played[row["rollout_step"]].get(row["trajectory"])
         if found is None or found[1]["ids"] is None:
             continue
         sampled = _sampled(found[1]["steps"], row["segment"])

@@ -23,7 +23,7 @@ from rllm_core.plugins import resolve
 from rllm_core.updates.aggregation import token_weights
 from rllm_record.check.chain import (
     Mismatch,
-    Played,
+    RecordedSteps,
     Report,
     changed_files,
     check_ids,
@@ -166,7 +166,7 @@ class _Checker:
         self._logged = logged
         self._recorded = set(files.steps())
         self._losses = RoleLosses()
-        self._played = Played(files)
+        self._played = RecordedSteps(files)
 
     def check(self, step: int) -> None:
         """Check a step, and add its problems to the report."""
@@ -191,7 +191,7 @@ class _Checker:
         files, report = self._files, self.report
         outcomes = files.outcomes(step)
         # A trajectory that waits for a later step has an outcome in each step until then.
-        self._played.drop_except({each.played_step for each in outcomes})
+        self._played.drop_except({each.rollout_step for each in outcomes})
         report.problems += check_ids(step, outcomes, self._played)
         has_update = files.has_update(step)
         if not has_update and not files.holds_tokens(step):

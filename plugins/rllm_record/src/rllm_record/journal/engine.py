@@ -40,9 +40,9 @@ class JournalEngine(EngineWrapper):
         """Store calls in `segments`, and answer from them. Weights before `first_version` are not available."""
         self._segments, self._first_version = segments, first_version
 
-    def forget(self, round: int) -> None:
+    def forget(self, batch: int) -> None:
         """Drop the calls of a task batch from memory after its rollouts have finished."""
-        self._known.pop(round, None)
+        self._known.pop(batch, None)
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
@@ -52,11 +52,11 @@ class JournalEngine(EngineWrapper):
         Raises:
             JournalError: the call cannot be stored, or it needs weights that are not available any more.
         """
-        if sampling.round is None or self._segments is None:
+        if sampling.task_batch is None or self._segments is None:
             return await self.inner.generate(prompt_ids, sampling, session=session)
         prompt = np.asarray(prompt_ids, np.int32)
         asked = checksum_of_call(prompt, sampling)
-        kept = self._known_calls(sampling.round, self._segments).get(sampling.seed)
+        kept = self._known_calls(sampling.task_batch, self._segments).get(sampling.seed)
         known = kept if kept is not None and kept.asked == asked else None
         if isinstance(known, KeptCall):
             return known.completion
@@ -65,23 +65,23 @@ class JournalEngine(EngineWrapper):
                 await fail_again(known)
             raise JournalError(
                 "journal-mismatch",
-                f"The prompt in {session!r} of round {sampling.round} needs weight version {sampling.weight_version}. "
+                f"The prompt in {session!r} of batch {sampling.task_batch} needs weight version {sampling.weight_version}. "
                 "These weights are gone, and the journal has no response.",
                 f"The environment or the workflow has changed, or is not deterministic. {WITHOUT}",
             )
         try:
             completion = await self.inner.generate(prompt, sampling, session=session)
         except (Exception, asyncio.CancelledError) as error:
-            self._segments.append(sampling.round, encoded_failure(sampling.seed, asked, error))
+            self._segments.append(sampling.task_batch, encoded_failure(sampling.seed, asked, error))
             raise
-        self._segments.append(sampling.round, encoded(sampling.seed, asked, completion))
+        self._segments.append(sampling.task_batch, encoded(sampling.seed, asked, completion))
         return completion
 
-    def _known_calls(self, round: int, segments: Segments) -> dict[int, KeptCall | KeptFailure]:
+    def _known_calls(self, batch: int, segments: Segments) -> dict[int, KeptCall | KeptFailure]:
         """Return the stored calls of a task batch. They are read once, before new calls of this batch are written."""
-        known = self._known.get(round)
+        known = self._known.get(batch)
         if known is None:
-            known = self._known[round] = segments.calls(round, self._first_version)
+            known = self._known[batch] = segments.calls(batch, self._first_version)
         return known
 
 

@@ -125,7 +125,7 @@ class Journal(Observer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._version, self._taken = state["version"], state["taken"]
-        self._required = {int(round): count for round, count in state["records"].items()}
+        self._required = {int(batch): count for batch, count in state["records"].items()}
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         if self._run is None or self._engine is None:
@@ -140,8 +140,8 @@ class Journal(Observer):
 
     def on_batch_end(self, step: TrainStep) -> None:
         if self._engine is not None:
-            for round in range(self._taken + 1, step.task_batch + 1):
-                self._engine.forget(round)
+            for batch in range(self._taken + 1, step.task_batch + 1):
+                self._engine.forget(batch)
         self._taken = step.task_batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,9 +150,9 @@ class Journal(Observer):
         self._segments.sync()
         return {"version": self._version, "taken": self._taken, "records": self._segments.counts(self._taken)}
 
-    def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
+    def on_checkpoint(self, finished_steps: int, first_batch: int) -> None:
         if self._segments is not None:
-            self._segments.drop_before(first_round)
+            self._segments.drop_before(first_batch)
 
     def on_train_end(self, global_step: int) -> None:
         if self._segments is not None:
@@ -170,7 +170,7 @@ class WholeJournal(Journal):
             if first_step and first_step not in noted_steps(self._run.directory):
                 append_checkpoint(self._run.directory, first_step, self._taken)
 
-    def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
+    def on_checkpoint(self, finished_steps: int, first_batch: int) -> None:
         if self._run is not None:
             append_checkpoint(self._run.directory, finished_steps, self._taken)
 

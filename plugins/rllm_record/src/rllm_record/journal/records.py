@@ -22,7 +22,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError
 
-WITHOUT = "To sample these rounds again with newer weights, add `rllm.trainer.observers=[{name: journal, keep: off}]`."
+WITHOUT = "To sample these batches again with newer weights, add `rllm.trainer.observers=[{name: journal, keep: off}]`."
 """Hint that explains how a run continues without its journal."""
 
 

@@ -27,7 +27,7 @@ from rllm_record.journal.records import (
     decoded,
     read_frames,
 )
-from rllm_record.journal.segments import path_of_round
+from rllm_record.journal.segments import path_of_batch
 
 OVERRIDES = (
     "rllm.trainer.observers=[{name: journal, keep: off}]",
@@ -88,7 +88,7 @@ class _Replayer(Observer):
     def on_validation_start(self, global_step: int) -> bool:
         return False
 
-    def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
+    def on_checkpoint(self, finished_steps: int, first_batch: int) -> None:
         kept = self._checkpoints.get(finished_steps)
         if kept is not None:
             now = latest_digests(self._replayed)
@@ -103,11 +103,11 @@ class _Replayer(Observer):
 class ReplayEngine(EngineWrapper):
     """Answers calls from the journal of a run. Only calls outside of training rollouts reach the wrapped engine."""
 
-    def __init__(self, engine: RolloutEngine, run: Path, last_round: int) -> None:
-        """`last_round` is the last task batch that is used for training."""
+    def __init__(self, engine: RolloutEngine, run: Path, last_batch: int) -> None:
+        """`last_batch` is the last task batch that is used for training."""
         super().__init__(engine)
         self._run = run
-        self._last_round = last_round
+        self._last_batch = last_batch
         self._known: dict[int, dict[int, KeptCall | KeptFailure]] = {}
 
     async def generate(
@@ -118,16 +118,16 @@ class ReplayEngine(EngineWrapper):
         Raises:
             JournalError: the journal does not contain the call, or a record of its task batch is damaged.
         """
-        if sampling.round is None:
+        if sampling.task_batch is None:
             return await self.inner.generate(prompt_ids, sampling, session=session)
-        if sampling.round > self._last_round:
+        if sampling.task_batch > self._last_batch:
             # The replay ends before this batch is used for training, and then cancels this call.
             await asyncio.Event().wait()
-        kept = self._calls(sampling.round).get(sampling.seed)
+        kept = self._calls(sampling.task_batch).get(sampling.seed)
         if kept is None or kept.asked != checksum_of_call(np.asarray(prompt_ids, np.int32), sampling):
             raise JournalError(
                 "journal-mismatch",
-                f"The journal of {self._run} has no response to the prompt in {session!r} of round {sampling.round}.",
+                f"The journal of {self._run} has no response to the prompt in {session!r} of batch {sampling.task_batch}.",
                 "Check if the environment, the workflow or a value of the run has changed since, or if the journal "
                 "was off.",
             )
@@ -135,15 +135,15 @@ class ReplayEngine(EngineWrapper):
             await fail_again(kept)
         return kept.completion
 
-    def _calls(self, round: int) -> dict[int, KeptCall | KeptFailure]:
+    def _calls(self, batch: int) -> dict[int, KeptCall | KeptFailure]:
         """Return the calls of a task batch by seed. If a call was repeated, return its last version.
 
         After a resume, repeated updates may have changed the weights that sampled it.
         """
-        if round not in self._known:
-            path = path_of_round(self._run / DIRECTORY, round)
+        if batch not in self._known:
+            path = path_of_batch(self._run / DIRECTORY, batch)
             bodies = read_frames(path).records if path.is_file() else []
             calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
             failures = {call.seed: call for call in calls if isinstance(call, KeptFailure)}
-            self._known[round] = failures | {call.seed: call for call in calls if isinstance(call, KeptCall)}
-        return self._known[round]
+            self._known[batch] = failures | {call.seed: call for call in calls if isinstance(call, KeptCall)}
+        return self._known[batch]

@@ -24,9 +24,9 @@ OPEN_FILES = 32
 SUFFIX = ".calls"
 
 
-def path_of_round(directory: Path, round: int) -> Path:
+def path_of_batch(directory: Path, batch: int) -> Path:
     """Return the file of a task batch in the directory of a journal."""
-    return directory / f"{round:06d}{SUFFIX}"
+    return directory / f"{batch:06d}{SUFFIX}"
 
 
 @dataclass
@@ -62,21 +62,21 @@ class Segments:
         # Close the files too if the run fails and its process continues.
         weakref.finalize(self, _close_all, self._segments)
 
-    def append(self, round: int, body: bytes) -> None:
+    def append(self, batch: int, body: bytes) -> None:
         """Write a record of a task batch.
 
         Raises:
             JournalError: the record could not be written.
         """
-        segment = self._segments.get(round)
+        segment = self._segments.get(batch)
         if segment is None:
-            segment = self._segments[round] = _Segment(path_of_round(self._directory, round))
+            segment = self._segments[batch] = _Segment(path_of_batch(self._directory, batch))
         if not segment.has_config:
             segment.has_config = True
             self._write(segment, self._config)
         self._write(segment, body)
 
-    def calls(self, round: int, up_to_version: int) -> dict[int, KeptCall | KeptFailure]:
+    def calls(self, batch: int, up_to_version: int) -> dict[int, KeptCall | KeptFailure]:
         """Return the usable calls of a task batch by seed.
 
         A call is usable if the run had the same config, or if only weights up to `up_to_version` sampled it, because
@@ -85,7 +85,7 @@ class Segments:
         Raises:
             JournalError: a record is damaged.
         """
-        segment, known, same = self._segments.get(round), dict[int, KeptCall | KeptFailure](), False
+        segment, known, same = self._segments.get(batch), dict[int, KeptCall | KeptFailure](), False
         for body in [] if segment is None else read_frames(segment.path).records:
             if body.startswith(CONFIG):
                 same = body == self._config
@@ -100,13 +100,13 @@ class Segments:
 
     def counts(self, after: int) -> dict[int, int]:
         """Return the number of records of each task batch after `after`."""
-        return {round: segment.records for round, segment in self._segments.items() if round > after}
+        return {batch: segment.records for batch, segment in self._segments.items() if batch > after}
 
     def require(self, counts: Mapping[int, int]) -> None:
         """Raise JournalError if a task batch has fewer complete records than in `counts`."""
-        for round, expected in counts.items():
-            path = path_of_round(self._directory, round)
-            there = self._segments[round].records if round in self._segments else 0
+        for batch, expected in counts.items():
+            path = path_of_batch(self._directory, batch)
+            there = self._segments[batch].records if batch in self._segments else 0
             if there < expected:
                 raise JournalError(
                     "damaged-journal",
@@ -122,9 +122,9 @@ class Segments:
                 segment.is_synced = True
         sync_directory(self._directory)
 
-    def drop_before(self, round: int) -> None:
+    def drop_before(self, batch: int) -> None:
         """Delete the files of earlier task batches."""
-        for earlier in [each for each in self._segments if each < round]:
+        for earlier in [each for each in self._segments if each < batch]:
             segment = self._segments.pop(earlier)
             _close(segment)
             segment.path.unlink()

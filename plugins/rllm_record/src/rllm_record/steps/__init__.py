@@ -13,11 +13,11 @@ You can read it after the run, and while the run continues:
 
 from rllm_record.steps.files import StepFiles
 from rllm_record.steps.parquet import RecordError, require_known_version
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome, RecordedUpdate, Sampler
+from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory, RecordedOutcome, RecordedUpdate, Sampler
 
 __all__ = [
-    "PlayedEpisode",
-    "PlayedTrajectory",
+    "RecordedEpisode",
+    "RecordedTrajectory",
     "RecordError",
     "RecordedOutcome",
     "RecordedUpdate",

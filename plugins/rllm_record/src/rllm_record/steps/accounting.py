@@ -13,7 +13,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.record import Outcome, OutcomeName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome, RecordedUpdate
+from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory, RecordedOutcome, RecordedUpdate
 
 
 class Estimate(NamedTuple):
@@ -55,8 +55,8 @@ class Origin(NamedTuple):
     """The origin of a trajectory, with the names of the columns of `RecordedOutcome`."""
 
     uid: str
-    played_step: int
-    round: int
+    rollout_step: int
+    batch: int
     episode: str
     name: str
 
@@ -64,7 +64,7 @@ class Origin(NamedTuple):
 class Account(NamedTuple):
     """Episodes and outcomes of a step."""
 
-    episodes: list[PlayedEpisode]
+    episodes: list[RecordedEpisode]
     """Episodes that were generated in the step."""
     outcomes: list[RecordedOutcome]
     """One outcome for each trajectory that was generated in the step or waited before it."""
@@ -91,7 +91,7 @@ class Accounting:
                 together = frozenset((outcome.trajectory, *outcome.peers))
                 groups[together] = outcome.group
                 by_peers[together].append(
-                    Origin(outcome.trajectory, recorded.played_step, recorded.round, recorded.episode, recorded.name)
+                    Origin(outcome.trajectory, recorded.rollout_step, recorded.batch, recorded.episode, recorded.name)
                 )
         for together, origins in by_peers.items():
             self._recorded[groups[together]].append(origins)
@@ -155,17 +155,17 @@ def _iterate_trajectories(step: TrainStep) -> Iterator[tuple[Trajectory, Origin]
                 yield trajectory, Origin(f"{uid}/{place}", step.global_step, number, uid, trajectory.name)
 
 
-def _episodes(step: TrainStep, trained: set[int], tasks: dict[str, Any]) -> Iterator[PlayedEpisode]:
+def _episodes(step: TrainStep, trained: set[int], tasks: dict[str, Any]) -> Iterator[RecordedEpisode]:
     for number, episodes in enumerate(step.generated_by_batch):
         for episode in episodes:
             uid = _uid(step.global_step, number, episode.id)
-            yield PlayedEpisode(
+            yield RecordedEpisode(
                 uid=uid,
                 step=step.global_step,
-                round=number,
+                batch=number,
                 episode=episode,
                 trajectories=tuple(
-                    PlayedTrajectory(
+                    RecordedTrajectory(
                         uid=f"{uid}/{place}",
                         trajectory=each,
                         reward_given=step.given_rewards.get(id(each), each.reward),
@@ -231,8 +231,8 @@ def _outcome(
             group=None if group is None else group.group_id,
             peers=named.peers(trajectory, group),
         ),
-        played_step=origin.played_step,
-        round=origin.round,
+        rollout_step=origin.rollout_step,
+        batch=origin.batch,
         episode=origin.episode,
         name=origin.name,
         estimator=estimate.estimator,
@@ -265,7 +265,7 @@ def recorded_update(
     return RecordedUpdate(
         batch=step.batch,
         uids=[origin.uid for origin in trained],
-        played_steps=[origin.played_step if origin.episode else None for origin in trained],
+        rollout_steps=[origin.rollout_step if origin.episode else None for origin in trained],
         objective=objective_of(step.update_result.made_with or step.update_plan, backend, max_response_length),
         trace=step.update_result.trace,
         optimizer_steps=step.update_result.optimizer_steps,

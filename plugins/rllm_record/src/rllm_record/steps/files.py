@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rllm_record.steps import digests, schemas, tables
 from rllm_record.steps.parquet import RecordError, encoded, read_marks, read_rows, read_table, write_file
-from rllm_record.steps.rows import PlayedEpisode, RecordedOutcome, RecordedUpdate, Sampler
+from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedUpdate, Sampler
 from rllm_record.steps.tables import episode_table, outcome_table
 from rllm_record.steps.traces import fill_traces, trace_table
 
@@ -54,7 +54,7 @@ class StepFiles:
     def write(
         self,
         step: int,
-        episodes: Sequence[PlayedEpisode],
+        episodes: Sequence[RecordedEpisode],
         outcomes: Sequence[RecordedOutcome],
         content: schemas.Content,
         sampler: Sampler | None = None,
@@ -82,7 +82,7 @@ class StepFiles:
 
     @staticmethod
     def tables_of(
-        episodes: Sequence[PlayedEpisode],
+        episodes: Sequence[RecordedEpisode],
         outcomes: Sequence[RecordedOutcome],
         content: schemas.Content,
         sampler: Sampler | None = None,
@@ -123,7 +123,7 @@ class StepFiles:
                 "Free disk space, or correct the permissions of the directory.",
             ) from error
 
-    def episodes(self, step: int) -> list[PlayedEpisode]:
+    def episodes(self, step: int) -> list[RecordedEpisode]:
         """Read the episodes of a step.
 
         Raises:
@@ -241,7 +241,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, KINDS[kind])
 
 
-def read_episodes(file: Path) -> list[PlayedEpisode]:
+def read_episodes(file: Path) -> list[RecordedEpisode]:
     """Read the episodes of one file of a record.
 
     Raises:
@@ -254,7 +254,7 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
             f"{file} contains no episodes.",
             "Copy it back from a backup. The other steps can still be read.",
         )
-    return [tables.played_episode(row) for row in table.to_pylist()]
+    return [tables.recorded_episode(row) for row in table.to_pylist()]
 
 
 def sampler_of(file: Path) -> Sampler:

@@ -22,7 +22,7 @@ class Sampler:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PlayedTrajectory:
+class RecordedTrajectory:
     """A generated trajectory with its rewards."""
 
     uid: str
@@ -36,17 +36,17 @@ class PlayedTrajectory:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PlayedEpisode:
+class RecordedEpisode:
     """A rollout, with the step and the task batch in which it was generated."""
 
     uid: str
     """Step, task batch, and id of the episode, such as ``12.0:task-3:5``. It is unique in the run."""
     step: int
     """Training step, from 0."""
-    round: int
+    batch: int
     """Batch of tasks within the step, from 0."""
     episode: Episode
-    trajectories: tuple[PlayedTrajectory, ...]
+    trajectories: tuple[RecordedTrajectory, ...]
     """The trajectories of `episode`, in order."""
     task: Mapping[str, Any] | None = None
     """Data of the task. None: not recorded."""
@@ -62,13 +62,13 @@ class RecordedOutcome:
     """The outcome of a trajectory in a step, and the trajectory's origin."""
 
     outcome: Outcome
-    """The outcome. Its trajectory and its peers are uids of `PlayedTrajectory`."""
-    played_step: int
+    """The outcome. Its trajectory and its peers are uids of `RecordedTrajectory`."""
+    rollout_step: int
     """Step in which the trajectory was generated. It is smaller than the outcome's step if the trajectory waited."""
-    round: int
-    """Task batch of `played_step` in which the trajectory was generated."""
+    batch: int
+    """Task batch of `rollout_step` in which the trajectory was generated."""
     episode: str
-    """Uid of its `PlayedEpisode`."""
+    """Uid of its `RecordedEpisode`."""
     name: str
     """Role of the trajectory."""
     estimator: str | None = None
@@ -86,8 +86,8 @@ class RecordedUpdate:
     batch: TokenBatch
     """The batch, with `advantages` and `old_logprobs`."""
     uids: Sequence[str]
-    """(n_traj of the batch,) uids of `PlayedTrajectory`."""
-    played_steps: Sequence[int | None]
+    """(n_traj of the batch,) uids of `RecordedTrajectory`."""
+    rollout_steps: Sequence[int | None]
     """(n_traj of the batch,) step in which each trajectory was generated. None if a grouping created the trajectory,
     so that no recorded episode contains it."""
     objective: Mapping[str, Any]

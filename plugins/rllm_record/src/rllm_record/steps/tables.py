@@ -19,7 +19,7 @@ from rllm_core.data.record import OptimizerStep, Outcome
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_record.steps import schemas
 from rllm_record.steps.parquet import RecordError
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
+from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory, RecordedOutcome
 
 # `json.dumps` with options makes an encoder each time, which takes longer than most values.
 _ENCODER = json.JSONEncoder(default=repr)
@@ -27,13 +27,13 @@ _ENCODER = json.JSONEncoder(default=repr)
 Columns = Mapping[str, Any]
 
 
-def episode_table(episodes: Sequence[PlayedEpisode], content: schemas.Content) -> pa.Table:
+def episode_table(episodes: Sequence[RecordedEpisode], content: schemas.Content) -> pa.Table:
     """Return the columns of `EPISODES`. Text and tokens are null unless `content` is ``tokens``."""
     known = [played.episode for played in episodes]
     columns: dict[str, Any] = {
         "uid": [played.uid for played in episodes],
         "step": [played.step for played in episodes],
-        "round": [played.round for played in episodes],
+        "batch": [played.batch for played in episodes],
         "id": [each.id for each in known],
         "task_id": [each.task_id for each in known],
         "data_source": [each.data_source for each in known],
@@ -67,8 +67,8 @@ def outcome_table(outcomes: Sequence[RecordedOutcome]) -> pa.Table:
         ),
         "name": [recorded.name for recorded in outcomes],
         "episode": [recorded.episode for recorded in outcomes],
-        "played_step": [recorded.played_step for recorded in outcomes],
-        "round": [recorded.round for recorded in outcomes],
+        "rollout_step": [recorded.rollout_step for recorded in outcomes],
+        "batch": [recorded.batch for recorded in outcomes],
         "estimator": [recorded.estimator for recorded in outcomes],
         "baseline": [recorded.baseline for recorded in outcomes],
         "advantage": [recorded.advantage for recorded in outcomes],
@@ -76,7 +76,7 @@ def outcome_table(outcomes: Sequence[RecordedOutcome]) -> pa.Table:
     return pa.table(_arrays(columns, schemas.OUTCOMES, len(outcomes)), schemas.OUTCOMES)
 
 
-def _trajectories(played: Sequence[PlayedTrajectory], content: schemas.Content) -> pa.Array:
+def _trajectories(played: Sequence[RecordedTrajectory], content: schemas.Content) -> pa.Array:
     known = [each.trajectory for each in played]
     components = [each.info.get("reward_components") for each in known]
     columns: dict[str, Any] = {
@@ -213,7 +213,7 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def played_episode(row: Mapping[str, Any]) -> PlayedEpisode:
+def recorded_episode(row: Mapping[str, Any]) -> RecordedEpisode:
     """Convert a row of `EPISODES` with tokens to an episode.
 
     Raises:
@@ -236,13 +236,13 @@ def played_episode(row: Mapping[str, Any]) -> PlayedEpisode:
         data_source=row["data_source"],
         error=row["error"],
     )
-    return PlayedEpisode(
+    return RecordedEpisode(
         uid=row["uid"],
         step=row["step"],
-        round=row["round"],
+        batch=row["batch"],
         episode=episode,
         trajectories=tuple(
-            PlayedTrajectory(
+            RecordedTrajectory(
                 uid=entry["uid"],
                 trajectory=trajectory,
                 reward_given=entry["reward_given"],
@@ -299,8 +299,8 @@ def recorded_outcome(row: Mapping[str, Any]) -> RecordedOutcome:
     )
     return RecordedOutcome(
         outcome=outcome,
-        played_step=row["played_step"],
-        round=row["round"],
+        rollout_step=row["rollout_step"],
+        batch=row["batch"],
         episode=row["episode"],
         name=row["name"],
         estimator=row["estimator"],

@@ -31,14 +31,14 @@ def trace_table(update: RecordedUpdate) -> pa.Table:
     laid = _laid_out(batch, update.trace)
     owners = batch.trajectory[laid.row]
     segments = _segments(batch)
-    given = np.array([update.played_steps[owner] is None for owner in owners], np.bool_)
+    given = np.array([update.rollout_steps[owner] is None for owner in owners], np.bool_)
     rollout = batch.sampling_logprobs[laid.tokens]
     columns: dict[str, Any] = {
         "trajectory": [update.uids[owner] for owner in owners],
         "segment": segments[laid.row],
         "row": laid.row,
         "role": [batch.roles[role] for role in batch.role[laid.row]],
-        "played_step": [update.played_steps[owner] for owner in owners],
+        "rollout_step": [update.rollout_steps[owner] for owner in owners],
         "epoch": pa.nulls(len(owners)) if laid.epoch is None else laid.epoch,
         "optimizer_step": pa.nulls(len(owners)) if laid.optimizer_step is None else laid.optimizer_step,
         "positions": laid.lists(laid.position),
@@ -158,7 +158,7 @@ def fill_traces(table: pa.Table, episodes: Episodes) -> pa.Table:
     ids, rollout = table["ids"].to_pylist(), table["rollout_logprob"].to_pylist()
     old = table["old_logprob"].to_pylist()
     found: dict[int, dict[str, _Played]] = {}
-    places = zip(*(table[name].to_pylist() for name in ("played_step", "trajectory", "segment")), strict=True)
+    places = zip(*(table[name].to_pylist() for name in ("rollout_step", "trajectory", "segment")), strict=True)
     for index, ((step, uid, segment), at) in enumerate(zip(places, table["positions"].to_pylist(), strict=True)):
         if ids[index] is None and step is not None:
             if step not in found:

@@ -16,12 +16,12 @@ from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
 from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
-from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_rollouts, played_steps, search_text
+from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_rollouts, rollout_steps, search_text
 from rllm_view.reading.run import Run, last_values
 from rllm_view.reading.steps import groups_of, neighbours_of, step_summaries, steps_around
 
 SHOWN = (
-    "uid", "episode", "name", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries",
+    "uid", "episode", "name", "step", "batch", "task_id", "data_source", "is_correct", "ending", "error", "tries",
     "metrics", "task", "turns", "length", "reward_given", "reward_used",
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def group(run: Run, query: Query) -> dict[str, Any]:
     run.index.ensure([step])
     offset = number_or(query, "offset", 0)
     found = find_rollouts(run.index, Filter(step=step, group=name, offset=offset, limit=BESIDE))
-    run.index.ensure({each.played_step for each in found.rows})
+    run.index.ensure({each.rollout_step for each in found.rows})
     return {
         "group": name,
         "step": step,
@@ -75,7 +75,7 @@ def group(run: Run, query: Query) -> dict[str, Any]:
 
 
 def _turns(run: Run, row: RolloutRow) -> list[dict[str, Any]]:
-    rollout = read_rollout(run.record, row.played_step, row.trajectory)
+    rollout = read_rollout(run.record, row.rollout_step, row.trajectory)
     return [
         {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in rollout.turns
     ]
@@ -103,7 +103,7 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
     search: Search | None = None
     if query.get("phrase"):
         newest = whole_number(query, "until") if query.get("until") else None
-        steps = [step for step in played_steps(run.index, wanted) if newest is None or step <= newest]
+        steps = [step for step in rollout_steps(run.index, wanted) if newest is None or step <= newest]
         search = search_text(run.record, query["phrase"], steps)
         wanted = replace(wanted, among=search.uids)
     return found | {

@@ -14,7 +14,7 @@ _PLACES = ("rllm.trainer.experiment_name", "rllm.trainer.output_dir", "rllm.trai
 """Keys by which any two runs differ."""
 _TASKS = """
 SELECT task_id, count(*) AS rollouts, avg(is_correct::INTEGER) AS solved, avg(reward_given) AS reward
-FROM played WHERE list_contains(?, played_step) GROUP BY task_id
+FROM played WHERE list_contains(?, rollout_step) GROUP BY task_id
 """
 
 

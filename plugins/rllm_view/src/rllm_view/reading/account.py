@@ -19,7 +19,7 @@ class Peer:
     """A member of the group."""
 
     trajectory: str
-    played_step: int
+    rollout_step: int
     reward: float | None
     solved: bool | None
 
@@ -67,7 +67,7 @@ def account_of(run: Run, step: int, uid: str) -> Account:
     run.require_step(step)
     files = StepFiles(run.record)
     recorded = _outcome_of(run, files, step, uid)
-    rollout = read_rollout(run.record, recorded.played_step, uid)
+    rollout = read_rollout(run.record, recorded.rollout_step, uid)
     trace = read_trace(run.record, step, rollout) if rollout.ids is not None else None
     objective = None if trace is None else _objective(files, step)
     return Account(
@@ -105,8 +105,8 @@ def _peers(run: Run, recorded: RecordedOutcome) -> list[Peer]:
         return []
     uids = sorted({recorded.outcome.trajectory, *recorded.outcome.peers})
     query = """
-    SELECT trajectory, played_step, reward_given AS reward, is_correct AS solved FROM played
-    WHERE list_contains(?, trajectory) ORDER BY played_step, round, natural_key(trajectory)
+    SELECT trajectory, rollout_step, reward_given AS reward, is_correct AS solved FROM played
+    WHERE list_contains(?, trajectory) ORDER BY rollout_step, batch, natural_key(trajectory)
     """
     return [Peer(**row) for row in run.index.rows(query, [uids])]
 

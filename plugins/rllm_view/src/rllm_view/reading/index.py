@@ -24,16 +24,16 @@ CREATE MACRO natural_key(words) AS array_to_string(list_transform(regexp_extract
     lambda part: CASE WHEN part[1] BETWEEN '0' AND '9'
         THEN printf('%04d', length(ltrim(part, '0'))) || ltrim(part, '0') ELSE part END), '');
 CREATE TABLE played (
-    trajectory VARCHAR, episode VARCHAR, played_step INTEGER, round INTEGER, task_id VARCHAR, data_source VARCHAR,
+    trajectory VARCHAR, episode VARCHAR, rollout_step INTEGER, batch INTEGER, task_id VARCHAR, data_source VARCHAR,
     is_correct BOOLEAN, ending VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
     reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER);
 CREATE TABLE outcomes (
     step INTEGER, trajectory VARCHAR, outcome VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
-    episode VARCHAR, played_step INTEGER, round INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE,
+    episode VARCHAR, rollout_step INTEGER, batch INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE,
     group_key VARCHAR, trajectory_key VARCHAR);
 """
 """Keys order text naturally: a number in it has its length before it, so 2 comes before 10."""
-_OF_EPISODE = ("uid", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries")
+_OF_EPISODE = ("uid", "step", "batch", "task_id", "data_source", "is_correct", "ending", "error", "tries")
 _OF_TRAJECTORY = ("uid", "name", "reward_given", "reward_used")
 _OF_TURN = ("response_start", "end")
 _LEAVES = [
@@ -43,15 +43,15 @@ _LEAVES = [
 ]
 _PLAYED = """
 INSERT INTO played
-SELECT t.uid, e.uid, e.step, round, task_id, data_source, is_correct, ending, error, tries, t.name, t.reward_given,
+SELECT t.uid, e.uid, e.step, batch, task_id, data_source, is_correct, ending, error, tries, t.name, t.reward_given,
     t.reward_used, len(t.steps),
     coalesce(list_sum(list_transform(t.steps, lambda turn: turn."end" - turn.response_start)), 0),
     coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0)
-FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_played) e
+FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_trajectories) e
 """
 _OUTCOMES = """
 INSERT INTO outcomes
-SELECT step, trajectory, outcome, rule, "group", len(peers), name, episode, played_step, round,
+SELECT step, trajectory, outcome, rule, "group", len(peers), name, episode, rollout_step, batch,
     estimator, baseline, advantage, natural_key("group"), natural_key(trajectory)
 FROM new_outcomes
 """
@@ -59,7 +59,7 @@ _LATER = {"estimator": pa.string(), "baseline": pa.float64(), "advantage": pa.fl
 """Columns that older records do not have."""
 
 
-def read_played(record: Path, step: int) -> pa.Table:
+def read_trajectories(record: Path, step: int) -> pa.Table:
     """Return the episodes of a step, without text and tokens.
 
     Raises:
@@ -76,24 +76,24 @@ def read_played(record: Path, step: int) -> pa.Table:
 
 
 def read_outcomes(record: Path, step: int) -> pa.Table:
-    """Return the outcomes of a step's trajectories. Raises the errors of `read_played`."""
+    """Return the outcomes of a step's trajectories. Raises the errors of `read_trajectories`."""
     table = StepFiles(record).outcome_table(step)
     for name, type_ in _LATER.items():
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table), type_))
-    wanted = ["step", "trajectory", "outcome", "rule", "group", "peers", "name", "episode", "played_step", "round"]
+    wanted = ["step", "trajectory", "outcome", "rule", "group", "peers", "name", "episode", "rollout_step", "batch"]
     return table.select([*wanted, *_LATER])
 
 
-def insert(connection: duckdb.DuckDBPyConnection, new_played: pa.Table, new_outcomes: pa.Table) -> None:
+def insert(connection: duckdb.DuckDBPyConnection, new_trajectories: pa.Table, new_outcomes: pa.Table) -> None:
     """Add rows to both tables."""
-    connection.register("new_played", new_played)
+    connection.register("new_trajectories", new_trajectories)
     connection.register("new_outcomes", new_outcomes)
     try:
         connection.execute(_PLAYED)
         connection.execute(_OUTCOMES)
     finally:
-        connection.unregister("new_played")
+        connection.unregister("new_trajectories")
         connection.unregister("new_outcomes")
 
 
@@ -178,7 +178,7 @@ class StepIndex:
         with self._lock:
             for step in steps:
                 self._connection.execute("DELETE FROM outcomes WHERE step = ?", [step])
-                self._connection.execute("DELETE FROM played WHERE played_step = ?", [step])
+                self._connection.execute("DELETE FROM played WHERE rollout_step = ?", [step])
                 self._known.pop(step, None)
                 self._problems.pop(step, None)
 
@@ -186,7 +186,7 @@ class StepIndex:
         played, outcomes, problems = list[pa.Table](), list[pa.Table](), dict[int, RecordError]()
         for step in steps:
             try:
-                of_step = read_played(self._record, step), read_outcomes(self._record, step)
+                of_step = read_trajectories(self._record, step), read_outcomes(self._record, step)
             except RecordError as error:
                 problems[step] = error
             else:

@@ -51,7 +51,7 @@ class Rollout:
     episode: str
     name: str
     step: int
-    round: int
+    batch: int
     task_id: str
     data_source: str
     is_correct: bool
@@ -109,7 +109,7 @@ def _rollout(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout
         episode=episode["uid"],
         name=trajectory["name"].as_py(),
         step=episode["step"],
-        round=episode["round"],
+        batch=episode["batch"],
         task_id=episode["task_id"],
         data_source=episode["data_source"],
         is_correct=episode["is_correct"],

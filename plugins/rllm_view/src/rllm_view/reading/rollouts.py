@@ -79,7 +79,7 @@ class RolloutRow:
     rule: str
     group_id: str | None
     advantage: float | None
-    played_step: int
+    rollout_step: int
     name: str
     task_id: str | None
     is_correct: bool | None
@@ -102,7 +102,7 @@ class Rollouts:
 
 
 _FROM = "FROM outcomes f LEFT JOIN played p USING (trajectory)"
-_OF_OUTCOMES = {"step", "trajectory", "outcome", "rule", "group_id", "advantage", "played_step", "name"}
+_OF_OUTCOMES = {"step", "trajectory", "outcome", "rule", "group_id", "advantage", "rollout_step", "name"}
 _SELECT = ", ".join(f"{'f' if each.name in _OF_OUTCOMES else 'p'}.{each.name}" for each in fields(RolloutRow))
 
 
@@ -119,10 +119,10 @@ def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
     return Rollouts(total=total, rows=[RolloutRow(**row) for row in rows])
 
 
-def played_steps(index: StepIndex, wanted: Filter) -> list[int]:
+def rollout_steps(index: StepIndex, wanted: Filter) -> list[int]:
     """Steps in which the trajectories were played that a filter lets through, the newest first."""
     where, parameters = _where(wanted)
-    rows = index.rows(f"SELECT DISTINCT f.played_step AS step {_FROM} {where} ORDER BY step DESC", parameters)
+    rows = index.rows(f"SELECT DISTINCT f.rollout_step AS step {_FROM} {where} ORDER BY step DESC", parameters)
     return [row["step"] for row in rows]
 
 

@@ -42,11 +42,11 @@ class StepSummary:
 
 
 _OUTCOMES = """
-SELECT step, outcome, rule, count(*) AS n, count(*) FILTER (played_step = step) AS here
+SELECT step, outcome, rule, count(*) AS n, count(*) FILTER (rollout_step = step) AS here
 FROM outcomes GROUP BY ALL ORDER BY step, n DESC, rule
 """
 _PLAYED = """
-SELECT played_step AS step, avg(reward_given) FILTER (isfinite(reward_given)) AS reward,
+SELECT rollout_step AS step, avg(reward_given) FILTER (isfinite(reward_given)) AS reward,
     avg(is_correct::INTEGER) AS solved
 FROM played GROUP BY ALL
 """

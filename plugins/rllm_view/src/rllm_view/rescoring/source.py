@@ -22,7 +22,7 @@ from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_record.steps import PlayedEpisode, RecordError
+from rllm_record.steps import RecordedEpisode, RecordError
 from rllm_record.steps.files import holds_tokens, read_episodes
 
 
@@ -32,7 +32,7 @@ class EpisodesError(RllmError):
     exit_code = 2
 
 
-def read_record(file: Path) -> Sequence[PlayedEpisode]:
+def read_record(file: Path) -> Sequence[RecordedEpisode]:
     """Return the episodes of a file of a record.
 
     Raises:
@@ -51,8 +51,8 @@ def read_batches(file: Path) -> list[list[Episode]]:
         EpisodesError: the file is not a record with tokens.
     """
     played = read_record(file)
-    last = max((each.round for each in played), default=0)
-    return [[each.episode for each in played if each.round == number] for number in range(last + 1)]
+    last = max((each.batch for each in played), default=0)
+    return [[each.episode for each in played if each.batch == number] for number in range(last + 1)]
 
 
 def read_stored_config(run_directory: Path) -> RunConfig:

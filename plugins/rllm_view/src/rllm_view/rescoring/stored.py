@@ -132,7 +132,7 @@ def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | N
 
 
 class BringStored:
-    """All stored rollouts at every task of the round, each time it comes round."""
+    """All stored rollouts of every task in the batch, each time the batch is drawn."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature

@@ -12,7 +12,7 @@ from rllm_core.contracts.train_step import TrainStep
 
 BeginStep = Callable[[int, int], TrainStep]
 """Creates the step of a batch, from its number in the run (from 0) and the number of batches in progress before it."""
-Play = Callable[[TrainStep], Awaitable[None]]
+Generate = Callable[[TrainStep], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class _UnderWay:
     task: asyncio.Task[None]
 
 
-class Rounds:
+class RolloutBatches:
     """Generate rollout batches, each for its own training step. Training takes them in order.
 
     Batch r starts when training has taken batch r - `ahead` - 1 and requests the next one. There is no queue: `take`
     awaits the asyncio task that generates the batch.
     """
 
-    def __init__(self, begin: BeginStep, play: Play, *, ahead: int, taken: int) -> None:
+    def __init__(self, begin: BeginStep, generate: Generate, *, ahead: int, taken: int) -> None:
         """`ahead` is the maximum number of batches in progress in addition to the next batch for training. `taken` is
         the number of batches that earlier starts of the run have trained on."""
         self._begin = begin
-        self._play = play
+        self._generate = generate
         self._ahead = ahead
         self._under_way: deque[_UnderWay] = deque()
         self.taken = taken
@@ -48,7 +48,7 @@ class Rounds:
         while len(self._under_way) < min(self._ahead + 1, steps_left):
             before = len(self._under_way)
             step = self._begin(self.taken + before, before)
-            self._under_way.append(_UnderWay(step, asyncio.ensure_future(self._play(step))))
+            self._under_way.append(_UnderWay(step, asyncio.ensure_future(self._generate(step))))
         return self._under_way[0].step
 
     async def take(self) -> TrainStep:
@@ -65,8 +65,8 @@ class Rounds:
         self._raise_failures()
         self._under_way.popleft()
         self.taken += 1
-        played, waited = sum(first.step.timing_dict.values()), time.perf_counter() - waiting
-        first.step.generated_ahead = max(0.0, played - waited)
+        generated, waited = sum(first.step.timing_dict.values()), time.perf_counter() - waiting
+        first.step.generated_ahead = max(0.0, generated - waited)
         return first.step
 
     async def settle(self) -> list[TrainStep]:

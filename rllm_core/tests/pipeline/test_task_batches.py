@@ -17,7 +17,7 @@ from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.errors import ConfigError, PipelineError
-from rllm_core.pipeline.pipeline import NextRound, Pipeline
+from rllm_core.pipeline.pipeline import NextBatch, Pipeline
 from rllm_core.plugins.registry import Registry
 
 MakeStep = Callable[..., TrainStep]
@@ -43,16 +43,16 @@ class ByTask:
         ]
 
 
-def _rounds(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> NextRound:
+def _rounds(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> NextBatch:
     """Plays further rounds of these tasks."""
     numbers = itertools.count(5)
 
-    async def next_round() -> TrainStep:
-        played = step(tasks=next(given), task_batch=next(numbers))
-        await pipeline.play(played)
-        return played
+    async def next_batch() -> TrainStep:
+        generated = step(tasks=next(given), task_batch=next(numbers))
+        await pipeline.generate(generated)
+        return generated
 
-    return next_round
+    return next_batch
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_tasks_are_played_until_the_batch_is_full(run: Any) -> None:
 def test_metrics_are_those_of_the_whole_step(run: Any) -> None:
     _, _, done = run([["partly-a", "solved-b"], ["failed-c", "solved-d"], ["partly-e", "partly-f"]])
     metrics = done.metrics
-    assert (done.rounds, metrics["batch/rounds"], metrics["batch/episodes"]) == (3, 3.0, 12.0)
+    assert (done.rollout_batches, metrics["batch/rollout_batches"], metrics["batch/episodes"]) == (3, 3.0, 12.0)
     assert (metrics["batch/groups_before_filter"], metrics["batch/groups_after_filter"]) == (6.0, 2.0)
     assert (metrics["batch/groups_dropped_all_solved"], metrics["batch/groups_dropped_all_failed"]) == (2.0, 1.0)
     assert metrics["batch/groups_waiting"] == 1.0
@@ -95,18 +95,18 @@ def test_metrics_are_those_of_the_whole_step(run: Any) -> None:
 
 def test_what_counts_over_rounds_is_added_up_and_of_the_rest_the_newest_holds() -> None:
     first, second = (TrainStep(global_step=3, epoch=0, total_steps=9, tasks=[], task_batch=n) for n in (4, 5))
-    for played, number in ((first, 1.0), (second, 2.0)):
-        played.count("counted", number)
-        played.metrics["latest"] = number
-        played.extras["mine"] = number
-        played.timing_dict["generate"] = number
-        played.generated_ahead = number
+    for generated, number in ((first, 1.0), (second, 2.0)):
+        generated.count("counted", number)
+        generated.metrics["latest"] = number
+        generated.extras["mine"] = number
+        generated.timing_dict["generate"] = number
+        generated.generated_ahead = number
     first.generate_more()
     second.skip("nothing_generated")
     first.take_rollout_batch(second)
     assert first.metrics == {"counted": 3.0, "latest": 2.0, "batch/skipped_nothing_generated": 1.0}
     assert (first.extras, first.timing_dict, first.generated_ahead) == ({"mine": 2.0}, {"generate": 3.0}, 3.0)
-    assert (first.task_batch, first.rounds, first.asks_for_more) == (5, 2, False)
+    assert (first.task_batch, first.rollout_batches, first.asks_for_more) == (5, 2, False)
     assert first.skip_reason == "nothing_generated"
 
 
@@ -218,7 +218,7 @@ def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: 
 def test_a_mode_that_never_stops_asking_is_stopped(
     bench: Any, step: MakeStep, rollouts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_ROUNDS", 20)
+    monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_BATCHES", 20)
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
     runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))

@@ -1,4 +1,4 @@
-"""Which rounds are under way when, and what becomes of them when one fails."""
+"""Which batches are under way when, and what becomes of them when one fails."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from rllm.training.rounds import Rounds
+from rllm.training.rollout_batches import RolloutBatches
 from rllm_core.contracts.train_step import TrainStep
 
 
 class World:
-    """Rounds that end when the test says so."""
+    """RolloutBatches that end when the test says so."""
 
     def __init__(self, ahead: int, taken: int = 0) -> None:
         self.begun: list[int] = []
         self.cancelled: list[int] = []
         self._ends: dict[int, asyncio.Future[None]] = {}
-        self.rounds = Rounds(self._begin, self._play, ahead=ahead, taken=taken)
+        self.batches = RolloutBatches(self._begin, self._play, ahead=ahead, taken=taken)
 
     def _begin(self, index: int, before: int) -> TrainStep:
         self._ends[index] = asyncio.get_running_loop().create_future()
@@ -33,8 +33,8 @@ class World:
             self.cancelled.append(step.task_batch)
             raise
 
-    def end(self, *rounds: int) -> None:
-        for index in rounds:
+    def end(self, *batches: int) -> None:
+        for index in batches:
             self._ends[index].set_result(None)
 
     def fail(self, index: int) -> None:
@@ -54,10 +54,10 @@ def _run(body: Coroutine[Any, Any, None]) -> None:
 def test_as_many_rounds_are_under_way_as_may_be_ahead_and_one(ahead: int, begun: list[int]) -> None:
     async def body() -> None:
         world = World(ahead, taken=3)
-        assert world.rounds.start(9).task_batch == 3
+        assert world.batches.start(9).task_batch == 3
         await _run_pending_tasks()
         assert world.begun == begun
-        await world.rounds.close()
+        await world.batches.close()
 
     _run(body())
 
@@ -65,16 +65,16 @@ def test_as_many_rounds_are_under_way_as_may_be_ahead_and_one(ahead: int, begun:
 def test_a_round_begins_when_an_earlier_one_is_taken_up_and_the_next_asked_for() -> None:
     async def body() -> None:
         world = World(ahead=1)
-        world.rounds.start(9)
+        world.batches.start(9)
         await _run_pending_tasks()
         world.end(0)
-        assert (await world.rounds.take()).task_batch == 0
+        assert (await world.batches.take()).task_batch == 0
         await _run_pending_tasks()
-        assert (world.begun, world.rounds.taken) == ([0, 1], 1)
-        world.rounds.start(8)
+        assert (world.begun, world.batches.taken) == ([0, 1], 1)
+        world.batches.start(8)
         await _run_pending_tasks()
         assert world.begun == [0, 1, 2]
-        await world.rounds.close()
+        await world.batches.close()
 
     _run(body())
 
@@ -82,15 +82,15 @@ def test_a_round_begins_when_an_earlier_one_is_taken_up_and_the_next_asked_for()
 def test_rounds_are_taken_up_in_order_whichever_ends_first() -> None:
     async def body() -> None:
         world = World(ahead=2)
-        world.rounds.start(9)
+        world.batches.start(9)
         world.end(2, 1)
         await _run_pending_tasks()
-        taking = asyncio.ensure_future(world.rounds.take())
+        taking = asyncio.ensure_future(world.batches.take())
         await _run_pending_tasks()
         assert not taking.done()
         world.end(0)
-        assert [(await taking).task_batch, (await world.rounds.take()).task_batch] == [0, 1]
-        await world.rounds.close()
+        assert [(await taking).task_batch, (await world.batches.take()).task_batch] == [0, 1]
+        await world.batches.close()
 
     _run(body())
 
@@ -98,10 +98,10 @@ def test_rounds_are_taken_up_in_order_whichever_ends_first() -> None:
 def test_no_round_begins_that_no_step_would_train_on() -> None:
     async def body() -> None:
         world = World(ahead=5)
-        world.rounds.start(2)
+        world.batches.start(2)
         await _run_pending_tasks()
         assert world.begun == [0, 1]
-        await world.rounds.close()
+        await world.batches.close()
 
     _run(body())
 
@@ -109,13 +109,13 @@ def test_no_round_begins_that_no_step_would_train_on() -> None:
 def test_a_failure_of_a_later_round_is_raised_while_an_earlier_one_is_awaited() -> None:
     async def body() -> None:
         world = World(ahead=2)
-        world.rounds.start(9)
-        taking = asyncio.ensure_future(world.rounds.take())
+        world.batches.start(9)
+        taking = asyncio.ensure_future(world.batches.take())
         await _run_pending_tasks()
         world.fail(2)
         with pytest.raises(ZeroDivisionError, match="round 2"):
             await taking
-        await world.rounds.close()
+        await world.batches.close()
         assert world.cancelled == [0, 1]
 
     _run(body())
@@ -124,13 +124,13 @@ def test_a_failure_of_a_later_round_is_raised_while_an_earlier_one_is_awaited() 
 def test_a_failure_meanwhile_is_raised_before_anything_is_trained_on() -> None:
     async def body() -> None:
         world = World(ahead=1)
-        world.rounds.start(9)
+        world.batches.start(9)
         world.end(0)
         world.fail(1)
         await _run_pending_tasks()
         with pytest.raises(ZeroDivisionError, match="round 1"):
-            await world.rounds.take()
-        await world.rounds.close()
+            await world.batches.take()
+        await world.batches.close()
 
     _run(body())
 
@@ -138,9 +138,9 @@ def test_a_failure_meanwhile_is_raised_before_anything_is_trained_on() -> None:
 def test_what_is_under_way_ends_before_close_returns() -> None:
     async def body() -> None:
         world = World(ahead=3)
-        world.rounds.start(9)
+        world.batches.start(9)
         await _run_pending_tasks()
-        await world.rounds.close()
+        await world.batches.close()
         assert world.cancelled == [0, 1, 2, 3]
 
     _run(body())
@@ -149,17 +149,17 @@ def test_what_is_under_way_ends_before_close_returns() -> None:
 def test_seconds_in_which_training_waited_are_not_played_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         clock = iter([10.0, 10.5, 20.0, 29.0])
-        monkeypatch.setattr("rllm.training.rounds.time.perf_counter", lambda: next(clock))
+        monkeypatch.setattr("rllm.training.rollout_batches.time.perf_counter", lambda: next(clock))
         world = World(ahead=1)
-        step = world.rounds.start(9)
+        step = world.batches.start(9)
         step.timing_dict = {"generate": 2.0, "greedy_baseline": 1.0}
         world.end(step.task_batch)
-        assert (await world.rounds.take()).generated_ahead == 2.5
-        step = world.rounds.start(8)
+        assert (await world.batches.take()).generated_ahead == 2.5
+        step = world.batches.start(8)
         step.timing_dict = {"generate": 2.0}
         world.end(step.task_batch)
-        assert (await world.rounds.take()).generated_ahead == 0.0
-        await world.rounds.close()
+        assert (await world.batches.take()).generated_ahead == 0.0
+        await world.batches.close()
 
     _run(body())
 
@@ -167,16 +167,16 @@ def test_seconds_in_which_training_waited_are_not_played_ahead(monkeypatch: pyte
 def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None:
     async def body() -> None:
         world = World(ahead=2)
-        world.rounds.start(9)
-        settling = asyncio.ensure_future(world.rounds.settle())
+        world.batches.start(9)
+        settling = asyncio.ensure_future(world.batches.settle())
         world.end(0, 2)
         await _run_pending_tasks()
         assert not settling.done()
         world.end(1)
         assert [step.task_batch for step in await settling] == [0, 1, 2]
-        assert (world.rounds.taken, world.begun) == (0, [0, 1, 2])
-        assert (await world.rounds.take()).task_batch == 0
-        await world.rounds.close()
+        assert (world.batches.taken, world.begun) == (0, [0, 1, 2])
+        assert (await world.batches.take()).task_batch == 0
+        await world.batches.close()
 
     _run(body())
 
@@ -184,17 +184,17 @@ def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None
 def test_settling_raises_what_a_round_raised() -> None:
     async def body() -> None:
         world = World(ahead=2)
-        world.rounds.start(9)
+        world.batches.start(9)
         world.fail(1)
         with pytest.raises(ZeroDivisionError, match="round 1"):
-            await world.rounds.settle()
-        await world.rounds.close()
+            await world.batches.settle()
+        await world.batches.close()
 
     _run(body())
 
 
 def test_settling_without_a_round_under_way_waits_for_nothing() -> None:
     async def body() -> None:
-        assert await World(ahead=2).rounds.settle() == []
+        assert await World(ahead=2).batches.settle() == []
 
     _run(body())
