@@ -74,8 +74,8 @@ def test_another_prompt_is_sampled(tmp_path: Path) -> None:
     assert again.asked == 1
 
 
-def test_calls_outside_of_rounds_are_not_kept(tmp_path: Path) -> None:
-    ask(Engine(), tmp_path, call(task_batch=None))
+def test_calls_outside_of_batches_are_not_kept(tmp_path: Path) -> None:
+    ask(Engine(), tmp_path, call(batch=None))
     assert list(tmp_path.iterdir()) == []
 
 
