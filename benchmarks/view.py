@@ -1,4 +1,4 @@
-"""What looking into a large run costs: ``python benchmarks/view.py [STEPS]`` prints one line per figure.
+"""What looking into a large run costs: ``python benchmarks/view.py [STEPS]`` prints one line per metric.
 
 A run of 100 steps with 1,000 trajectories each (100,000), two turns of 100 tokens; traces in the newest step, as a page
 reads those of one step. CPU seconds are those of the server's process (`/proc`): from its start to its first answer,
@@ -29,7 +29,7 @@ from rllm_record.steps.parquet import VERSION, VERSION_KEY
 from rllm_view.serving import KEY_HEADER, KEY_VARIABLE
 
 GROUPS, MEMBERS, TURNS, PROMPT, RESPONSE = 125, 8, 2, 20, 80
-ROUNDS = 20
+REPEATS = 20
 KEY = "benchmark"
 _random = np.random.default_rng(0)
 
@@ -46,12 +46,12 @@ def write(run: Path, kind: str, step: int, rows: list[dict[str, Any]]) -> None:
 def turns(step: int) -> list[dict[str, Any]]:
     """Spans of one trajectory."""
     starts = range(0, TURNS * (PROMPT + RESPONSE), PROMPT + RESPONSE)
-    heard = [{"role": "user", "text": "lower", "data": None}]
+    observations = [{"role": "user", "text": "lower", "data": None}]
     fixed = {
         "segment_start": 0,
         "weight_version": step,
         "version_spans": [],
-        "messages": heard,
+        "messages": observations,
         "text": "a response" * 20,
     }
     return [
@@ -61,7 +61,7 @@ def turns(step: int) -> list[dict[str, Any]]:
 
 
 def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was played, and its outcome."""
+    """What was generated, and its outcome."""
     uid, reward = f"{step}.0:task-{group}:{member}", float(_random.random() < 0.3)
     peers = [f"{step}.0:task-{group}:{other}/0" for other in range(MEMBERS) if other != member]
     trajectory = {
@@ -78,8 +78,15 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "info": "{}",
     }
     place = {"step": step, "batch": 0}
-    played = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
-    ended = {"is_correct": reward > 0, "ending": "env_done", "error": "", "tries": 1, "metrics": [], "task": "{}"}
+    generated = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
+    ended = {
+        "is_correct": reward > 0,
+        "termination_reason": "env_done",
+        "error": "",
+        "tries": 1,
+        "metrics": [],
+        "task": "{}",
+    }
     outcome = {
         "trajectory": f"{uid}/0",
         "outcome": "trained",
@@ -95,7 +102,7 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "estimator": "grpo",
         "advantage": reward,
     }
-    return place | played | ended | {"trajectories": [trajectory]}, place | outcome | decided
+    return place | generated | ended | {"trajectories": [trajectory]}, place | outcome | decided
 
 
 def trace(uid: str, step: int, epoch: int) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def make_run(run: Path, steps: int) -> None:
     """The directory of a run."""
     for step in range(steps):
         pairs = [episode(step, group, member) for group in range(GROUPS) for member in range(MEMBERS)]
-        write(run, "episodes", step, [played for played, _ in pairs])
+        write(run, "episodes", step, [generated for generated, _ in pairs])
         if step == steps - 1:
             write(
                 run,
@@ -162,13 +169,13 @@ class Server:
     def mean_cpu(self, call: Callable[[], object]) -> float:
         """Of one call."""
         before = self.cpu()
-        for _ in range(ROUNDS):
+        for _ in range(REPEATS):
             call()
-        return (self.cpu() - before) / ROUNDS
+        return (self.cpu() - before) / REPEATS
 
 
 def measure(run: Path, steps: int) -> None:
-    """Print all figures."""
+    """Print all metrics."""
     server = Server(run)
     try:
         server.get("")

@@ -1,4 +1,4 @@
-"""The tracker `record` writes what a run played, step by step."""
+"""The tracker `record` writes what a run generated, step by step."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_texts_and_tokens_are_recorded_where_that_is_asked_for(tmp_path: Path) -
     made = step(0, [rollout("t:0")], [], tasks=[Task(id="t", data={"number": 7})])
     play(recorder(tmp_path, record="tokens"), made)
 
-    (played,) = StepFiles(tmp_path / "record").episodes(0)
-    assert played.episode.trajectories[0].steps[0].text == "three four"
-    assert played.task == {"number": 7}
+    (generated,) = StepFiles(tmp_path / "record").episodes(0)
+    assert generated.episode.trajectories[0].steps[0].text == "three four"
+    assert generated.task == {"number": 7}
 
 
 def test_recorder_checkpoint_waits_for_files_in_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
         "task_id": made.text("task_id", f"task-{number}"),
         "data_source": made.text("data_source", "sums"),
         "is_correct": member == 0,
-        "ending": "env_done",
+        "termination_reason": "env_done",
         "error": made.text("error", ""),
         "tries": 1,
         "metrics": [(made.text("metric", "guesses"), 3.0)],
@@ -193,8 +193,10 @@ def _turn(step: int, turn: int, made: Made) -> dict[str, Any]:
         "advantage": None,
     }
     if made.content == "tokens":
-        heard = [{"role": made.text("role", "user"), "text": made.text("message", f"question {turn}"), "data": None}]
-        row |= {"messages": heard, "text": made.text("response", f"answer {turn}"), "info": "{}"}
+        observations = [
+            {"role": made.text("role", "user"), "text": made.text("message", f"question {turn}"), "data": None}
+        ]
+        row |= {"messages": observations, "text": made.text("response", f"answer {turn}"), "info": "{}"}
     return row
 
 

@@ -17,7 +17,7 @@ def test_a_trajectory_has_its_turns_its_peers_and_its_texts(ask: Asking) -> None
     answer = ask.of_run("episode", step="1", uid=FIRST)
 
     assert [turn["text"] for turn in answer["rollout"]["turns"]] == ["answer 0", "answer 1"]
-    assert answer["rollout"]["turns"][1]["heard"] == [{"role": "user", "text": "question 1", "data": None}]
+    assert answer["rollout"]["turns"][1]["observations"] == [{"role": "user", "text": "question 1", "data": None}]
     assert [turn["prompt_start"] for turn in answer["rollout"]["turns"]] == [0, 6]
     assert answer["texts"][:3] == [" w0", " w1", " w2"]
     assert [peer["reward"] for peer in answer["group"]] == [1.0, 0.0, 0.0, 0.0]

@@ -75,11 +75,11 @@ def test_curves_metric_outside_panels_is_chosen(tmp_path: Path) -> None:
     assert "train/weight_version" not in answer["curves"]
 
 
-def test_a_step_says_what_became_of_what_was_played(ask: Asking) -> None:
+def test_a_step_says_what_became_of_the_rollouts(ask: Asking) -> None:
     answer = ask.of_run("step", step="1")
 
     summary = answer["summary"]
-    counted = [summary[name] for name in ("played", "masked", "dropped", "waiting", "trained")]
+    counted = [summary[name] for name in ("generated", "masked", "dropped", "waiting", "trained")]
     assert counted == [8, 0, 4, 0, 4]
     assert summary["clipped"] == 0.125
     assert {"outcome": "trained", "rule": "", "trajectories": 4} in summary["decisions"]
@@ -126,7 +126,7 @@ def test_a_group_is_shown_side_by_side(ask: Asking) -> None:
     assert [member["row"]["reward_given"] for member in answer["members"]] == [1.0, 0.0, 0.0, 0.0]
     assert [member["row"]["advantage"] for member in answer["members"]] == [0.75, -0.25, -0.25, -0.25]
     first = answer["members"][0]["turns"][0]
-    assert (first["heard"][0]["text"], first["text"]) == ("question 0", "answer 0")
+    assert (first["observations"][0]["text"], first["text"]) == ("question 0", "answer 0")
 
 
 def test_a_large_group_comes_in_parts(tmp_path: Path) -> None:

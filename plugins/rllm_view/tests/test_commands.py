@@ -13,7 +13,7 @@ from expecting import check_values, expect_error
 from rllm_core.errors import ConfigError
 from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
-from rllm_view.commands.choices import figure
+from rllm_view.commands.choices import format_value
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
 from rllm_view.commands.view import view
@@ -59,10 +59,10 @@ def test_a_run_that_does_not_say_its_length_shows_its_steps_alone(say: Say, run:
     assert row.split()[1] == "3"
 
 
-def test_an_episode_is_printed_as_it_was_played(say: Say, run: Path) -> None:
+def test_an_episode_is_printed(say: Say, run: Path) -> None:
     said = say("episode", run, 1, "task-0:0").splitlines()
 
-    assert said[0] == "1.0:task-0:0/0  agent, task task-0, played in step 1"
+    assert said[0] == "1.0:task-0:0/0  agent, task task-0, generated in step 1"
     assert said[1] == 'task: {"question": "1 + 1?"}'
     first = said.index("── turn 0, weights 1, 4 tokens, stop ──")
     assert said[first + 1 : first + 3] == ["user: question 0", "→ answer 0"]
@@ -234,7 +234,7 @@ def ids_of(*directories: Path) -> str:
 
 
 def test_what_rounds_to_0_has_no_sign() -> None:
-    assert [figure(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
+    assert [format_value(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
 
 
 def test_view_of_a_missing_directory_is_rejected(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_runs_are_listed_and_chosen_ones_compared(visit: Visit, made: MadeRun) -
     assert "task-0" in visit.text()
 
 
-def test_a_run_has_a_chart_of_every_figure(visit: Visit, made: MadeRun) -> None:
+def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
 
@@ -51,7 +51,7 @@ def test_a_step_is_a_funnel(visit: Visit, made: MadeRun) -> None:
 
     stages = [line.split("\n")[:2] for line in page.locator(".stage").all_inner_texts()]
     assert stages == [
-        ["played", "8"],
+        ["generated", "8"],
         ["not masked", "8"],
         ["not rejected", "4"],
         ["trained", "4"],

@@ -59,7 +59,7 @@ def test_a_file_cut_anywhere_is_a_problem_of_its_step_alone(run: Path, kind: str
 
 
 @pytest.mark.parametrize("kind", ["traces", "updates"])
-def test_a_trace_cut_anywhere_is_an_error_and_no_wrong_figure(run: Path, kind: str) -> None:
+def test_trace_cut_anywhere_is_an_error(run: Path, kind: str) -> None:
     place = run / "record" / kind / "step_000001.parquet"
     whole = place.read_bytes()
     asking = Asking(run)

@@ -16,7 +16,18 @@ from rllm_view.reading.rollouts import RolloutRow
 from .asking import Asking
 from .made_runs import Made, make_run, write_step
 
-COLUMNS = ["step", "trajectory", "task", "outcome", "ending", "solved", "reward", "advantage", "turns", "tokens"]
+COLUMNS = [
+    "step",
+    "trajectory",
+    "task",
+    "outcome",
+    "termination_reason",
+    "solved",
+    "reward",
+    "advantage",
+    "turns",
+    "tokens",
+]
 
 
 @pytest.fixture(scope="module")

@@ -28,10 +28,10 @@ def record() -> None:
 def check(run: Path) -> None:
     """Compute the losses of RUN's updates again from its record, and compare them.
 
-    RUN is a run directory, or a directory that contains one run. The run must have been trained with rllm.record=tokens. For
-    each optimizer step, the loss, the weight of each token and its coefficients are computed again from the recorded
-    log-probs, advantages and settings. Exit code 1 means that a value differs or an update is missing. The output then
-    lists the steps and tokens.
+    RUN is a run directory, or a directory that contains one run. The run must have been trained with
+    rllm.record=tokens. For each optimizer step, the loss, the weight of each token and its coefficients are computed
+    again from the recorded log-probs, advantages and settings. Exit code 1 means that a value differs or an update is
+    missing. The output then lists the steps and tokens.
 
     \b
       rllm train guess rllm.record=tokens

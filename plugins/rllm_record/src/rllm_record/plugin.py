@@ -34,8 +34,8 @@ class RecordParams(Params):
 
     record: Literal["off", "outcomes", "tokens"] = Field(
         "outcomes",
-        description="Contents of the run's record. `outcomes`: the ids, rewards and outcome of each trajectory, and the "
-        "rule that dropped it. `tokens`: its text and tokens too. `off`: no record.",
+        description="Contents of the run's record. `outcomes`: the ids, rewards and outcome of each trajectory, and "
+        "the rule that dropped it. `tokens`: its text and tokens too. `off`: no record.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Every trajectory has exactly one outcome in each step in which it is played or waits."""
+"""Every trajectory has exactly one outcome in each step in which it is generated or waits."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ def test_a_trajectory_that_waits_keeps_its_name() -> None:
 
 
 def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
-    """They are made anew from the checkpoint; two groups of one id wait, in the order in which they were played."""
+    """They are made anew from the checkpoint; two groups of one id wait, in the order in which they were generated."""
     before = Accounting()
     waiting = [group("t:agent", rollout("t:0"), rollout("t:1")) for _ in range(2)]
     outcomes: list[RecordedOutcome] = []
-    played = [step(number, [], []) for number in range(2)]
-    for number, made in enumerate(played):
+    generated = [step(number, [], []) for number in range(2)]
+    for number, made in enumerate(generated):
         made.generated = [rollout("t:0"), rollout("t:1")]
         waiting[number] = group("t:agent", *made.generated)
         for each in waiting[: number + 1]:
@@ -154,15 +154,15 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
     made = step(0, [a, b, c], [group("t:agent", a, b)])
     made.given_rewards[id(b.trajectories[0])] = None
 
-    played: list[RecordedEpisode] = Accounting().account_for(made, {})[0]
+    generated: list[RecordedEpisode] = Accounting().account_for(made, {})[0]
 
-    rewards = [(each.reward_given, each.reward_used) for episode in played for each in episode.trajectories]
+    rewards = [(each.reward_given, each.reward_used) for episode in generated for each in episode.trajectories]
     assert rewards == [(1.0, 1.0), (None, 0.0), (0.25, None)]
 
 
 def test_the_task_of_a_rollout_is_recorded_where_it_is_known() -> None:
     a, b = rollout("t:0"), rollout("u:0")
 
-    played, *_ = Accounting().account_for(step(0, [a, b], []), {"t": {"number": 7}})
+    generated, *_ = Accounting().account_for(step(0, [a, b], []), {"t": {"number": 7}})
 
-    assert [each.task for each in played] == [{"number": 7}, None]
+    assert [each.task for each in generated] == [{"number": 7}, None]

@@ -64,18 +64,18 @@ def episodes(draw: st.DrawFn) -> Episode:
     )
 
 
-def as_played(*some: Episode) -> list[RecordedEpisode]:
+def as_recorded(*some: Episode) -> list[RecordedEpisode]:
     return Accounting().account_for(step(12, list(some), []), {})[0]
 
 
-@given(played=st.lists(episodes(), max_size=3))
-def test_episodes_are_read_as_they_were_played(tmp_path_factory: pytest.TempPathFactory, played: list[Episode]) -> None:
-    files = StepFiles(tmp_path_factory.getbasetemp() / "read as played")
-    files.write(12, as_played(*played), [], "tokens")
+@given(generated=st.lists(episodes(), max_size=3))
+def test_episodes_are_read_unchanged(tmp_path_factory: pytest.TempPathFactory, generated: list[Episode]) -> None:
+    files = StepFiles(tmp_path_factory.getbasetemp() / "read unchanged")
+    files.write(12, as_recorded(*generated), [], "tokens")
 
     read = [each.episode for each in files.episodes(12)]
 
-    assert repr([episode_to_json(each) for each in read]) == repr([episode_to_json(each) for each in played])
+    assert repr([episode_to_json(each) for each in read]) == repr([episode_to_json(each) for each in generated])
 
 
 OUTCOME = RecordedOutcome(
@@ -103,8 +103,8 @@ def test_outcomes_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
-    played, *_ = Accounting().account_for(step(12, [rollout("t:0", 0.5)], []), {"t": {"number": 7}})
-    StepFiles(tmp_path).write(12, played, [], "tokens")
+    generated, *_ = Accounting().account_for(step(12, [rollout("t:0", 0.5)], []), {"t": {"number": 7}})
+    StepFiles(tmp_path).write(12, generated, [], "tokens")
 
     (read,) = StepFiles(tmp_path).episodes(12)
 
@@ -115,14 +115,17 @@ def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
 
 def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
-    heard = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
-    played = rollout("t:0")
-    played.trajectories[0] = Trajectory("agent")
-    played.trajectories[0].add_step([1, 2], [3], None, messages=heard)
-    played.trajectories[0].add_step([1, 2, 3, 4], [5], None, messages=[call])
-    played.trajectories[0].add_step([9], [6], None)
+    observations = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+    ]
+    generated = rollout("t:0")
+    generated.trajectories[0] = Trajectory("agent")
+    generated.trajectories[0].add_step([1, 2], [3], None, messages=observations)
+    generated.trajectories[0].add_step([1, 2, 3, 4], [5], None, messages=[call])
+    generated.trajectories[0].add_step([9], [6], None)
     files = StepFiles(tmp_path)
-    files.write(0, as_played(played), [], "tokens")
+    files.write(0, as_recorded(generated), [], "tokens")
 
     steps = files.episode_table(0)["trajectories"].to_pylist()[0][0]["steps"]
     read = files.episodes(0)[0].episode.trajectories[0].steps
@@ -134,15 +137,15 @@ def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
     ]
     assert [(each["role"], each["text"], each["data"]) for each in steps[0]["messages"]] == [
         ("system", "be brief", None),
-        ("user", "hi", json.dumps(heard[1])),
+        ("user", "hi", json.dumps(observations[1])),
     ]
-    assert [list(turn.messages) for turn in read] == [heard, [call], []]
+    assert [list(turn.messages) for turn in read] == [observations, [call], []]
 
 
 def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
-    played = rollout("t:0")
-    played.trajectories[0].info["reward_components"] = {"exact": 1.0, "format": np.float32(0.5)}
-    StepFiles(tmp_path).write(0, as_played(played), [], "outcomes")
+    generated = rollout("t:0")
+    generated.trajectories[0].info["reward_components"] = {"exact": 1.0, "format": np.float32(0.5)}
+    StepFiles(tmp_path).write(0, as_recorded(generated), [], "outcomes")
 
     (row,) = StepFiles(tmp_path).episode_table(0).to_pylist()
 
@@ -163,29 +166,34 @@ def test_outcomes_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
     (turn,) = trajectory["steps"]
 
     assert (row["task"], trajectory["ids"], trajectory["info"], turn["text"], turn["info"]) == (None,) * 5
-    assert (row["ending"], trajectory["reward_given"], turn["weight_version"], turn["end"]) == ("env_done", 1.0, 0, 4)
+    assert (row["termination_reason"], trajectory["reward_given"], turn["weight_version"], turn["end"]) == (
+        "env_done",
+        1.0,
+        0,
+        4,
+    )
     with expect_error(RecordError, "record-without-tokens", "rllm.record"):
         files.episodes(12)
 
 
 def test_what_is_no_json_is_kept_as_it_prints(tmp_path: Path) -> None:
-    played = rollout("t:0")
-    played.trajectories[0].info["answer"] = {1j}
-    StepFiles(tmp_path).write(0, as_played(played), [], "tokens")
+    generated = rollout("t:0")
+    generated.trajectories[0].info["answer"] = {1j}
+    StepFiles(tmp_path).write(0, as_recorded(generated), [], "tokens")
 
     assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].info == {"answer": "{1j}"}
 
 
 def test_a_reward_that_is_no_number_is_none(tmp_path: Path) -> None:
-    StepFiles(tmp_path).write(0, as_played(rollout("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
+    StepFiles(tmp_path).write(0, as_recorded(rollout("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
 
     assert StepFiles(tmp_path).episodes(0)[0].trajectories[0].reward_given is None
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
-    played = rollout("t:0")
-    played.trajectories[0].steps[0].text = "a\ud800b"
-    StepFiles(tmp_path).write(0, as_played(played), [], "tokens")
+    generated = rollout("t:0")
+    generated.trajectories[0].steps[0].text = "a\ud800b"
+    StepFiles(tmp_path).write(0, as_recorded(generated), [], "tokens")
 
     assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].steps[0].text == "a?b"
 
@@ -213,7 +221,7 @@ def test_steps_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
 
 def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(0, as_played(rollout("t:0")), [OUTCOME], "tokens")
+    files.write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
     files.write(0, [], [], "tokens")
 
     assert (files.episodes(0), files.outcomes(0)) == ([], [])
@@ -222,7 +230,7 @@ def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
 
 def test_a_run_that_plays_the_same_records_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        StepFiles(tmp_path / name).write(0, as_played(rollout("t:0")), [OUTCOME], "tokens")
+        StepFiles(tmp_path / name).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
 
     first, second = ([file.read_bytes() for file in sorted((tmp_path / n).rglob("*.parquet"))] for n in ("a", "b"))
     assert first == second
@@ -271,7 +279,7 @@ def test_a_file_of_outcomes_holds_no_episodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sixteenth", range(16))
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> None:
-    StepFiles(tmp_path).write(0, as_played(rollout("t:0")), [OUTCOME], "tokens")
+    StepFiles(tmp_path).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
     for kind in ("outcomes", "episodes"):
         file = tmp_path / kind / "step_000000.parquet"
         file.write_bytes(file.read_bytes()[: file.stat().st_size * sixteenth // 16])

@@ -66,9 +66,11 @@ def test_the_other_groups_are_not_read(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("small_groups")
 def test_a_rollout_is_found_by_each_of_its_trajectories(tmp_path: Path) -> None:
-    played = Accounting().account_for(step(3, [rollout(f"t:{n}", 0.0, "solver", "judge") for n in range(9)], []), {})[0]
+    generated = Accounting().account_for(
+        step(3, [rollout(f"t:{n}", 0.0, "solver", "judge") for n in range(9)], []), {}
+    )[0]
     files = StepFiles(tmp_path)
-    files.write(3, played, [], "tokens")
+    files.write(3, generated, [], "tokens")
 
     for uid in ("3.0:t:7/0", "3.0:t:7/1"):
         (row,) = files.episode_table(3, uid).to_pylist()

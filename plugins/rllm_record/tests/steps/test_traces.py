@@ -54,7 +54,7 @@ def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
 
 
 def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFiles:
-    """The record of a step that has played one trajectory, and trained on it."""
+    """The record of a step that has generated one trajectory, and trained on it."""
     files = StepFiles(directory)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
     account = Accounting().account_for(step(0, [episode], []), {})
@@ -105,7 +105,7 @@ def test_what_no_episode_has_is_stored(tmp_path: Path) -> None:
     assert np.isnan(first["rollout_logprob"][1])
 
 
-def test_figures_that_a_backend_does_not_give_are_null(tmp_path: Path) -> None:
+def test_values_missing_in_the_backend_are_null(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
     unknown = np.full(3, np.nan, np.float32)
     given = {"optimizer_steps": [OptimizerStep(epoch=0, number=0, loss=0.25)]}
@@ -159,7 +159,7 @@ def test_texts_of_tokens_add_up(tmp_path: Path) -> None:
     assert StepFiles(tmp_path / "elsewhere").vocabulary(9) == {}
 
 
-def test_a_trajectory_that_waited_is_found_where_it_was_played(tmp_path: Path) -> None:
+def test_a_trajectory_that_waited_is_found_in_its_rollout_step(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
     files = recorded(tmp_path, trajectory)
     batch = batch_of(trajectory)

@@ -82,7 +82,7 @@ def keep(run: Path) -> Callable[..., Path]:
     """Record a step's episodes, one mapping of rewards for each rollout batch, and return the file."""
 
     def keep(step: int, *rounds: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
-        played = [
+        generated = [
             RecordedEpisode(
                 uid=f"{step}.{number}:{episode.id}",
                 step=step,
@@ -96,7 +96,7 @@ def keep(run: Path) -> Callable[..., Path]:
             for number, rewards in enumerate(rounds)
             for episode in episodes_of(rewards, **options)
         ]
-        StepFiles(run / "record").write(step, played, [], content)
+        StepFiles(run / "record").write(step, generated, [], content)
         return run / "record" / "episodes" / f"step_{step:06d}.parquet"
 
     return keep

@@ -26,7 +26,7 @@ Make = Callable[..., list[Episode]]
 
 def record(directory: Path, step: int, episodes: Sequence[Episode], sampler: Sampler | None = None) -> None:
     """Write a step as runs and exports do."""
-    played = [
+    generated = [
         RecordedEpisode(
             uid=f"{step}.0:{each.id}",
             step=step,
@@ -40,7 +40,7 @@ def record(directory: Path, step: int, episodes: Sequence[Episode], sampler: Sam
         )
         for each in episodes
     ]
-    StepFiles(directory).write(step, played, (), "tokens", sampler)
+    StepFiles(directory).write(step, generated, (), "tokens", sampler)
 
 
 def stored_in(directory: Path, **options: Any) -> list[StoredTask]:

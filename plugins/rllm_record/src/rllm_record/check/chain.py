@@ -135,19 +135,19 @@ class RecordedSteps:
         self._steps = {step: found for step, found in self._steps.items() if step in steps}
 
 
-def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: RecordedSteps) -> Iterator[Mismatch]:
+def check_ids(step: int, outcomes: Sequence[RecordedOutcome], steps: RecordedSteps) -> Iterator[Mismatch]:
     """Check that outcomes and episodes contain the same trajectories, and that trained trajectories used a reward."""
-    here = dict(played[step])
+    here = dict(steps[step])
     for recorded in outcomes:
         outcome = recorded.outcome
         where = f"step {step}: {outcome.trajectory}"
         if outcome.step != step:
             yield Mismatch("id-mismatch", f"{where} has an outcome of step {outcome.step}")
-        found = played[recorded.rollout_step].get(outcome.trajectory)
+        found = steps[recorded.rollout_step].get(outcome.trajectory)
         if recorded.rollout_step == step:
             here.pop(outcome.trajectory, None)
         if found is None:
-            if recorded.episode and (recorded.rollout_step == step or played[recorded.rollout_step]):
+            if recorded.episode and (recorded.rollout_step == step or steps[recorded.rollout_step]):
                 yield Mismatch(
                     "missing-episode", f"{where} has an outcome, but no episode of step {recorded.rollout_step} has it"
                 )
@@ -166,7 +166,7 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: RecordedSt
             )
     for uid in here:
         yield Mismatch("missing-outcome", f"step {step}: {uid} was generated and has no outcome")
-    for uid, (episode, _) in played[step].items():
+    for uid, (episode, _) in steps[step].items():
         if episode["uid"] != f"{step}.{episode['batch']}:{episode['id']}" or uid.rpartition("/")[0] != episode["uid"]:
             yield Mismatch(
                 "id-mismatch", f"step {step}: the ids of {uid} and of its episode {episode['uid']} do not agree"
@@ -174,14 +174,14 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: RecordedSt
 
 
 def check_traces(
-    step: int, rows: Sequence[Row], outcomes: Sequence[RecordedOutcome], played: RecordedSteps
+    step: int, rows: Sequence[Row], outcomes: Sequence[RecordedOutcome], steps: RecordedSteps
 ) -> Iterator[Mismatch]:
     """Check that traces contain only sampled tokens, with the advantages of the outcomes."""
     advantages: dict[str, list[list[float]]] = defaultdict(list)
     for row in rows:
         if row["advantage"] is not None:
             advantages[row["trajectory"]].append(row["advantage"])
-        found = None if row["rollout_step"] is None else played[row["rollout_step"]].get(row["trajectory"])
+        found = None if row["rollout_step"] is None else steps[row["rollout_step"]].get(row["trajectory"])
         if found is None or found[1]["ids"] is None:
             continue
         sampled = _sampled(found[1]["steps"], row["segment"])

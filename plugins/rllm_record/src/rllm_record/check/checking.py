@@ -166,7 +166,7 @@ class _Checker:
         self._logged = logged
         self._recorded = set(files.steps())
         self._losses = RoleLosses()
-        self._played = RecordedSteps(files)
+        self._generated = RecordedSteps(files)
 
     def check(self, step: int) -> None:
         """Check a step, and add its problems to the report."""
@@ -191,10 +191,10 @@ class _Checker:
         files, report = self._files, self.report
         outcomes = files.outcomes(step)
         # A trajectory that waits for a later step has an outcome in each step until then.
-        self._played.drop_except({each.rollout_step for each in outcomes})
-        report.problems += check_ids(step, outcomes, self._played)
+        self._generated.drop_except({each.rollout_step for each in outcomes})
+        report.problems += check_ids(step, outcomes, self._generated)
         has_update = files.has_update(step)
-        if not has_update and not files.holds_tokens(step):
+        if not has_update and not files.has_tokens(step):
             return
         self.with_tokens = True
         trained = {each.outcome.trajectory for each in outcomes if each.outcome.outcome == "trained"}
@@ -210,7 +210,7 @@ class _Checker:
         report.steps += 1
         rows, updates = files.trace_table(step).to_pylist(), files.update_table(step).to_pylist()
         report.problems += _missing(trained, step, rows)
-        report.problems += check_traces(step, rows, outcomes, self._played)
+        report.problems += check_traces(step, rows, outcomes, self._generated)
         logged = self._logged.get(step, {})
         report.problems += check_logged(step, updates, logged)
         if not updates or not rows or rows[0]["epoch"] is None:

@@ -65,8 +65,8 @@ class JournalEngine(EngineWrapper):
                 await fail_again(known)
             raise JournalError(
                 "journal-mismatch",
-                f"The prompt in {session!r} of batch {sampling.task_batch} needs weight version {sampling.weight_version}. "
-                "These weights are gone, and the journal has no response.",
+                f"The prompt in {session!r} of batch {sampling.task_batch} needs weight version "
+                f"{sampling.weight_version}. These weights are gone, and the journal has no response.",
                 f"The environment or the workflow has changed, or is not deterministic. {WITHOUT}",
             )
         try:

@@ -127,7 +127,8 @@ class ReplayEngine(EngineWrapper):
         if kept is None or kept.asked != checksum_of_call(np.asarray(prompt_ids, np.int32), sampling):
             raise JournalError(
                 "journal-mismatch",
-                f"The journal of {self._run} has no response to the prompt in {session!r} of batch {sampling.task_batch}.",
+                f"The journal of {self._run} has no response to the prompt in {session!r} of batch "
+                f"{sampling.task_batch}.",
                 "Check if the environment, the workflow or a value of the run has changed since, or if the journal "
                 "was off.",
             )

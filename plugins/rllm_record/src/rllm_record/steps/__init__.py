@@ -13,13 +13,13 @@ You can read it after the run, and while the run continues:
 
 from rllm_record.steps.files import StepFiles
 from rllm_record.steps.parquet import RecordError, require_known_version
-from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory, RecordedOutcome, RecordedUpdate, Sampler
+from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedTrajectory, RecordedUpdate, Sampler
 
 __all__ = [
-    "RecordedEpisode",
-    "RecordedTrajectory",
     "RecordError",
+    "RecordedEpisode",
     "RecordedOutcome",
+    "RecordedTrajectory",
     "RecordedUpdate",
     "Sampler",
     "StepFiles",

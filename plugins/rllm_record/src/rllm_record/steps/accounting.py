@@ -13,7 +13,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.record import Outcome, OutcomeName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory, RecordedOutcome, RecordedUpdate
+from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedTrajectory, RecordedUpdate
 
 
 class Estimate(NamedTuple):

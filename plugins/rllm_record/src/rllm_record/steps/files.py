@@ -172,15 +172,15 @@ class StepFiles:
         if trajectory is None:
             return fill_traces(self._read("traces", step), self._episodes_if_any)
         rows = read_rows(self.place("traces", step), schemas.TRACES, "trajectory", trajectory)
-        return fill_traces(rows, lambda played: self._episodes_if_any(played, trajectory))
+        return fill_traces(rows, lambda rollout_step: self._episodes_if_any(rollout_step, trajectory))
 
     def has_update(self, step: int) -> bool:
         """True if an update of the step is recorded."""
         return self.place("updates", step).exists()
 
-    def holds_tokens(self, step: int) -> bool:
+    def has_tokens(self, step: int) -> bool:
         """True if a step was recorded with text and tokens. False if its episodes cannot be read."""
-        return holds_tokens(self.place("episodes", step))
+        return has_tokens(self.place("episodes", step))
 
     def update_table(self, step: int) -> pa.Table:
         """Read the columns of `schemas.UPDATES`, with a row per optimizer step. No rows if the backend reports none.
@@ -276,7 +276,7 @@ def _marks_of(sampler: Sampler) -> dict[bytes, str]:
     return {key: str(value) for key, value in known.items() if value is not None}
 
 
-def holds_tokens(file: Path) -> bool:
+def has_tokens(file: Path) -> bool:
     """True if a file of episodes was recorded with text and tokens. False if it cannot be read."""
     try:
         return read_marks(file).get(CONTENT_KEY) == b"tokens"

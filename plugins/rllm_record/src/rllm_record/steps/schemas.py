@@ -53,7 +53,7 @@ EPISODES = pa.schema(
         "task_id": pa.string(),
         "data_source": pa.string(),
         "is_correct": pa.bool_(),
-        "ending": pa.string(),
+        "termination_reason": pa.string(),
         "error": pa.string(),
         "tries": pa.int32(),
         "metrics": NUMBERS,
@@ -79,7 +79,7 @@ OUTCOMES = pa.schema(
         "advantage": pa.float64(),
     }
 )
-FIGURES = (
+TOKEN_VALUES = (
     "advantage",
     "rollout_logprob",
     "old_logprob",
@@ -103,7 +103,7 @@ TRACES = pa.schema(
         "optimizer_step": pa.int32(),
         "positions": pa.list_(pa.int32()),
         "ids": pa.list_(pa.int32()),
-        **{name: pa.list_(pa.float32()) for name in FIGURES},
+        **{name: pa.list_(pa.float32()) for name in TOKEN_VALUES},
         "clipped": pa.list_(pa.bool_()),
     }
 )
@@ -129,7 +129,7 @@ ENCODINGS = {
     ),
     **dict.fromkeys(("trajectory", "episode", "peers.list.element"), "DELTA_BYTE_ARRAY"),
     **dict.fromkeys(("row", "optimizer_step", "positions.list.element"), "DELTA_BINARY_PACKED"),
-    **dict.fromkeys((f"{name}.list.element" for name in FIGURES), "BYTE_STREAM_SPLIT"),
+    **dict.fromkeys((f"{name}.list.element" for name in TOKEN_VALUES), "BYTE_STREAM_SPLIT"),
 }
 """Path of a column in a file -> its Parquet encoding. The encodings make use of the common prefixes of uids, the
 increasing positions, and the similar exponents of numbers."""

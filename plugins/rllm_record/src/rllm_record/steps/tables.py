@@ -19,7 +19,7 @@ from rllm_core.data.record import OptimizerStep, Outcome
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_record.steps import schemas
 from rllm_record.steps.parquet import RecordError
-from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory, RecordedOutcome
+from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedTrajectory
 
 # `json.dumps` with options makes an encoder each time, which takes longer than most values.
 _ENCODER = json.JSONEncoder(default=repr)
@@ -29,26 +29,26 @@ Columns = Mapping[str, Any]
 
 def episode_table(episodes: Sequence[RecordedEpisode], content: schemas.Content) -> pa.Table:
     """Return the columns of `EPISODES`. Text and tokens are null unless `content` is ``tokens``."""
-    known = [played.episode for played in episodes]
+    known = [recorded.episode for recorded in episodes]
     columns: dict[str, Any] = {
-        "uid": [played.uid for played in episodes],
-        "step": [played.step for played in episodes],
-        "batch": [played.batch for played in episodes],
+        "uid": [recorded.uid for recorded in episodes],
+        "step": [recorded.step for recorded in episodes],
+        "batch": [recorded.batch for recorded in episodes],
         "id": [each.id for each in known],
         "task_id": [each.task_id for each in known],
         "data_source": [each.data_source for each in known],
         "is_correct": [bool(each.is_correct) for each in known],
-        "ending": [each.termination_reason.value for each in known],
+        "termination_reason": [each.termination_reason.value for each in known],
         "error": [_encodable(each.error) for each in known],
-        "tries": [played.tries for played in episodes],
+        "tries": [recorded.tries for recorded in episodes],
         "metrics": _maps([each.metrics for each in known]),
         "trajectories": _lists(
-            [len(played.trajectories) for played in episodes],
-            _trajectories([each for played in episodes for each in played.trajectories], content),
+            [len(recorded.trajectories) for recorded in episodes],
+            _trajectories([each for recorded in episodes for each in recorded.trajectories], content),
         ),
     }
     if content == "tokens":
-        columns["task"] = [None if played.task is None else _json(dict(played.task)) for played in episodes]
+        columns["task"] = [None if recorded.task is None else _json(dict(recorded.task)) for recorded in episodes]
     return pa.table(_arrays(columns, schemas.EPISODES, len(episodes)), schemas.EPISODES)
 
 
@@ -76,15 +76,15 @@ def outcome_table(outcomes: Sequence[RecordedOutcome]) -> pa.Table:
     return pa.table(_arrays(columns, schemas.OUTCOMES, len(outcomes)), schemas.OUTCOMES)
 
 
-def _trajectories(played: Sequence[RecordedTrajectory], content: schemas.Content) -> pa.Array:
-    known = [each.trajectory for each in played]
+def _trajectories(recorded: Sequence[RecordedTrajectory], content: schemas.Content) -> pa.Array:
+    known = [each.trajectory for each in recorded]
     components = [each.info.get("reward_components") for each in known]
     columns: dict[str, Any] = {
-        "uid": [each.uid for each in played],
+        "uid": [each.uid for each in recorded],
         "own_uid": [each.uid for each in known],
         "name": [each.name for each in known],
-        "reward_given": [_real(each.reward_given) for each in played],
-        "reward_used": [_real(each.reward_used) for each in played],
+        "reward_given": [_real(each.reward_given) for each in recorded],
+        "reward_used": [_real(each.reward_used) for each in recorded],
         "reward": [_real(each.reward) for each in known],
         "components": _maps([each if isinstance(each, Mapping) else {} for each in components]),
         "steps": _lists([len(each.steps) for each in known], _steps(known, content)),
@@ -94,7 +94,7 @@ def _trajectories(played: Sequence[RecordedTrajectory], content: schemas.Content
         columns["ids"] = _lists(lengths, _end_to_end([each.tokens.ids for each in known], np.int32))
         columns["logprobs"] = _lists(lengths, _end_to_end([each.tokens.logprobs for each in known], np.float32))
         columns["info"] = [_json(each.info) for each in known]
-    return _structs(columns, schemas.TRAJECTORY, len(played))
+    return _structs(columns, schemas.TRAJECTORY, len(recorded))
 
 
 def _steps(trajectories: Sequence[Trajectory], content: schemas.Content) -> pa.Array:
@@ -231,7 +231,7 @@ def recorded_episode(row: Mapping[str, Any]) -> RecordedEpisode:
         id=row["id"],
         trajectories=trajectories,
         is_correct=row["is_correct"],
-        termination_reason=TerminationReason(row["ending"]),
+        termination_reason=TerminationReason(row["termination_reason"]),
         metrics=dict(row["metrics"]),
         data_source=row["data_source"],
         error=row["error"],

@@ -157,13 +157,13 @@ def fill_traces(table: pa.Table, episodes: Episodes) -> pa.Table:
     """Fill null columns of `TRACES` with data from the recorded episodes. Missing data stay null."""
     ids, rollout = table["ids"].to_pylist(), table["rollout_logprob"].to_pylist()
     old = table["old_logprob"].to_pylist()
-    found: dict[int, dict[str, _Played]] = {}
+    found: dict[int, dict[str, _Tokens]] = {}
     places = zip(*(table[name].to_pylist() for name in ("rollout_step", "trajectory", "segment")), strict=True)
     for index, ((step, uid, segment), at) in enumerate(zip(places, table["positions"].to_pylist(), strict=True)):
         if ids[index] is None and step is not None:
             if step not in found:
-                played = episodes(step)
-                found[step] = {} if played is None else _by_uid(played)
+                recorded = episodes(step)
+                found[step] = {} if recorded is None else _by_uid(recorded)
             if uid in found[step]:
                 ids[index], rollout[index] = found[step][uid].tokens(segment, at)
         if old[index] is None:
@@ -175,7 +175,7 @@ def fill_traces(table: pa.Table, episodes: Episodes) -> pa.Table:
 
 
 @dataclass(frozen=True, eq=False)
-class _Played:
+class _Tokens:
     """Tokens and log-probs of a trajectory."""
 
     ids: NDArray[np.int32]
@@ -187,12 +187,12 @@ class _Played:
         return self.ids[at], self.logprobs[at]
 
 
-def _by_uid(episodes: pa.Table) -> dict[str, _Played]:
+def _by_uid(episodes: pa.Table) -> dict[str, _Tokens]:
     column = episodes["trajectories"].combine_chunks()
     trajectories = column.flatten() if isinstance(column, pa.ListArray) else pa.concat_arrays(column).flatten()
     ids, logprobs, steps = (trajectories.field(name) for name in ("ids", "logprobs", "steps"))
     return {
-        uid: _Played(
+        uid: _Tokens(
             ids[index].values.to_numpy(),
             logprobs[index].values.to_numpy(zero_copy_only=False),
             sorted({step["segment_start"] for step in steps[index].as_py()}),

@@ -21,8 +21,8 @@ from rllm_view.reading.run import Run, last_values
 from rllm_view.reading.steps import groups_of, neighbours_of, step_summaries, steps_around
 
 SHOWN = (
-    "uid", "episode", "name", "step", "batch", "task_id", "data_source", "is_correct", "ending", "error", "tries",
-    "metrics", "task", "turns", "length", "reward_given", "reward_used",
+    "uid", "episode", "name", "step", "batch", "task_id", "data_source", "is_correct", "termination_reason", "error",
+    "tries", "metrics", "task", "turns", "length", "reward_given", "reward_used",
 )  # fmt: skip
 
 
@@ -77,7 +77,8 @@ def group(run: Run, query: Query) -> dict[str, Any]:
 def _turns(run: Run, row: RolloutRow) -> list[dict[str, Any]]:
     rollout = read_rollout(run.record, row.rollout_step, row.trajectory)
     return [
-        {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in rollout.turns
+        {"observations": turn.observations, "text": turn.text, "tokens": turn.end - turn.response_start}
+        for turn in rollout.turns
     ]
 
 
@@ -116,7 +117,7 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
 def has_texts(run: Run) -> bool:
     """True if the newest step was recorded with text."""
     newest = max(outcome_files(run.record), default=None)
-    return newest is not None and StepFiles(run.record).holds_tokens(newest)
+    return newest is not None and StepFiles(run.record).has_tokens(newest)
 
 
 class Answers:

@@ -14,7 +14,7 @@ _PLACES = ("rllm.trainer.experiment_name", "rllm.trainer.output_dir", "rllm.trai
 """Keys by which any two runs differ."""
 _TASKS = """
 SELECT task_id, count(*) AS rollouts, avg(is_correct::INTEGER) AS solved, avg(reward_given) AS reward
-FROM played WHERE list_contains(?, rollout_step) GROUP BY task_id
+FROM trajectories WHERE list_contains(?, rollout_step) GROUP BY task_id
 """
 
 
@@ -48,7 +48,7 @@ def different_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def tasks_of(runs: Sequence[Run], steps: Sequence[int]) -> list[dict[str, Any]]:
-    """Share solved and mean reward of each run at tasks that all of them played in `steps`, most different first."""
+    """Share solved and mean reward of each run at tasks that all of them generated in `steps`, most different first."""
     by_run = [{row["task_id"]: row for row in run.index.rows(_TASKS, [list(steps)])} for run in runs]
     common = set.intersection(*(set(each) for each in by_run))
     rows = [{"task": task, "runs": [each[task] for each in by_run]} for task in common]

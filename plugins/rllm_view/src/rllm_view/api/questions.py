@@ -12,7 +12,7 @@ from rllm_view.reading.rollouts import Filter
 Query = Mapping[str, str]
 _NUMBERS = {"step": int, "offset": int, "limit": int, "reward_min": float, "reward_max": float}
 _FLAGS = ("solved", "descending")
-_TEXTS = ("task", "group", "outcome", "rule", "ending", "name", "text", "order")
+_TEXTS = ("task", "group", "outcome", "rule", "termination_reason", "name", "text", "order")
 
 
 def required(query: Query, name: str) -> str:

@@ -46,7 +46,7 @@ def list_choices(command: str, directory: Path | None, step: int | None) -> None
         _list_trajectories(command, run, step)
 
 
-def figure(value: float | None) -> str:
+def format_value(value: float | None) -> str:
     """Return a number with three decimals; ``-`` if it is not known."""
     # -0.0 + 0.0 is 0.0: no number is -0.
     return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
@@ -61,7 +61,12 @@ def short_path(directory: Path) -> Path:
 def _list_runs(command: str, runs: list[Run]) -> None:
     summaries = sorted((run.summary() for run in runs), key=lambda each: each.modified, reverse=True)
     rows = [
-        (str(short_path(Path(each.directory))), str(each.recorded_steps), each.content or "none", figure(each.solved))
+        (
+            str(short_path(Path(each.directory))),
+            str(each.recorded_steps),
+            each.content or "none",
+            format_value(each.solved),
+        )
         for each in summaries
     ]
     print_table(("run", "recorded steps", "record", "solved"), rows[:LISTED])
@@ -73,11 +78,11 @@ def _list_steps(command: str, run: Run) -> None:
     rows = [
         (
             str(each.step),
-            str(each.played + each.waited),
+            str(each.generated + each.waited),
             str(each.trained),
             str(each.masked + each.dropped),
-            figure(each.reward),
-            figure(None if each.reward is None else each.solved),
+            format_value(each.reward),
+            format_value(None if each.reward is None else each.solved),
         )
         for each in summaries
     ]
@@ -96,7 +101,7 @@ def _list_trajectories(command: str, run: Run, step: int) -> None:
     short = [short_uid(row.trajectory) for row in found.rows]
     names = short if len(set(short)) == len(short) else [row.trajectory for row in found.rows]
     rows = [
-        (harmless(name), row.name, figure(row.reward_used), figure(row.advantage), row.outcome)
+        (harmless(name), row.name, format_value(row.reward_used), format_value(row.advantage), row.outcome)
         for name, row in zip(names, found.rows, strict=True)
     ]
     print_table(("trajectory", "role", "reward", "advantage", "outcome"), rows)

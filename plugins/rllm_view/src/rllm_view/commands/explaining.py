@@ -17,8 +17,8 @@ from rllm_view.reading.rollout import Turn
 from rllm_view.reading.run import Run
 
 _TRAJECTORIES = """
-SELECT f.trajectory, p.task_id FROM outcomes f LEFT JOIN played p USING (trajectory)
-WHERE f.step = ? ORDER BY f.trajectory_key
+SELECT o.trajectory, t.task_id FROM outcomes o LEFT JOIN trajectories t USING (trajectory)
+WHERE o.step = ? ORDER BY o.trajectory_key
 """
 SHOWN = 5
 """Uids that an error names."""
@@ -80,7 +80,7 @@ UNRECORDED = "(text not recorded; a run with rllm.record=tokens records it)"
 def playback(account: Account) -> Iterator[str]:
     """Head, turns and how it ended."""
     rollout = account.rollout
-    yield harmless(f"{rollout.uid}  {rollout.name}, task {rollout.task_id}, played in step {rollout.step}")
+    yield harmless(f"{rollout.uid}  {rollout.name}, task {rollout.task_id}, generated in step {rollout.step}")
     if rollout.task is not None:
         yield f"task: {harmless(_as_text(rollout.task))}"
     for place, turn in enumerate(rollout.turns):
@@ -89,7 +89,7 @@ def playback(account: Account) -> Iterator[str]:
     yield ""
     solved = "solved" if rollout.is_correct else "not solved"
     tries = "" if rollout.tries == 1 else f", {rollout.tries} tries"
-    yield f"ended: {harmless(rollout.ending)}, {solved}{tries}"
+    yield f"ended: {harmless(rollout.termination_reason)}, {solved}{tries}"
     if rollout.error:
         yield f"error: {harmless(rollout.error)}"
     yield from whole_facts(account)
@@ -106,7 +106,7 @@ def _turn(number: int, turn: Turn) -> Iterator[str]:
     tokens = turn.end - turn.response_start
     reason = harmless(turn.finish_reason or "no reason")
     yield f"── turn {number}, weights {turn.weight_version}, {tokens} tokens, {reason} ──"
-    for message in turn.heard or ():
+    for message in turn.observations or ():
         yield harmless(f"{message.role}: {message.text}")
     yield f"→ {UNRECORDED if turn.text is None else harmless(turn.text)}"
 
@@ -187,7 +187,7 @@ def about_token(account: Account, position: int) -> Iterator[str]:
     for fact in facts_of(account):
         yield f"{fact.title}: {harmless(_fact(account, fact, position))}".rstrip()
         for name in fact.columns:
-            yield from _figures(account, name, position)
+            yield from _value_lines(account, name, position)
     yield f"\n{ADAMW}"
 
 
@@ -206,7 +206,7 @@ def _fact(account: Account, fact: Fact, position: int) -> str:
     return str(turn.weight_version)
 
 
-def _figures(account: Account, name: str, position: int) -> Iterator[str]:
+def _value_lines(account: Account, name: str, position: int) -> Iterator[str]:
     for column in _columns(account, name):
         value = value_at(column, position)
         epoch = "" if column.epoch is None else f", epoch {column.epoch}"

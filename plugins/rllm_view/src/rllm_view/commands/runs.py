@@ -29,7 +29,7 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
     """
     from rllm_record.run_places import find_runs
     from rllm_view.api.as_json import as_json as to_json
-    from rllm_view.commands.choices import figure, short_path
+    from rllm_view.commands.choices import format_value, short_path
     from rllm_view.reading.run import Run
 
     summaries = [Run(place).summary() for place in find_runs(directories or (Path("runs"),))]
@@ -40,9 +40,9 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
         (
             str(short_path(Path(each.directory))),
             f"{each.steps}" + (f"/{each.total_steps}" if each.total_steps else ""),
-            figure(each.reward),
-            figure(each.solved),
-            figure(each.validation),
+            format_value(each.reward),
+            format_value(each.solved),
+            format_value(each.validation),
             each.estimator or "-",
             each.backend or "-",
             f"{each.content}, {each.recorded_steps} steps" if each.content else "none",

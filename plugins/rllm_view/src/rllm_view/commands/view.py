@@ -28,8 +28,8 @@ import click
 def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path | None, episodes: int) -> None:
     """Inspect runs in the browser: curves, steps, groups, and each token down to its gradient.
 
-    RUN is a run directory or a directory of runs (default: runs). Only this machine can connect, and only with the key in the
-    printed URL. RLLM_VIEW_KEY sets your own key. From a different machine: ssh -L 8000:127.0.0.1:PORT HOST.
+    RUN is a run directory or a directory of runs (default: runs). Only this machine can connect, and only with the key
+    in the printed URL. RLLM_VIEW_KEY sets your own key. From a different machine: ssh -L 8000:127.0.0.1:PORT HOST.
 
     \b
     Examples:

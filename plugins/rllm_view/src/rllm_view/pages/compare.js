@@ -14,7 +14,7 @@ export async function comparePage({ query }) {
   const headings = found.runs.map((run, at) => `${at + 1}: ${run.name}`);
   const cell = (task, run, { solved, rollouts }) =>
     el("a", { href: toRollouts(run.id, { task }) }, `${percent(solved)} of ${rollouts}`);
-  const figures = [["steps", (run) => String(run.steps)], ["reward", (run) => number(run.reward, 3)],
+  const values = [["steps", (run) => String(run.steps)], ["reward", (run) => number(run.reward, 3)],
     ["solved", (run) => percent(run.solved)], ["validation pass@1", (run) => percent(run.validation)],
     ["estimator", (run) => run.estimator ?? MISSING], ["loss", (run) => run.loss ?? MISSING]];
   return {
@@ -22,12 +22,12 @@ export async function comparePage({ query }) {
     node: el("section", {}, el("h1", {}, "Runs beside each other"),
       el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].directory)))),
       found.problems.map((texts, at) => texts.map((text) => el("p", { class: "problem", role: "alert" }, `${headings[at]}: ${text}`))),
-      table("values", ["figure", ...headings], figures.map(([name, value]) => [name, ...found.runs.map(value)])),
+      table("values", ["metric", ...headings], values.map(([name, value]) => [name, ...found.runs.map(value)])),
       metrics.node,
       el("h2", {}, "Settings that differ"),
       table("settings", ["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
       el("h2", {}, "Tasks, the most different first"),
-      el("p", { class: "quiet" }, `Share of rollouts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them played.`),
+      el("p", { class: "quiet" }, `Share of rollouts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them generated.`),
       table("tasks", ["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
   };
 }

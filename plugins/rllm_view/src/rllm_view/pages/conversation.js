@@ -16,7 +16,7 @@ function turnOf(turn, number) {
   const reward = turn.reward === null || turn.reward === undefined ? "" : ` · reward ${turn.reward}`;
   return el("section", { class: "turn" },
     el("h2", {}, `turn ${number}${versions}${reward}${turn.finish_reason ? ` · ended by ${turn.finish_reason}` : ""}`),
-    (turn.heard ?? []).map((message) => said(message.role, message.text, message.data)),
+    (turn.observations ?? []).map((message) => said(message.role, message.text, message.data)),
     said("model", turn.text));
 }
 

@@ -52,7 +52,7 @@ function partOf(group, offset) {
 const ORDER = {
   reward: "reward_given", tokens: "sampled_tokens", task: "task_id", solved: "is_correct",
 };
-const EQUAL = { task: "task_id", group: "group_id", outcome: "outcome", rule: "rule", ending: "ending", name: "name", step: "step" };
+const EQUAL = { task: "task_id", group: "group_id", outcome: "outcome", rule: "rule", termination_reason: "termination_reason", name: "name", step: "step" };
 
 // The whole text of each trajectory that has any here, in lower case.
 function textsOf(run) {
@@ -60,7 +60,7 @@ function textsOf(run) {
   for (const [step, accounts] of Object.entries(run.episode)) {
     for (const [uid, { rollout }] of Object.entries(accounts)) {
       if (rollout.turns.every((turn) => turn.text === null)) continue;
-      const said = rollout.turns.flatMap((turn) => [...(turn.heard ?? []).flatMap((each) => [each.text, each.data]), turn.text]);
+      const said = rollout.turns.flatMap((turn) => [...(turn.observations ?? []).flatMap((each) => [each.text, each.data]), turn.text]);
       found.set(`${step} ${uid}`, [rollout.task, ...said].filter((text) => text !== null).join("\n").toLowerCase());
     }
   }

@@ -1,4 +1,4 @@
-// One trajectory: its turns, its tokens coloured by a figure, and all that is known of each.
+// One trajectory: its turns, its tokens colored by a value, and all that is known of each.
 
 import { toEpisode, toGroup, toStep } from "./address.js";
 import { conversation } from "./conversation.js";
@@ -28,7 +28,7 @@ function head(account, id, step) {
   return [
     el("h1", {}, rollout.uid),
     el("p", { class: "lead" }, rollout.is_correct ? "✓ solved" : "not solved", ` · reward ${number(rollout.reward_given, 3)}`,
-      ` · ${decided.rule ? `${decided.outcome} by ${decided.rule}` : decided.outcome} · advantage ${number(decided.advantage, 3)} · ended: ${rollout.ending}`,
+      ` · ${decided.rule ? `${decided.outcome} by ${decided.rule}` : decided.outcome} · advantage ${number(decided.advantage, 3)} · ended: ${rollout.termination_reason}`,
       rollout.tries > 1 && ` · ${rollout.tries} tries`),
     rollout.error && el("p", { class: "problem" }, rollout.error),
     around && el("p", { class: "around" }, el("span", {}, `${around.position + 1} of ${around.total} in `, el("a", { href: toStep(id, step) }, `step ${step}`)),

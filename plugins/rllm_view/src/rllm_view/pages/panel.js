@@ -34,7 +34,7 @@ function textOf(account, fact, position) {
 }
 
 // Epochs are columns, so that what changed between them stands side by side.
-function figures(account, fact, position) {
+function tokenValues(account, fact, position) {
   const rows = fact.columns.map((name) => account.columns.filter((each) => each.id === name)).filter((found) => found.length);
   if (position === null || !rows.length) return null;
   return el("table", {}, el("tbody", {}, rows.map((columns) => {
@@ -56,8 +56,8 @@ export function panelOf(account, position) {
   return el("div", { class: "panel" }, heading,
     el("dl", {}, account.facts.map((fact) => {
       const text = textOf(account, fact, position);
-      const shownFigures = figures(account, fact, position);
-      return (text || shownFigures) && [el("dt", {}, fact.title), el("dd", {}, text && el("p", {}, text), shownFigures)];
+      const shownValues = tokenValues(account, fact, position);
+      return (text || shownValues) && [el("dt", {}, fact.title), el("dd", {}, text && el("p", {}, text), shownValues)];
     })),
     el("p", { class: "quiet" }, "The optimiser scales gradients by their history: how much one token changed the weights is not defined."));
 }

@@ -7,7 +7,7 @@ import { Order } from "./sorting.js";
 import { ask } from "./source.js";
 
 const PAGE = 100;
-const ROLLOUT_COLUMNS = ["step", "trajectory", "task", "outcome", "ending", "solved", "reward", "advantage", "turns", "tokens"]
+const ROLLOUT_COLUMNS = ["step", "trajectory", "task", "outcome", "termination_reason", "solved", "reward", "advantage", "turns", "tokens"]
   .map((name) => [name, name]);
 const CHOICES = { outcome: ["", "trained", "masked", "dropped", "waiting"], solved: ["", "true", "false"] };
 const FIELDS = [["text", "uid, task or error"], ["phrase", "text of rollouts"], ["step", "step"], ["task", "task"], ["group", "group"],
@@ -24,7 +24,7 @@ function field(name, title, value) {
 function rowOf(id, each) {
   return [
     String(each.step), el("a", { class: "row", href: toEpisode(id, each.step, each.trajectory) }, each.trajectory),
-    each.task_id ?? MISSING, each.rule ? `${each.outcome} by ${each.rule}` : each.outcome, each.ending ?? MISSING,
+    each.task_id ?? MISSING, each.rule ? `${each.outcome} by ${each.rule}` : each.outcome, each.termination_reason ?? MISSING,
     each.is_correct === null ? MISSING : each.is_correct ? "✓ yes" : "no", number(each.reward_given, 3),
     number(each.advantage, 3), String(each.turns ?? MISSING), String(each.sampled_tokens ?? MISSING),
   ];

@@ -8,7 +8,7 @@ import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
 
 const SHOWN = 50;
-const STEP_COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved"], ["played", "played"], ["waited", "waited"],
+const STEP_COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved"], ["generated", "generated"], ["waited", "waited"],
   ["masked", "masked"], ["dropped", "rejected"], ["waiting", "waiting"], ["trained", "trained"], ["clipped", "clipped tokens"]];
 
 function facts(run, overview) {
@@ -23,7 +23,7 @@ function facts(run, overview) {
 function stepsTable(id, steps, shown, order) {
   const rows = sorted(steps, (step) => step[order.name], order.descending).slice(0, shown).map((step) => [
     el("a", { class: "row", href: toStep(id, step.step) }, step.step),
-    number(step.reward, 3), percent(step.solved), step.played, step.waited, step.masked, step.dropped, step.waiting, step.trained,
+    number(step.reward, 3), percent(step.solved), step.generated, step.waited, step.masked, step.dropped, step.waiting, step.trained,
     percent(step.clipped),
   ]);
   const cells = rows.map((row) => row.map((cell) => (typeof cell === "number" ? String(cell) : cell)));

@@ -1,4 +1,4 @@
-// One step: what became of everything that was played.
+// One step: what became of everything that was generated.
 
 import { toRollouts, toGroup, toStep } from "./address.js";
 import { el, put, svg, table, withFocus } from "./dom.js";
@@ -11,10 +11,10 @@ const GROUP_COLUMNS = [["group", "group"], ["task_id", "task"], ["outcome", "out
 
 // Each row is what is left; the dashed rest says how many went there.
 function funnel(summary) {
-  const all = summary.played + summary.waited;
+  const all = summary.generated + summary.waited;
   const unmasked = all - summary.masked, kept = unmasked - summary.dropped - summary.waiting;
   const rows = [
-    ["played", all, summary.waited ? `${summary.waited} of them waited since an earlier step` : "in this step"],
+    ["generated", all, summary.waited ? `${summary.waited} of them waited since an earlier step` : "in this step"],
     ["not masked", unmasked, `${summary.masked} masked`],
     ["not rejected", kept, [`${summary.dropped} rejected`, summary.waiting ? `, ${summary.waiting} wait for a later step` : ""].join("")],
     ["trained", summary.trained, "made the gradient"],

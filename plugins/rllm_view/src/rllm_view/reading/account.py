@@ -105,7 +105,7 @@ def _peers(run: Run, recorded: RecordedOutcome) -> list[Peer]:
         return []
     uids = sorted({recorded.outcome.trajectory, *recorded.outcome.peers})
     query = """
-    SELECT trajectory, rollout_step, reward_given AS reward, is_correct AS solved FROM played
+    SELECT trajectory, rollout_step, reward_given AS reward, is_correct AS solved FROM trajectories
     WHERE list_contains(?, trajectory) ORDER BY rollout_step, batch, natural_key(trajectory)
     """
     return [Peer(**row) for row in run.index.rows(query, [uids])]
@@ -162,7 +162,7 @@ def facts_of(account: Account) -> list[Fact]:
 
 def number(value: float | None) -> str:
     """To four significant digits; ``-`` for what is not known."""
-    # -0.0 + 0.0 is 0.0: no figure is -0.
+    # -0.0 + 0.0 is 0.0: no value is -0.
     return "-" if value is None else f"{value + 0.0:.4g}"
 
 

@@ -116,7 +116,7 @@ NOT_TOLD = "not recorded: what the loss is made of"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Column:
-    """One figure of all tokens."""
+    """One value per token."""
 
     id: str
     """Unique together with `epoch`."""
@@ -183,8 +183,8 @@ def columns_of(rollout: Rollout, trace: Trace | None, reason: str, objective: Ma
         *_correction(rollout, trace, reason, objective),
     ]
     for epoch in trace.epochs if trace is not None else ():
-        figures = _with_derived(epoch, known.get("old_logprob"))
-        found += [_column(name, epoch.epoch, figures.get(name), _why_not_traced(name)) for name in OF_EPOCH]
+        values = _with_derived(epoch, known.get("old_logprob"))
+        found += [_column(name, epoch.epoch, values.get(name), _why_not_traced(name)) for name in OF_EPOCH]
     if trace is None or not trace.epochs:
         why = reason if trace is None else NOT_BY_BACKEND
         found += [_column(name, None, None, why) for name in OF_EPOCH]
@@ -241,15 +241,15 @@ def _of_sampled(rollout: Rollout) -> NDArray[np.float64]:
 
 
 def _with_derived(epoch: EpochTrace, old: NDArray[np.float64] | None) -> dict[str, NDArray[np.float64] | None]:
-    figures = dict(epoch.figures)
-    logprob, policy, kl = figures["logprob"], figures["policy_part"], figures["kl_part"]
-    clip_factor = figures["clip_factor"]
+    values = dict(epoch.values)
+    logprob, policy, kl = values["logprob"], values["policy_part"], values["kl_part"]
+    clip_factor = values["clip_factor"]
     if logprob is not None and old is not None:
         with np.errstate(over="ignore"):
-            figures["ratio"] = np.exp(logprob - old)
+            values["ratio"] = np.exp(logprob - old)
     if policy is not None and clip_factor is not None:
-        figures["push"] = -clip_factor * (policy + (0.0 if kl is None else kl))
-    return figures
+        values["push"] = -clip_factor * (policy + (0.0 if kl is None else kl))
+    return values
 
 
 def value_at(column: Column, position: int) -> float | None:

@@ -23,9 +23,9 @@ TABLES = """
 CREATE MACRO natural_key(words) AS array_to_string(list_transform(regexp_extract_all(words, '[0-9]+|[^0-9]+'),
     lambda part: CASE WHEN part[1] BETWEEN '0' AND '9'
         THEN printf('%04d', length(ltrim(part, '0'))) || ltrim(part, '0') ELSE part END), '');
-CREATE TABLE played (
+CREATE TABLE trajectories (
     trajectory VARCHAR, episode VARCHAR, rollout_step INTEGER, batch INTEGER, task_id VARCHAR, data_source VARCHAR,
-    is_correct BOOLEAN, ending VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
+    is_correct BOOLEAN, termination_reason VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
     reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER);
 CREATE TABLE outcomes (
     step INTEGER, trajectory VARCHAR, outcome VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
@@ -33,7 +33,7 @@ CREATE TABLE outcomes (
     group_key VARCHAR, trajectory_key VARCHAR);
 """
 """Keys order text naturally: a number in it has its length before it, so 2 comes before 10."""
-_OF_EPISODE = ("uid", "step", "batch", "task_id", "data_source", "is_correct", "ending", "error", "tries")
+_OF_EPISODE = ("uid", "step", "batch", "task_id", "data_source", "is_correct", "termination_reason", "error", "tries")
 _OF_TRAJECTORY = ("uid", "name", "reward_given", "reward_used")
 _OF_TURN = ("response_start", "end")
 _LEAVES = [
@@ -41,10 +41,10 @@ _LEAVES = [
     *(f"trajectories.list.element.{name}" for name in _OF_TRAJECTORY),
     *(f"trajectories.list.element.steps.list.element.{name}" for name in _OF_TURN),
 ]
-_PLAYED = """
-INSERT INTO played
-SELECT t.uid, e.uid, e.step, batch, task_id, data_source, is_correct, ending, error, tries, t.name, t.reward_given,
-    t.reward_used, len(t.steps),
+_TRAJECTORIES = """
+INSERT INTO trajectories
+SELECT t.uid, e.uid, e.step, batch, task_id, data_source, is_correct, termination_reason, error, tries, t.name,
+    t.reward_given, t.reward_used, len(t.steps),
     coalesce(list_sum(list_transform(t.steps, lambda turn: turn."end" - turn.response_start)), 0),
     coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0)
 FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_trajectories) e
@@ -90,7 +90,7 @@ def insert(connection: duckdb.DuckDBPyConnection, new_trajectories: pa.Table, ne
     connection.register("new_trajectories", new_trajectories)
     connection.register("new_outcomes", new_outcomes)
     try:
-        connection.execute(_PLAYED)
+        connection.execute(_TRAJECTORIES)
         connection.execute(_OUTCOMES)
     finally:
         connection.unregister("new_trajectories")
@@ -148,7 +148,7 @@ class StepIndex:
             self._take(missing, present)
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The answer to a query over `played` and `outcomes`, one dict per row.
+        """The answer to a query over `trajectories` and `outcomes`, one dict per row.
 
         Raises:
             RecordError: the tables cannot answer it.
@@ -178,33 +178,33 @@ class StepIndex:
         with self._lock:
             for step in steps:
                 self._connection.execute("DELETE FROM outcomes WHERE step = ?", [step])
-                self._connection.execute("DELETE FROM played WHERE rollout_step = ?", [step])
+                self._connection.execute("DELETE FROM trajectories WHERE rollout_step = ?", [step])
                 self._known.pop(step, None)
                 self._problems.pop(step, None)
 
     def _take(self, steps: Sequence[int], present: dict[int, FileState]) -> None:
-        played, outcomes, problems = list[pa.Table](), list[pa.Table](), dict[int, RecordError]()
+        generated, outcomes, problems = list[pa.Table](), list[pa.Table](), dict[int, RecordError]()
         for step in steps:
             try:
                 of_step = read_trajectories(self._record, step), read_outcomes(self._record, step)
             except RecordError as error:
                 problems[step] = error
             else:
-                played.append(of_step[0])
+                generated.append(of_step[0])
                 outcomes.append(of_step[1])
         with self._lock:
             try:
-                self._put(steps, played, outcomes)
+                self._put(steps, generated, outcomes)
             except RecordError as error:
                 problems = dict.fromkeys(steps, error)
             self._known.update({step: present[step] for step in steps})
             self._problems.update(problems)
 
-    def _put(self, steps: Sequence[int], played: Sequence[pa.Table], outcomes: Sequence[pa.Table]) -> None:
+    def _put(self, steps: Sequence[int], generated: Sequence[pa.Table], outcomes: Sequence[pa.Table]) -> None:
         with _duckdb_errors():
             self._remove(steps)
             if outcomes:
-                insert(self._connection, pa.concat_tables(played), pa.concat_tables(outcomes))
+                insert(self._connection, pa.concat_tables(generated), pa.concat_tables(outcomes))
 
 
 @contextmanager

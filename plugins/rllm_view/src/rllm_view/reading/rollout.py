@@ -15,7 +15,7 @@ from rllm_record.steps import RecordError, StepFiles
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class Observation:
     """A message that the model was given."""
 
     role: str
@@ -37,7 +37,7 @@ class Turn:
     """(version, tokens) if several weight versions generated the response."""
     finish_reason: str | None
     reward: float | None
-    heard: Sequence[Heard] | None
+    observations: Sequence[Observation] | None
     """None: not recorded."""
     text: str | None
     """The response; None: not recorded."""
@@ -55,7 +55,7 @@ class Rollout:
     task_id: str
     data_source: str
     is_correct: bool
-    ending: str
+    termination_reason: str
     error: str
     tries: int
     metrics: Mapping[str, float]
@@ -77,7 +77,7 @@ class Rollout:
 
 
 def read_rollout(record: Path, step: int, uid: str) -> Rollout:
-    """The trajectory with a uid, played in a step.
+    """The trajectory with a uid, generated in a step.
 
     Raises:
         RecordError: it is not recorded, or its file cannot be read.
@@ -113,7 +113,7 @@ def _rollout(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout
         task_id=episode["task_id"],
         data_source=episode["data_source"],
         is_correct=episode["is_correct"],
-        ending=episode["ending"],
+        termination_reason=episode["termination_reason"],
         error=episode["error"],
         tries=episode["tries"],
         metrics=dict(episode["metrics"] or ()),
@@ -135,7 +135,7 @@ def _turns(steps: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
         # Older records say where a segment starts, and its later prompts follow what came before.
         new = not turns or turns[-1].segment_start != step["segment_start"]
         before = step["segment_start"] if new else turns[-1].end
-        heard = step.get("messages")
+        observations = step.get("messages")
         turns.append(
             Turn(
                 segment_start=step["segment_start"],
@@ -146,7 +146,9 @@ def _turns(steps: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
                 version_spans=tuple((span["version"], span["tokens"]) for span in step["version_spans"] or ()),
                 finish_reason=step["finish_reason"],
                 reward=step["reward"],
-                heard=None if heard is None else tuple(Heard(**message) for message in heard),
+                observations=None
+                if observations is None
+                else tuple(Observation(**message) for message in observations),
                 text=step["text"],
             )
         )
@@ -154,7 +156,7 @@ def _turns(steps: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
 
 
 OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
-"""Figures that every epoch has alike."""
+"""Values that are equal in every epoch."""
 OF_EPOCH = ("logprob", "entropy", "weight", "clipped", "policy_part", "kl_part", "entropy_part")
 OF_STEP = ("loss", "grad_norm", "clip_factor", "learning_rate")
 Metrics = Mapping[str, NDArray[np.float64] | None]
@@ -166,7 +168,7 @@ class EpochTrace:
     """One pass over the batch."""
 
     epoch: int
-    figures: Metrics
+    values: Metrics
     """`OF_EPOCH`; `optimizer_step` within the training step, and of each token's optimiser step `OF_STEP`."""
 
 
@@ -209,14 +211,14 @@ Placed = Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]]
 
 
 def _epoch(number: int, placed: Placed, length: int, updates: Mapping[int, Mapping[str, Any]]) -> EpochTrace:
-    figures: dict[str, NDArray[np.float64] | None] = {name: _spread(length, placed, name) for name in OF_EPOCH}
+    values: dict[str, NDArray[np.float64] | None] = {name: _spread(length, placed, name) for name in OF_EPOCH}
     steps: dict[str, NDArray[np.float64]] = {}
     for row, at in placed:
         update = {"optimizer_step": row["optimizer_step"], **updates.get(row["optimizer_step"], {})}
         for name in ("optimizer_step", *OF_STEP):
             if update.get(name) is not None:
                 steps.setdefault(name, np.full(length, np.nan))[at] = update[name]
-    return EpochTrace(epoch=number, figures=figures | {name: steps.get(name) for name in ("optimizer_step", *OF_STEP)})
+    return EpochTrace(epoch=number, values=values | {name: steps.get(name) for name in ("optimizer_step", *OF_STEP)})
 
 
 def _spread(length: int, placed: Placed, name: str) -> NDArray[np.float64] | None:

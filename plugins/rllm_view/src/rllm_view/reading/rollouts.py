@@ -20,19 +20,19 @@ from rllm_view.reading.index import StepIndex
 from rllm_view.reading.record_files import files_of
 
 Order = Literal[
-    "step", "trajectory", "task", "outcome", "ending", "solved", "reward", "advantage", "turns", "tokens"
+    "step", "trajectory", "task", "outcome", "termination_reason", "solved", "reward", "advantage", "turns", "tokens"
 ]  # fmt: skip
 _COLUMNS = {
-    "step": "f.step",
-    "trajectory": "f.trajectory_key",
-    "task": "natural_key(p.task_id)",
-    "outcome": "f.outcome",
-    "ending": "p.ending",
-    "solved": "p.is_correct",
-    "reward": "p.reward_given",
-    "advantage": "f.advantage",
-    "turns": "p.turns",
-    "tokens": "p.sampled_tokens",
+    "step": "o.step",
+    "trajectory": "o.trajectory_key",
+    "task": "natural_key(t.task_id)",
+    "outcome": "o.outcome",
+    "termination_reason": "t.termination_reason",
+    "solved": "t.is_correct",
+    "reward": "t.reward_given",
+    "advantage": "o.advantage",
+    "turns": "t.turns",
+    "tokens": "t.sampled_tokens",
 }
 MOST = 500
 """Rows of one answer."""
@@ -48,7 +48,7 @@ class Filter:
     group: str | None = None
     outcome: str | None = None
     rule: str | None = None
-    ending: str | None = None
+    termination_reason: str | None = None
     name: str | None = None
     solved: bool | None = None
     reward_min: float | None = None
@@ -83,7 +83,7 @@ class RolloutRow:
     name: str
     task_id: str | None
     is_correct: bool | None
-    ending: str | None
+    termination_reason: str | None
     error: str | None
     reward_given: float | None
     reward_used: float | None
@@ -101,9 +101,9 @@ class Rollouts:
     rows: Sequence[RolloutRow]
 
 
-_FROM = "FROM outcomes f LEFT JOIN played p USING (trajectory)"
+_FROM = "FROM outcomes o LEFT JOIN trajectories t USING (trajectory)"
 _OF_OUTCOMES = {"step", "trajectory", "outcome", "rule", "group_id", "advantage", "rollout_step", "name"}
-_SELECT = ", ".join(f"{'f' if each.name in _OF_OUTCOMES else 'p'}.{each.name}" for each in fields(RolloutRow))
+_SELECT = ", ".join(f"{'o' if each.name in _OF_OUTCOMES else 't'}.{each.name}" for each in fields(RolloutRow))
 
 
 def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
@@ -112,41 +112,41 @@ def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
     total = index.rows(f"SELECT count(*) AS n {_FROM} {where}", parameters)[0]["n"]
     direction = "DESC" if wanted.descending else "ASC"
     rows = index.rows(
-        f"SELECT {_SELECT} {_FROM} {where} ORDER BY {_COLUMNS[wanted.order]} {direction} NULLS LAST, f.step, "
-        "f.group_key, f.trajectory_key, f.trajectory LIMIT ? OFFSET ?",
+        f"SELECT {_SELECT} {_FROM} {where} ORDER BY {_COLUMNS[wanted.order]} {direction} NULLS LAST, o.step, "
+        "o.group_key, o.trajectory_key, o.trajectory LIMIT ? OFFSET ?",
         [*parameters, min(max(wanted.limit, 0), MOST), max(wanted.offset, 0)],
     )
     return Rollouts(total=total, rows=[RolloutRow(**row) for row in rows])
 
 
 def rollout_steps(index: StepIndex, wanted: Filter) -> list[int]:
-    """Steps in which the trajectories were played that a filter lets through, the newest first."""
+    """Steps in which the trajectories were generated that a filter lets through, the newest first."""
     where, parameters = _where(wanted)
-    rows = index.rows(f"SELECT DISTINCT f.rollout_step AS step {_FROM} {where} ORDER BY step DESC", parameters)
+    rows = index.rows(f"SELECT DISTINCT o.rollout_step AS step {_FROM} {where} ORDER BY step DESC", parameters)
     return [row["step"] for row in rows]
 
 
 def _where(wanted: Filter) -> tuple[str, list[Any]]:
     """Values go as parameters: a task may be named like a query."""
     conditions = {
-        "f.step = ?": wanted.step,
-        "p.task_id = ?": wanted.task,
-        "f.group_id = ?": wanted.group,
-        "f.outcome = ?": wanted.outcome,
-        "f.rule = ?": wanted.rule,
-        "p.ending = ?": wanted.ending,
-        "f.name = ?": wanted.name,
-        "p.is_correct = ?": wanted.solved,
-        "p.reward_given >= ?": wanted.reward_min,
-        "p.reward_given <= ?": wanted.reward_max,
-        "f.trajectory IN (SELECT unnest(?::VARCHAR[]))": wanted.among,
+        "o.step = ?": wanted.step,
+        "t.task_id = ?": wanted.task,
+        "o.group_id = ?": wanted.group,
+        "o.outcome = ?": wanted.outcome,
+        "o.rule = ?": wanted.rule,
+        "t.termination_reason = ?": wanted.termination_reason,
+        "o.name = ?": wanted.name,
+        "t.is_correct = ?": wanted.solved,
+        "t.reward_given >= ?": wanted.reward_min,
+        "t.reward_given <= ?": wanted.reward_max,
+        "o.trajectory IN (SELECT unnest(?::VARCHAR[]))": wanted.among,
     }
     given = {condition: value for condition, value in conditions.items() if value is not None}
     parameters: list[Any] = list(given.values())
     words = list(given)
     if wanted.text:
         words.append(
-            "(contains(lower(f.trajectory), ?) OR contains(lower(p.task_id), ?) OR contains(lower(p.error), ?))"
+            "(contains(lower(o.trajectory), ?) OR contains(lower(t.task_id), ?) OR contains(lower(t.error), ?))"
         )
         parameters += [wanted.text.lower()] * 3
     return (f"WHERE {' AND '.join(words)}" if words else ""), parameters
@@ -186,7 +186,7 @@ def search_text(record: Path, phrase: str, steps: Sequence[int]) -> Search:
     Args:
         record: directory of the record.
         phrase: text to find, not a pattern.
-        steps: steps in which the trajectories were played.
+        steps: steps in which the trajectories were generated.
 
     Raises:
         ConfigError: the phrase is too long.

@@ -24,10 +24,10 @@ class StepSummary:
     """One training step."""
 
     step: int
-    played: int
-    """Trajectories played in this step."""
+    generated: int
+    """Trajectories generated in this step."""
     waited: int
-    """Trajectories played in an earlier step that come up in this one."""
+    """Trajectories generated in an earlier step that come up in this one."""
     masked: int
     dropped: int
     waiting: int
@@ -37,7 +37,7 @@ class StepSummary:
     reward: float | None
     """Mean of the rewards given in this step."""
     solved: float | None
-    """Share of the rollouts played in this step that are solved."""
+    """Share of the rollouts generated in this step that are solved."""
     decisions: Sequence[Decision]
 
 
@@ -45,10 +45,10 @@ _OUTCOMES = """
 SELECT step, outcome, rule, count(*) AS n, count(*) FILTER (rollout_step = step) AS here
 FROM outcomes GROUP BY ALL ORDER BY step, n DESC, rule
 """
-_PLAYED = """
+_GENERATED = """
 SELECT rollout_step AS step, avg(reward_given) FILTER (isfinite(reward_given)) AS reward,
     avg(is_correct::INTEGER) AS solved
-FROM played GROUP BY ALL
+FROM trajectories GROUP BY ALL
 """
 
 
@@ -57,13 +57,13 @@ def step_summaries(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list
     decisions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in index.rows(_OUTCOMES):
         decisions[row["step"]].append(row)
-    played = {row["step"]: row for row in index.rows(_PLAYED)}
+    generated = {row["step"]: row for row in index.rows(_GENERATED)}
     clipped = {line["step"]: line["actor/clip_fraction"] for line in lines if "actor/clip_fraction" in line}
-    return [_summary(step, rows, played.get(step, {}), clipped.get(step)) for step, rows in decisions.items()]
+    return [_summary(step, rows, generated.get(step, {}), clipped.get(step)) for step, rows in decisions.items()]
 
 
 def _summary(
-    step: int, rows: Sequence[Mapping[str, Any]], played: Mapping[str, Any], clipped: float | None
+    step: int, rows: Sequence[Mapping[str, Any]], generated: Mapping[str, Any], clipped: float | None
 ) -> StepSummary:
     def having(outcome: str) -> int:
         return sum(row["n"] for row in rows if row["outcome"] == outcome)
@@ -71,15 +71,15 @@ def _summary(
     here = sum(row["here"] for row in rows)
     return StepSummary(
         step=step,
-        played=here,
+        generated=here,
         waited=sum(row["n"] for row in rows) - here,
         masked=having("masked"),
         dropped=having("dropped"),
         waiting=having("waiting"),
         trained=having("trained"),
         clipped=clipped,
-        reward=played.get("reward"),
-        solved=played.get("solved"),
+        reward=generated.get("reward"),
+        solved=generated.get("solved"),
         decisions=[Decision(outcome=row["outcome"], rule=row["rule"], trajectories=row["n"]) for row in rows],
     )
 
@@ -100,12 +100,12 @@ class GroupSummary:
 
 
 _GROUPS = """
-SELECT f.group_id AS "group", min(p.task_id) AS task_id, min(f.outcome) AS outcome, min(f.rule) AS rule,
-    count(*) AS trajectories, coalesce(sum(p.is_correct::INTEGER), 0)::INTEGER AS solved,
-    avg(p.reward_given) AS reward_mean, min(p.reward_given) AS reward_min, max(p.reward_given) AS reward_max
-FROM outcomes f LEFT JOIN played p USING (trajectory)
-WHERE f.step = ? AND f.group_id IS NOT NULL
-GROUP BY f.group_id ORDER BY natural_key(f.group_id)
+SELECT o.group_id AS "group", min(t.task_id) AS task_id, min(o.outcome) AS outcome, min(o.rule) AS rule,
+    count(*) AS trajectories, coalesce(sum(t.is_correct::INTEGER), 0)::INTEGER AS solved,
+    avg(t.reward_given) AS reward_mean, min(t.reward_given) AS reward_min, max(t.reward_given) AS reward_max
+FROM outcomes o LEFT JOIN trajectories t USING (trajectory)
+WHERE o.step = ? AND o.group_id IS NOT NULL
+GROUP BY o.group_id ORDER BY natural_key(o.group_id)
 """
 
 

@@ -1,1 +1,1 @@
-"""Stored episodes under other algorithms: what `rllm rescore` computes. Nothing is played, trained or written."""
+"""Stored episodes under other algorithms: what `rllm rescore` computes. Nothing is generated, trained or written."""

@@ -21,8 +21,8 @@ import click
 def rescore(episodes: Path, estimators: tuple[str, ...], grouping: str | None) -> None:
     """Show the advantages of stored EPISODES with other estimators.
 
-    EPISODES is a run directory, its episodes/ directory, or one file. Nothing is generated, trained or written. With fewer
-    than two --estimator, the run's own estimator is the reference.
+    EPISODES is a run directory, its episodes/ directory, or one file. Nothing is generated, trained or written. With
+    fewer than two --estimator, the run's own estimator is the reference.
 
     \b
     A run keeps its episodes with rllm.record=tokens. Then:

@@ -158,9 +158,9 @@ class _Replay:
         """Return the groups of a step. Rollout batches are grouped separately, as in the run. No group is rejected."""
         groups: list[TrajectoryGroup] = []
         for episodes in batches:
-            played = _make_step(number, episodes)
-            await self._of_a_batch.run(played)
-            groups += played.trajectory_groups
+            generated = _make_step(number, episodes)
+            await self._of_a_batch.run(generated)
+            groups += generated.trajectory_groups
         step = _make_step(number, [episode for episodes in batches for episode in episodes])
         step.trajectory_groups = groups
         if groups:

@@ -23,7 +23,7 @@ from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_record.steps import RecordedEpisode, RecordError
-from rllm_record.steps.files import holds_tokens, read_episodes
+from rllm_record.steps.files import has_tokens, read_episodes
 
 
 class EpisodesError(RllmError):
@@ -50,9 +50,9 @@ def read_batches(file: Path) -> list[list[Episode]]:
     Raises:
         EpisodesError: the file is not a record with tokens.
     """
-    played = read_record(file)
-    last = max((each.batch for each in played), default=0)
-    return [[each.episode for each in played if each.batch == number] for number in range(last + 1)]
+    generated = read_record(file)
+    last = max((each.batch for each in generated), default=0)
+    return [[each.episode for each in generated if each.batch == number] for number in range(last + 1)]
 
 
 def read_stored_config(run_directory: Path) -> RunConfig:
@@ -132,7 +132,7 @@ def _step_files(directory: Path) -> tuple[tuple[int, Path], ...]:
         return ()
     named = [(STEP_FILE.fullmatch(file.name), file) for file in directory.iterdir()]
     files = tuple(sorted((int(match[1]), file) for match, file in named if match))
-    return files if files and holds_tokens(files[-1][1]) else ()
+    return files if files and has_tokens(files[-1][1]) else ()
 
 
 def _run_of(directory: Path) -> Path | None:

@@ -68,7 +68,7 @@ class StoredTask(Task):
         episode = copy.deepcopy(stored)
         episode.id, episode.data_source = f"{self.id}:{index}", self.data_source
         for trajectory in episode.trajectories:
-            # The same rollout number may have been played in several steps of a run.
+            # The same rollout number may have been generated in several steps of a run.
             trajectory.uid = f"{episode.id}{trajectory.uid.removeprefix(stored.id)}"
         return episode
 
@@ -126,9 +126,9 @@ def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
     """Rollouts of a file, with the data of their tasks if it is stored."""
     sampler = sampler_of(file)
-    for played in read_record(file):
-        if any(trajectory.steps for trajectory in played.episode.trajectories):
-            yield StoredRollout(played.episode, sampler), played.task
+    for generated in read_record(file):
+        if any(trajectory.steps for trajectory in generated.episode.trajectories):
+            yield StoredRollout(generated.episode, sampler), generated.task
 
 
 class BringStored:
