@@ -28,7 +28,7 @@ and the hint on its own line:
 
 - In Python, read `code`, `message` and `hint` of an `rllm_core.errors.RllmError`, the base of all error classes.
 - Exit code 2: the command or the configuration cannot be used, and nothing was started.
-- Exit code 1: the run began and failed. To continue from its newest checkpoint, add `--resume`.
+- Exit code 1: the run began and failed. To continue from its latest checkpoint, add `--resume`.
 - Add `--debug` (in Python, set `RLLM_DEBUG=1`) to see the traceback.
 
 The tables have one row per message. ‹name› is a value that the message fills in. `refused`, `unused` and `warning`

@@ -53,7 +53,7 @@ def test_run_prefers_chosen_completions(loss: str, forked_rllm: Any, tmp_path: P
     assert not {name for line in metrics(run) for name in line if name.startswith(("staleness", "reward"))}
     checked = forked_rllm("record", "check", str(run))
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    check_values(checked.stdout, "12 optimiser steps of 12 steps")
+    check_values(checked.stdout, "12 optimizer steps of 12 steps")
     uid = forked_rllm("why", str(run), "11").stdout.splitlines()[1].split()[0]
     check_values(forked_rllm("why", str(run), "11", uid).stdout, f"estimator: {loss}", "trained in step 11")
 

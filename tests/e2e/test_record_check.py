@@ -66,18 +66,18 @@ def louder(values: list[float]) -> list[float]:
 
 
 def change_a_log_prob(directory: Path) -> str:
-    """Of the first token that has a coefficient. Returns how the check names its optimiser step."""
+    """Of the first token that has a coefficient. Returns how the check names its optimizer step."""
     for step in (0, 1):
         file = directory / f"record/traces/step_{step:06d}.parquet"
         for row in StepFiles(directory / "record").trace_table(step).to_pylist():
             if row["policy_part"][0]:
                 change(file, "logprob", lambda other, row=row: other["policy_part"] == row["policy_part"], louder)
-                return f"step {step}, optimiser step {row['optimizer_step']}"
+                return f"step {step}, optimizer step {row['optimizer_step']}"
     raise AssertionError("no row begins with a token that has a coefficient")
 
 
 def assert_named(directory: Path, where: str) -> str:
-    """The check names the changed file and this optimiser step, and nothing else. Returns what it says."""
+    """The check names the changed file and this optimizer step, and nothing else. Returns what it says."""
     code, said = checked(directory)
     assert code == 1
     changed, *named, last = said.splitlines()
@@ -96,7 +96,7 @@ def recorded(shared_run: Any, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 @pytest.mark.long
-def test_the_loss_of_every_optimiser_step_follows_from_the_record(shared_run: Any, settings: dict[str, Any]) -> None:
+def test_the_loss_of_every_optimizer_step_follows_from_the_record(shared_run: Any, settings: dict[str, Any]) -> None:
     run = shared_run("lucky", TOKENS | settings)
 
     code, said = checked(run.directory)

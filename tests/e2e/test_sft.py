@@ -59,7 +59,7 @@ def test_run_learns_validates_and_its_record_is_checked(forked_rllm: Any, tmp_pa
     assert not {name for line in metrics(run) for name in line if name.startswith(("staleness", "advantage", "reward"))}
     checked = forked_rllm("record", "check", str(run))
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    check_values(checked.stdout, "30 optimiser steps of 30 steps")
+    check_values(checked.stdout, "30 optimizer steps of 30 steps")
     uid = forked_rllm("why", str(run), "29").stdout.splitlines()[1].split()[0]
     check_values(forked_rllm("why", str(run), "29", uid).stdout, "supervise", "trained in step 29")
 

@@ -38,7 +38,7 @@ def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -
     assert page.url.endswith(f"{run}?metrics=time/step")
     assert page.locator(".choices label:visible").all_inner_texts() == [" time/step"]
     page.get_by_label("find a metric").fill("no such metric")
-    page.get_by_text("No metric has such a name.").wait_for()
+    page.get_by_text("No metric has this name.").wait_for()
 
     page.reload()
     page.locator(CHOSEN).wait_for()

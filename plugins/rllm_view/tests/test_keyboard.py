@@ -57,7 +57,7 @@ def test_keys_go_through_tokens_by_strength_and_by_place(visit: Visit, made: Mad
         visit.page.get_by_role("heading", name=f"Token {token}").wait_for()
 
 
-def test_digits_choose_what_colours_tokens(visit: Visit, made: MadeRun) -> None:
+def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, "1.0:task-0:0/0"), "1.0:task-0:0/0")
     last = page.locator('[data-t="11"]')

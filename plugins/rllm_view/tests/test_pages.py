@@ -35,7 +35,7 @@ def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     assert "0.27" in reward.inner_text()
 
 
-def test_curves_differ_by_more_than_colour(visit: Visit, made: MadeRun) -> None:
+def test_curves_differ_by_more_than_color(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
 
@@ -95,7 +95,7 @@ def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: 
     assert page.locator('[data-t="10"]').get_attribute("class") == "pos4 at"
 
 
-def test_a_push_down_is_dashed_and_not_only_of_another_colour(visit: Visit, made: MadeRun) -> None:
+def test_a_push_down_is_dashed_and_not_only_of_another_color(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, "1.0:task-0:1/0"), "1.0:task-0:1/0")
 

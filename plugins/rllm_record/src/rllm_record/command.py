@@ -69,8 +69,8 @@ def _lines(report: Report) -> list[str]:
     if report.unlogged:
         lines.append(f"not compared with metrics.jsonl, which has no loss for them: {len(report.unlogged)} steps")
     if report.unexplained:
-        lines.append(f"not recorded by this backend: the parts of the loss of {report.unexplained} optimiser steps")
-    checked = f"{report.optimizer_steps} optimiser steps of {report.steps} steps, {report.tokens} tokens"
+        lines.append(f"not recorded by this backend: the parts of the loss of {report.unexplained} optimizer steps")
+    checked = f"{report.optimizer_steps} optimizer steps of {report.steps} steps, {report.tokens} tokens"
     if report.problems:
         lines.append(f"the record differs from the updates in {len(report.problems)} places ({checked})")
     elif report.optimizer_steps:

@@ -14,13 +14,13 @@ from rllm_view.reading.run import Given
 from rllm_view.static import write_page
 
 EPISODES = 32
-"""With their tokens, in the page of a run that has ended: two groups of the demo, for half a second of CPU."""
+"""Number of episodes with tokens in the page of a finished run: two groups of the demo, half a second of CPU."""
 
 
 class ReportTracker(Observer):
-    """Writes the page after steps 1, 2, 4, 8, …, and when the run ends, however it ends.
+    """Writes the page after steps 1, 2, 4, 8, …, and when the run finishes or fails.
 
-    So a page is never older than half of the run, and a run of any length writes few.
+    So a page is never older than half of the run, and long runs also write few pages.
     """
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
@@ -39,7 +39,7 @@ class ReportTracker(Observer):
             self._write(episodes=0)
 
     def close(self) -> None:
-        """The whole page, trajectories included."""
+        """Write the whole page, with trajectories."""
         if self._began:
             self._write(EPISODES)
 
@@ -48,7 +48,7 @@ class ReportTracker(Observer):
 
 
 def _list_changed_values(run: TrackedRun) -> list[Given]:
-    """Values that are not the core's defaults: a recipe sets some that no user gave."""
+    """Return the values that are not the core's defaults, including values of a recipe."""
     values = ((".".join(path), value) for path, value in leaves(dict(run.config)))
     origins = run.origins
     return [

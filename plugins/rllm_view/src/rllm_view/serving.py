@@ -58,15 +58,15 @@ class SafeHeaders:
 KEY_HEADER = "X-RLLM-View-Key"
 KEY_VARIABLE = "RLLM_VIEW_KEY"
 METHODS = ("GET", "HEAD")
-INSTEAD = "From another machine, forward a port: ssh -L 8000:127.0.0.1:PORT."
+INSTEAD = "From a different machine, forward a port: ssh -L 8000:127.0.0.1:PORT."
 
 
 def create_app(answers: Answers, key: str) -> ASGIApp:
-    """The application.
+    """Return the application.
 
     Args:
-        answers: what it serves.
-        key: what a page sends in `KEY_HEADER`. A cookie would go with requests that a foreign page makes.
+        answers: the answers to serve.
+        key: the key that a page sends in `KEY_HEADER`. Browsers would send a cookie also for a foreign page.
     """
     rule = KeyRule(key=key, header=KEY_HEADER, variable=KEY_VARIABLE, example="a-long-random-word")
     router = Router(
@@ -82,7 +82,7 @@ def create_app(answers: Answers, key: str) -> ASGIApp:
 
 
 class _Api:
-    """Reads files on threads: a slow disk holds up no other answer."""
+    """Reads files on threads, so that a slow disk does not delay other answers."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -92,7 +92,7 @@ class _Api:
         if request.method not in METHODS:
             await _not_allowed(request.method)(scope, receive, send)
             return
-        # `path` is the whole one; starlette before 0.35 had only what is below the mount.
+        # `path` is the whole path. In starlette before 0.35 it was only the part below the mount.
         path = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
         response = await run_in_threadpool(self._answer, path, dict(request.query_params))
         await response(scope, receive, send)
@@ -122,11 +122,11 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _not_there() -> Response:
-    return JSONResponse({"message": "There is nothing at this path.", "hint": "The pages begin at /."}, 404)
+    return JSONResponse({"message": "This path does not exist.", "hint": "The pages start at /."}, 404)
 
 
 def _not_allowed(method: str) -> Response:
-    body = {"message": f"Nothing here takes {method}.", "hint": "Answers are read with GET."}
+    body = {"message": f"{method} is not supported.", "hint": "Use GET."}
     return JSONResponse(body, 405, {"Allow": ", ".join(METHODS)})
 
 
@@ -151,7 +151,7 @@ def serve(
         ConfigError: the port is taken.
     """
     listening = listen(port=port)
-    # Read before it closes. A fragment stays in the browser: no log and no referrer has it.
+    # Read the URL before the socket closes. A fragment stays in the browser, so no log and no referrer contains it.
     url = f"{url_of(listening)}/#key={key}"
     library = Library(directories)
 

@@ -27,17 +27,17 @@ from rllm_view.reading.run import Given, Run
 from rllm_view.reading.steps import neighbours_of
 
 STEPS = 100
-"""Newest steps of a run that have a page: a copy stays small, and quick to make, however long the run is."""
+"""Number of latest steps that have a page, so that the copy of a long run is also small and quick to write."""
 ROWS = 5000
-"""Newest trajectories of a run in its list."""
+"""Number of latest trajectories in the list of a run."""
 
 
 def contents_of(answers: Answers, episodes: int) -> dict[str, Any]:
-    """The answers of a copy, for all runs of a library.
+    """Return the answers of a copy, for all runs of a library.
 
     Args:
-        answers: of the library.
-        episodes: most trajectories of a run that are there with their tokens.
+        answers: the answers of the library.
+        episodes: maximum number of trajectories of a run with their tokens.
     """
     runs = answers.library.runs()
     found = {run.place.id: _of_run(answers, run, episodes) for run in runs}
@@ -50,9 +50,9 @@ def contents_of(answers: Answers, episodes: int) -> dict[str, Any]:
 
 
 def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
-    newest = sorted(outcome_files(run.record))[-STEPS:]
-    run.index.ensure(newest)
-    readable = [step for step in newest if step in run.index.steps()]
+    latest = sorted(outcome_files(run.record))[-STEPS:]
+    run.index.ensure(latest)
+    readable = [step for step in latest if step in run.index.steps()]
     path, lines = f"runs/{run.place.id}", run.lines()
     copy: dict[str, Any] = {"group": defaultdict(dict), "episode": defaultdict(dict)}
     for step, group, uids in _groups(run, readable, episodes):
@@ -69,7 +69,7 @@ def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
 
 
 def _groups(run: Run, steps: list[int], episodes: int) -> Iterator[tuple[int, str, list[str]]]:
-    """Step, group and uids: whole groups, the newest steps first, as long as they fit."""
+    """Yield step, group and uids of whole groups up to the limit, the latest steps first."""
     query = """
     SELECT coalesce(group_id, '') AS name, list(trajectory ORDER BY trajectory_key) AS uids FROM outcomes WHERE step = ?
     GROUP BY group_id ORDER BY natural_key(group_id) NULLS LAST
@@ -89,7 +89,7 @@ def _account(run: Run, steps: list[int], step: int, uid: str) -> dict[str, Any]:
 
 
 def _group(run: Run, step: int, group: str, accounts: Mapping[str, Any]) -> dict[str, Any]:
-    """As a server answers, with all members."""
+    """Return the same answer as the server, with all members."""
     uids = list(accounts)
     rows = find_rollouts(run.index, Filter(step=step, group=group or None, limit=len(uids))).rows
     members = [
@@ -125,11 +125,11 @@ def write_page(
     Args:
         directories: runs, and directories of runs.
         out: the file, replaced as a whole.
-        episodes: most trajectories of each run that are there with their tokens: whole groups of the newest steps.
-        given: values of the runs that are no defaults; None: those that their users gave.
+        episodes: maximum number of trajectories of each run with their tokens: whole groups of the latest steps.
+        given: values of the runs that are not defaults. None: the values that their users set.
 
     Raises:
-        ConfigError: the directories hold no run.
+        ConfigError: the directories contain no run.
         RecordError: a file of the record cannot be read.
     """
     library = Library(directories)
@@ -138,7 +138,7 @@ def write_page(
         if not runs:
             raise ConfigError(
                 "run-not-found",
-                f"{', '.join(map(str, directories))}: there is no run.",
+                f"No run was found in {', '.join(map(str, directories))}.",
                 "Use a run directory. `rllm runs list` lists them.",
             )
         contents = contents_of(Answers(library), episodes)
@@ -152,13 +152,13 @@ def write_page(
 
 
 def page_of(contents: bytes, start: str) -> str:
-    """The file. `contents` is JSON; `start` the address that it opens at."""
+    """Return the file. `contents` is JSON, and `start` is the address that it opens."""
     script, style = join_modules(), assets()["style.css"].body.decode()
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    # As base64 there is nothing in it that ends the element, whatever a model wrote.
+    # In base64, no text of a model can close the element.
     data = base64.b64encode(gzip.compress(contents, mtime=0)).decode()
     head = f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n<style>{style}</style>\n'
     copy = f'<script id="copy" type="application/octet-stream" data-start="{escape(start)}">{data}</script>\n'

@@ -232,7 +232,7 @@ def _check_step(
     plan = plan_of(objective, step)
     for update in updates:
         number = update["optimizer_step"]
-        where = f"step {step}, optimiser step {number}"
+        where = f"step {step}, optimizer step {number}"
         these = OptimizerRows([row for row in rows if row["optimizer_step"] == number])
         if not these.rows:
             yield Mismatch("missing-tokens", f"{where}: no token is recorded")

@@ -93,4 +93,4 @@ async def fail_again(failure: KeptFailure) -> NoReturn:
     """
     if failure.error is None:
         await asyncio.Event().wait()
-    raise RolloutError("rollout-failed", failure.error or "The call was given up.")
+    raise RolloutError("rollout-failed", failure.error or "The call failed.")

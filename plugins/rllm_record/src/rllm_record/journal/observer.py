@@ -38,7 +38,7 @@ class KeptCheckpoint:
 
 
 def append_checkpoint(run: Path, step: int, taken: int) -> None:
-    """Add an entry for the newest checkpoint of a run."""
+    """Add an entry for the latest checkpoint of a run."""
     line = json.dumps({"step": step, "taken": taken, "sha256": latest_digests(run)})
     with (run / DIRECTORY / FILE).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
@@ -62,7 +62,7 @@ def noted_steps(run: Path) -> set[int]:
 
 
 def latest_digests(run: Path) -> dict[str, str]:
-    """Return file -> digest of the backend's files in the newest checkpoint of a run."""
+    """Return file -> digest of the backend's files in the latest checkpoint of a run."""
     manifest = json.loads((run / "checkpoints" / LATEST / MANIFEST).read_text(encoding="utf-8"))
     return {name: digest for name, digest in manifest["sha256"].items() if name.startswith(f"{BACKEND}/")}
 

@@ -88,7 +88,7 @@ def _frames(content: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
 def _damaged(path: Path, number: int) -> JournalError:
     return JournalError(
         "damaged-journal",
-        f"Record {number} of {path} is not what was written.",
+        f"Record {number} of {path} has changed since it was written.",
         f"Copy the file back from a backup. {WITHOUT}",
     )
 
@@ -115,7 +115,7 @@ class KeptCall:
 
     @property
     def latest_version(self) -> int:
-        """Newest weight version that sampled a token of the response."""
+        """Latest weight version that sampled a token of the response."""
         versions = [span.version for span in self.completion.version_spans]
         return max(versions, default=self.completion.weight_version)
 

@@ -146,9 +146,9 @@ class Segments:
 
     def _descriptor(self, segment: _Segment) -> int:
         if segment.file is None:
-            held = [each for each in self._segments.values() if each.file is not None]
-            if len(held) >= OPEN_FILES:
-                _close(held[0])
+            open_segments = [each for each in self._segments.values() if each.file is not None]
+            if len(open_segments) >= OPEN_FILES:
+                _close(open_segments[0])
             segment.file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         return segment.file
 
@@ -175,5 +175,5 @@ def _unwritable(path: Path, reason: str) -> JournalError:
     return JournalError(
         "not-writable",
         f"The journal {path} cannot be written: {reason}.",
-        "Free disk space or correct the permissions, then continue from the newest checkpoint with --resume.",
+        "Free disk space or correct the permissions, then continue from the latest checkpoint with --resume.",
     )

@@ -104,13 +104,13 @@ def write_file(place: Path, contents: bytes) -> None:
         OSError: the file cannot be written.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        beside.write_bytes(contents)
-        sync_file(beside)
-        beside.replace(place)
+        temporary.write_bytes(contents)
+        sync_file(temporary)
+        temporary.replace(place)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def read_table(place: Path, schema: pa.Schema) -> pa.Table:

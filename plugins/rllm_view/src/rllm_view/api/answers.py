@@ -27,7 +27,7 @@ SHOWN = (
 
 
 def account_json(account: Account) -> dict[str, Any]:
-    """Everything that the page of a trajectory shows."""
+    """Return the data for the page of a trajectory."""
     rollout = account.rollout
     return {
         "rollout": {name: getattr(rollout, name) for name in SHOWN},
@@ -53,17 +53,17 @@ def _column(column: Column) -> dict[str, Any]:
     }
 
 
-BESIDE = 8
+MEMBERS = 8
 """Maximum number of members in one answer, because a screen cannot show more next to each other."""
 
 
 def group(run: Run, query: Query) -> dict[str, Any]:
-    """Return `BESIDE` members of a group, starting at `offset`."""
+    """Return `MEMBERS` members of a group, starting at `offset`."""
     step, name = whole_number(query, "step"), required(query, "group")
     run.require_step(step)
     run.index.ensure([step])
     offset = number_or(query, "offset", 0)
-    found = find_rollouts(run.index, Filter(step=step, group=name, offset=offset, limit=BESIDE))
+    found = find_rollouts(run.index, Filter(step=step, group=name, offset=offset, limit=MEMBERS))
     run.index.ensure({each.rollout_step for each in found.rows})
     return {
         "group": name,
@@ -93,7 +93,7 @@ def refreshed(run: Run) -> dict[str, int]:
 
 
 def rollouts(run: Run, query: Query) -> dict[str, Any]:
-    """One page of trajectories. With `phrase` in the query, those whose text contains it.
+    """Return one page of trajectories. With `phrase` in the query, return those whose text contains it.
 
     `until` continues a search at the step where an earlier one stopped.
     """
@@ -103,8 +103,8 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
     found = refreshed(run)
     search: Search | None = None
     if query.get("phrase"):
-        newest = whole_number(query, "until") if query.get("until") else None
-        steps = [step for step in rollout_steps(run.index, wanted) if newest is None or step <= newest]
+        latest = whole_number(query, "until") if query.get("until") else None
+        steps = [step for step in rollout_steps(run.index, wanted) if latest is None or step <= latest]
         search = search_text(run.record, query["phrase"], steps)
         wanted = replace(wanted, among=search.uids)
     return found | {
@@ -115,9 +115,9 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
 
 
 def has_texts(run: Run) -> bool:
-    """True if the newest step was recorded with text."""
-    newest = max(outcome_files(run.record), default=None)
-    return newest is not None and StepFiles(run.record).has_tokens(newest)
+    """True if the latest step was recorded with text."""
+    latest = max(outcome_files(run.record), default=None)
+    return latest is not None and StepFiles(run.record).has_tokens(latest)
 
 
 class Answers:
@@ -153,16 +153,16 @@ class Answers:
                 return compare([self.library.run(id) for id in required(query, "runs").split(",")])
             case ["runs", id, *what] if len(what) < 2 and "".join(what) in self._of_runs:
                 return self._of_runs["".join(what)](self.library.run(id), query)
-        raise NotFoundError("page-not-found", f"There is nothing at {path!r}.")
+        raise NotFoundError("page-not-found", f"{path!r} is not a page.")
 
 
 def state(run: Run, query: Query) -> dict[str, Any]:
-    """Changes whenever a page may have something new to show."""
+    """Return a version that changes when a page may have something new to show."""
     recorded = outcome_files(run.record)
-    newest = state_of(recorded[max(recorded)]) if recorded else None
+    latest = state_of(recorded[max(recorded)]) if recorded else None
     lines = run.lines()
-    # Steps that are read in behind an answer are new, too.
-    version = f"{len(lines)}-{len(recorded)}-{newest}-{len(run.index.steps())}-{len(run.index.problems)}"
+    # Steps that are read in the background after an answer are also new.
+    version = f"{len(lines)}-{len(recorded)}-{latest}-{len(run.index.steps())}-{len(run.index.problems)}"
     return {"version": version, "last_step": max(recorded, default=None), "name": run.place.name}
 
 

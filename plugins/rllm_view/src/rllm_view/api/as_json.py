@@ -15,11 +15,11 @@ RUNS_WORTH = 4
 
 
 def as_json(data: Any) -> bytes:
-    """JSON of data classes, dicts, lists and columns."""
+    """Return data classes, dicts, lists and columns as JSON."""
     try:
         return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:
-        # Halves of surrogate pairs, or integers beyond 64 bits: JSON of the standard library has both.
+        # orjson supports neither halves of surrogate pairs nor integers beyond 64 bits. The standard library does.
         return json.dumps(_plain(data), allow_nan=False).encode()
 
 
@@ -36,7 +36,7 @@ def packed(values: NDArray[np.float64] | None) -> Any:
 
 
 def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to `DIGITS` significant digits; infinities become NaN."""
+    """Return the values with `DIGITS` significant digits. Infinities become NaN."""
     with np.errstate(all="ignore"):
         finite = np.where(np.isfinite(values), values, np.nan)
         magnitude = np.floor(
@@ -44,7 +44,7 @@ def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
         )
         scale = 10.0 ** (DIGITS - 1 - magnitude)
         short = np.round(finite * scale) / scale
-    # Scales of numbers next to the smallest and the largest overflow.
+    # The scales of very small and very large numbers overflow.
     return np.where(np.isfinite(short), short, finite)
 
 

@@ -24,12 +24,12 @@ class Library:
         self._lock = threading.Lock()
 
     def runs(self) -> list[Run]:
-        """All runs that there are now, by path."""
+        """Return the existing runs, in order of their paths."""
         places = find_runs(self._directories)
         with self._lock:
             gone = self._runs.keys() - {place.id for place in places}
             for id in gone:
-                # Another thread may be asking it: what it holds is freed with the last who knows it.
+                # Another thread may be reading this run. Its memory is freed with the last reference.
                 del self._runs[id]
             for place in places:
                 if place.id not in self._runs:
@@ -37,7 +37,7 @@ class Library:
             return [self._runs[place.id] for place in places]
 
     def run(self, id: str) -> Run:
-        """The run with an id. Raises NotFoundError."""
+        """Return the run with an id. Raise NotFoundError if it does not exist."""
         with self._lock:
             known = self._runs.get(id)
         found = known or next((run for run in self.runs() if run.place.id == id), None)
@@ -48,7 +48,7 @@ class Library:
         return found
 
     def close(self) -> None:
-        """Free what is in memory."""
+        """Free the memory of all runs."""
         with self._lock:
             for run in self._runs.values():
                 run.close()

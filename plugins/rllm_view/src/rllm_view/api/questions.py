@@ -16,24 +16,24 @@ _TEXTS = ("task", "group", "outcome", "rule", "termination_reason", "name", "tex
 
 
 def required(query: Query, name: str) -> str:
-    """Raise ConfigError where it is missing."""
+    """Return a value of the query. Raise ConfigError if it is missing."""
     if name not in query:
         raise ConfigError("bad-query", f"The query has no {name!r}.")
     return query[name]
 
 
 def whole_number(query: Query, name: str) -> int:
-    """Raise ConfigError where it is missing, or no whole number."""
+    """Return a whole number of the query. Raise ConfigError if it is missing or not a whole number."""
     return int(_number(name, required(query, name), int))
 
 
 def number_or(query: Query, name: str, otherwise: int) -> int:
-    """A whole number, `otherwise` where it is missing. Raise ConfigError where it is none."""
+    """Return a whole number, or `otherwise` if it is missing. Raise ConfigError if it is not a whole number."""
     return whole_number(query, name) if name in query else otherwise
 
 
 def names_in(query: Query, name: str) -> list[str]:
-    """Names with commas between them; a comma in a name is percent-encoded. Empty if it is missing."""
+    """Return a comma-separated list of names. Commas in names are percent-encoded. Empty if the value is missing."""
     return [unquote(each) for each in query.get(name, "").split(",") if each]
 
 
@@ -54,7 +54,7 @@ def filter_of(query: Query) -> Filter:
         elif name in _TEXTS:
             found[name] = value
         else:
-            raise ConfigError("bad-query", f"Rows cannot be chosen by {name!r}.")
+            raise ConfigError("bad-query", f"Rows cannot be filtered by {name!r}.")
     return Filter(**found)
 
 
@@ -62,7 +62,7 @@ def _number(name: str, value: str, of: Any) -> Any:
     try:
         return of(value)
     except ValueError as error:
-        raise ConfigError("bad-query", f"{name}={value!r} is no number.") from error
+        raise ConfigError("bad-query", f"{name}={value!r} is not a number.") from error
 
 
 def _flag(name: str, value: str) -> bool:

@@ -1,1 +1,1 @@
-"""Commands of ``rllm``."""
+"""The commands of ``rllm`` that show runs."""

@@ -47,7 +47,7 @@ def list_choices(command: str, directory: Path | None, step: int | None) -> None
 
 
 def format_value(value: float | None) -> str:
-    """Return a number with three decimals; ``-`` if it is not known."""
+    """Return a number with three decimals, or ``-`` if it is not available."""
     # -0.0 + 0.0 is 0.0: no number is -0.
     return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
 

@@ -1,4 +1,4 @@
-"""A trajectory as lines of text: its messages, and the causes of its tokens' gradient."""
+"""Print a trajectory as lines of text: its messages, and the causes of its tokens' gradient."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SELECT o.trajectory, t.task_id FROM outcomes o LEFT JOIN trajectories t USING (t
 WHERE o.step = ? ORDER BY o.trajectory_key
 """
 SHOWN = 5
-"""Uids that an error names."""
+"""Number of uids in an error."""
 
 
-def account_for(directory: Path, step: int, word: str) -> Account:
-    """The account of the trajectory that `word` means: its uid, or a part of it that no other of the step has.
+def account_for(directory: Path, step: int, name: str) -> Account:
+    """Return the account of the trajectory `name`: its uid, or a part of it that is unique in the step.
 
     Raises:
-        ConfigError: the directory holds no run, or the word means no trajectory or several.
+        ConfigError: the directory contains no run, or the name matches no trajectory or several.
         RecordError: the step is not recorded, or a file of it cannot be read.
     """
     run = Run(one_run(directory))
@@ -37,34 +37,32 @@ def account_for(directory: Path, step: int, word: str) -> Account:
     problem = run.index.problems.get(step)
     if problem is not None:
         raise problem
-    return account_of(run, step, _uid(run, step, word))
+    return account_of(run, step, _uid(run, step, name))
 
 
-def _uid(run: Run, step: int, word: str) -> str:
+def _uid(run: Run, step: int, name: str) -> str:
     rows = run.index.rows(_TRAJECTORIES, [step])
     uids = [str(row["trajectory"]) for row in rows]
-    if word in uids:
-        return word
+    if name in uids:
+        return name
     found = (
         # `task-3:5` means the task `task-3` before `my-task-3`, and rollout 5, not 50.
-        [uid for uid in uids if short_uid(uid) == word]
-        or [uid for uid, row in zip(uids, rows, strict=True) if row["task_id"] == word]
-        or [uid for uid in uids if uid.rpartition("/")[0].endswith(word)]
-        or [uid for uid in uids if word in uid]
+        [uid for uid in uids if short_uid(uid) == name]
+        or [uid for uid, row in zip(uids, rows, strict=True) if row["task_id"] == name]
+        or [uid for uid in uids if uid.rpartition("/")[0].endswith(name)]
+        or [uid for uid in uids if name in uid]
     )
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(found[:SHOWN]) + ", …" * (len(found) > SHOWN)
+        uids_shown = ", ".join(found[:SHOWN]) + ", …" * (len(found) > SHOWN)
         raise ConfigError(
             "ambiguous-trajectory",
-            f"{word!r} means {len(found)} trajectories of step {step}.",
-            f"Name one of them: {names}",
+            f"{name!r} matches {len(found)} trajectories of step {step}.",
+            f"Choose one of them: {uids_shown}",
         )
     names = ", ".join(uids[:SHOWN]) + ", …" * (len(uids) > SHOWN)
-    raise ConfigError(
-        "unknown-trajectory", f"No trajectory of step {step} is called {word!r}.", f"There are {len(uids)}: {names}"
-    )
+    raise ConfigError("unknown-trajectory", f"Step {step} has no trajectory {name!r}.", f"It has {len(uids)}: {names}")
 
 
 def short_uid(uid: str) -> str:
@@ -73,12 +71,12 @@ def short_uid(uid: str) -> str:
 
 
 OF_WHOLE = ("Reward", "Group", "Estimator", "Advantage", "Filter")
-"""Facts that hold for all tokens."""
+"""Facts that are the same for all tokens."""
 UNRECORDED = "(text not recorded; a run with rllm.record=tokens records it)"
 
 
 def playback(account: Account) -> Iterator[str]:
-    """Head, turns and how it ended."""
+    """Yield the head, the turns and the termination reason."""
     rollout = account.rollout
     yield harmless(f"{rollout.uid}  {rollout.name}, task {rollout.task_id}, generated in step {rollout.step}")
     if rollout.task is not None:
@@ -96,7 +94,7 @@ def playback(account: Account) -> Iterator[str]:
 
 
 def whole_facts(account: Account) -> Iterator[str]:
-    """Reward, group, estimator, advantage and filter, a line each."""
+    """Yield a line each for reward, group, estimator, advantage and filter."""
     for fact in facts_of(account):
         if fact.title in OF_WHOLE and fact.text is not None:
             yield f"{fact.title.lower()}: {harmless(fact.text)}"
@@ -112,7 +110,7 @@ def _turn(number: int, turn: Turn) -> Iterator[str]:
 
 
 def _as_text(data: str) -> str:
-    """JSON as it reads best: escapes of letters are the letters."""
+    """Return JSON with letters instead of their escapes, so that it is readable."""
     return json.dumps(json.loads(data), ensure_ascii=False)
 
 
@@ -125,7 +123,7 @@ def no_push(account: Account) -> str:
     if not pushes:
         return next((each.missing for each in account.columns if each.id == "push"), "not recorded")
     if account.decided.advantage != 0.0:
-        return "none: the policy and KL part of each of them are 0"
+        return "none: the policy part and the KL part of each token are 0"
     return "; ".join(["none: its advantage is 0", *_movers(account)])
 
 
@@ -142,7 +140,9 @@ def _movers(account: Account) -> Iterator[str]:
         known = known[~np.isnan(known)]
         if known.any():
             title = next(each.title for each in account.columns if each.id == name)
-            yield f"{term} still moves them ({title} from {number(float(known.min()))} to {number(float(known.max()))})"
+            yield (
+                f"{term} still changes them ({title} from {number(float(known.min()))} to {number(float(known.max()))})"
+            )
 
 
 def _known(account: Account, name: str) -> list[Column]:
@@ -153,7 +153,7 @@ ADAMW = "The optimizer scales gradients by their history, so a single token's ch
 
 
 def about_whole(account: Account, top: int) -> Iterator[str]:
-    """The facts of the whole, and its strongest tokens."""
+    """Yield the facts of the whole trajectory, and its strongest tokens."""
     yield harmless(account.rollout.uid)
     yield from whole_facts(account)
     tokens = strongest(account.columns, top)
@@ -169,14 +169,16 @@ def about_whole(account: Account, top: int) -> Iterator[str]:
 
 
 def about_token(account: Account, position: int) -> Iterator[str]:
-    """Return the facts of a sampled token. For a token of a prompt, list the sampled tokens.
+    """Yield the facts of a sampled token. For a token of a prompt, list the sampled tokens.
 
     Raises:
-        ConfigError: there is no such token.
+        ConfigError: the token does not exist.
     """
     length = account.rollout.length
     if position >= length:
-        raise ConfigError("unknown-token", f"The trajectory has {length} tokens.", f"Name one from 0 to {length - 1}.")
+        raise ConfigError(
+            "unknown-token", f"The trajectory has {length} tokens.", f"Use a number from 0 to {length - 1}."
+        )
     yield f"token {position} of {harmless(account.rollout.uid)}: {_text(account, position)}"
     place = turn_of(account, position)
     if place is None or position < account.rollout.turns[place].response_start:
@@ -198,10 +200,10 @@ def _fact(account: Account, fact: Fact, position: int) -> str:
         return fact.text or ""
     if fact.title == "Turn":
         return f"{place}, sampled"
-    behind = turn.response_start
+    end = turn.response_start
     for version, tokens in turn.version_spans:
-        behind += tokens
-        if turn.response_start <= position < behind:
+        end += tokens
+        if turn.response_start <= position < end:
             return str(version)
     return str(turn.weight_version)
 

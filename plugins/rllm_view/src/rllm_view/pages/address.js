@@ -1,7 +1,7 @@
-// Addresses of the pages: what stands behind the # in the browser's bar.
+// Addresses of the pages: the part after the # in the browser's bar.
 
 const encoded = (text) => encodeURIComponent(String(text).toWellFormed?.() ?? String(text));
-// Slashes and commas may be in a query: names of metrics stay readable.
+// Slashes and commas are not encoded in a query, so that names of metrics stay readable.
 const readable = (text) => encoded(text).replace(/%2[FC]/g, decodeURIComponent);
 
 export function address(parts, query = {}, token = null) {
@@ -29,7 +29,7 @@ export function parsed(hash) {
   };
 }
 
-// Keeps what is chosen on a page in its address, so that the address can be shared.
+// Stores the choices of a page in its address, so that the address can be shared.
 export function keep(changed) {
   const { parts, query } = parsed(location.hash);
   history.replaceState(null, "", address(parts, { ...query, ...changed }));

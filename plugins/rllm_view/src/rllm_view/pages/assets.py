@@ -13,7 +13,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Asset:
-    """One file."""
+    """Content and type of one file."""
 
     body: bytes
     media_type: str
@@ -21,6 +21,6 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """All files, read once: a name from a request opens no file."""
+    """Return all files. They are read once, so a name from a request opens no file."""
     files = sorted(path for path in _HERE.iterdir() if path.suffix in TYPES)
     return {path.name: Asset(path.read_bytes(), TYPES[path.suffix]) for path in files}

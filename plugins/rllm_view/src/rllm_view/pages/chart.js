@@ -1,4 +1,4 @@
-// A line chart. Curves differ by dashes as well as by colour, and every value can be read with the keyboard.
+// A line chart. Curves differ by dashes and by color, and every value is readable with the keyboard.
 
 import { el, say, svg } from "./dom.js";
 import { count, number, percent } from "./numbers.js";
@@ -7,7 +7,7 @@ import { BOX, scales, smoothed, ticks } from "./scales.js";
 const DASHES = ["", "7 4", "2 3", "9 3 2 3", "4 2", "1 4", "12 4", "6 2 2 2"];
 const POINTS = 400;
 
-// Of many points: of each column of the picture the lowest and the highest, so that no peak is lost.
+// Reduces many points to the lowest and the highest of each pixel column, so that no peak is lost.
 function thinned(curve) {
   const points = curve.steps.map((step, at) => [step, curve.values[at]]);
   if (points.length <= POINTS) return points;
@@ -51,13 +51,13 @@ function drawn(curves, scale, format) {
   return [lines, below, paths];
 }
 
-// What is drawn of a curve: its smoothed values before its raw ones, and on a log axis no value that is not above 0.
+// The drawn values of a curve: smoothed values before raw values. A log axis has only values above 0.
 function prepared(curve, { smooth, log }) {
   const raw = log ? curve.values.map((value) => (value > 0 ? value : null)) : curve.values;
   return smooth ? { ...curve, values: smoothed(raw, smooth), raw } : { ...curve, values: raw };
 }
 
-// `open(step)` is called when a step is chosen. `smooth`: weight of the earlier values, from 0 to below 1.
+// `open(step)` is called when a step is chosen. `smooth`: weight of the earlier values, in [0, 1).
 export function chart(panel, open, { smooth = 0, log = false } = {}) {
   const curves = panel.curves.filter((curve) => curve.steps.length).map((curve) => prepared(curve, { smooth, log }));
   const heading = el("h3", {}, panel.title);
@@ -73,7 +73,7 @@ export function chart(panel, open, { smooth = 0, log = false } = {}) {
   const point = (place, visible) => {
     at = Math.max(0, Math.min(steps.length - 1, place));
     const step = steps[at];
-    // Where no step is pointed at, each curve says where it ended.
+    // If the pointer is at no step, each curve shows its last value.
     curves.forEach((curve, index) => {
       const place = visible ? curve.steps.lastIndexOf(step) : curve.steps.length - 1;
       const raw = curve.raw ? ` (raw ${format(curve.raw[place])})` : "";

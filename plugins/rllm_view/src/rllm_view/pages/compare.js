@@ -1,4 +1,4 @@
-// Runs beside each other.
+// Runs side by side.
 
 import { toRollouts, toRun } from "./address.js";
 import { el, table } from "./dom.js";
@@ -19,7 +19,7 @@ export async function comparePage({ query }) {
     ["estimator", (run) => run.estimator ?? MISSING], ["loss", (run) => run.loss ?? MISSING]];
   return {
     title: "compare",
-    node: el("section", {}, el("h1", {}, "Runs beside each other"),
+    node: el("section", {}, el("h1", {}, "Runs side by side"),
       el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].directory)))),
       found.problems.map((texts, at) => texts.map((text) => el("p", { class: "problem", role: "alert" }, `${headings[at]}: ${text}`))),
       table("values", ["metric", ...headings], values.map(([name, value]) => [name, ...found.runs.map(value)])),
@@ -27,7 +27,7 @@ export async function comparePage({ query }) {
       el("h2", {}, "Settings that differ"),
       table("settings", ["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
       el("h2", {}, "Tasks, the most different first"),
-      el("p", { class: "quiet" }, `Share of rollouts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them generated.`),
+      el("p", { class: "quiet" }, `Share of rollouts solved over ${count(found.compared_steps, "step", "steps")} that are readable in all runs, for tasks that all of them have.`),
       table("tasks", ["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
   };
 }

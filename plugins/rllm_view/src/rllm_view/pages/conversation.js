@@ -1,4 +1,4 @@
-// What was said, turn by turn.
+// The messages, turn by turn.
 
 import { el } from "./dom.js";
 
@@ -20,7 +20,7 @@ function turnOf(turn, number) {
     said("model", turn.text));
 }
 
-// Of thousands of turns the first, and the others on demand.
+// The first of thousands of turns, and the others on demand.
 export function conversation(turns, from = 0) {
   const part = el("div", { class: "conversation" }, turns.slice(from, from + TURNS).map((turn, at) => turnOf(turn, from + at)));
   if (turns.length > from + TURNS) {

@@ -1,4 +1,4 @@
-// A page that holds its own answers: `rllm view --static`.
+// A page that contains its own answers: `rllm view --static`.
 
 import { sorted } from "./sorting.js";
 
@@ -22,8 +22,8 @@ async function opened() {
 export async function answerFromCopy(path, query) {
   const found = lookUp(await opened(), path.split("/"), query);
   if (found === undefined) {
-    const error = new Error("This copy does not hold that.");
-    error.hint = "It holds the episodes of some steps. `rllm view RUN` has all, where the run directory is.";
+    const error = new Error("This copy does not contain that.");
+    error.hint = "It contains the episodes of some steps. If you have the run directory, `rllm view RUN` shows all.";
     throw error;
   }
   return found;
@@ -43,10 +43,10 @@ function lookUp(whole, [kind, id, what], query) {
   return what === "step" ? run.step[query.step] : run[what];
 }
 
-const BESIDE = 8;
+const MEMBERS = 8;
 
 function partOf(group, offset) {
-  return group && { ...group, offset, members: group.members.slice(offset, offset + BESIDE) };
+  return group && { ...group, offset, members: group.members.slice(offset, offset + MEMBERS) };
 }
 
 const ORDER = {
@@ -54,7 +54,7 @@ const ORDER = {
 };
 const EQUAL = { task: "task_id", group: "group_id", outcome: "outcome", rule: "rule", termination_reason: "termination_reason", name: "name", step: "step" };
 
-// The whole text of each trajectory that has any here, in lower case.
+// The whole text of each trajectory that has text here, in lower case.
 function textsOf(run) {
   const found = new Map();
   for (const [step, accounts] of Object.entries(run.episode)) {

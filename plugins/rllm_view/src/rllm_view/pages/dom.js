@@ -1,8 +1,8 @@
-// Elements without HTML: whatever a model wrote can become text and nothing else.
+// Elements without HTML, so that the output of a model is only text.
 
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 
-// Control characters are shown and do nothing: bidi overrides, NUL, halves of surrogate pairs.
+// Control characters are shown and have no effect: bidi overrides, NUL, halves of surrogate pairs.
 export function shown(text) {
   return String(text).replace(HIDDEN, (found) => {
     if (found === "\n" || found === "\t") return found;
@@ -30,7 +30,7 @@ export function el(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-// Puts other children in the place of those that a node has.
+// Replaces the children of a node.
 export function put(node, ...children) {
   node.replaceChildren();
   return fill(node, {}, children);
@@ -57,7 +57,7 @@ export function withFocus(node, draw) {
   if (before) [...node.querySelectorAll("a, button")].find((each) => key(each) === before)?.focus({ preventScroll: true });
 }
 
-// The text that a screen reader says, such as where a key has led.
+// The text for a screen reader, such as the target of a key.
 export function say(text) {
   document.getElementById("said").textContent = shown(text);
 }

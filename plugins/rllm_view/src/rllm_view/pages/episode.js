@@ -1,4 +1,4 @@
-// One trajectory: its turns, its tokens colored by a value, and all that is known of each.
+// One trajectory: its turns, its tokens colored by a value, and the recorded values of each.
 
 import { toEpisode, toGroup, toStep } from "./address.js";
 import { conversation } from "./conversation.js";
@@ -18,7 +18,7 @@ function legend(found, title) {
     size: [sample("seq1", "small"), sample("seq4", `large: ${number(found.scale, 3)} ${found.unit}`)],
     yes: [sample("clip", "clipped: no policy gradient"), sample("seq0", "not clipped")],
   }[found.kind];
-  return [el("strong", {}, title), words, sample("", "not known, or not trained on")];
+  return [el("strong", {}, title), words, sample("", "not available, or not trained on")];
 }
 
 function head(account, id, step) {
@@ -69,7 +69,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
     if (epoch !== null) chosen.value = String(epoch);
     strongest = null;
   }
-  // The n-th strongest token after the one that is shown; the first where none is.
+  // The n-th strongest token after the shown token, or the first if none is shown.
   function stronger(by) {
     strongest ??= strongestOf(account, state.epoch);
     if (!strongest.length) return say("push: not recorded");
@@ -99,8 +99,8 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
       ...(hasTokens ? [
         ["n", "next strongest token", () => stronger(1)], ["p", "stronger token", () => stronger(-1)],
         ["ArrowRight", "token after", () => pick((state.at ?? -1) + 1)], ["ArrowLeft", "token before", () => pick((state.at ?? 1) - 1)],
-        ...OVERLAYS.map(([name, title], at) => [String(at + 1), `colour by ${title}`, () => paint(name, state.epoch)]),
-        ["0", "no colours", () => { view.paint([]); put(key, "no colours"); }],
+        ...OVERLAYS.map(([name, title], at) => [String(at + 1), `color by ${title}`, () => paint(name, state.epoch)]),
+        ["0", "no colors", () => { view.paint([]); put(key, "no colors"); }],
         ["e", "next epoch", () => epochs.length && paint(state.name, epochs[(epochs.indexOf(state.epoch) + 1) % epochs.length])],
         ["c", "tokens or conversation", swapped],
       ] : []),

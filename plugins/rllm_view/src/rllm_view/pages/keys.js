@@ -20,7 +20,7 @@ function inForce() {
   return [...ofPage, ...EVERYWHERE.filter(([key]) => !own.has(key))];
 }
 
-// Rows are links of class `row`: Enter follows the one in focus.
+// Rows are links of class `row`. Enter follows the link in focus.
 function moved(by) {
   const rows = [...document.querySelectorAll("main a.row")];
   const at = rows.indexOf(document.activeElement);
@@ -32,7 +32,7 @@ export function help() {
   const close = el("button", { click: () => dialog.close() }, "close (Esc)");
   const dialog = el("dialog", { id: "keys", "aria-label": "keys" }, el("h2", {}, "Keys of this page"),
     el("dl", {}, inForce().map(([key, meaning]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, meaning)])),
-    el("p", { class: "quiet" }, "Tab goes through links, Enter follows one."), close);
+    el("p", { class: "quiet" }, "Tab moves between links, Enter follows a link."), close);
   document.body.append(dialog);
   return dialog;
 }

@@ -1,4 +1,4 @@
-// Chooses the page for an address, and keeps it new while a run goes on.
+// Chooses the page for an address, and updates it while a run continues.
 
 import { parsed, toRun } from "./address.js";
 import { rolloutsPage } from "./rollouts.js";
@@ -34,7 +34,7 @@ function bar(place) {
   if (step !== undefined) crumbs.push(el("a", { href: `${toRun(id)}/step/${step}` }, `step ${step}`));
   put(document.getElementById("bar"),
     el("nav", { "aria-label": "where this is" }, crumbs.flatMap((crumb, at) => (at ? [" / ", crumb] : [crumb]))),
-    isCopy() && el("span", { class: "quiet" }, "a copy, of the newest steps"),
+    isCopy() && el("span", { class: "quiet" }, "a copy of the latest steps"),
     el("button", { class: "plain", click: () => help().showModal() }, "keys ", el("kbd", {}, "?")));
 }
 
@@ -53,14 +53,14 @@ async function show() {
   let page;
   try {
     const made = pageFor(place);
-    if (made === null) throw new Error("There is no such page.");
-    // Asked for before the page: what is written while it is drawn is new.
+    if (made === null) throw new Error("This page does not exist.");
+    // Requested before the page, because data that is written while it is drawn is new.
     if (place.parts[0] === "run") ({ version, name: runName } = await ask(`runs/${place.parts[1]}/state`));
     page = await made(place);
   } catch (error) {
     page = { title: "problem", node: problem(error) };
   }
-  // Another address was opened while this one was read.
+  // A different address was opened while this one was loading.
   if (current.turn !== turn) return page.leave?.();
   current.page = page;
   document.title = `${page.title} · rllm view`;

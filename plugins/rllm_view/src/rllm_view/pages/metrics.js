@@ -1,4 +1,4 @@
-// The charts of a run, or of several: the standard panels, and before them the metrics that a person chose.
+// The charts of a run, or of several: the chosen metrics, and the standard panels.
 
 import { joined, keep, split } from "./address.js";
 import { chart } from "./chart.js";
@@ -6,7 +6,7 @@ import { el, put } from "./dom.js";
 
 const MOST_SMOOTH = 0.99;
 
-// Answers about several runs as one: the number of the run is before each name.
+// Joins the answers about several runs. The number of the run is before each name.
 function together(answers) {
   if (answers.length === 1) return answers[0];
   const numbered = (name, at) => `${at + 1}: ${name}`;
@@ -25,7 +25,7 @@ function namesOf(answer, metric) {
   return answer.runs ? Array.from({ length: answer.runs }, (_, at) => `${at + 1}: ${metric}`) : [metric];
 }
 
-// `load(metrics)` gives an answer for each run, `open(step)` is called when a step is chosen.
+// `load(metrics)` returns an answer for each run. `open(step)` is called when a step is chosen.
 export class Metrics {
   constructor(query, load, open) {
     this.load = load;
@@ -41,7 +41,7 @@ export class Metrics {
       keydown: (event) => event.key === "Enter" && this.choices.querySelector("label:not([hidden]) input")?.click(),
     });
     this.choices = el("div", { class: "choices", role: "group", "aria-label": "metrics" });
-    this.none = el("p", { class: "quiet", hidden: true }, "No metric has such a name.");
+    this.none = el("p", { class: "quiet", hidden: true }, "No metric has this name.");
     this.clear = el("button", { click: () => this.choose([]) }, "standard charts only");
     this.picker = el("details", { class: "picker" }, this.count, el("p", { class: "tools" }, this.search, this.clear), this.choices, this.none);
     this.node = el("div", {}, el("h2", {}, "Metrics"), this.picker, this.controls(), this.charts);
@@ -69,7 +69,7 @@ export class Metrics {
     return el("p", { class: "tools choose" }, el("label", {}, "smooth", slider, amount), el("label", {}, box, "log axis"));
   }
 
-  // Opens the list of metrics, ready to search in it.
+  // Opens the list of metrics and focuses its search field.
   find() {
     this.picker.open = true;
     this.search.focus();
@@ -84,7 +84,7 @@ export class Metrics {
   async update() {
     const { chosen } = this;
     const answer = together(await this.load(joined(chosen)));
-    // More was chosen while this was read.
+    // More metrics were chosen while this was loading.
     if (chosen !== this.chosen) return;
     const isNew = answer.names.join("\n") !== this.answer.names.join("\n");
     this.answer = answer;

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Readable numbers.
 
 export const MISSING = "–";
 
@@ -16,7 +16,7 @@ export function count(value, one, many) {
   return `${value} ${value === 1 ? one : many}`;
 }
 
-// A column of an answer, {values} or {n, runs: [[first, value], …]}, as an array with NaN for what is not known.
+// A column of an answer, {values} or {n, runs: [[first, value], …]}, as an array with NaN for missing values.
 export function unpack(column) {
   if (column === null) return null;
   if (column.values) return Float64Array.from(column.values, (value) => (value === null ? NaN : value));

@@ -1,4 +1,4 @@
-// What colours tokens. Signs differ by their line below the token as well: whole is up, dashed is down.
+// The colors of tokens. The line below a token shows the sign too: solid is up, dashed is down.
 
 import { unpack } from "./numbers.js";
 
@@ -23,13 +23,13 @@ export function epochsOf(account) {
   return [...new Set(account.columns.map((each) => each.epoch).filter((epoch) => epoch !== null))].sort((a, b) => a - b);
 }
 
-// The largest of nearly all: one outlier must not bleach the others.
+// The largest value of nearly all tokens, so that an outlier does not bleach the others.
 function scaleOf(values) {
   const sizes = values.filter((value) => !Number.isNaN(value)).map(Math.abs).sort();
   return sizes.length ? sizes[Math.min(sizes.length - 1, Math.floor(0.98 * sizes.length))] || sizes[sizes.length - 1] : 0;
 }
 
-// {missing} where nothing is known, else {classes, scale}: a class for each token.
+// {missing} if no value is available, else {classes, scale}: a class for each token.
 export function overlay(account, name, epoch) {
   const [, , kind] = OVERLAYS.find(([each]) => each === name);
   const column = columnOf(account, name, epoch);

@@ -1,4 +1,4 @@
-// Everything that is known of a token, in the order in which its gradient came about.
+// All recorded values of a token, in the order in which its gradient was computed.
 
 import { el } from "./dom.js";
 import { number, unpack } from "./numbers.js";
@@ -33,7 +33,7 @@ function textOf(account, fact, position) {
   return fact.title === "Weight version" ? String(versionAt(turn, position)) : fact.text;
 }
 
-// Epochs are columns, so that what changed between them stands side by side.
+// Epochs are columns, so that their differences are side by side.
 function tokenValues(account, fact, position) {
   const rows = fact.columns.map((name) => account.columns.filter((each) => each.id === name)).filter((found) => found.length);
   if (position === null || !rows.length) return null;
@@ -50,7 +50,7 @@ function tokenValues(account, fact, position) {
 
 export function panelOf(account, position) {
   const heading = position === null
-    ? [el("h2", {}, "The whole trajectory"), el("p", { class: "quiet" }, "Choose a token to see what made its gradient.")]
+    ? [el("h2", {}, "The whole trajectory"), el("p", { class: "quiet" }, "Choose a token to see the causes of its gradient.")]
     : [el("h2", {}, `Token ${position}`), el("p", { class: "chosen foreign" }, JSON.stringify(account.texts[position]),
       el("span", { class: "quiet" }, ` id ${account.ids[position]}`))];
   return el("div", { class: "panel" }, heading,
@@ -59,5 +59,5 @@ export function panelOf(account, position) {
       const shownValues = tokenValues(account, fact, position);
       return (text || shownValues) && [el("dt", {}, fact.title), el("dd", {}, text && el("p", {}, text), shownValues)];
     })),
-    el("p", { class: "quiet" }, "The optimiser scales gradients by their history: how much one token changed the weights is not defined."));
+    el("p", { class: "quiet" }, "The optimizer scales gradients by their history, so a single token's change of the weights is not defined."));
 }

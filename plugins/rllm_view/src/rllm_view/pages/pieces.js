@@ -1,11 +1,11 @@
-// A trajectory cut into chunks that are drawn or not drawn as one: a chunk is a few pieces of turns.
+// A trajectory in chunks. A chunk is a few pieces of turns that are drawn together.
 
 const SIZE = 256;
 const LINE = 26;
 const HEADING = 34;
 const LETTERS = 90;
 
-// Prompts and responses of turns, each at most `SIZE` tokens long and preferably ended by a line's end.
+// Prompts and responses of turns, each at most `SIZE` tokens long, preferably until the end of a line.
 function* piecesOf(account) {
   const { texts } = account;
   for (const [number, turn] of account.rollout.turns.entries()) {

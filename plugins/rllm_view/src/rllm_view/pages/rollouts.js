@@ -30,7 +30,7 @@ function rowOf(id, each) {
   ];
 }
 
-// The bounds of a search in text, and a link that goes beyond them.
+// The bounds of a search in text, and a link to continue.
 function searched(id, query, { search }) {
   if (!search) return null;
   const earlier = search.earlier !== null && el("a", { href: toRollouts(id, { ...query, until: search.earlier, offset: "" }) },
@@ -43,7 +43,7 @@ function searched(id, query, { search }) {
 function howMany(answer, offset) {
   const { found: { total, rows }, indexed, recorded } = answer;
   if (total) return `${offset + 1} to ${offset + rows.length} of ${total}`;
-  return indexed < recorded ? "Reading …" : "No trajectory is like that.";
+  return indexed < recorded ? "Reading …" : "No trajectory matches.";
 }
 
 export async function rolloutsPage({ parts: [, id], query: first }) {
@@ -64,11 +64,11 @@ export async function rolloutsPage({ parts: [, id], query: first }) {
   let total = 0;
 
   const update = async () => {
-    // Another page was opened meanwhile: its query is not one of this page.
+    // A different page was opened in the meantime, so its query is for that page.
     if (!location.hash.startsWith(toRollouts(id))) return;
     const asked = location.hash, now = query(), from = offset();
     const answer = await ask(`runs/${id}/rollouts`, { ...now, limit: String(PAGE), offset: String(from) });
-    // The order was changed while this was read.
+    // The order changed while this was loading.
     if (location.hash !== asked) return;
     const { rows } = answer.found;
     total = answer.found.total;

@@ -1,4 +1,4 @@
-// One run: its curves, its steps, and what it was started with.
+// One run: its curves, its steps and its settings.
 
 import { toRollouts, toStep } from "./address.js";
 import { el, put, table, withFocus } from "./dom.js";
@@ -78,7 +78,7 @@ export async function runPage({ parts: [, id], query }) {
   page.keys = [
     ["m", "choose metrics", () => metrics.find()],
     ["t", "all trajectories", () => { location.hash = toRollouts(id); }],
-    ["]", "newest step", () => found.steps.length && open(found.steps[found.steps.length - 1].step)],
+    ["]", "latest step", () => found.steps.length && open(found.steps[found.steps.length - 1].step)],
     ["[", "first step", () => found.steps.length && open(found.steps[0].step)],
   ];
   return page;

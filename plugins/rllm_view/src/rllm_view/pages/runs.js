@@ -1,4 +1,4 @@
-// All runs that there are.
+// All runs.
 
 import { toCompare, toRun } from "./address.js";
 import { el, put, table, withFocus } from "./dom.js";
@@ -38,12 +38,12 @@ export async function runsPage({ query }) {
   let found = [], last = "";
   const draw = () => withFocus(place, () => put(place, found.length
     ? table("runs", ["chosen", ...order.headings()], sorted(found, (run) => run[order.name], order.descending).map(row), [2, 3, 4, 5])
-    : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` makes one, and this page shows it.")));
+    : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` starts one, and this page shows it.")));
   const order = new Order(query, RUN_COLUMNS, draw);
 
   const update = async () => {
     const { runs } = await ask("runs");
-    // A table that is drawn anew loses the row in focus.
+    // A table that is drawn again loses the row in focus.
     if (JSON.stringify(runs) === last) return;
     last = JSON.stringify(runs);
     found = runs;

@@ -1,4 +1,4 @@
-// Where values are in the picture of a chart, and the moving average of a curve.
+// Positions of values in a chart, and the moving average of a curve.
 
 export const BOX = { width: 440, height: 190, left: 52, right: 430, top: 8, bottom: 168 };
 
@@ -22,7 +22,7 @@ export function ticks(low, high) {
   return found;
 }
 
-// Powers of ten; within two of them 1, 2 and 5 of each; within a narrow range as on a linear axis.
+// Powers of ten. If at most two are visible, 1, 2 and 5 of each. In a narrow range, the ticks of a linear axis.
 function logTicks(low, high) {
   const powers = [];
   for (let at = Math.floor(Math.log10(low)); at <= Math.ceil(Math.log10(high)); at += 1) powers.push(at);

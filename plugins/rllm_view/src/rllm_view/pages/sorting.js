@@ -1,4 +1,4 @@
-// Rows in the order that an address asks for, and headings that change it.
+// Rows in the order of the address, and headings that change the order.
 
 import { keep } from "./address.js";
 import { el } from "./dom.js";

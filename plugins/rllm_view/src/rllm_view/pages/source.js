@@ -1,4 +1,4 @@
-// Where answers come from: the server that this page is from, or what stands in the page itself.
+// The source of answers: the server of this page, or the page itself.
 
 import { answerFromCopy, isCopy } from "./copy.js";
 
@@ -11,7 +11,7 @@ export class Refused extends Error {
   }
 }
 
-// The address that `rllm view` prints has the key behind the #. It is kept for this server alone, out of the bar.
+// The address that `rllm view` prints has the key after the #. The key is stored only for this server, and removed from the bar.
 export function takeKey() {
   const found = /^#key=(.+)$/.exec(location.hash);
   if (!found) return;
@@ -30,10 +30,10 @@ export async function ask(path, query = {}, signal = undefined) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server does not answer.", "Is `rllm view` still running? What is shown is as old as its last answer.");
+    throw new Refused("The server does not answer.", "Is `rllm view` still running? The page shows its last answer.");
   }
   if (response.status === 401) {
-    throw new Refused("This page has no key, or that of another server.", "Open the address that `rllm view` printed.");
+    throw new Refused("This page has no key, or the key of a different server.", "Open the address that `rllm view` printed.");
   }
   const answer = await response.json();
   if (!response.ok) throw new Refused(answer.message ?? answer.detail, answer.hint ?? "");

@@ -1,4 +1,4 @@
-// One step: what became of everything that was generated.
+// One step: the outcomes of its trajectories.
 
 import { toRollouts, toGroup, toStep } from "./address.js";
 import { el, put, svg, table, withFocus } from "./dom.js";
@@ -9,7 +9,7 @@ import { ask } from "./source.js";
 const GROUP_COLUMNS = [["group", "group"], ["task_id", "task"], ["outcome", "outcome"], ["trajectories", "trajectories"], ["solved", "solved"],
   ["reward_mean", "mean reward"], ["reward_max", "rewards"]];
 
-// Each row is what is left; the dashed rest says how many went there.
+// Each row is the remaining number. The dashed part is the number that was removed.
 function funnel(summary) {
   const all = summary.generated + summary.waited;
   const unmasked = all - summary.masked, kept = unmasked - summary.dropped - summary.waiting;
@@ -58,7 +58,7 @@ export async function stepPage({ parts: [, id, , word], query }) {
       el("h1", {}, `Step ${step}`),
       el("p", { class: "around" }, link(found.previous_step, "← step before"), link(found.next_step, "step after →")),
       summary === null
-        ? el("p", { class: "problem" }, "The files of this step cannot be read; the page of the run says why.")
+        ? el("p", { class: "problem" }, "The files of this step cannot be read. The page of the run shows the reason.")
         : [el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
       el("h2", {}, "Decisions"),
       table("decisions", ["outcome", "rule", "trajectories"], decisions.map((each) => [

@@ -1,4 +1,4 @@
-// The tokens of a trajectory. Only what is near the screen has elements: 32,000 tokens need no 32,000 of them.
+// The tokens of a trajectory. Only tokens near the screen have elements, so 32,000 tokens do not need 32,000 elements.
 
 import { el, put, shown } from "./dom.js";
 import { count } from "./numbers.js";
@@ -63,13 +63,13 @@ export class TokenView {
     return `${this.classes[at] ?? ""}${at === this.at ? " at" : ""}`.trim();
   }
 
-  // Colours. `classes`: one for each token; empty for none.
+  // Colors the tokens. `classes` has a class for each token. Empty: no colors.
   paint(classes) {
     this.classes = classes;
     for (const word of this.node.querySelectorAll("[data-t]")) word.className = this.classOf(Number(word.dataset.t));
   }
 
-  // Marks a token and brings it to the screen.
+  // Marks a token and scrolls to it.
   show(position) {
     const before = this.at;
     this.at = position;

@@ -45,10 +45,10 @@ class Account:
     rollout: Rollout
     decided: Decided
     group: Sequence[Peer]
-    """Members of its group, itself included, in the order of their uids; empty where it has none."""
+    """Members of its group, itself included, in the order of their uids. Empty if it has no group."""
     columns: Sequence[Column]
     texts: Sequence[str] | None
-    """(n,) values of its tokens. None if they are not recorded."""
+    """(n,) text of its tokens. None if they are not recorded."""
     objective: Mapping[str, Any] | None
     """Parts of the update's loss. None if they are not recorded."""
 
@@ -127,7 +127,7 @@ def _objective(files: StepFiles, step: int) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One of the twelve."""
+    """One of the twelve facts."""
 
     title: str
     text: str | None
@@ -137,7 +137,7 @@ class Fact:
 
 
 def facts_of(account: Account) -> list[Fact]:
-    """The twelve, in the order in which a gradient comes about."""
+    """Return the twelve facts, in the order in which a gradient is computed."""
     return [
         Fact(title="Turn", text=None),
         Fact(title="Reward", text=_reward(account)),
@@ -161,7 +161,7 @@ def facts_of(account: Account) -> list[Fact]:
 
 
 def number(value: float | None) -> str:
-    """To four significant digits; ``-`` for what is not known."""
+    """Return a number with four significant digits, or ``-`` if it is not available."""
     # -0.0 + 0.0 is 0.0: no value is -0.
     return "-" if value is None else f"{value + 0.0:.4g}"
 
@@ -182,7 +182,7 @@ def _reward(account: Account) -> str:
 
 def _group(account: Account) -> str:
     if account.decided.group is None:
-        return "none: it left the step before there were groups"
+        return "none: it was removed before the groups were built"
     rewards = [each.reward for each in account.group if each.reward is not None]
     solved = sum(bool(each.solved) for each in account.group)
     if not rewards:
@@ -209,7 +209,7 @@ def _advantage(account: Account) -> str | None:
 def _filter(account: Account) -> str:
     decided = account.decided
     if decided.outcome == "trained":
-        return f"trained in step {decided.step}; no filter held it"
+        return f"trained in step {decided.step}; no filter removed it"
     numbers = ", ".join(f"{name} {number(value)}" for name, value in decided.numbers.items())
     return f"{decided.outcome} in step {decided.step} by {decided.rule or 'no rule'}" + (
         f" ({numbers})" if numbers else ""
@@ -237,6 +237,6 @@ def _unknown(account: Account) -> str:
 
 
 def turn_of(account: Account, position: int) -> int | None:
-    """Number of the turn that a token is in, from 0; None: it is in none."""
+    """Return the number of the token's turn, from 0. None if the token is in no turn."""
     ends: Sequence[int] = [turn.end for turn in account.rollout.turns]
     return next((index for index, end in enumerate(ends) if position < end), None)

@@ -20,22 +20,22 @@ RULES = (
 """Names of the rules that reject tokens, at the positions that a column contains."""
 NONE = "the run has no rollout correction"
 LEAST, MOST = -1e9, 1e5
-"""Values of infinite log-ratios in a sum. -inf (impossible for the trainer) wins over inf (for the sampler)."""
+"""Values of infinite log-ratios in a sum. -inf (impossible for the trainer) outweighs inf (for the sampler)."""
 
 
 def rollout_weights(
     old: NDArray[np.float64], sampled: NDArray[np.float64], starts: Sequence[int], correction: Mapping[str, Any]
 ) -> NDArray[np.float64]:
-    """min(exp(old - sampled), cap) / mean of each token, or of the product over its segment; 0: masked.
+    """Return min(exp(old - sampled), cap) / mean of each token, or of the product over its segment. 0: masked.
 
     Args:
         old: (n,) old log-probs in nats, NaN where a token is not trained on.
-        sampled: (n,) as the sampler reported them.
-        starts: of the segments, in order: a row of the batch each.
+        sampled: (n,) log-probs from the sampler.
+        starts: start of each segment, in order. A segment is a row of the batch.
         correction: ``mode``, ``cap``, ``floor``, ``beyond_cap`` and ``mean_weight``, as in `RolloutCorrection`.
 
     Returns:
-        (n,) in [0, cap / mean]; NaN where a log-prob is not known.
+        (n,) in [0, cap / mean]. NaN if a log-prob is not available.
     """
     if correction["mode"] is None:
         return np.where(np.isnan(old - sampled), np.nan, 1.0)
@@ -66,7 +66,7 @@ def rejecting_rules(
         correction: `reject` has the thresholds by rule.
 
     Returns:
-        (n,) positions in `RULES`; 0: no rule rejects it, NaN: a log-prob is not known.
+        (n,) positions in `RULES`. 0: no rule rejects the token. NaN: a log-prob is not available.
     """
     with np.errstate(invalid="ignore"):
         known = ~np.isnan(old - sampled) | (np.isneginf(old) & np.isneginf(sampled))
@@ -80,12 +80,12 @@ def rejecting_rules(
 
 
 def describe_correction(correction: Mapping[str, Any]) -> str:
-    """The correction in words."""
+    """Return a description of the correction."""
     reject = correction.get("reject") or {}
     rules = [f"rejects by {name} {_format_bounds(name, bounds)}" for name, bounds in reject.items()]
     if correction["mode"] is None:
         return f"rollout correction {', '.join(rules)}"
-    beyond = "masked beyond it" if correction["beyond_cap"] == "mask" else "at most that"
+    beyond = "masked above it" if correction["beyond_cap"] == "mask" else "at most that"
     floor = [f"masked below {correction['floor']:.4g}"] if correction["floor"] else []
     mean = correction.get("mean_weight", 1.0)
     divided = [] if mean in (None, 1.0) else [f"divided by the batch's mean {mean:.4g}"]
@@ -99,7 +99,7 @@ def _format_bounds(name: str, bounds: float | Sequence[float]) -> str:
 
 
 def _sums(values: NDArray[np.float64], starts: Sequence[int]) -> NDArray[np.float64]:
-    """(n,) the sum of what is known of each segment; NaN stays NaN."""
+    """Return (n,) the sum of the available values of each segment. NaN stays NaN."""
     found = np.full(len(values), np.nan)
     for start, end in zip(starts, [*starts[1:], len(values)], strict=True):
         known = ~np.isnan(values[start:end])
@@ -110,8 +110,8 @@ def _sums(values: NDArray[np.float64], starts: Sequence[int]) -> NDArray[np.floa
 NOT_BY_BACKEND = "not recorded by this backend"
 NOT_BY_RECORD = "not recorded; a run with rllm.record=tokens records it"
 NOT_TRAINED = "not trained on"
-NOT_CLIPPING = "the loss does not clip, or does not say which tokens"
-NOT_TOLD = "not recorded: what the loss is made of"
+NOT_CLIPPING = "the loss does not clip, or does not report clipped tokens"
+NO_OBJECTIVE = "not recorded: the parts of the loss"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,11 +123,11 @@ class Column:
     title: str
     unit: str
     epoch: int | None
-    """Pass over the batch, from 0; None: it is the same in all."""
+    """Pass over the batch, from 0. None: the values are the same in all epochs."""
     values: NDArray[np.float64] | None
-    """(n,) NaN where it is not known of a token."""
+    """(n,) values. NaN if the value of a token is not available."""
     missing: str
-    """Why `values` is None, or some of its entries NaN."""
+    """The reason why `values` is None or contains NaN."""
     words: Mapping[str, str]
     """Meaning of some numbers, by their printed form."""
 
@@ -146,9 +146,9 @@ TITLES = {
     "policy_part": ("∂ policy loss / ∂ log-prob", ""),
     "kl_part": ("∂ KL term / ∂ log-prob", ""),
     "entropy_part": ("∂ entropy bonus / ∂ entropy", ""),
-    "optimizer_step": ("optimiser step within the training step", ""),
-    "loss": ("loss of the optimiser step", ""),
-    "grad_norm": ("gradient norm of the optimiser step", ""),
+    "optimizer_step": ("optimizer step within the training step", ""),
+    "loss": ("loss of the optimizer step", ""),
+    "grad_norm": ("gradient norm of the optimizer step", ""),
     "clip_factor": ("gradient clipping multiplies by", ""),
     "learning_rate": ("learning rate", ""),
     "push": ("push: -clipping · (policy + KL part)", ""),
@@ -167,13 +167,13 @@ OF_EPOCH = (
 
 
 def columns_of(rollout: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None) -> list[Column]:
-    """All columns of a trajectory.
+    """Return all columns of a trajectory.
 
     Args:
         rollout: the trajectory.
-        trace: of the update in question; None: there is none.
-        reason: why there is none.
-        objective: what the loss of the update is made of; None: not recorded.
+        trace: trace of the update. None if it is not available.
+        reason: the reason why the trace is not available.
+        objective: parts of the loss of the update. None: not recorded.
     """
     sampled = None if rollout.logprobs is None else _of_sampled(rollout)
     known = dict.fromkeys(OF_BATCH) if trace is None else dict(trace.batch)
@@ -201,7 +201,7 @@ def _column(name: str, epoch: int | None, values: NDArray[np.float64] | None, mi
 def _why(name: str, trace: Trace | None, reason: str) -> str:
     if trace is None:
         return reason
-    return "the run has no reference model, or it was not asked" if name == "ref_logprob" else NOT_BY_BACKEND
+    return "the run has no reference model, or did not use it" if name == "ref_logprob" else NOT_BY_BACKEND
 
 
 def _why_not_traced(name: str) -> str:
@@ -211,7 +211,7 @@ def _why_not_traced(name: str) -> str:
 def _correction(
     rollout: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
 ) -> list[Column]:
-    """The columns about the rollout correction."""
+    """Return the columns of the rollout correction."""
     missing, weights, rules = NOT_TRAINED, None, None
     correction = None if objective is None else objective.get("rollout_correction")
     batch = {} if trace is None else trace.batch
@@ -219,7 +219,7 @@ def _correction(
     if trace is None:
         missing = reason
     elif objective is None or "rollout_correction" not in objective:
-        missing = NOT_TOLD
+        missing = NO_OBJECTIVE
     elif correction is None:
         missing = NONE
     elif old is None or sampled is None or advantages is None:
@@ -232,7 +232,7 @@ def _correction(
 
 
 def _of_sampled(rollout: Rollout) -> NDArray[np.float64]:
-    """Prompts have log-prob 0 in the record, which is none."""
+    """Return the log-probs of sampled tokens. Prompts have log-prob 0 in the record, and NaN here."""
     assert rollout.logprobs is not None
     values = np.full(rollout.length, np.nan)
     for turn in rollout.turns:
@@ -260,7 +260,7 @@ def value_at(column: Column, position: int) -> float | None:
 
 
 def strongest(columns: Sequence[Column], count: int) -> list[int]:
-    """Positions of the tokens with the largest push in any epoch, largest first; empty where none is known."""
+    """Return the positions of the tokens with the largest push in any epoch, largest first. Empty without a push."""
     pushes = [np.nan_to_num(np.abs(each.values)) for each in columns if each.id == "push" and each.values is not None]
     if not pushes:
         return []

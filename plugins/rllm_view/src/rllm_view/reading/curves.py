@@ -34,7 +34,7 @@ PANELS = (
     Panel(id="staleness", title="Staleness, updates", pattern=r"staleness/(mean|max)"),
 )
 STAGES_SHOWN = 6
-"""Most stages of the panel of times, those that take longest; the others take next to nothing."""
+"""Maximum number of stages in the panel of times. The longest stages are shown, because the others are short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +42,18 @@ class Curve:
     """The points of one metric."""
 
     steps: Sequence[int]
-    """Training steps from 0; -1 is the validation before the first."""
+    """Training steps from 0. -1 is the validation before the first step."""
     values: Sequence[float | None]
     """None: not a finite number."""
 
 
 def metric_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """All logged metrics, in order."""
+    """Return the names of all logged metrics, in order."""
     return sorted({name for line in lines for name in line} - {"step"})
 
 
 def curves_of(names: Set[str], lines: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
-    """The curves of metrics, by name."""
+    """Return the curves of metrics, by name."""
     found: dict[str, tuple[list[int], list[float | None]]] = {}
     for line in lines:
         for name in names & line.keys():
@@ -64,7 +64,7 @@ def curves_of(names: Set[str], lines: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def panels_of(lines: Sequence[Mapping[str, Any]], more: Collection[str] = ()) -> dict[str, Any]:
-    """The standard panels, the names of all metrics, and the curves of the panels and of `more` metrics."""
+    """Return the standard panels, the names of all metrics, and the curves of the panels and of `more` metrics."""
     names = metric_names(lines)
     in_panels = {panel.id: [name for name in names if re.fullmatch(panel.pattern, name)] for panel in PANELS}
     curves = curves_of({*more}.union(*in_panels.values()), lines)
@@ -86,7 +86,7 @@ def _longest(curves: Mapping[str, Curve], names: Sequence[str]) -> list[str]:
 
 
 def rounded(value: object) -> float | None:
-    """To six significant digits; None for what is no finite number."""
+    """Return a number with six significant digits. None if the value is not a finite number."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.6g}")

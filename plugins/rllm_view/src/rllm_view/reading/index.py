@@ -98,11 +98,11 @@ def insert(connection: duckdb.DuckDBPyConnection, new_trajectories: pa.Table, ne
 
 
 FILES_AT_ONCE = 40
-"""Between two times that others may ask."""
+"""Number of files that are read before the lock is released for queries."""
 
 
 class StepIndex:
-    """Safe to use from several threads."""
+    """An index of a run's record. It is safe to use from several threads."""
 
     def __init__(self, directory: Path) -> None:
         """Make an index of the run directory `directory`. This reads nothing yet."""
@@ -117,7 +117,7 @@ class StepIndex:
         self._problems: dict[int, RecordError] = {}
 
     def refresh(self) -> None:
-        """Take in the files that are new or have changed, the newest steps first."""
+        """Read new and changed files, the latest steps first."""
         with self._refreshing:
             present = {step: state_of(file) for step, file in outcome_files(self._record).items()}
             with self._lock:
@@ -130,7 +130,7 @@ class StepIndex:
                 self._take(changed[start : start + FILES_AT_ONCE], present)
 
     def refresh_for(self, seconds: float) -> None:
-        """Refresh for that long at most; what is missing then is taken in behind the caller's back."""
+        """Refresh for at most `seconds`. A background thread reads the remaining files."""
         with self._starting:
             background = self._background
             if background is None or not background.is_alive():
@@ -140,7 +140,7 @@ class StepIndex:
         background.join(seconds)
 
     def ensure(self, steps: Iterable[int]) -> None:
-        """Take in these steps now, where they are recorded and are not in the tables yet."""
+        """Read these steps now, if they are recorded and not in the tables yet."""
         present = {step: state_of(file) for step, file in outcome_files(self._record).items()}
         with self._lock:
             missing = [step for step in steps if step in present and present[step] != self._known.get(step)]
@@ -148,10 +148,10 @@ class StepIndex:
             self._take(missing, present)
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The answer to a query over `trajectories` and `outcomes`, one dict per row.
+        """Return the result of a query over `trajectories` and `outcomes`, one dict per row.
 
         Raises:
-            RecordError: the tables cannot answer it.
+            RecordError: the query fails.
         """
         with self._lock, _duckdb_errors():
             answer = self._connection.execute(query, list(parameters))
@@ -159,18 +159,18 @@ class StepIndex:
             return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
     def steps(self) -> list[int]:
-        """Steps that are in the tables, in order."""
+        """Return the steps that are in the tables, in order."""
         with self._lock:
             return sorted(step for step in self._known if step not in self._problems)
 
     @property
     def problems(self) -> dict[int, RecordError]:
-        """By step, why its files cannot be read."""
+        """Step -> error, for steps whose files cannot be read."""
         with self._lock:
             return dict(self._problems)
 
     def close(self) -> None:
-        """Free the tables."""
+        """Free the memory of the tables."""
         with self._lock:
             self._connection.close()
 
@@ -214,6 +214,6 @@ def _duckdb_errors() -> Iterator[None]:
     except duckdb.Error as error:
         raise RecordError(
             "record-index-failed",
-            f"The tables of a record in memory do not answer: {str(error).rstrip('.')}.",
+            f"The index of the record fails: {str(error).rstrip('.')}.",
             "Start the command again.",
         ) from error

@@ -51,7 +51,10 @@ def state_of(file: Path) -> FileState:
 
 
 class Vocabulary:
-    """Follows the files of a record. A token has one text throughout a run. Safe to use from several threads."""
+    """The text of a record's tokens. It follows the files of the record, and is safe to use from several threads.
+
+    A token has one text throughout a run.
+    """
 
     def __init__(self, record: Path) -> None:
         self._record = record
@@ -60,7 +63,7 @@ class Vocabulary:
         self._lock = threading.Lock()
 
     def texts(self, ids: Iterable[int]) -> list[str]:
-        """The text of each token, ``⟨40⟩`` for one that is not recorded."""
+        """Return the text of each token, or for example ``⟨40⟩`` if it is not recorded."""
         wanted = list(ids)
         with self._lock:
             if any(number not in self._texts for number in wanted):
@@ -77,6 +80,6 @@ class Vocabulary:
                     require_known_version(file, opened.schema_arrow.metadata)
                     table = opened.read(columns=["id", "text"])
             except (OSError, pa.ArrowException, RecordError):
-                continue  # tokens without a text show their ids, and the next look tries again
+                continue  # tokens without text show their ids, and the next call tries again
             self._texts |= zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
             self._read[file] = state

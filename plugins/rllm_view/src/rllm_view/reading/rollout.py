@@ -16,17 +16,17 @@ from rllm_record.steps import RecordError, StepFiles
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """A message that the model was given."""
+    """A message before the response."""
 
     role: str
     text: str
     data: str | None
-    """The whole message as JSON, where it is more than a role and a text."""
+    """The whole message as JSON, if it has more than a role and text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A model call. Its prompt that no earlier turn had is ``prompt_start:response_start``, its response the rest."""
+    """A model call. ``prompt_start:response_start`` is its new part of the prompt, and the rest is its response."""
 
     segment_start: int
     prompt_start: int
@@ -38,14 +38,14 @@ class Turn:
     finish_reason: str | None
     reward: float | None
     observations: Sequence[Observation] | None
-    """None: not recorded."""
+    """New messages before the response. None: not recorded."""
     text: str | None
-    """The response; None: not recorded."""
+    """The response. None: not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rollout:
-    """A trajectory and the episode that it is of."""
+    """A trajectory and its episode."""
 
     uid: str
     episode: str
@@ -60,27 +60,27 @@ class Rollout:
     tries: int
     metrics: Mapping[str, float]
     task: str | None
-    """Data of its task as JSON; None: not recorded."""
+    """Data of its task as JSON. None: not recorded."""
     reward_given: float | None
     reward_used: float | None
     components: Mapping[str, float]
     turns: Sequence[Turn]
     ids: NDArray[np.int32] | None
-    """(n,) all tokens; None: not recorded."""
+    """(n,) all tokens. None: not recorded."""
     logprobs: NDArray[np.float32] | None
-    """(n,) as the sampler reported them, NaN where it did not; None: not recorded."""
+    """(n,) log-probs from the sampler. NaN: not reported. None: not recorded."""
 
     @property
     def length(self) -> int:
-        """Tokens of all turns."""
+        """Number of tokens of all turns."""
         return self.turns[-1].end if self.turns else 0
 
 
 def read_rollout(record: Path, step: int, uid: str) -> Rollout:
-    """The trajectory with a uid, generated in a step.
+    """Read a trajectory that was generated in a step.
 
     Raises:
-        RecordError: it is not recorded, or its file cannot be read.
+        RecordError: the trajectory is not recorded, or its file cannot be read.
     """
     for batch in StepFiles(record).episode_table(step, uid).to_batches():
         found = _in_batch(batch, uid)
@@ -122,9 +122,9 @@ def _rollout(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout
         reward_used=trajectory["reward_used"].as_py(),
         components=dict(trajectory["components"].as_py() or ()),
         turns=_turns(trajectory["steps"].as_py()),
-        # pyarrow's `to_numpy` imports pandas, where there is one: 75 MB, and most of a second.
+        # pyarrow's `to_numpy` imports pandas if it is installed, which takes 75 MB and most of a second.
         ids=np.array(ids.as_py(), np.int32) if ids.is_valid else None,
-        # Missing ones are None here, and become NaN.
+        # Missing log-probs are None here, and become NaN.
         logprobs=np.array(logprobs.as_py(), np.float32) if logprobs.is_valid else None,
     )
 
@@ -132,7 +132,7 @@ def _rollout(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout
 def _turns(steps: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     for step in steps:
-        # Older records say where a segment starts, and its later prompts follow what came before.
+        # The record has the start of a segment. Later prompts of the segment start at the end of the previous turn.
         new = not turns or turns[-1].segment_start != step["segment_start"]
         before = step["segment_start"] if new else turns[-1].end
         observations = step.get("messages")
@@ -160,7 +160,7 @@ OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
 OF_EPOCH = ("logprob", "entropy", "weight", "clipped", "policy_part", "kl_part", "entropy_part")
 OF_STEP = ("loss", "grad_norm", "clip_factor", "learning_rate")
 Metrics = Mapping[str, NDArray[np.float64] | None]
-"""Name -> (n,) one number per token of the trajectory, NaN where it is not trained on; None: not recorded."""
+"""Name -> (n,) one number per token of the trajectory. NaN: not trained on. None: not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,17 +169,17 @@ class EpochTrace:
 
     epoch: int
     values: Metrics
-    """`OF_EPOCH`; `optimizer_step` within the training step, and of each token's optimiser step `OF_STEP`."""
+    """`OF_EPOCH`, `optimizer_step` within the training step, and `OF_STEP` of each token's optimizer step."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """An update."""
+    """The trace of an update."""
 
     batch: Metrics
-    """`OF_BATCH`."""
+    """The values `OF_BATCH`."""
     epochs: Sequence[EpochTrace]
-    """Empty: the backend traces nothing."""
+    """Empty if the backend records no trace."""
 
 
 def read_trace(record: Path, step: int, rollout: Rollout) -> Trace | None:
@@ -207,7 +207,7 @@ def read_trace(record: Path, step: int, rollout: Rollout) -> Trace | None:
 
 
 Placed = Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]]
-"""Rows of the file, each with the places of its tokens in the trajectory."""
+"""Rows of the file, each with the positions of its tokens in the trajectory."""
 
 
 def _epoch(number: int, placed: Placed, length: int, updates: Mapping[int, Mapping[str, Any]]) -> EpochTrace:

@@ -35,12 +35,12 @@ _COLUMNS = {
     "tokens": "t.sampled_tokens",
 }
 MOST = 500
-"""Rows of one answer."""
+"""Maximum number of rows of one answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which trajectories, and in which order. None: any."""
+    """Conditions on trajectories, and their order. None: no condition."""
 
     step: int | None = None
     """Step of the outcome. A trajectory that waited has one outcome in each step."""
@@ -54,9 +54,9 @@ class Filter:
     reward_min: float | None = None
     reward_max: float | None = None
     text: str | None = None
-    """Part of the uid, of the task's id or of the error, in upper or lower case."""
+    """Part of the uid, the task's id or the error. Upper and lower case are equal."""
     among: Sequence[str] | None = None
-    """Uids, such as those that a search found."""
+    """Uids, for example the results of a search."""
     order: Order = "step"
     descending: bool = False
     offset: int = 0
@@ -97,7 +97,7 @@ class Rollouts:
     """One page of rows."""
 
     total: int
-    """Rows on all pages."""
+    """Number of rows on all pages."""
     rows: Sequence[RolloutRow]
 
 
@@ -107,7 +107,7 @@ _SELECT = ", ".join(f"{'o' if each.name in _OF_OUTCOMES else 't'}.{each.name}" f
 
 
 def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
-    """The trajectories that a filter lets through."""
+    """Return the trajectories that match a filter."""
     where, parameters = _where(wanted)
     total = index.rows(f"SELECT count(*) AS n {_FROM} {where}", parameters)[0]["n"]
     direction = "DESC" if wanted.descending else "ASC"
@@ -120,14 +120,14 @@ def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
 
 
 def rollout_steps(index: StepIndex, wanted: Filter) -> list[int]:
-    """Steps in which the trajectories were generated that a filter lets through, the newest first."""
+    """Return the steps in which matching trajectories were generated, the latest first."""
     where, parameters = _where(wanted)
     rows = index.rows(f"SELECT DISTINCT o.rollout_step AS step {_FROM} {where} ORDER BY step DESC", parameters)
     return [row["step"] for row in rows]
 
 
 def _where(wanted: Filter) -> tuple[str, list[Any]]:
-    """Values go as parameters: a task may be named like a query."""
+    """Return the conditions, with values as parameters, because the name of a task can look like SQL."""
     conditions = {
         "o.step = ?": wanted.step,
         "t.task_id = ?": wanted.task,
@@ -153,11 +153,11 @@ def _where(wanted: Filter) -> tuple[str, list[Any]]:
 
 
 LONGEST = 1000
-"""Characters of a phrase."""
+"""Maximum number of characters of a phrase."""
 MOST_FOUND = 2000
-"""Trajectories of one search: after the step that exceeds it, no earlier step is read."""
+"""Maximum number of trajectories of one search. After the step that exceeds it, no earlier step is read."""
 MOST_BYTES = 64 * 2**20
-"""Size of the files that one search reads."""
+"""Maximum size of the files that one search reads."""
 _TURN = "trajectories.list.element.steps.list.element"
 _LEAVES = [
     "task",
@@ -177,7 +177,7 @@ class Search:
     steps: int
     """Number of steps that were read."""
     earlier: int | None
-    """Newest step that was not read, because of the bounds; None: all were read."""
+    """Latest step that was not read, because of the bounds. None if all steps were read."""
 
 
 def search_text(record: Path, phrase: str, steps: Sequence[int]) -> Search:
@@ -232,7 +232,7 @@ def _uids_with(file: Path, phrase: str) -> list[str]:
 
 
 def _flat(lists: Any) -> tuple[Any, np.ndarray[Any, Any]]:
-    """Elements of all lists, and for each the position of its list."""
+    """Return the elements of all lists, and the position of each element's list."""
     return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
 
 

@@ -72,7 +72,7 @@ class MetricsFile:
 
 
 def last_values(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The newest number under each name."""
+    """Return the latest number of each metric."""
     values: dict[str, float] = {}
     for line in lines:
         values.update({name: value for name, value in line.items() if _is_number(value)})
@@ -92,7 +92,7 @@ class Given:
 
     key: str
     value: str
-    """As JSON."""
+    """The value as JSON."""
     origin: str
 
 
@@ -105,15 +105,15 @@ class Settings:
     given: tuple[Given, ...]
 
     def text(self, key: str) -> str | None:
-        """A value that is a text."""
+        """Return a value if it is a string."""
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
 
 def read_settings(directory: Path) -> Settings:
-    """The values of the run in a directory."""
+    """Read the settings of the run in a directory."""
     try:
-        # libyaml where there is one: runs are listed again and again.
+        # libyaml is faster, if it is available. Runs are listed often.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         tree = yaml.load((directory / CONFIG).read_bytes(), loader)
     except (OSError, yaml.YAMLError, ValueError):
@@ -133,7 +133,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _read_layers(composed: Any) -> Iterator[Given]:
-    """Layers, each a tree as JSON with where it comes from. Later ones win."""
+    """Yield the values of layers. A layer is a tree as JSON with its origin. Later layers override earlier layers."""
     found: dict[str, Given] = {}
     for layer in composed if isinstance(composed, list) else ():
         try:
@@ -158,15 +158,15 @@ class RunSummary:
     loss: str | None
     model: str | None
     steps: int
-    """Finished training steps."""
+    """Number of finished training steps."""
     total_steps: int | None
     """Steps of the whole run. None if the run did not record them."""
     reward: float | None
-    """Mean reward of the first role in the newest step."""
+    """Mean reward of the first role in the latest step."""
     solved: float | None
-    """Share of solved rollouts in the newest step."""
+    """Share of solved rollouts in the latest step."""
     validation: float | None
-    """pass@1 of the newest validation, of the data source that comes first."""
+    """pass@1 of the latest validation, for the first data source."""
     recorded_steps: int
     content: str | None
     """Level of the record: ``outcomes`` or ``tokens``. None if the run has no record."""
@@ -175,7 +175,7 @@ class RunSummary:
 
 
 class Run:
-    """Safe to use from several threads."""
+    """The metrics, settings and record of a run. It is safe to use from several threads."""
 
     def __init__(self, place: RunPlace) -> None:
         self.place = place
@@ -186,7 +186,7 @@ class Run:
         self._lock = threading.Lock()
 
     def lines(self) -> Sequence[Mapping[str, Any]]:
-        """The lines of its metrics so far."""
+        """Return the lines of its metrics so far."""
         with self._lock:
             return list(self._metrics.lines())
 
@@ -205,7 +205,7 @@ class Run:
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
     def summary(self) -> RunSummary:
-        """Read without opening a file of the record."""
+        """Return a summary, without opening a file of the record."""
         lines = self.lines()
         last = last_values([line for line in lines if line["step"] >= 0])
         used = {entry.get("kind"): entry.get("name") for entry in reversed(self.plugins())}
@@ -253,7 +253,7 @@ class Run:
         )
 
     def close(self) -> None:
-        """Free what is in memory."""
+        """Free the memory of the index."""
         self.index.close()
 
     def _total_steps(self) -> int | None:

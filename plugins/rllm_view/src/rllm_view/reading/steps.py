@@ -21,23 +21,23 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class StepSummary:
-    """One training step."""
+    """Results of one training step."""
 
     step: int
     generated: int
-    """Trajectories generated in this step."""
+    """Number of trajectories generated in this step."""
     waited: int
-    """Trajectories generated in an earlier step that come up in this one."""
+    """Number of trajectories that were generated in an earlier step and have an outcome in this step."""
     masked: int
     dropped: int
     waiting: int
     trained: int
     clipped: float | None
-    """Share of the trained tokens that the loss clips; None: not in the metrics."""
+    """Share of the trained tokens that the loss clips. None: not in the metrics."""
     reward: float | None
     """Mean of the rewards given in this step."""
     solved: float | None
-    """Share of the rollouts generated in this step that are solved."""
+    """Share of this step's rollouts that are solved."""
     decisions: Sequence[Decision]
 
 
@@ -110,7 +110,7 @@ GROUP BY o.group_id ORDER BY natural_key(o.group_id)
 
 
 def groups_of(index: StepIndex, step: int) -> list[GroupSummary]:
-    """The groups of a step, by id."""
+    """Return the groups of a step, in order of their ids."""
     return [GroupSummary(**row) for row in index.rows(_GROUPS, [step])]
 
 
@@ -124,7 +124,7 @@ class Neighbours:
     previous: str | None
     next: str | None
     previous_group: str | None
-    """The first trajectory of the group before."""
+    """The first trajectory of the previous group."""
     next_group: str | None
 
 
@@ -150,6 +150,6 @@ def neighbours_of(index: StepIndex, step: int, uid: str) -> Neighbours | None:
 
 
 def steps_around(recorded: list[int], step: int) -> tuple[int | None, int | None]:
-    """The recorded steps before and after a step."""
+    """Return the recorded steps before and after a step."""
     before = max((each for each in recorded if each < step), default=None)
     return before, min((each for each in recorded if each > step), default=None)

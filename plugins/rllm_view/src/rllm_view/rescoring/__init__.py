@@ -1,1 +1,1 @@
-"""Stored episodes under other algorithms: what `rllm rescore` computes. Nothing is generated, trained or written."""
+"""Stored episodes with other algorithms, for `rllm rescore`. Nothing is generated, trained or written."""

@@ -41,7 +41,7 @@ class ScoredGroup:
     group_id: str
     role: str
     trajectories: tuple[str, ...]
-    """(n,) uids."""
+    """(n,) uids of the trajectories."""
     rewards: NDArray[np.float64]
     advantages: NDArray[np.float64]
     """(n_estimator, n) mean over the trajectory's sampled tokens."""
@@ -58,7 +58,7 @@ class Rescored:
     """The result of `rescore`."""
 
     estimators: tuple[Estimators, ...]
-    """The reference is the first."""
+    """The estimators. The first is the reference."""
     groups: tuple[ScoredGroup, ...]
 
 

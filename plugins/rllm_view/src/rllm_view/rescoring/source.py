@@ -68,7 +68,9 @@ def read_stored_config(run_directory: Path) -> RunConfig:
         problem = as_config_error(
             describe(error, values, lambda path: str(run_directory / CONFIG), known_keys(RunConfig))
         )
-        raise ConfigError(problem.code, problem.message, "It may come from another version of rllm-core.") from error
+        raise ConfigError(
+            problem.code, problem.message, "It may come from a different version of rllm-core."
+        ) from error
 
 
 def stored_registry(config: RunConfig) -> Registry:
@@ -95,7 +97,7 @@ class StoredEpisodes:
     path: Path
     """As the user gave it."""
     files: tuple[tuple[int, Path], ...]
-    """Training step, counted from 0, and its file; in order. A file whose name tells no step counts as step 0."""
+    """Training step, counted from 0, and its file; in order. A file without a step in its name has step 0."""
     run_directory: Path | None
     """Directory of the run. None if no configuration was found for the episodes."""
 
@@ -109,8 +111,8 @@ def find_episodes(path: Path) -> StoredEpisodes:
     if not path.exists():
         raise EpisodesError(
             "file-not-found",
-            f"There is nothing at {path}.",
-            f"Name a run directory or a file of episodes. {HOW_TO_KEEP}",
+            f"{path} does not exist.",
+            f"Use a run directory or a file of episodes. {HOW_TO_KEEP}",
         )
     if not path.is_dir():
         named = STEP_FILE.fullmatch(path.name)
@@ -123,7 +125,7 @@ def find_episodes(path: Path) -> StoredEpisodes:
 
 
 def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
-    """Step and file of the episodes at `path`, in order; empty where it has none with tokens."""
+    """Return step and file of the episodes with tokens at `path`, in order. Empty if it has none."""
     return next(filter(None, map(_step_files, (path, path / RECORD, path / "episodes"))), ())
 
 
@@ -146,7 +148,7 @@ def _none_in(path: Path) -> EpisodesError:
     names = sorted(run.name for run in runs if run != path / RECORD.parent)
     if names:
         return EpisodesError(
-            "no-episodes", f"{path} itself contains no episodes.", f"Give one of the runs in it: {', '.join(names)}."
+            "no-episodes", f"{path} itself contains no episodes.", f"Use one of the runs in it: {', '.join(names)}."
         )
     what = "The run in" if (path / CONFIG).is_file() else "The directory"
     return EpisodesError("no-episodes", f"{what} {path} contains no episodes.", HOW_TO_KEEP)

@@ -38,7 +38,7 @@ def require_tokenizer(sampler: Sampler, renderer: Renderer | None) -> None:
 
 @dataclass(frozen=True)
 class StoredRollout:
-    """A rollout at a task, and what sampled it."""
+    """A rollout of a task, and its sampler."""
 
     episode: Episode
     sampler: Sampler
@@ -51,7 +51,7 @@ class StoredTask(Task):
     rollouts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
 
     def episodes(self) -> list[Episode]:
-        """All rollouts, in their order, numbered from 0. Copies: stages of a step change them."""
+        """Return copies of all rollouts in their order, numbered from 0. Copies, because stages change them."""
         return [self._copy(index, rollout.episode) for index, rollout in enumerate(self.rollouts)]
 
     def examples(self, renderer: Renderer) -> list[Episode]:
@@ -74,9 +74,9 @@ class StoredTask(Task):
 
 
 def read_stored(params: StoredParams) -> list[StoredTask]:
-    """The tasks, in the order in which they were first run. All episodes are held in memory.
+    """Return the tasks, in the order in which they were first run. All episodes are kept in memory.
 
-    A task that was run in several steps is one for each of them, unless `params.group_by` is ``task``.
+    A task with rollouts in several steps becomes a task per step, unless `params.group_by` is ``task``.
 
     Raises:
         EpisodesError: there are none with tokens, or they cannot be read.
@@ -84,19 +84,19 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     path = Path(params.path).expanduser()
     rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
-    left_out = 0
+    skipped = 0
     for step, file in find_episodes(path).files:
         for rollout, task in _rollouts(file):
             if not _is_good(rollout, params.min_reward):
-                left_out += 1
+                skipped += 1
                 continue
             name = rollout.episode.task_id
             rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
             data.setdefault(name, task or {})
-    if left_out and not rollouts:
+    if skipped and not rollouts:
         raise EpisodesError(
             "no-episodes",
-            f"{path} contains {left_out} rollouts, and none has a reward of at least {params.min_reward:g}.",
+            f"{path} contains {skipped} rollouts, and none has a reward of at least {params.min_reward:g}.",
             "Lower the option min_reward.",
         )
     if not rollouts:
@@ -124,7 +124,7 @@ def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
 
 
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
-    """Rollouts of a file, with the data of their tasks if it is stored."""
+    """Yield the rollouts of a file, with the data of their tasks if it is stored."""
     sampler = sampler_of(file)
     for generated in read_record(file):
         if any(trajectory.steps for trajectory in generated.episode.trajectories):
@@ -132,7 +132,7 @@ def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | N
 
 
 class BringStored:
-    """All stored rollouts of every task in the batch, each time the batch is drawn."""
+    """Loads all stored rollouts of every task in the batch, each time the batch is drawn."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature
@@ -146,11 +146,11 @@ class BringStored:
             step.skip("nothing_stored")
 
     def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
-        """Raises ConfigError: the task is not stored, or its rollouts cannot be trained on here."""
+        """Return the stored rollouts. Raise ConfigError if it has none, or if they cannot be used for training."""
         if not isinstance(task, StoredTask):
             raise ConfigError(
                 "no-stored-rollout",
-                f"Stage stored brings stored rollouts, and task {task.id!r} has none.",
+                f"Stage stored loads stored rollouts, and task {task.id!r} has none.",
                 "Set data.train_dataset={name: stored, path: DIRECTORY}; `--stored DIRECTORY` sets both.",
             )
         for sampler in {rollout.sampler for rollout in task.rollouts} - self._fitting:
@@ -174,7 +174,7 @@ class BringStored:
 
 
 def _require_logprobs(episode: Episode) -> None:
-    """A log-prob that is computed later is one of the weights that are trained: its ratio would be 1."""
+    """Raise ConfigError if a log-prob is missing. If the trained weights computed it, its ratio would be 1."""
     for trajectory in episode.trajectories:
         buffer = trajectory.tokens
         unknown = int(np.isnan(buffer.logprobs[buffer.sampled]).sum())
