@@ -1,6 +1,6 @@
 """The pictures of docs/explain: ``python docs/generate/pictures.py`` writes them.
 
-Each has a background of its own, light or dark as the reader's screen is, so that it is readable on any page.
+Each picture has its own background, light or dark like the reader's screen, so that it is readable on any page.
 """
 
 from __future__ import annotations

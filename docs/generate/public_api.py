@@ -23,7 +23,7 @@ from rllm_core.plugins.kinds import KINDS
 MODULES = ("rllm_core", "rllm_core.contracts", "rllm_core.plugins")
 HEADING = "# Made by `make docs`. A test fails when it is stale. docs/contributing/releasing.md explains changes.\n"
 CALLED = ("__init__", "__call__")
-"""What a class has beside public names."""
+"""Special methods that are listed in addition to the public names of a class."""
 
 
 def text() -> str:
@@ -135,7 +135,7 @@ def _value(value: object) -> str:
 
 
 def _constant(value: object) -> str:
-    """The value of a constant or an alias; of an object its type, since what it holds is not its interface."""
+    """Return the value of a constant or an alias. For an object, return its type."""
     plain = isinstance(value, str | int | float | tuple | frozenset) or hasattr(value, "__origin__")
     return _value(value) if plain else type(value).__name__
 

@@ -15,11 +15,11 @@ root_doc = "README"
 exclude_patterns = ["generate", "site"]
 source_suffix = {".md": "markdown"}
 nitpicky = True
-# Options such as `--resume` stay as they are typed.
+# Options such as `--resume` stay unchanged.
 smartquotes = False
-# What a block of indented lines holds, nearly always.
+# The language of nearly all indented blocks.
 highlight_language = "sh"
-# Anchors of headings, as GitHub makes them.
+# Anchors of headings, in the format of GitHub.
 myst_heading_anchors = 4
 
 html_theme = "furo"

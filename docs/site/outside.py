@@ -9,11 +9,11 @@ LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)#]+\.md)(?:#[^)]*)?\)")
 
 
 def named_outside(docname: str, text: str) -> str:
-    """A page with names in place of links that leave docs/.
+    """Return a page with names instead of links to files outside docs/.
 
     Args:
-        docname: of the page, from docs/ and without ending: ``how-to/train``.
-        text: its Markdown.
+        docname: path of the page from docs/, without suffix: ``how-to/train``.
+        text: the Markdown of the page.
     """
     directories = docname.count("/")
 

@@ -32,10 +32,10 @@ def name_files_outside(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def put_keys_into_the_search(app: Sphinx, document: nodes.document) -> None:
-    """Let a key be found by its last name: the search compares whole entries of an index."""
+    """Index each key by its last name too, because the search compares whole entries of an index."""
     if app.env.docname != CONFIG_PAGE:
         return
-    # 200 keys would be a second page beside the page.
+    # 200 keys in the table of contents would be as long as the page.
     app.env.metadata[CONFIG_PAGE]["tocdepth"] = 2
     for section in list(document.findall(nodes.section)):
         title = section.next_node(nodes.title)
