@@ -1,4 +1,4 @@
-"""Runs record what was generated and trained on; `test_outcomes_add_up.py` is about what became of it."""
+"""Runs record rollouts and training. `test_outcomes_add_up.py` tests the outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tracker `record` writes what a run generated, step by step."""
+"""The tracker `record` writes the rollouts of a run, step by step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recorder(directory: Path, **options: Any) -> Tracker:
     return make_recorder(run, RecordParams(**options))
 
 
-def play(watching: Tracker, *steps: TrainStep, first: int = 0) -> None:
+def record_steps(watching: Tracker, *steps: TrainStep, first: int = 0) -> None:
     assert isinstance(watching, Observer)
     watching.on_train_start(10, first)
     for made in steps:
@@ -43,7 +43,7 @@ def play(watching: Tracker, *steps: TrainStep, first: int = 0) -> None:
 
 def test_every_step_is_recorded(tmp_path: Path) -> None:
     a, b = rollout("t:0"), rollout("t:0")
-    play(recorder(tmp_path), step(0, [a], [group("t:agent", a)]), step(1, [b], []))
+    record_steps(recorder(tmp_path), step(0, [a], [group("t:agent", a)]), step(1, [b], []))
 
     files = StepFiles(tmp_path / "record")
     assert files.steps() == [0, 1]
@@ -51,9 +51,9 @@ def test_every_step_is_recorded(tmp_path: Path) -> None:
     assert files.episode_table(0)["task"].to_pylist() == [None]
 
 
-def test_texts_and_tokens_are_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_record_tokens_stores_text_and_tokens(tmp_path: Path) -> None:
     made = step(0, [rollout("t:0")], [], tasks=[Task(id="t", data={"number": 7})])
-    play(recorder(tmp_path, record="tokens"), made)
+    record_steps(recorder(tmp_path, record="tokens"), made)
 
     (generated,) = StepFiles(tmp_path / "record").episodes(0)
     assert generated.episode.trajectories[0].steps[0].text == "three four"
@@ -99,7 +99,7 @@ class Letters:
 
 
 def spoken(number: int, *ids: int) -> TrainStep:
-    """A step in which the model has said some tokens after a prompt of the token 0."""
+    """Return a step in which the model samples tokens after a prompt of the token 0."""
     trajectory = Trajectory("agent", [Step([0], ids)], 1.0)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
     renderer: Any = Letters()
@@ -107,8 +107,8 @@ def spoken(number: int, *ids: int) -> TrainStep:
 
 
 def test_each_token_has_its_text_once(tmp_path: Path) -> None:
-    play(recorder(tmp_path, record="tokens"), spoken(0, 1, 5), spoken(1, 5, 2), spoken(2, 7))
-    play(recorder(tmp_path, record="tokens"), spoken(2, 2, 9), first=2)
+    record_steps(recorder(tmp_path, record="tokens"), spoken(0, 1, 5), spoken(1, 5, 2), spoken(2, 7))
+    record_steps(recorder(tmp_path, record="tokens"), spoken(2, 2, 9), first=2)
 
     files = StepFiles(tmp_path / "record")
     assert files.vocabulary(0) == {0: "a", 1: "b", 5: "f"}
@@ -116,7 +116,7 @@ def test_each_token_has_its_text_once(tmp_path: Path) -> None:
     assert files.vocabulary(2) == {0: "a", 1: "b", 2: "c", 5: "f", 9: "j"}
 
 
-def test_nothing_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_record_off_stores_nothing(tmp_path: Path) -> None:
     watching = recorder(tmp_path, record="off")
     watching.log(0, {})
     watching.close()
@@ -125,14 +125,14 @@ def test_nothing_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_resumed_run_forgets_what_it_makes_again_and_knows_what_waits(tmp_path: Path) -> None:
+def test_resumed_run_drops_repeated_steps_and_keeps_waiting_groups(tmp_path: Path) -> None:
     a = rollout("t:0")
     waiting = group("t:agent", a)
     first = step(0, [a], [])
     first.decide("waiting", "reject/waiting", a.trajectories, waiting)
-    play(recorder(tmp_path), first, step(1, [], []), step(2, [], []))
+    record_steps(recorder(tmp_path), first, step(1, [], []), step(2, [], []))
 
-    play(recorder(tmp_path), step(1, [], [group("t:agent", rollout("t:0"))]), first=1)
+    record_steps(recorder(tmp_path), step(1, [], [group("t:agent", rollout("t:0"))]), first=1)
 
     files = StepFiles(tmp_path / "record")
     assert files.steps() == [0, 1]
@@ -140,6 +140,6 @@ def test_a_resumed_run_forgets_what_it_makes_again_and_knows_what_waits(tmp_path
 
 
 @pytest.mark.parametrize("value", ["all", None, True])
-def test_other_values_are_refused(value: Any) -> None:
+def test_other_values_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match="'off', 'outcomes' or 'tokens'"):
         RecordParams(record=value)

@@ -1,4 +1,4 @@
-"""Asks as a page does."""
+"""Sends the queries of a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rllm_view.api.library import Library
 
 
 class Asking:
-    """Gives what a page gets."""
+    """Return the answer for a page."""
 
     def __init__(self, *directories: Path) -> None:
         self.library = Library(directories)
@@ -27,12 +27,12 @@ class Asking:
         return [run.place.id for run in self.library.runs()]
 
     def of_run(self, what: str, **query: str) -> Any:
-        """About the first run."""
+        """Return an answer about the first run."""
         return self("/".join(filter(None, ["runs", self.ids[0], what])), **query)
 
 
 def column(answer: dict[str, Any], name: str, epoch: int | None = None) -> list[float | None]:
-    """One column of a trajectory, its runs of equal values written out."""
+    """One column of a trajectory, with its runs of equal values expanded."""
     (found,) = [each for each in answer["columns"] if (each["id"], each["epoch"]) == (name, epoch)]
     packed = found["column"]
     if "values" in packed:

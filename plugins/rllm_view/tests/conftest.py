@@ -1,4 +1,4 @@
-"""A run of three steps, read through what the pages ask; and a real Chromium, driven by playwright.
+"""A run of three steps, read by the queries of the pages, and a real Chromium, driven by playwright.
 
 Without a browser its tests are skipped, and fail where CI=true.
 """
@@ -81,7 +81,7 @@ def server(directory_of_runs: Path) -> Iterator[str]:
 
 @pytest.fixture
 def visit(chromium: Any, server: str) -> Iterator[Visit]:
-    """A fresh browser with the key. Whatever it complains of fails the test."""
+    """A new browser with the key. Any error in it fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
     found = Visit(context.new_page(), server)
     found.open(f"#key={KEY}", "Runs")
@@ -93,7 +93,7 @@ def visit(chromium: Any, server: str) -> Iterator[Visit]:
 
 @pytest.fixture
 def made(directory_of_runs: Path, request: pytest.FixtureRequest) -> MadeRun:
-    """Makes a run, and gives its directory and its id."""
+    """Make a run, and return its directory and id."""
 
     def make(what: Made | None = None, name: str = "run") -> tuple[Path, str]:
         directory = make_run(directory_of_runs / request.node.name.replace("/", "-")[:80] / name, what)

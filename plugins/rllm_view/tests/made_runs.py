@@ -1,4 +1,4 @@
-"""Run directories as runs leave them, with numbers that are easy to follow."""
+"""Run directories with simple numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
 from rllm_record.steps.parquet import VERSION, VERSION_KEY
 
 RESPONSE = 4
-"""Sampled tokens of a turn, where nothing else is asked for."""
+"""Default number of sampled tokens of a turn."""
 PROMPT = 2
-"""Tokens of prompt before each response."""
+"""Number of prompt tokens before each response."""
 CLIP_FACTOR = 0.5
 CONFIG = """
 rllm:
@@ -33,9 +33,9 @@ model: {name: tiny}
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What to make. Each step plays `groups` tasks, `members` rollouts each, the first of them solved.
+    """Settings of a run. Each step runs `groups` tasks with `members` rollouts each. The first rollout is solved.
 
-    The last task is dropped, where there are several.
+    If a step has several tasks, the last task is dropped.
     """
 
     steps: int = 3
@@ -48,10 +48,10 @@ class Made:
     traced: bool = True
     clips: bool = True
     advantages: tuple[float, float] = (0.75, -0.25)
-    """Of the first member of a group, and of the others."""
+    """Advantage of the first member of a group, and of the others."""
     kl_part: float = 0.0
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Replaces the text of a field, by its name."""
+    """Name of a field -> the text that replaces it."""
 
     def text(self, name: str, usual: str) -> str:
         return self.texts.get(name, usual)
@@ -114,19 +114,19 @@ def metrics_of(step: int) -> dict[str, float]:
 def write_file(
     record: Path, kind: str, step: int, rows: Sequence[Any], content: str, more: Mapping[bytes, str] | None = None
 ) -> Path:
-    """Write one file of a record beside its place, and rename it."""
+    """Write one file of a record under a temporary name, and rename it."""
     place = record / kind / f"step_{step:06d}.parquet"
     place.parent.mkdir(parents=True, exist_ok=True)
     marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content, **(more or {})}
     table = pa.Table.from_pylist(list(rows), KINDS[kind].with_metadata(marks))
-    beside = place.with_suffix(".tmp")
-    pq.write_table(table, beside, compression="zstd", use_dictionary=False)
-    beside.replace(place)
+    temporary = place.with_suffix(".tmp")
+    pq.write_table(table, temporary, compression="zstd", use_dictionary=False)
+    temporary.replace(place)
     return place
 
 
 def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
-    """Rows by kind of file."""
+    """Return the rows by kind of file."""
     rows: dict[str, list[dict[str, Any]]] = {"episodes": [], "outcomes": []}
     for number in range(made.groups):
         uids = [f"{step}.0:task-{number}:{member}/0" for member in range(made.members)]

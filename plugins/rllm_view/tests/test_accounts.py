@@ -1,4 +1,4 @@
-"""What pages get to know of one trajectory, down to its tokens."""
+"""Answers about one trajectory, down to its tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_trajectory_has_its_turns_its_peers_and_its_texts(ask: Asking) -> None
     assert [peer["reward"] for peer in answer["group"]] == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_the_twelve_facts_are_told_in_words(ask: Asking) -> None:
+def test_account_has_twelve_facts_as_text(ask: Asking) -> None:
     facts = {fact["title"]: fact["text"] for fact in ask.of_run("episode", step="1", uid=FIRST)["facts"]}
 
     assert list(facts) == [
@@ -47,7 +47,7 @@ def test_push_is_minus_clipping_times_the_coefficient(ask: Asking) -> None:
     assert [value and -CLIP_FACTOR * value for value in policy] == pytest.approx(push, abs=1e-6)
 
 
-def test_log_probs_that_the_record_does_not_repeat_are_those_of_sampling(ask: Asking) -> None:
+def test_old_log_probs_default_to_sampling_log_probs(ask: Asking) -> None:
     answer = ask.of_run("episode", step="1", uid=FIRST)
 
     assert column(answer, "old_logprob") == column(answer, "rollout_logprob")
@@ -56,7 +56,7 @@ def test_log_probs_that_the_record_does_not_repeat_are_those_of_sampling(ask: As
     assert column(answer, "clipped", 0)[-2] == 0.0
 
 
-def test_what_was_dropped_says_by_which_rule(ask: Asking) -> None:
+def test_dropped_trajectory_has_its_rule(ask: Asking) -> None:
     answer = ask.of_run("episode", step="1", uid="1.0:task-1:0/0")
 
     facts = {fact["title"]: fact["text"] for fact in answer["facts"]}
@@ -66,7 +66,7 @@ def test_what_was_dropped_says_by_which_rule(ask: Asking) -> None:
     assert missing.endswith(": dropped")
 
 
-def test_a_backend_without_traces_is_said_to_record_none(tmp_path: Path) -> None:
+def test_backend_without_traces_is_reported(tmp_path: Path) -> None:
     asking = Asking(make_run(tmp_path / "p" / "r", Made(traced=False)))
 
     answer = asking.of_run("episode", step="1", uid=FIRST)
@@ -78,7 +78,7 @@ def test_a_backend_without_traces_is_said_to_record_none(tmp_path: Path) -> None
     assert column(answer, "old_logprob") == column(answer, "rollout_logprob")
 
 
-def test_a_record_without_tokens_says_which_setting_shows_them(tmp_path: Path) -> None:
+def test_record_without_tokens_shows_the_setting(tmp_path: Path) -> None:
     asking = Asking(make_run(tmp_path / "p" / "r", Made(content="outcomes")))
 
     answer = asking.of_run("episode", step="1", uid=FIRST)
@@ -89,7 +89,7 @@ def test_a_record_without_tokens_says_which_setting_shows_them(tmp_path: Path) -
     assert "rllm.record=tokens" in next(fact["text"] for fact in answer["facts"] if fact["title"] == "Loss")
 
 
-def test_a_loss_that_does_not_clip_is_said_not_to(tmp_path: Path) -> None:
+def test_loss_without_clipping_is_reported(tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(clips=False))
 
     answer = Asking(run).of_run("episode", step="1", uid=FIRST)
@@ -98,7 +98,7 @@ def test_a_loss_that_does_not_clip_is_said_not_to(tmp_path: Path) -> None:
     check_values(said, "loss", "clip")
 
 
-def test_a_run_without_a_rollout_correction_is_said_to_have_none(ask: Asking) -> None:
+def test_run_without_rollout_correction_is_reported(ask: Asking) -> None:
     answer = ask.of_run("episode", step="1", uid=FIRST)
 
     (said,) = {each["missing"] for each in answer["columns"] if each["id"] == "rollout_weight"}

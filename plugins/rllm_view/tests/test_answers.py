@@ -1,4 +1,4 @@
-"""What pages get to know of runs, steps and groups."""
+"""Answers about runs, steps and groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .asking import Asking
 from .made_runs import Made, make_run, write_step
 
 
-def test_a_list_of_runs_has_what_each_reached(ask: Asking, run: Path) -> None:
+def test_run_list_has_progress_and_results(ask: Asking, run: Path) -> None:
     (found,) = ask("runs")["runs"]
 
     assert found["name"] == "project/made"
@@ -38,7 +38,7 @@ def test_two_runs_of_one_name_are_two(tmp_path: Path) -> None:
     assert len(set(asking.ids)) == 2
 
 
-def test_a_run_that_begins_later_is_found(tmp_path: Path) -> None:
+def test_later_run_is_found(tmp_path: Path) -> None:
     asking = Asking(tmp_path / "runs")
     assert asking.ids == []
 
@@ -47,7 +47,7 @@ def test_a_run_that_begins_later_is_found(tmp_path: Path) -> None:
     assert [each["name"] for each in asking("runs")["runs"]] == ["project/late"]
 
 
-def test_curves_are_drawn_together_by_what_they_measure(ask: Asking) -> None:
+def test_panels_group_curves_by_quantity(ask: Asking) -> None:
     answer = ask.of_run("curves")
     panels = {panel["id"]: panel["names"] for panel in answer["panels"]}
 
@@ -75,7 +75,7 @@ def test_curves_metric_outside_panels_is_chosen(tmp_path: Path) -> None:
     assert "train/weight_version" not in answer["curves"]
 
 
-def test_a_step_says_what_became_of_the_rollouts(ask: Asking) -> None:
+def test_step_summary_counts_outcomes(ask: Asking) -> None:
     answer = ask.of_run("step", step="1")
 
     summary = answer["summary"]
@@ -151,7 +151,7 @@ def test_a_trajectory_knows_its_neighbours(ask: Asking) -> None:
     assert (found["previous_step"], found["next_step"]) == (0, 2)
 
 
-def test_a_step_that_is_written_while_somebody_looks_is_there_at_the_next_look(ask: Asking, run: Path) -> None:
+def test_new_step_is_in_the_next_answer(ask: Asking, run: Path) -> None:
     before = ask.of_run("state")
     assert ask.of_run("steps")["recorded"] == 3
 
@@ -183,7 +183,7 @@ def test_several_pages_may_ask_at_once(run: Path, monkeypatch: pytest.MonkeyPatc
     asking.library.close()
 
 
-def test_a_step_that_a_resumed_run_makes_again_is_counted_once(ask: Asking, run: Path) -> None:
+def test_repeated_step_is_counted_once(ask: Asking, run: Path) -> None:
     assert ask.of_run("rollouts", step="2")["found"]["total"] == 8
 
     write_step(run, 2, Made(members=3))
@@ -191,7 +191,7 @@ def test_a_step_that_a_resumed_run_makes_again_is_counted_once(ask: Asking, run:
     assert ask.of_run("rollouts", step="2")["found"]["total"] == 6
 
 
-def test_a_damaged_file_is_a_problem_of_its_step_alone(ask: Asking, run: Path) -> None:
+def test_damaged_file_affects_only_its_step(ask: Asking, run: Path) -> None:
     (run / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
 
     ask.library.runs()[0].index.refresh()
@@ -202,7 +202,7 @@ def test_a_damaged_file_is_a_problem_of_its_step_alone(ask: Asking, run: Path) -
     assert "cannot be read" in problem
 
 
-def test_questions_that_have_no_answer_say_why(ask: Asking) -> None:
+def test_invalid_queries_return_the_reason(ask: Asking) -> None:
     with expect_error(RecordError, "no-record", 9):
         ask.of_run("step", step="9")
     with expect_error(RecordError, "unknown-trajectory"):

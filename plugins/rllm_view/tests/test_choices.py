@@ -1,4 +1,4 @@
-"""Choices of a person on a page, which its address keeps: metrics, smoothing, axis, order, and search."""
+"""Choices on a page, which its address stores: metrics, smoothing, axis, order, and search."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) 
 
 def test_compare_chosen_metric_has_a_curve_per_run(visit: Visit, made: MadeRun) -> None:
     (_, first), (_, second) = made(name="first"), made(name="second")
-    page = visit.open(f"#/compare?runs={first},{second}&metrics=time/step", "Runs b")
+    page = visit.open(f"#/compare?runs={first},{second}&metrics=time/step", "Runs side by side")
 
     assert page.locator(f"{CHOSEN} .legend span").all_inner_texts() == ["1: time/step", "2: time/step"]
     staleness = page.locator('[data-panel="staleness"] .legend span').all_inner_texts()

@@ -1,4 +1,4 @@
-"""What the terminal says of runs and trajectories."""
+"""Commands that print runs and trajectories."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def say() -> Say:
     return run
 
 
-def test_runs_are_listed_with_how_far_they_came(say: Say, run: Path) -> None:
+def test_runs_are_listed_with_progress(say: Say, run: Path) -> None:
     heading, row = say("runs", "list", run.parent).splitlines()
 
     assert heading.split()[:4] == ["run", "steps", "reward", "solved"]
@@ -47,7 +47,7 @@ def test_runs_are_listed_with_how_far_they_came(say: Say, run: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "[4]", '{"total_steps": null}'])
-def test_a_run_that_does_not_say_its_length_shows_its_steps_alone(say: Say, run: Path, content: str | None) -> None:
+def test_run_of_unknown_length_shows_only_its_steps(say: Say, run: Path, content: str | None) -> None:
     length = run / "length.json"
     if content is None:
         length.unlink()
@@ -70,7 +70,7 @@ def test_an_episode_is_printed(say: Say, run: Path) -> None:
     assert any(line.startswith("filter: trained in step 1; ") for line in said)
 
 
-def test_an_episode_without_texts_says_what_would_record_them(say: Say, tmp_path: Path) -> None:
+def test_episode_without_text_shows_the_setting(say: Say, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(content="outcomes"))
 
     assert "rllm.record=tokens" in say("episode", run, 1, "task-0:0")
@@ -96,7 +96,7 @@ def test_why_of_a_token_has_twelve_facts(say: Say, run: Path) -> None:
     assert not any(letter.isdigit() for letter in line)
 
 
-def test_why_tells_flags_in_words_and_no_negative_zero(say: Say, run: Path) -> None:
+def test_why_prints_flags_as_text_without_negative_zero(say: Say, run: Path) -> None:
     kept, clipped = (say("why", run, 1, "task-0:0", "--token", position) for position in (10, 11))
 
     assert "the loss, epoch 0: no\n" in kept
@@ -121,9 +121,7 @@ def test_a_run_without_recorded_trajectories_is_an_error(say: Say, tmp_path: Pat
         say(command, make_run(tmp_path / "empty", Made(groups=0, content="outcomes")))
 
 
-def test_why_without_a_run_lists_runs_with_the_newest_first(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with expect_error(ConfigError, "run-not-found", "rllm train guess"):
         say("why")
@@ -139,7 +137,7 @@ def test_why_of_a_prompt_token_lists_the_sampled_tokens(say: Say, run: Path) -> 
     assert "hint: Use a sampled token: " in say("why", run, 1, "task-0:0", "--token", 0)
 
 
-def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:
+def test_why_of_a_dropped_trajectory_shows_the_rule(say: Say, run: Path) -> None:
     said = say("why", run, 1, "task-1:0")
 
     check_values(said, "filter: dropped in step 1 ", "reject/all_solved (solved 4)")
@@ -147,7 +145,7 @@ def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:
     assert line.endswith(": dropped")
 
 
-def test_why_of_advantage_0_says_what_still_moves_its_tokens(say: Say, tmp_path: Path) -> None:
+def test_why_of_advantage_0_shows_other_loss_terms(say: Say, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0)))
 
     said = say("why", run, 1, "task-0:0")
@@ -157,7 +155,7 @@ def test_why_of_advantage_0_says_what_still_moves_its_tokens(say: Say, tmp_path:
     assert "dropped" not in said
 
 
-def test_why_of_advantage_0_says_that_the_kl_term_pushes(say: Say, tmp_path: Path) -> None:
+def test_why_of_advantage_0_shows_the_kl_term(say: Say, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0), kl_part=0.02))
 
     said = say("why", run, 1, "task-0:0")
@@ -189,8 +187,8 @@ def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path
     assert "\\x1b[2Jgone" in said
 
 
-def test_words_that_mean_no_trajectory_or_several_are_refused(say: Say, run: Path) -> None:
-    with expect_error(ConfigError, "ambiguous-trajectory", "means 4 trajectories"):
+def test_unknown_or_ambiguous_trajectory_is_rejected(say: Say, run: Path) -> None:
+    with expect_error(ConfigError, "ambiguous-trajectory", "matches 4 trajectories"):
         say("episode", run, 1, "task-0")
     with expect_error(ConfigError, "unknown-trajectory", "'nobody'"):
         say("why", run, 1, "nobody")
@@ -200,7 +198,7 @@ def test_words_that_mean_no_trajectory_or_several_are_refused(say: Say, run: Pat
         say("why", run, 1, "task-0:0", "--token", 12)
 
 
-def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
+def test_unreadable_step_shows_the_reason(say: Say, run: Path) -> None:
     file = run / "record/outcomes/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
 
@@ -209,14 +207,14 @@ def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
             say(command, run, 1, "task-0:0")
 
 
-def test_the_task_of_the_very_name_is_meant_before_others(say: Say, tmp_path: Path) -> None:
+def test_exact_task_name_is_preferred(say: Say, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(groups=12, members=1))
 
     assert say("episode", run, 1, "task-1").startswith("1.0:task-1:0/0  ")
     assert say("episode", run, 1, "task-1:0").startswith("1.0:task-1:0/0  ")
 
 
-def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(tmp_path: Path) -> None:
+def test_compare_uses_steps_readable_in_both_runs(tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / "p" / name, Made(steps=3)) for name in ("a", "b"))
     file = second / "record/outcomes/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
@@ -233,7 +231,7 @@ def ids_of(*directories: Path) -> str:
     return ",".join(one_run(directory).id for directory in directories)
 
 
-def test_what_rounds_to_0_has_no_sign() -> None:
+def test_value_near_zero_has_no_sign() -> None:
     assert [format_value(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
 
 

@@ -1,4 +1,4 @@
-"""Whatever a model, a task or a plugin calls itself is text on every page."""
+"""Output of a model, a task or a plugin is plain text on every page."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def wait_for(visit: Visit, heading: str) -> None:
     visit.page.locator("main h1").filter(has_text=heading).wait_for()
 
 
-def test_from_a_run_to_a_token_by_keys_alone(visit: Visit, made: MadeRun) -> None:
+def test_keys_lead_from_a_run_to_a_token(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     visit.open(of_run(run), "/run")
 

@@ -16,7 +16,7 @@ NODES = "document.querySelectorAll('*').length"
 
 @pytest.mark.long
 @pytest.mark.parametrize("response", [RESPONSE, 8_000 - PROMPT], ids=["many short turns", "few long turns"])
-def test_a_long_trajectory_has_few_elements_wherever_one_looks(visit: Visit, made: MadeRun, response: int) -> None:
+def test_long_trajectory_has_few_elements(visit: Visit, made: MadeRun, response: int) -> None:
     turns = TOKENS // (PROMPT + response)
     _, run = made(Made(steps=1, groups=1, members=1, turns=turns, response=response, epochs=1))
     page = visit.open(of_episode(run, 0, UID), UID)

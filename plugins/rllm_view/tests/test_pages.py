@@ -1,4 +1,4 @@
-"""What every page shows."""
+"""The content of every page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_step_is_a_funnel(visit: Visit, made: MadeRun) -> None:
     assert "dropped by reject/all_solved" in visit.text()
 
 
-def test_a_group_stands_side_by_side(visit: Visit, made: MadeRun) -> None:
+def test_group_members_are_side_by_side(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "step", 1, "group", "task-0:agent"), "task-0:agent")
 
@@ -95,7 +95,7 @@ def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: 
     assert page.locator('[data-t="10"]').get_attribute("class") == "pos4 at"
 
 
-def test_a_push_down_is_dashed_and_not_only_of_another_color(visit: Visit, made: MadeRun) -> None:
+def test_negative_push_is_dashed(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, "1.0:task-0:1/0"), "1.0:task-0:1/0")
 
@@ -104,7 +104,7 @@ def test_a_push_down_is_dashed_and_not_only_of_another_color(visit: Visit, made:
     assert word.evaluate("node => getComputedStyle(node).borderBottomStyle") == "dashed"
 
 
-def test_what_a_backend_does_not_record_is_said(visit: Visit, made: MadeRun) -> None:
+def test_page_reports_values_missing_in_the_backend(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(traced=False))
     page = visit.open(of_episode(run, 1, UID, 10), UID)
 
@@ -112,7 +112,7 @@ def test_what_a_backend_does_not_record_is_said(visit: Visit, made: MadeRun) -> 
     assert page.locator("aside").inner_text().count("this backend") > 5
 
 
-def test_a_trajectory_without_texts_says_what_would_record_them(visit: Visit, made: MadeRun) -> None:
+def test_trajectory_without_text_shows_the_setting(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(content="outcomes"))
     visit.open(of_episode(run, 1, UID), UID)
 
@@ -129,7 +129,7 @@ def test_a_step_that_is_written_while_the_page_is_open_appears(visit: Visit, mad
     page.locator('[data-panel="reward"] .where').get_by_text("step 3").wait_for()
 
 
-def test_a_damaged_file_is_a_problem_of_its_step_alone(visit: Visit, made: MadeRun) -> None:
+def test_damaged_file_affects_only_its_step(visit: Visit, made: MadeRun) -> None:
     directory, run = made()
     (directory / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
     page = visit.open(of_run(run), "/run")
@@ -139,13 +139,13 @@ def test_a_damaged_file_is_a_problem_of_its_step_alone(visit: Visit, made: MadeR
 
 
 @pytest.mark.parametrize("address", ["#/run/none", "#/nowhere", "#/run/none/step/1/episode/x#t7"])
-def test_an_address_of_nothing_says_so(visit: Visit, address: str) -> None:
+def test_unknown_address_shows_an_error(visit: Visit, address: str) -> None:
     visit.open(address, "This cannot be shown")
     # The browser itself reports an answer of 404.
     visit.problems.clear()
 
 
-def test_a_page_without_the_key_says_where_it_is(visit: Visit) -> None:
+def test_page_without_the_key_shows_where_to_find_it(visit: Visit) -> None:
     page = visit.page
     page.evaluate("localStorage.clear()")
     page.reload()

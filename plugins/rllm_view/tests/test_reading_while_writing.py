@@ -1,4 +1,4 @@
-"""Records that are being written, and records that were cut."""
+"""Unfinished and truncated records."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> Non
                 f"SELECT step, count(*) AS n FROM read_parquet('{run}/record/outcomes/*.parquet') GROUP BY step"
             ).fetchall()
             assert {n for _, n in counts} == {8}
-            newest = max(step for step, _ in counts)
-            assert len(pandas.read_parquet(run / "record" / "episodes" / f"step_{newest:06d}.parquet")) == 8
-            assert asking.of_run("episode", step=str(newest), uid=f"{newest}.0:task-0:0/0")["texts"][2] == " w2"
+            latest = max(step for step, _ in counts)
+            assert len(pandas.read_parquet(run / "record" / "episodes" / f"step_{latest:06d}.parquet")) == 8
+            assert asking.of_run("episode", step=str(latest), uid=f"{latest}.0:task-0:0/0")["texts"][2] == " w2"
             assert asking.of_run("")["problems"] == []
     finally:
         writer.join()
@@ -46,7 +46,7 @@ def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["episodes", "outcomes"])
-def test_a_file_cut_anywhere_is_a_problem_of_its_step_alone(run: Path, kind: str) -> None:
+def test_truncated_file_affects_only_its_step(run: Path, kind: str) -> None:
     place = run / "record" / kind / "step_000001.parquet"
     whole = place.read_bytes()
     asking = Asking(run)
@@ -69,14 +69,14 @@ def test_trace_cut_anywhere_is_an_error(run: Path, kind: str) -> None:
             asking.of_run("episode", step="1", uid="1.0:task-0:0/0")
 
 
-def test_metrics_cut_in_a_line_are_those_before_it(run: Path) -> None:
+def test_truncated_metrics_end_before_the_cut_line(run: Path) -> None:
     place = run / "metrics.jsonl"
     place.write_bytes(place.read_bytes()[:-20])
 
     assert [run["steps"] for run in Asking(run)("runs")["runs"]] == [2]
 
 
-def test_lines_of_metrics_that_cannot_be_read_are_named_and_left_out(run: Path) -> None:
+def test_unreadable_metrics_lines_are_reported_and_skipped(run: Path) -> None:
     place = run / "metrics.jsonl"
     first, second, third = place.read_bytes().splitlines(keepends=True)
     place.write_bytes(first + b"\xff\n" + second + b"[1]\n" + third)
@@ -88,7 +88,7 @@ def test_lines_of_metrics_that_cannot_be_read_are_named_and_left_out(run: Path) 
     check_values(problem, "metrics.jsonl", "2, 4")
 
 
-def test_a_run_that_is_removed_answers_whoever_is_asking_it(run: Path) -> None:
+def test_removed_run_still_answers_running_requests(run: Path) -> None:
     library = Library([run.parent])
     (opened,) = library.runs()
     opened.index.refresh()

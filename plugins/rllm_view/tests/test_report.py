@@ -25,7 +25,7 @@ def tracked(tmp_path: Path) -> TrackedRun:
     return TrackedRun(directory=directory, project_name="p", experiment_name="r", config=config, origins=origins)
 
 
-def test_a_run_that_ended_leaves_its_pages_with_what_is_no_default(tracked: TrackedRun) -> None:
+def test_finished_run_writes_pages_with_changed_values(tracked: TrackedRun) -> None:
     tracker = ReportTracker(tracked, NoParams())
     tracker.on_train_start(1, 0)
     tracker.close()
@@ -49,7 +49,7 @@ def test_pages_are_written_after_steps_that_double(tracked: TrackedRun) -> None:
     assert written == [1, 2, 4, 8]
 
 
-def test_a_validation_alone_writes_nothing(tracked: TrackedRun) -> None:
+def test_validation_writes_no_report(tracked: TrackedRun) -> None:
     tracker = ReportTracker(tracked, NoParams())
     tracker.on_train_start(9, 0)
 
@@ -58,7 +58,7 @@ def test_a_validation_alone_writes_nothing(tracked: TrackedRun) -> None:
     assert not (tracked.directory / REPORT).exists()
 
 
-def test_a_run_that_never_began_leaves_what_another_left_there(tracked: TrackedRun) -> None:
+def test_run_that_never_started_keeps_the_old_report(tracked: TrackedRun) -> None:
     (tracked.directory / REPORT).write_text("of another run")
 
     ReportTracker(tracked, NoParams()).close()

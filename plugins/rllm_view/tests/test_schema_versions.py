@@ -1,4 +1,4 @@
-"""Records of other schemas: older ones are read, newer ones are refused."""
+"""Records of other schemas: older schemas are read, and newer schemas are rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDED = {"outcomes": ["estimator", "baseline", "advantage"]}
 
 
 def rewrite(run: Path, kind: str, version: int, without: list[str] | None = None) -> None:
-    """Give the file of step 1 another version, and fewer columns."""
+    """Give the file of step 1 a different version, and fewer columns."""
     place = run / "record" / kind / "step_000001.parquet"
     with pq.ParquetFile(place) as file:
         table: pa.Table = file.read()
@@ -41,14 +41,14 @@ def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["episodes", "traces", "updates", "outcomes"])
-def test_a_newer_schema_is_refused_by_name(run: Path, kind: str) -> None:
+def test_newer_schema_is_rejected_with_the_file(run: Path, kind: str) -> None:
     rewrite(run, kind, VERSION + 1)
 
     with expect_error(RecordError, "schema-too-new", kind, VERSION + 1):
         Asking(run).of_run("episode", step="1", uid=UID)
 
 
-def test_a_step_of_a_newer_schema_is_a_problem_of_that_step_alone(run: Path) -> None:
+def test_newer_schema_affects_only_its_step(run: Path) -> None:
     rewrite(run, "episodes", VERSION + 1)
     asking = Asking(run)
 

@@ -1,4 +1,4 @@
-"""Who may ask the server, and what it tells browsers."""
+"""Access to the server, and its headers."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_answers_need_the_key(browser: TestClient) -> None:
     assert found["name"] == "project/made"
 
 
-def test_pages_need_no_key_and_say_nothing_of_runs(browser: TestClient) -> None:
+def test_pages_need_no_key_and_contain_no_runs(browser: TestClient) -> None:
     page = browser.get("/")
 
     assert page.status_code == 200
     assert "made" not in page.text
 
 
-def test_a_foreign_name_for_this_machine_is_refused(browser: TestClient) -> None:
+def test_foreign_host_name_is_rejected(browser: TestClient) -> None:
     for path in ("/", "/api/runs", "/assets/main.js"):
         assert browser.get(path, headers={"host": "evil.example", KEY_HEADER: KEY}).status_code == 403
 
@@ -64,11 +64,11 @@ def test_every_answer_forbids_foreign_scripts(browser: TestClient, path: str) ->
 @pytest.mark.parametrize(
     "path", ["/assets/..%2fassets.py", "/assets/assets.py", "/..%2f..%2fetc/passwd", "/api/nothing"]
 )
-def test_what_is_no_asset_is_not_there(browser: TestClient, path: str) -> None:
+def test_unknown_asset_is_not_found(browser: TestClient, path: str) -> None:
     assert browser.get(path, headers={KEY_HEADER: KEY}).status_code == 404
 
 
-def test_a_wrong_question_is_answered_with_what_to_do(browser: TestClient) -> None:
+def test_wrong_query_returns_a_hint(browser: TestClient) -> None:
     id = browser.get("/api/runs", headers={KEY_HEADER: KEY}).json()["runs"][0]["id"]
 
     answer = browser.get(f"/api/runs/{id}/step?step=9", headers={KEY_HEADER: KEY})
@@ -116,10 +116,10 @@ def test_nothing_is_changed_by_any_method(browser: TestClient, method: str) -> N
 
     assert refused.status_code == 405
     assert refused.headers["allow"] == "GET, HEAD"
-    assert refused.json()["message"] == f"Nothing here takes {method}."
+    assert refused.json()["message"] == f"{method} is not supported."
 
 
-def test_tables_that_do_not_answer_are_a_message(run: Path) -> None:
+def test_failing_index_returns_a_message(run: Path) -> None:
     library = Library([run])
     (opened,) = library.runs()
     opened.index.refresh()
@@ -128,4 +128,4 @@ def test_tables_that_do_not_answer_are_a_message(run: Path) -> None:
         answer = client.get(f"/api/runs/{opened.place.id}/steps", headers={KEY_HEADER: KEY})
 
     assert answer.status_code == 400
-    check_values(answer.json()["message"], "record in memory")
+    check_values(answer.json()["message"], "index of the record")

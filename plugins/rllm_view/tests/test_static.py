@@ -1,4 +1,4 @@
-"""One file that holds the pages and their answers."""
+"""One file that contains the pages and their answers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_texts_in_a_file_stay_texts(tmp_path: Path, opened: Any, hostile: str) -
     assert visit.problems == []
 
 
-def test_a_file_holds_whole_groups_of_the_newest_steps(run: Path, tmp_path: Path) -> None:
+def test_copy_contains_whole_groups_of_the_latest_steps(run: Path, tmp_path: Path) -> None:
     write_page([run], tmp_path / "run.html", episodes=11)
 
     (found,) = read_data(tmp_path / "run.html")["runs"].values()
@@ -88,14 +88,14 @@ def test_a_file_holds_whole_groups_of_the_newest_steps(run: Path, tmp_path: Path
     assert list(found["step"]) == ["0", "1", "2"]
 
 
-def test_two_writings_of_one_run_are_the_same_bytes(run: Path, tmp_path: Path) -> None:
+def test_copy_of_a_run_has_reproducible_bytes(run: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_page([run], tmp_path / name)
 
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
 
 
-def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None:
+def test_damaged_step_is_skipped_and_reported(run: Path, tmp_path: Path) -> None:
     (run / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
 
     write_page([run], tmp_path / "run.html")
@@ -105,7 +105,7 @@ def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None
     assert found["overview"]["problems"][0].startswith("Step 1:")
 
 
-def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_run_is_rejected(tmp_path: Path) -> None:
     with expect_error(ConfigError, "run-not-found"):
         write_page([tmp_path], tmp_path / "run.html")
 

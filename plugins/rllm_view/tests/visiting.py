@@ -1,4 +1,4 @@
-"""Visit: a page of a browser with what went wrong in it."""
+"""Visit: a page of a browser, and its errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 MILLISECONDS = 30_000
-"""Longest that a page may take to show something: it measures hangs."""
+"""Maximum time that a page may take to show something."""
 MadeRun = Callable[..., tuple[Path, str]]
-"""Makes a run of `Made` under a name, and gives its directory and its id."""
+"""Makes a run of `Made` under a name, and returns its directory and id."""
 
 
 class Visit:
@@ -40,5 +40,5 @@ class Visit:
         return self.page
 
     def text(self) -> str:
-        """All that stands on the page."""
+        """Return the text of the page."""
         return str(self.page.locator("main").inner_text())

@@ -1,4 +1,4 @@
-"""What a rollout is answered, by what the journal has of its call and by whether the weights are still there."""
+"""Responses of the journal, with and without a stored call, and with and without the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rllm_record.journal.segments import Segments
 
 
 class Engine:
-    """Counts what it is asked; may raise, or never answer."""
+    """An engine that counts its calls. It can raise an error or never answer."""
 
     renderer: Any = None
     max_context = 9
@@ -46,7 +46,7 @@ def call(seed: int = 1, batch: int | None = 0) -> SamplingParams:
 
 
 def ask(engine: Engine, directory: Path, *calls: SamplingParams, first_version: int = 0, prompt: int = 5) -> list[int]:
-    """The tokens of the answers of a start of the run."""
+    """Return the tokens of the responses after a start of the run."""
 
     async def start() -> list[int]:
         journal, segments = JournalEngine(engine), Segments(directory, "a")
@@ -60,40 +60,40 @@ def ask(engine: Engine, directory: Path, *calls: SamplingParams, first_version: 
     return virtual_time.run(start())
 
 
-def test_a_kept_call_is_answered_without_the_engine(tmp_path: Path) -> None:
+def test_stored_call_is_answered_without_the_engine(tmp_path: Path) -> None:
     assert ask(Engine(), tmp_path, call(1), call(2)) == [1, 2]
     again = Engine()
     assert ask(again, tmp_path, call(2), call(1), first_version=9) == [2, 1]
     assert again.asked == 0
 
 
-def test_another_prompt_is_sampled(tmp_path: Path) -> None:
+def test_different_prompt_is_sampled(tmp_path: Path) -> None:
     ask(Engine(), tmp_path, call())
     again = Engine()
     ask(again, tmp_path, call(), prompt=6)
     assert again.asked == 1
 
 
-def test_calls_outside_of_batches_are_not_kept(tmp_path: Path) -> None:
+def test_calls_outside_of_batches_are_not_stored(tmp_path: Path) -> None:
     ask(Engine(), tmp_path, call(batch=None))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_call_that_is_not_kept_is_refused_where_its_weights_are_gone(tmp_path: Path) -> None:
+def test_missing_call_is_rejected_if_weights_are_gone(tmp_path: Path) -> None:
     again = Engine()
     with expect_error(JournalError, "journal-mismatch", 3):
         ask(again, tmp_path, call(), first_version=4)
     assert again.asked == 0
 
 
-def test_a_call_that_failed_fails_again_where_its_weights_are_gone(tmp_path: Path) -> None:
+def test_failed_call_fails_again_if_weights_are_gone(tmp_path: Path) -> None:
     with expect_error(RolloutError, "made-up"):
         ask(Engine(RolloutError("made-up", "the prompt is too long")), tmp_path, call())
     with expect_error(RolloutError, "rollout-failed"):
         ask(Engine(), tmp_path, call(), first_version=4)
 
 
-def test_a_call_that_was_given_up_is_not_answered_where_its_weights_are_gone(tmp_path: Path) -> None:
+def test_cancelled_call_stays_unanswered_if_weights_are_gone(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         ask(Engine(silent=True), tmp_path, call())
     again = Engine()
@@ -105,7 +105,7 @@ def test_a_call_that_was_given_up_is_not_answered_where_its_weights_are_gone(tmp
 @pytest.mark.parametrize(
     "before", [Engine(RolloutError("made-up", "no")), Engine(silent=True)], ids=["failed", "given up"]
 )
-def test_a_call_without_an_answer_is_sampled_where_its_weights_are_there(tmp_path: Path, before: Engine) -> None:
+def test_unanswered_call_is_sampled_if_weights_are_available(tmp_path: Path, before: Engine) -> None:
     with pytest.raises((RolloutError, TimeoutError)):
         ask(before, tmp_path, call())
     assert ask(Engine(), tmp_path, call()) == [1]

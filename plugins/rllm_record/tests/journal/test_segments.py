@@ -1,4 +1,4 @@
-"""A journal's files: what was written is read, what was cut off ends before it, what changed is named."""
+"""Files of a journal: complete records are read, a truncated record ends the file, and a changed record is an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def segment_file(directory: Path) -> Path:
-    """The file of a batch with two calls, behind the record of their configuration."""
+    """A file with the record of a config and two calls of a batch."""
     segments = Segments(directory, "a")
     segments.append(2, body(1))
     segments.append(2, body(2))
@@ -58,7 +58,7 @@ def segment_file(directory: Path) -> Path:
     ],
     ids=["unknown log-prob", "no token", "two versions"],
 )
-def test_a_call_is_read_as_it_was_answered(made: Completion) -> None:
+def test_stored_call_is_read_unchanged(made: Completion) -> None:
     call = decoded(encoded(2**63 - 1, 2**32 - 1, made))
     assert isinstance(call, KeptCall)
     assert (call.seed, call.asked) == (2**63 - 1, 2**32 - 1)
@@ -81,21 +81,21 @@ def test_a_call_is_read_as_it_was_answered(made: Completion) -> None:
     ],
     ids=["max_tokens", "temperature", "stop", "weight_version"],
 )
-def test_another_way_to_sample_is_another_call(other: SamplingParams) -> None:
+def test_different_sampling_is_a_different_call(other: SamplingParams) -> None:
     assert checksum_of_call(PROMPT, other) != checksum_of_call(PROMPT, SAMPLING)
 
 
-def test_another_prompt_is_another_call() -> None:
+def test_different_prompt_is_a_different_call() -> None:
     assert checksum_of_call(PROMPT[:2], SAMPLING) != checksum_of_call(PROMPT, SAMPLING)
 
 
-def test_calls_are_found_by_round_and_seed(segment_file: Path, directory: Path) -> None:
+def test_calls_are_found_by_batch_and_seed(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "a")
     assert segments.calls(2, 0).keys() == {1, 2}
     assert segments.calls(3, 0) == {}
 
 
-def test_calls_of_another_configuration_count_up_to_a_version(segment_file: Path, directory: Path) -> None:
+def test_calls_of_a_different_config_apply_up_to_a_version(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "b")
     segments.append(2, body(3, version=9))
     segments.append(2, body(4, version=4))
@@ -104,7 +104,7 @@ def test_calls_of_another_configuration_count_up_to_a_version(segment_file: Path
     assert Segments(directory, "a").calls(2, 4).keys() == {1, 2, 4}
 
 
-def test_a_file_that_is_cut_off_anywhere_has_the_records_before(segment_file: Path, directory: Path) -> None:
+def test_truncated_file_has_the_earlier_records(segment_file: Path, directory: Path) -> None:
     content = segment_file.read_bytes()
     ends = [0]
     for length in range(len(content) + 1):
@@ -116,7 +116,7 @@ def test_a_file_that_is_cut_off_anywhere_has_the_records_before(segment_file: Pa
     assert len(ends) - 1 == 3
 
 
-def test_what_follows_a_cut_is_read_again(segment_file: Path, directory: Path) -> None:
+def test_records_after_a_cut_are_read_again(segment_file: Path, directory: Path) -> None:
     segment_file.write_bytes(segment_file.read_bytes()[:-5])
     segments = Segments(directory, "a")
     segments.append(2, body(8))
@@ -124,7 +124,7 @@ def test_what_follows_a_cut_is_read_again(segment_file: Path, directory: Path) -
     assert Segments(directory, "a").calls(2, 0).keys() == {1, 8}
 
 
-def test_every_flipped_bit_is_named_by_record(segment_file: Path) -> None:
+def test_flipped_bit_error_has_the_record_number(segment_file: Path) -> None:
     content = segment_file.read_bytes()
     ends = _ends(segment_file)
     for place in range(len(content)):
@@ -137,14 +137,14 @@ def test_every_flipped_bit_is_named_by_record(segment_file: Path) -> None:
                 read_frames(segment_file)
 
 
-def test_a_record_that_is_left_out_is_damage(segment_file: Path) -> None:
+def test_missing_record_is_damage(segment_file: Path) -> None:
     content, ends = segment_file.read_bytes(), _ends(segment_file)
     segment_file.write_bytes(content[: ends[0]] + content[ends[1] :])
     with expect_error(JournalError, "damaged-journal", "Record 1 of"):
         read_frames(segment_file)
 
 
-def test_fewer_records_than_were_counted_are_refused(segment_file: Path, directory: Path) -> None:
+def test_fewer_records_than_counted_are_rejected(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "a")
     counts = segments.counts(after=1)
     assert counts == {2: 3}
@@ -155,7 +155,7 @@ def test_fewer_records_than_were_counted_are_refused(segment_file: Path, directo
         segments.require({9: 1})
 
 
-def test_earlier_rounds_are_dropped(segment_file: Path, directory: Path) -> None:
+def test_earlier_batches_are_dropped(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "a")
     segments.append(3, body(1))
     segments.drop_before(3)
@@ -163,7 +163,7 @@ def test_earlier_rounds_are_dropped(segment_file: Path, directory: Path) -> None
     assert segments.counts(after=-1) == {3: 2}
 
 
-def test_more_rounds_are_written_than_files_are_open(directory: Path) -> None:
+def test_more_batches_are_written_than_open_files(directory: Path) -> None:
     segments = Segments(directory, "a")
     for turn in range(2):
         for batch in range(OPEN_FILES + 5):
@@ -173,7 +173,7 @@ def test_more_rounds_are_written_than_files_are_open(directory: Path) -> None:
     assert set(Segments(directory, "a").counts(after=-1).values()) == {3}
 
 
-def test_a_directory_that_may_not_be_written_ends_the_run(directory: Path) -> None:
+def test_unwritable_directory_stops_the_run(directory: Path) -> None:
     segments = Segments(directory, "a")
     directory.rmdir()
     with expect_error(JournalError, "not-writable"):
@@ -181,7 +181,7 @@ def test_a_directory_that_may_not_be_written_ends_the_run(directory: Path) -> No
 
 
 def _ends(path: Path) -> list[int]:
-    """Where each record ends."""
+    """Return the end of each record."""
     content, ends = path.read_bytes(), list[int]()
     for length in range(1, len(content) + 1):
         path.write_bytes(content[:length])

@@ -1,4 +1,4 @@
-"""Steps of training, as stages leave them."""
+"""Training steps after all stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rllm_core.data.types import Episode, Step, Task, TerminationReason, Traject
 
 
 def rollout(id: str, reward: float | None = 0.0, *names: str) -> Episode:
-    """With one trajectory per name."""
+    """Return an episode with one trajectory per name."""
     trajectories = [
         Trajectory(name, [Step([1, 2], [3, 4], [-1.0, -0.5], text="three four")], reward, uid=f"{id}/{name}")
         for name in names or ("agent",)

@@ -20,12 +20,12 @@ def outcomes_of(accounting: Accounting, made: TrainStep) -> list[RecordedOutcome
 
 
 def list_outcomes(outcomes: Sequence[RecordedOutcome]) -> dict[str, str]:
-    """Outcome and rule by trajectory."""
+    """Return outcome and rule by trajectory."""
     assert len({each.outcome.trajectory for each in outcomes}) == len(outcomes)
     return {each.outcome.trajectory: f"{each.outcome.outcome} {each.outcome.rule}".strip() for each in outcomes}
 
 
-def test_what_is_in_the_groups_at_the_end_is_trained_on() -> None:
+def test_groups_at_the_end_are_trained() -> None:
     a, b = rollout("t:0", 1.0), rollout("t:1", 0.0, "solver", "judge")
     (first, second, third) = outcomes_of(Accounting(), step(3, [a, b], [group("t:all", a, b)]))
 
@@ -34,7 +34,7 @@ def test_what_is_in_the_groups_at_the_end_is_trained_on() -> None:
     assert (third.name, third.episode, third.rollout_step, third.batch) == ("judge", "3.0:t:1", 3, 0)
 
 
-def test_a_decision_says_why_a_trajectory_is_not_trained_on() -> None:
+def test_decision_has_the_reason_of_an_untrained_trajectory() -> None:
     a, b, c = rollout("t:0"), rollout("t:1"), rollout("u:0")
     solved = group("u:agent", c)
     made = step(0, [a, b, c], [group("t:agent", a)])
@@ -53,7 +53,7 @@ def test_a_decision_says_why_a_trajectory_is_not_trained_on() -> None:
     assert by_uid["0.0:t:1/0"].group is None
 
 
-def test_an_outcome_says_how_its_advantage_came_about() -> None:
+def test_outcome_has_estimator_baseline_and_advantage() -> None:
     a, b, c = rollout("t:0", 1.0), rollout("t:1", 0.0), rollout("u:0", 0.5)
     groups = [group("t:agent", a, b), group("u:agent", c)]
     batch = build_batch(groups)
@@ -70,7 +70,7 @@ def test_an_outcome_says_how_its_advantage_came_about() -> None:
     ]
 
 
-def test_the_last_decision_holds() -> None:
+def test_last_decision_applies() -> None:
     a = rollout("t:0")
     made = step(0, [a], [])
     made.decide("waiting", "reject/waiting", a.trajectories, group("t:agent", a))
@@ -87,7 +87,7 @@ def test_the_groups_of_a_step_that_is_skipped_are_dropped() -> None:
     assert list_outcomes(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped skipped/no_gpu_today"}
 
 
-def test_what_a_stage_takes_out_without_a_word_is_unexplained() -> None:
+def test_removal_without_decision_is_unexplained() -> None:
     a, b = rollout("t:0"), rollout("t:1")
 
     outcomes = outcomes_of(Accounting(), step(0, [a, b], [group("t:agent", a)]))
@@ -95,7 +95,7 @@ def test_what_a_stage_takes_out_without_a_word_is_unexplained() -> None:
     assert list_outcomes(outcomes) == {"0.0:t:0/0": "trained", "0.0:t:1/0": "dropped unexplained"}
 
 
-def test_a_task_that_comes_round_again_is_told_apart() -> None:
+def test_repeated_task_has_a_different_uid() -> None:
     a, b = rollout("t:0"), rollout("t:0")
     made = step(2, [a, b], [group("t:agent", a), group("t:agent", b)], later_batches=[1])
 
@@ -121,8 +121,8 @@ def test_a_trajectory_that_waits_keeps_its_name() -> None:
     assert (list_outcomes([outcome]), outcome.rollout_step, outcome.episode) == ({"0.0:t:0/0": "trained"}, 0, "0.0:t:0")
 
 
-def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
-    """They are made anew from the checkpoint; two groups of one id wait, in the order in which they were generated."""
+def test_waiting_trajectories_keep_their_uids_after_resume() -> None:
+    """They are created again from the checkpoint. Two groups of one id wait, in the order of their rollouts."""
     before = Accounting()
     waiting = [group("t:agent", rollout("t:0"), rollout("t:1")) for _ in range(2)]
     outcomes: list[RecordedOutcome] = []
@@ -133,15 +133,15 @@ def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
         for each in waiting[: number + 1]:
             made.decide("waiting", "reject/waiting", each.trajectories, each)
         outcomes = outcomes_of(before, made)
-    anew = [group_from_json(group_to_json(each)) for each in waiting]
+    restored = [group_from_json(group_to_json(each)) for each in waiting]
 
-    after = outcomes_of(Accounting(outcomes), step(2, [], anew))
+    after = outcomes_of(Accounting(outcomes), step(2, [], restored))
 
     assert list_outcomes(after) == dict.fromkeys(["0.0:t:0/0", "0.0:t:1/0", "1.0:t:0/0", "1.0:t:1/0"], "trained")
     assert [each.outcome.peers for each in after][:2] == [("0.0:t:1/0",), ("0.0:t:0/0",)]
 
 
-def test_a_trajectory_that_a_grouping_made_has_an_outcome_too() -> None:
+def test_trajectory_from_a_grouping_has_an_outcome() -> None:
     a, made_up = rollout("t:0"), rollout("made up")
 
     outcomes = outcomes_of(Accounting(), step(0, [a], [group("g", made_up)]))
@@ -160,7 +160,7 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
     assert rewards == [(1.0, 1.0), (None, 0.0), (0.25, None)]
 
 
-def test_the_task_of_a_rollout_is_recorded_where_it_is_known() -> None:
+def test_task_data_is_recorded_if_available() -> None:
     a, b = rollout("t:0"), rollout("u:0")
 
     generated, *_ = Accounting().account_for(step(0, [a, b], []), {"t": {"number": 7}})

@@ -1,4 +1,4 @@
-"""A bit that changes in a record is found, wherever it is."""
+"""A changed bit in a record is found at any position."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_check_missing_step_is_found(tmp_path: Path) -> None:
 
 
 def test_check_recording_begun_later_misses_nothing(tmp_path: Path) -> None:
-    """A run may be recorded from the step on at which it was resumed: only a gap after that step is missing."""
+    """A record may start at the step of a resume. Only a gap after that step is missing."""
     files = StepFiles(tmp_path / "record")
     for number in (3, 4, 6):
         files.write(number, [], [], "tokens")
@@ -133,7 +133,7 @@ def test_check_old_record_is_named_without_digests(tmp_path: Path) -> None:
 
 
 def test_write_killed_midway_leaves_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that is recorded again is not a step until its last file is in place."""
+    """A repeated step exists only after its last file is written."""
     files = write_record(tmp_path)
     written: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A record is read as it was written; what is no record of ours is refused."""
+"""A record is read as it was written. Other files are rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     for version in range(draw(st.integers(0, 3))):
         said = draw(st.lists(st.integers(0, 2**31 - 1), max_size=4))
         trajectory.add_step(
-            # It goes on, or its history was rewritten.
+            # It continues, or its history was rewritten.
             [*draw(st.sampled_from([trajectory.tokens.ids.tolist(), []])), 7, *draw(st.lists(st.integers(0, 9)))],
             said,
             draw(st.lists(st.floats(width=32), min_size=len(said), max_size=len(said))),
@@ -95,14 +95,16 @@ OUTCOME = RecordedOutcome(
 )
 
 
-def test_outcomes_are_read_as_they_were_written(tmp_path: Path) -> None:
-    alone = dataclasses.replace(OUTCOME, outcome=dataclasses.replace(OUTCOME.outcome, group=None, peers=(), numbers={}))
-    StepFiles(tmp_path).write(12, [], [OUTCOME, alone], "outcomes")
+def test_outcomes_are_read_unchanged(tmp_path: Path) -> None:
+    single = dataclasses.replace(
+        OUTCOME, outcome=dataclasses.replace(OUTCOME.outcome, group=None, peers=(), numbers={})
+    )
+    StepFiles(tmp_path).write(12, [], [OUTCOME, single], "outcomes")
 
-    assert StepFiles(tmp_path).outcomes(12) == [OUTCOME, alone]
+    assert StepFiles(tmp_path).outcomes(12) == [OUTCOME, single]
 
 
-def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
+def test_rewards_and_tasks_are_stored(tmp_path: Path) -> None:
     generated, *_ = Accounting().account_for(step(12, [rollout("t:0", 0.5)], []), {"t": {"number": 7}})
     StepFiles(tmp_path).write(12, generated, [], "tokens")
 
@@ -113,7 +115,7 @@ def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
     assert (judged.uid, judged.reward_given, judged.reward_used) == ("12.0:t:0/0", 0.5, None)
 
 
-def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
+def test_messages_and_their_first_tokens_are_stored(tmp_path: Path) -> None:
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
     observations = [
         {"role": "system", "content": "be brief"},
@@ -152,7 +154,7 @@ def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
     assert row["trajectories"][0]["components"] == [("exact", 1.0), ("format", 0.5)]
 
 
-def test_outcomes_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
+def test_record_outcomes_contains_no_text_and_tokens(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     files.write(
         12,
@@ -176,7 +178,7 @@ def test_outcomes_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
         files.episodes(12)
 
 
-def test_what_is_no_json_is_kept_as_it_prints(tmp_path: Path) -> None:
+def test_non_json_value_is_stored_as_repr(tmp_path: Path) -> None:
     generated = rollout("t:0")
     generated.trajectories[0].info["answer"] = {1j}
     StepFiles(tmp_path).write(0, as_recorded(generated), [], "tokens")
@@ -184,7 +186,7 @@ def test_what_is_no_json_is_kept_as_it_prints(tmp_path: Path) -> None:
     assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].info == {"answer": "{1j}"}
 
 
-def test_a_reward_that_is_no_number_is_none(tmp_path: Path) -> None:
+def test_nan_reward_is_none(tmp_path: Path) -> None:
     StepFiles(tmp_path).write(0, as_recorded(rollout("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
 
     assert StepFiles(tmp_path).episodes(0)[0].trajectories[0].reward_given is None
@@ -198,7 +200,7 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
     assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].steps[0].text == "a?b"
 
 
-def test_a_step_is_there_once_its_outcomes_are(tmp_path: Path) -> None:
+def test_step_exists_after_its_outcomes_are_written(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     files.write(3, [], [], "outcomes")
     files.write(20, [], [], "outcomes")
@@ -208,7 +210,7 @@ def test_a_step_is_there_once_its_outcomes_are(tmp_path: Path) -> None:
     assert files.steps() == [3, 20]
 
 
-def test_steps_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
+def test_repeated_steps_are_deleted(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     for number in range(4):
         files.write(number, [], [], "outcomes")
@@ -228,7 +230,7 @@ def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def test_a_run_that_plays_the_same_records_the_same_bytes(tmp_path: Path) -> None:
+def test_same_rollouts_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         StepFiles(tmp_path / name).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
 
@@ -242,7 +244,7 @@ def marked(path: Path, **marks: str) -> None:
     pq.write_table(table.replace_schema_metadata({f"rllm.record.{key}": value for key, value in marks.items()}), path)
 
 
-def test_what_an_older_schema_did_not_have_is_null(tmp_path: Path) -> None:
+def test_columns_missing_in_an_older_schema_are_null(tmp_path: Path) -> None:
     marked(tmp_path / "outcomes" / "step_000000.parquet", version="0")
 
     (row,) = StepFiles(tmp_path).outcome_table(0).to_pylist()
@@ -262,7 +264,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("make", "code"), BAD.values(), ids=BAD)
-def test_what_is_no_record_is_refused(tmp_path: Path, make: Any, code: str) -> None:
+def test_non_record_file_is_rejected(tmp_path: Path, make: Any, code: str) -> None:
     (tmp_path / "outcomes").mkdir()
     make(tmp_path / "outcomes" / "step_000000.parquet")
 
@@ -270,7 +272,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, make: Any, code: str) -> N
         StepFiles(tmp_path).outcomes(0)
 
 
-def test_a_file_of_outcomes_holds_no_episodes(tmp_path: Path) -> None:
+def test_outcomes_file_contains_no_episodes(tmp_path: Path) -> None:
     StepFiles(tmp_path).write(0, [], [OUTCOME], "tokens")
 
     with expect_error(RecordError, "damaged-record"):
@@ -278,7 +280,7 @@ def test_a_file_of_outcomes_holds_no_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sixteenth", range(16))
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path, sixteenth: int) -> None:
     StepFiles(tmp_path).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
     for kind in ("outcomes", "episodes"):
         file = tmp_path / kind / "step_000000.parquet"
@@ -290,7 +292,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> No
         StepFiles(tmp_path).episodes(0)
 
 
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_directory_is_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "record").write_text("a file")
 
     with expect_error(RecordError, "not-writable", "Step 0 cannot"):

@@ -20,7 +20,7 @@ NAMES = pa.schema({"name": pa.string(), "number": pa.int32()})
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of rows of a few bytes."""
+    """Row groups of a few bytes."""
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
 
 
@@ -85,7 +85,7 @@ def test_rows_of_an_older_schema_have_null_columns(tmp_path: Path) -> None:
     assert read_rows(place, NAMES, "name", "b").to_pylist() == [{"name": "b", "number": None}]
 
 
-def test_rows_of_a_newer_schema_are_refused(tmp_path: Path) -> None:
+def test_rows_of_a_newer_schema_are_rejected(tmp_path: Path) -> None:
     place = named(tmp_path / "names.parquet", "a")
     pq.write_table(pq.read_table(place).replace_schema_metadata({VERSION_KEY: str(VERSION + 1)}), place)
 
@@ -93,7 +93,7 @@ def test_rows_of_a_newer_schema_are_refused(tmp_path: Path) -> None:
         numbers(place, "a")
 
 
-def test_a_file_without_the_column_is_refused(tmp_path: Path) -> None:
+def test_file_without_the_column_is_rejected(tmp_path: Path) -> None:
     place = tmp_path / "names.parquet"
     write_file(place, encoded(pa.table({"other": ["a"]}), {}))
 

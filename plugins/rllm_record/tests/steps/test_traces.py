@@ -1,4 +1,4 @@
-"""What an update did with each token is read as the backend said it."""
+"""The trace of each token is read as the backend reported it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OBJECTIVE = {"backend": "local", "losses": {"agent": {"name": "rllm-core/ppo", "
 
 
 def make_trajectory(*logprobs: float) -> Trajectory:
-    """Two turns, the second of which looks back at another history: two segments."""
+    """Two turns, the second with a different history, so two segments."""
     trajectory = Trajectory("agent", reward=1.0, uid="own")
     trajectory.add_step([1, 2], [3, 4], logprobs[:2])
     trajectory.add_step([9], [5], logprobs[2:])
@@ -37,7 +37,7 @@ def batch_of(*trajectories: Trajectory) -> TokenBatch:
 
 
 def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
-    """In an order that is not the batch's. Log-probs count down with epochs."""
+    """A trace in a different order than the batch. Log-probs decrease with epochs."""
     tokens = np.flatnonzero(batch.loss_mask)[::-1]
     rows = np.searchsorted(batch.row_offsets, tokens, side="right") - 1
     epoch = np.repeat(np.arange(epochs), len(tokens))
@@ -54,7 +54,7 @@ def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
 
 
 def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFiles:
-    """The record of a step that has generated one trajectory, and trained on it."""
+    """The record of a step that generated one trajectory and trained on it."""
     files = StepFiles(directory)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
     account = Accounting().account_for(step(0, [episode], []), {})
@@ -83,7 +83,7 @@ def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
     ]
 
 
-def test_what_the_episodes_have_is_stored_once(tmp_path: Path) -> None:
+def test_values_of_episodes_are_stored_once(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
     recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory)))
 
@@ -92,7 +92,7 @@ def test_what_the_episodes_have_is_stored_once(tmp_path: Path) -> None:
     assert [stored[name].null_count for name in ("ids", "rollout_logprob", "old_logprob")] == [2, 2, 2]
 
 
-def test_what_no_episode_has_is_stored(tmp_path: Path) -> None:
+def test_values_missing_in_episodes_are_stored(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, float("nan"), -3.0)
     batch = batch_of(trajectory)
     computed = batch.with_columns(old_logprobs=batch.old_logprobs_from(np.full(len(batch.tokens), -7.0, np.float32)))
@@ -128,7 +128,7 @@ def test_tokens_that_a_loss_clips_are_marked(tmp_path: Path) -> None:
     assert files.trace_table(0)["clipped"].to_pylist() == [[True, False], [True]]
 
 
-def test_without_a_trace_there_is_what_was_trained_on(tmp_path: Path) -> None:
+def test_update_without_trace_has_trained_tokens(tmp_path: Path) -> None:
     files = recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0))
 
     (row, _) = files.trace_table(0).to_pylist()
@@ -138,7 +138,7 @@ def test_without_a_trace_there_is_what_was_trained_on(tmp_path: Path) -> None:
     assert files.update_table(0).num_rows == 0
 
 
-def test_the_objective_is_kept(tmp_path: Path) -> None:
+def test_objective_is_stored(tmp_path: Path) -> None:
     assert recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0)).objective(0) == OBJECTIVE
 
 
@@ -169,7 +169,7 @@ def test_a_trajectory_that_waited_is_found_in_its_rollout_step(tmp_path: Path) -
     assert [row["ids"] for row in files.trace_table(1).to_pylist()] == [[3, 4], [5]]
 
 
-def test_the_trace_of_one_trajectory_is_part_of_that_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_one_trajectory_is_part_of_all_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
     trajectories = [make_trajectory(-float(number), -2.0, -3.0) for number in range(5)]
     episodes = [

@@ -1,4 +1,4 @@
-"""Episodes on disk, and what a rescoring makes of them, with the core's plugins alone."""
+"""Episodes on disk and their rescoring, with only the core's plugins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def episodes() -> Callable[..., list[Episode]]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The directory of a run that has begun; a configuration may be given by `configure`."""
+    """The directory of a started run. `configure` sets its config."""
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo}}\n")
@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def configure(run: Path) -> Callable[[dict[str, Any]], None]:
-    """What the run was configured with, as a tree; JSON is YAML."""
+    """Write the run's config from a tree. JSON is valid YAML."""
     return lambda tree: (run / "config.yaml").write_text(json.dumps(tree)) and None
 
 
@@ -81,7 +81,7 @@ def configure(run: Path) -> Callable[[dict[str, Any]], None]:
 def keep(run: Path) -> Callable[..., Path]:
     """Record a step's episodes, one mapping of rewards for each rollout batch, and return the file."""
 
-    def keep(step: int, *rounds: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
+    def keep(step: int, *batches: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
         generated = [
             RecordedEpisode(
                 uid=f"{step}.{number}:{episode.id}",
@@ -93,7 +93,7 @@ def keep(run: Path) -> Callable[..., Path]:
                     for each in episode.trajectories
                 ),
             )
-            for number, rewards in enumerate(rounds)
+            for number, rewards in enumerate(batches)
             for episode in episodes_of(rewards, **options)
         ]
         StepFiles(run / "record").write(step, generated, [], content)
@@ -104,7 +104,7 @@ def keep(run: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def registry() -> Registry:
-    """The core's own plugins, and `stranger`: an estimator that nobody knows anything about."""
+    """The core's own plugins, and `stranger`: an unknown estimator."""
     registry = Registry.load(allow=[], environ={})
     registry.add(EstimatorPlugin(name="stranger", summary="A half of the reward.", params=NoParams, load=lambda: _half))
     return registry

@@ -1,4 +1,4 @@
-"""Where episodes are looked for, and whose they are."""
+"""Places of episodes, and their runs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def test_a_run_directory_its_episodes_directory_and_one_file_lead_to_the_run(
 
 
 def test_episodes_without_a_run_have_no_run(tmp_path: Path, keep: Callable[..., Path]) -> None:
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    shutil.copy(keep(3, {"t": [1.0]}), alone / "mine.parquet")
-    found = find_episodes(alone / "mine.parquet")
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(keep(3, {"t": [1.0]}), other / "mine.parquet")
+    found = find_episodes(other / "mine.parquet")
     assert found.run_directory is None
     assert [step for step, _ in found.files] == [0]
 
 
-def test_a_run_that_kept_none_says_how_to_keep_them(run: Path) -> None:
+def test_run_without_episodes_shows_the_setting(run: Path) -> None:
     with expect_error(EpisodesError, "no-episodes", "rllm.record=tokens"):
         find_episodes(run)
 
@@ -44,12 +44,12 @@ def test_a_directory_of_runs_names_them(run: Path, keep: Callable[..., Path]) ->
         find_episodes(run.parent)
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_missing_path_is_an_error(tmp_path: Path) -> None:
     with expect_error(EpisodesError, "file-not-found"):
         find_episodes(tmp_path / "typo")
 
 
-def test_config_of_another_version_is_told_by_its_keys(run: Path, configure: Callable[..., None]) -> None:
+def test_config_of_a_different_version_shows_its_keys(run: Path, configure: Callable[..., None]) -> None:
     configure({"rllm": {"algorithm": {"adv_estimtor": "grpo"}}, "model": {"name": "what a backend wants"}})
     with expect_error(ConfigError, "unknown-key", "adv_estimtor"):
         read_stored_config(run)

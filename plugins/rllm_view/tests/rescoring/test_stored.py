@@ -1,4 +1,4 @@
-"""Stored episodes as training data: their tasks, what the stage brings, and what it refuses."""
+"""Stored episodes as training data: their tasks, the loaded rollouts, and the errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Make = Callable[..., list[Episode]]
 
 
 def record(directory: Path, step: int, episodes: Sequence[Episode], sampler: Sampler | None = None) -> None:
-    """Write a step as runs and exports do."""
+    """Write a step in the format of a run."""
     generated = [
         RecordedEpisode(
             uid=f"{step}.0:{each.id}",
@@ -80,7 +80,7 @@ def test_rollouts_are_together_if_task_groups_them(tmp_path: Path, episodes: Mak
     assert [episode.trajectories[0].uid for episode in tasks[0].episodes()] == ["a:0/agent", "a:1/agent", "a:2/agent"]
 
 
-def test_rollouts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Make) -> None:
+def test_rollouts_without_a_model_call_are_skipped(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, [*episodes({"a": [1.0]}), Episode(id="b:0")])
     assert [task.id for task in stored_in(tmp_path)] == ["a"]
     record(tmp_path / "none", 0, [Episode(id="b:0")])
@@ -88,7 +88,7 @@ def test_rollouts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Ma
         stored_in(tmp_path / "none")
 
 
-def test_the_stage_brings_all_rollouts_at_the_tasks_of_the_step(tmp_path: Path, episodes: Make) -> None:
+def test_stage_loads_all_rollouts_of_its_tasks(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5, 0.5, 0.0], "c": [1.0]}))
     step = brought(stored_in(tmp_path)[:2])
     assert [episode.id for episode in step.episodes] == ["a:0", "a:1", "b:0", "b:1", "b:2"]
@@ -96,7 +96,7 @@ def test_the_stage_brings_all_rollouts_at_the_tasks_of_the_step(tmp_path: Path, 
     assert step.metrics["batch/episodes"] == 5
 
 
-def test_what_stages_change_is_whole_again_when_the_task_comes_round(tmp_path: Path, episodes: Make) -> None:
+def test_changes_of_stages_do_not_reach_the_store(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}))
     tasks = stored_in(tmp_path)
     first = brought(tasks).episodes[0].trajectories[0]
@@ -109,19 +109,19 @@ def test_a_step_without_tasks_is_skipped() -> None:
     assert brought([]).skip_reason == "nothing_stored"
 
 
-def test_a_task_that_is_not_stored_is_refused() -> None:
+def test_task_without_stored_rollouts_is_rejected() -> None:
     with expect_error(ConfigError, "no-stored-rollout", "'new'"):
         brought([Task(id="new")])
 
 
-def test_tokens_of_unknown_probability_are_refused(tmp_path: Path, episodes: Make) -> None:
+def test_tokens_without_log_probs_are_rejected(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}, logprobs_known=False))
     with expect_error(ConfigError, "missing-logprobs", "'a:0/agent'"):
         brought(stored_in(tmp_path))
 
 
 class Noted:
-    """A renderer that somebody noted the tokenizer of."""
+    """A renderer with a recorded tokenizer."""
 
 
 def renderer_of(vocabulary: dict[str, int]) -> Any:
@@ -139,19 +139,19 @@ def digest_of(vocabulary: dict[str, int]) -> str | None:
     return tokenizer_digest(renderer_of(vocabulary))
 
 
-def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path, episodes: Make) -> None:
+def test_tokens_of_a_different_tokenizer_are_rejected(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}), Sampler(tokenizer=digest_of({"x": 1, "y": 2})))
     assert brought(stored_in(tmp_path), renderer_of({"y": 2, "x": 1})).episodes
     with expect_error(ConfigError, "tokenizer-mismatch"):
         brought(stored_in(tmp_path), renderer_of({"x": 2, "y": 1}))
 
 
-def test_tokens_of_an_unknown_sampler_are_taken(tmp_path: Path, episodes: Make) -> None:
+def test_tokens_of_an_unknown_sampler_are_accepted(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}))
     assert brought(stored_in(tmp_path), renderer_of({"x": 1}), temperature=0.5).episodes
 
 
-def test_tokens_of_another_temperature_are_refused(tmp_path: Path, episodes: Make) -> None:
+def test_tokens_of_a_different_temperature_are_rejected(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}), Sampler(temperature=0.7))
     assert brought(stored_in(tmp_path), temperature=0.7).episodes
     with expect_error(ConfigError, "temperature-mismatch", "sampling.train.temperature"):
