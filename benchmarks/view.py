@@ -1,8 +1,8 @@
 """Costs of viewing a large run: ``python benchmarks/view.py [STEPS]`` prints one line per metric.
 
-A run has 100 steps with 1,000 trajectories each (100,000), and two turns of 100 tokens. Only the latest step has traces,
-because a page reads the traces of one step. CPU seconds of the server's process (`/proc`): from its start to its first
-answer, until all steps are read, and the mean of 20 answers of each kind. Memory is the maximum of the process.
+A run has 100 steps with 1,000 trajectories each (100,000), and two turns of 100 tokens. Only its latest step has
+traces. CPU seconds of the server's process (`/proc`): from its start to its first answer, until all steps are read, and
+the mean of 20 answers of each kind. Memory is the maximum of the process.
 Targets: list 0.5 s, filter 1 s, trajectory 1 s, memory 400 MB.
 """
 
