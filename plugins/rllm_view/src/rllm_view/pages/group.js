@@ -29,7 +29,7 @@ export async function groupPage({ parts: [, id, , step, , name], query }) {
         el("span", {}, `${found.total ? first + 1 : 0} to ${last} of ${found.total}`),
         first > 0 && el("a", { href: toGroup(id, step, name, Math.max(0, first - 8)) }, "← before"),
         last < found.total && el("a", { href: toGroup(id, step, name, last) }, "after →")),
-      el("div", { class: "columns" }, found.members.map((each) => member(id, step, each)))),
+      el("div", { class: "members" }, found.members.map((each) => member(id, step, each)))),
     keys: [["l", "members after", go(last)], ["h", "members before", go(first - 8)]],
   };
 }
