@@ -15,8 +15,8 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_plugin_kit import EstimatorContract
 
 Function = Callable[[AdvantageInput, NoParams], Any]
-STATE = "the_same_inputs_and_state_give_the_same_advantages"
-SCOPE = "the_declared_scope_is_neither_too_narrow_nor_too_wide"
+STATE = "same_inputs_and_state_give_same_advantages"
+SCOPE = "declared_scope_is_exact"
 
 
 def record(function: Function, **fields: Any) -> EstimatorPlugin[NoParams]:
@@ -112,18 +112,18 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (writes_into_its_inputs, "it_returns_finite_advantages_of_the_declared_level", "`inputs.rewards.copy()`"),
+        (writes_into_its_inputs, "advantages_are_finite_at_the_declared_level", "`inputs.rewards.copy()`"),
         (changes_a_trajectory, "it_does_not_change_its_inputs", "`inputs.groups`"),
-        (one_per_group, "it_returns_finite_advantages_of_the_declared_level", "given ragged groups"),
-        (divides_by_the_deviation, "it_works_on_the_smallest_batches", "given one group"),
-        (per_token_after_all, "it_returns_finite_advantages_of_the_declared_level", "'trajectory'"),
-        (a_plain_array, "it_returns_finite_advantages_of_the_declared_level", "Return Advantages(values=…, level=…)"),
-        (a_rounded_zero, "equal_rewards_give_exactly_zero", "Compare the rewards"),
-        (against_the_first_member, "the_order_of_trajectories_and_groups_does_not_matter", "Return values in"),
+        (one_per_group, "advantages_are_finite_at_the_declared_level", "given ragged groups"),
+        (divides_by_the_deviation, "smallest_batches_work", "given one group"),
+        (per_token_after_all, "advantages_are_finite_at_the_declared_level", "'trajectory'"),
+        (a_plain_array, "advantages_are_finite_at_the_declared_level", "Return Advantages(values=…, level=…)"),
+        (a_rounded_zero, "equal_rewards_give_zero_advantages", "Compare the rewards"),
+        (against_the_first_member, "order_of_trajectories_and_groups_has_no_effect", "Return values in"),
         (against_everybody, SCOPE, "Declare a wider"),
-        (counts_prompts, "what_the_model_only_read_does_not_matter", "`inputs.loss_mask`"),
-        (nothing_for_nothing, "it_works_on_the_smallest_batches", "ValueError"),
-        (returns_for_trajectories, "it_returns_finite_advantages_of_the_declared_level", "Returns are a"),
+        (counts_prompts, "prompt_length_does_not_change_advantages", "`inputs.loss_mask`"),
+        (nothing_for_nothing, "smallest_batches_work", "ValueError"),
+        (returns_for_trajectories, "advantages_are_finite_at_the_declared_level", "Returns are a"),
     ],
 )
 def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
@@ -173,7 +173,7 @@ def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any
     ("fields", "told"), [({"needs": frozenset({"valeus"})}, "'valeus'"), ({"default_loss": "pppo"}, "'pppo'")]
 )
 def test_what_it_names_must_exist(complaint: Any, fields: dict[str, Any], told: str) -> None:
-    assert told in complaint(EstimatorContract, record(good, **fields), "what_it_names_exists")
+    assert told in complaint(EstimatorContract, record(good, **fields), "declared_columns_and_loss_exist")
 
 
 COLUMNS = ["values", "old_logprobs", "ref_logprobs", "sum_pi_squared", "greedy_rewards"]
@@ -187,7 +187,7 @@ def test_what_it_needs_is_filled_with_finite_numbers(complaint: Any, column: str
         seen.append(getattr(inputs, column))
         return good(inputs, params)
 
-    test = "it_returns_finite_advantages_of_the_declared_level"
+    test = "advantages_are_finite_at_the_declared_level"
     assert complaint(EstimatorContract, record(looks, needs=frozenset({column})), test) == ""
     assert seen
     assert all(np.isfinite(values).all() and values.any() for values in seen)
@@ -199,4 +199,4 @@ def test_what_it_does_not_declare_is_not_there(complaint: Any, column: str) -> N
         assert getattr(inputs, column) is None
         return good(inputs, params)
 
-    assert complaint(EstimatorContract, record(looks), "it_returns_finite_advantages_of_the_declared_level") == ""
+    assert complaint(EstimatorContract, record(looks), "advantages_are_finite_at_the_declared_level") == ""

@@ -109,16 +109,16 @@ def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any)
 @pytest.mark.parametrize(
     ("reward", "test", "said"),
     [
-        (ReadsTheQuestion, "it_reads_what_it_needs_and_nothing_more", "'question'"),
+        (ReadsTheQuestion, "only_declared_needs_are_read", "'question'"),
         (ReadsANumber, "any_response_is_scored", "fails on the"),
         (Infinite, "any_response_is_scored", "gives value the"),
         (NothingSaid, "any_response_is_scored", "gives value the"),
         (AnotherField, "any_response_is_scored", "returns reason, which"),
         (Backwards, "right_responses_get_higher_rewards", "'42'"),
-        (Counts, "the_same_rollout_gets_the_same_reward", "scores the same"),
-        (KeepsTheRollout, "rollouts_scored_at_the_same_time_do_not_mix", "when others are"),
+        (Counts, "same_rollout_gets_same_reward", "scores the same"),
+        (KeepsTheRollout, "concurrent_scores_do_not_affect_each_other", "when others are"),
         (TakesTheAnswer, "it_does_not_change_the_rollout", "changes the rollout"),
-        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
+        (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -130,4 +130,4 @@ def test_what_is_wrong_is_named(
 
 def test_needs_that_the_data_of_the_test_lacks_are_named(complaint: Any) -> None:
     record = plugin(Exact, needs=frozenset({"answer", "tests"}))
-    assert "needs tests of" in complaint(RewardContract, record, "its_needs_are_in_the_data_of_the_test")
+    assert "needs tests of" in complaint(RewardContract, record, "data_contains_the_declared_needs")

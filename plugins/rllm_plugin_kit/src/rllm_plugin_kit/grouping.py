@@ -44,7 +44,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
                 "Put every trajectory into one group, once.",
             )
 
-    def test_metadata_is_one_json_entry_per_trajectory_or_none(self, params: Any) -> None:
+    def test_metadata_has_one_entry_per_trajectory(self, params: Any) -> None:
         for group in self._grouped(params, self._episodes()):
             if len(group.metadata) not in (0, len(group.trajectories)):
                 raise self.failure(
@@ -60,7 +60,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
                     "Keep numbers, text, lists and mappings in it: groups that wait are part of checkpoints.",
                 ) from error
 
-    def test_the_order_of_episodes_does_not_matter(self, params: Any) -> None:
+    def test_order_of_episodes_has_no_effect(self, params: Any) -> None:
         episodes = self._episodes()
         order = np.random.default_rng(0).permutation(len(episodes))
         shuffled = [episodes[place] for place in order]

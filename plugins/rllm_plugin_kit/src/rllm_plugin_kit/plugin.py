@@ -144,17 +144,17 @@ class PluginContract(Generic[RecordT]):
         if "params" in metafunc.fixturenames:
             metafunc.parametrize("params", self.options, indirect=True, ids=self.labels)
 
-    def test_the_record_is_well_formed(self) -> None:
+    def test_plugin_spec_is_valid(self) -> None:
         """It is found by its name, made for this version of the records, and has every field its kind asks for."""
         try:
             Registry().add(self.plugin)
         except RllmError as error:
             raise AssertionError(str(error)) from error
 
-    def test_it_loads(self) -> None:
+    def test_plugin_loads(self) -> None:
         self.loaded()
 
-    def test_listing_it_imports_nothing_heavy(self) -> None:
+    def test_listing_imports_no_heavy_packages(self) -> None:
         if type(self).record is not PluginContract.record:
             pytest.skip("this record is not looked up among the installed ones")
         if heavy := heavy_imports(self._installed().distribution):
@@ -163,7 +163,7 @@ class PluginContract(Generic[RecordT]):
                 "Move these imports into the record's `load` function, or into the module that `load` imports.",
             )
 
-    def test_its_options_are_checked(self, params: BaseModel) -> None:
+    def test_options_are_validated(self, params: BaseModel) -> None:
         """Unknown options are refused, and values cannot change after start."""
         try:
             type(params).model_validate(params.model_dump() | {UNKNOWN_OPTION: 1})
@@ -180,7 +180,7 @@ class PluginContract(Generic[RecordT]):
                 "Derive its params class from rllm_core.contracts.plugin.Params, which is frozen.",
             )
 
-    def test_its_options_are_read_back_as_they_were_written(self, params: BaseModel) -> None:
+    def test_options_survive_a_json_round_trip(self, params: BaseModel) -> None:
         """Config and checkpoints read options this way. This also validates defaults, which pydantic does not."""
         try:
             again = type(params).model_validate_json(params.model_dump_json(by_alias=True), strict=True)
@@ -196,7 +196,7 @@ class PluginContract(Generic[RecordT]):
                 "Use only types in its params that JSON supports.",
             )
 
-    def test_its_options_can_be_sent_to_another_process(self, params: BaseModel) -> None:
+    def test_options_can_be_pickled(self, params: BaseModel) -> None:
         try:
             again = pickle.loads(pickle.dumps(params))
         except (pickle.PickleError, AttributeError, TypeError) as error:

@@ -40,11 +40,11 @@ def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
     """Make a trajectory. Its steps share its reward equally."""
     trajectory = Trajectory(role, reward=member.reward, uid=uid)
     history: list[int] = []
-    for number, (heard, said) in enumerate(member.turns):
-        history += _random(uid, "heard", number).integers(VOCABULARY, size=heard).tolist()
-        random = _random(uid, "said", number)
-        response = random.integers(VOCABULARY, size=said)
-        logprobs = -random.exponential(1.0, said) - 0.01
+    for number, (observed, sampled) in enumerate(member.turns):
+        history += _random(uid, "observed", number).integers(VOCABULARY, size=observed).tolist()
+        random = _random(uid, "sampled", number)
+        response = random.integers(VOCABULARY, size=sampled)
+        logprobs = -random.exponential(1.0, sampled) - 0.01
         trajectory.add_step(history, response, logprobs, reward=member.reward / len(member.turns), text="some words")
         history += response.tolist()
     return trajectory

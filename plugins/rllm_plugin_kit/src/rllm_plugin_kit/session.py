@@ -82,7 +82,7 @@ class Session:
         return old
 
     def update(self, *, advantage: float, **asked: Any) -> UpdateResult:
-        """Make one update and publish it. Every other trajectory has this advantage, the others its negative.
+        """Make one update and sync the weights. Every other trajectory has this advantage, the others its negative.
 
         `asked` are further fields of `UpdatePlan`. `trained` is the batch.
         """

@@ -17,7 +17,7 @@ _DISTRIBUTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """The form in which names of distributions are compared, beginning with a letter as Python's names do."""
 _PREFIX = "rllm_"
 LONGEST = 64
-"""Longer names make paths that some file systems do not hold."""
+"""Longer names make paths that some file systems do not support."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,6 @@ def _check_module(distribution: str, module: str) -> None:
 
 
 def _installed(distribution: str) -> bool:
-    """True if an installed plugin has this package name. You may write such a package again in a different directory."""
+    """True if an installed plugin has this package name. You may write it again in another directory."""
     found = discover(environ={})
     return distribution in {normalise(candidate.distribution) for candidate in found.candidates}

@@ -16,7 +16,7 @@ SUFFIX = ".template"
 MODULE = "MODULE"
 """Placeholder for the module in paths of templates."""
 DOT = "DOT_"
-"""Placeholder for the dot of hidden directories in paths of templates, because packagers and tools skip hidden directories."""
+"""Placeholder for the dot of hidden directories in paths of templates. Packagers and tools skip hidden directories."""
 _DIRECTORY = Path(__file__).parent / "templates"
 _COMMON = "common"
 
