@@ -21,7 +21,7 @@ STOP = ord("$")
 
 
 class Thinking:
-    """One token per character; shows thoughts if it is told to."""
+    """One token per character; shows reasoning if the test requests it."""
 
     def __init__(self, shows: bool) -> None:
         self.shows = shows
@@ -107,7 +107,7 @@ def test_a_run_is_checked_for_what_it_needs(calls_tools: bool) -> None:
 
 
 class Channels:
-    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around thoughts."""
+    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around reasoning."""
 
     chat_template = ""
 

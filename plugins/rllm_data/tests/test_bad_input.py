@@ -90,8 +90,8 @@ def make_directory_of_two_kinds() -> None:
 SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "not there": (lambda: Path("train.parquet").touch(), "trian.parquet", "file-not-found", "'train.parquet'"),
     "no directory": (lambda: None, "./no/directory", "file-not-found", "no/directory"),
-    "ending": (lambda: Path("rows.xlsx").write_text("x"), "rows.xlsx", "unknown-file-type", ".xlsx"),
-    "no ending": (lambda: Path("rows").write_text("x"), "rows", "unknown-file-type", ".parquet"),
+    "suffix": (lambda: Path("rows.xlsx").write_text("x"), "rows.xlsx", "unknown-file-type", ".xlsx"),
+    "no suffix": (lambda: Path("rows").write_text("x"), "rows", "unknown-file-type", ".parquet"),
     "directory without data": (
         lambda: Path("directory").mkdir() or Path("directory/readme.md").touch(),
         "directory",

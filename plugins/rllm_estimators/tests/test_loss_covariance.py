@@ -100,6 +100,6 @@ def test_the_choice_is_another_one_with_another_seed_and_in_another_row() -> Non
     assert not torch.equal(first, cut(replace(inputs, row_ids=inputs.row_ids + 1), 0.2, **bounds))
 
 
-def test_bounds_the_wrong_way_round_are_refused() -> None:
+def test_reversed_bounds_are_rejected() -> None:
     with pytest.raises(ValidationError, match="clip_cov_lb must be below clip_cov_ub"):
         ClipCovParams(clip_cov_lb=5.0)

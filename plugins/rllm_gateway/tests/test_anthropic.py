@@ -80,7 +80,7 @@ def test_a_forced_choice_of_tools_is_refused_as_anthropic_refuses(client: anthro
 
 @pytest.mark.parametrize("unsupported", ["refuse", "ignore"])
 def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str, world: World) -> None:
-    """It asks for a conversation that the server holds, and sends all messages where there is none."""
+    """The client requests a stored conversation, and sends all messages if the server has none."""
 
     @anthropic.beta_tool
     def look_up(word: str) -> str:

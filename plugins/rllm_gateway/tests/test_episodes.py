@@ -14,7 +14,7 @@ from rllm_gateway.link import SessionTrace, TracedCall
 
 
 class Session:
-    """A trace under way: `call` adds one that continues another, with tokens of its own."""
+    """A trace in progress. `call` adds a call that continues an earlier one, with its own tokens."""
 
     def __init__(self) -> None:
         self.calls: list[TracedCall] = []

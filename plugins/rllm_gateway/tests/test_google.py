@@ -135,8 +135,8 @@ def test_thoughts_are_sent_if_the_client_wants_them(world: World, wants: bool, t
         said = client.ask(generationConfig=config)
         client.http.close()
     [candidate] = said["candidates"]
-    thought = [{"text": "why", "thought": True}] if wants else []
-    assert candidate["content"]["parts"] == [*thought, {"text": "because"}]
+    reasoning = [{"text": "why", "thought": True}] if wants else []
+    assert candidate["content"]["parts"] == [*reasoning, {"text": "because"}]
     assert said["usageMetadata"]["thoughtsTokenCount"] == len("why.")
 
 

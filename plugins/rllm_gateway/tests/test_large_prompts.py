@@ -1,4 +1,4 @@
-"""Long prompts are refused before they are rendered, or rendered beside the event loop."""
+"""Long prompts are rejected before they are rendered, or rendered outside the event loop."""
 
 from __future__ import annotations
 

@@ -370,11 +370,11 @@ def test_an_agent_is_not_waited_for_when_the_gateway_ends() -> None:
         policy = LinkPolicy(*await asyncio.open_connection(sock=theirs), Keeper())
         link = TrainerLink(*await asyncio.open_connection(sock=ours), last_words=lambda: "out of memory")
         assert await link.unless_ended(asyncio.sleep(0, "done")) == "done"
-        playing = asyncio.create_task(link.unless_ended(agent()))
+        running = asyncio.create_task(link.unless_ended(agent()))
         await asyncio.sleep(0)
         await policy._trainer.close()
         with expect_error(BackendError, "gateway-ended") as caught:
-            await playing
+            await running
         assert caught.value.details == "out of memory"
         await link.close()
 

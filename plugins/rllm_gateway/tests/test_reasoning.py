@@ -21,7 +21,7 @@ MARKS = {"<think>": "{", "</think>": "}"}
 
 
 class Thinking:
-    """One token per character; ``{`` and ``}`` stand around thoughts, which the template does not show."""
+    """One token per character; ``{`` and ``}`` enclose the reasoning, which the template does not show."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
         ends = {"assistant": "$"}
@@ -51,7 +51,7 @@ def thinking(directory: Path, kind: type[TemplateRenderer] = TemplateRenderer) -
 
 
 def talk(world: World, *, echo: bool, **changes: Any) -> list[str]:
-    """Two turns. The prompts of both; with `echo` the client repeats thoughts."""
+    """Return the prompts of two turns. With `echo` the client repeats the reasoning."""
     session = world.open(**changes)
     with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
         first = client.chat.completions.create(model="m", messages=[HI]).choices[0].message.model_dump()

@@ -1,4 +1,4 @@
-"""Agents run in processes of their own: what they are given, what they return, how they end."""
+"""Agents run in their own processes: their input, their results and their exit."""
 
 from __future__ import annotations
 

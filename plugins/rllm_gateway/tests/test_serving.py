@@ -1,4 +1,4 @@
-"""`rllm gateway`: a gateway that outlives runs, and what its store holds."""
+"""`rllm gateway`: a gateway that outlives runs, and the content of its store."""
 
 from __future__ import annotations
 

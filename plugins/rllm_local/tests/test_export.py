@@ -32,7 +32,7 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.fixture
 def train(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LoadedModel]:
-    """Leaves a run behind in ``run``; its model is that of the newest checkpoint."""
+    """Write a run to ``run``. Its model is the one from the newest checkpoint."""
     monkeypatch.chdir(tmp_path)
     tiny.build_model(len(tokenizer), 3).save_pretrained("base")
     tokenizer.save_pretrained("base")

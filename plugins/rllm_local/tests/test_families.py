@@ -142,13 +142,13 @@ def _assert_sampled_as_alone(model: Any, engine: LocalEngine, check: Callable[..
     prompts.append(prompts[0])
     sampling = [SamplingParams(max_tokens=6 if index == 1 else 12, seed=index) for index in range(4)]
 
-    async def play() -> list[Any]:
+    async def scenario() -> list[Any]:
         calls = zip(prompts, sampling, strict=True)
         return await asyncio.gather(
             *(engine.generate(ids, params, session=f"{index}") for index, (ids, params) in enumerate(calls))
         )
 
-    answers = asyncio.run(asyncio.wait_for(play(), 100))
+    answers = asyncio.run(asyncio.wait_for(scenario(), 100))
     for prompt, params, answer in zip(prompts, sampling, answers, strict=True):
         check(model, prompt, params, answer)
 

@@ -83,7 +83,7 @@ def sample(engine: Any, schema: Any, prompt: list[int] = PROMPT, **changes: Any)
 
 
 def parse_json(engine: Any, completion: Completion) -> Any:
-    """The JSON of a response, behind its thoughts."""
+    """Return the JSON of a response, after its reasoning."""
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
 
@@ -131,10 +131,10 @@ def test_unconstrained_request_beside_a_constrained_one_unchanged(byte_engine: L
         calls = [byte_engine.generate(PROMPT, each, session=str(at)) for at, each in enumerate(asked)]
         return await asyncio.gather(*calls)
 
-    alone = asyncio.run(both(None))[0]
+    separate = asyncio.run(both(None))[0]
     together = asyncio.run(both('{"type": "object"}'))[0]
 
-    np.testing.assert_array_equal(alone.token_ids, together.token_ids)
+    np.testing.assert_array_equal(separate.token_ids, together.token_ids)
 
 
 @pytest.mark.parametrize("schema", [{"not": {"type": "string"}}, {"type": "strin"}], ids=str)

@@ -115,8 +115,8 @@ def test_a_response_among_others_has_the_bits_of_one_alone(
     make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape], own: tuple[int, int], others: Requests
 ) -> None:
     model, shape = invariant
-    alone = _own_response(make_engine(model, max_context=256, shape=shape), own, [])
-    assert _own_response(make_engine(model, max_context=256, shape=shape), own, others) == alone
+    separate = _own_response(make_engine(model, max_context=256, shape=shape), own, [])
+    assert _own_response(make_engine(model, max_context=256, shape=shape), own, others) == separate
 
 
 def test_a_conversation_has_the_bits_of_one_prompt(

@@ -166,7 +166,7 @@ def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: 
 
 
 def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any) -> None:
-    assert "use the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
+    assert "use only the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
 
 
 @pytest.mark.parametrize(

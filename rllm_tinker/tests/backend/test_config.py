@@ -144,7 +144,7 @@ NEWEST = "rllm.async_training.partial_rollout=true"
 
 
 @pytest.mark.parametrize("words", [(), (NEWEST,), (NEWEST, INFLIGHT)])
-def test_rounds_may_be_played_ahead(registry: Registry, words: tuple[str, ...]) -> None:
+def test_batches_may_be_generated_ahead(registry: Registry, words: tuple[str, ...]) -> None:
     check_plugins(planned(registry, "tinker_base_url=local", *AHEAD, *words))
 
 

@@ -1,4 +1,4 @@
-"""Runs that play later rounds while the service makes an update, with delays that differ from run to run."""
+"""Runs that generate later rollout batches during an update of the service, with different delays in each run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Run = Callable[..., Made]
 
 @pytest.fixture
 def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a run in a directory of that name, or go on in it; `timing` is the seed of all delays."""
+    """Make a run in a directory of that name, or continue it; `timing` is the seed of all delays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
     monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)
@@ -131,10 +131,10 @@ def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Run) -> N
             np.testing.assert_allclose(other.weights[name], weight, atol=1e-5, rtol=0)
 
 
-def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: Run) -> None:
-    for round, step in enumerate(run("one", 0).steps):
+def test_a_fixed_version_batch_uses_the_oldest_allowed_version(run: Run) -> None:
+    for number, step in enumerate(run("one", 0).steps):
         batch = step.filled_batch
-        assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, round - STALENESS)}
+        assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, number - STALENESS)}
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
@@ -147,7 +147,7 @@ def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: R
         assert version - STALENESS <= sampled.min() <= sampled.max() <= version
 
 
-def test_a_resumed_run_plays_the_tasks_that_are_next_and_keeps_the_bound(run: Run) -> None:
+def test_a_resumed_run_continues_with_the_next_tasks(run: Run) -> None:
     whole = run("whole", 0)
     first, rest = run("one", 1, stop_after=3), run("one", 2, resume=True)
     assert first.tokens == whole.tokens[:3]

@@ -1,4 +1,4 @@
-"""The `rllm` command in this process, and servers in processes of their own."""
+"""The `rllm` command in this process, and servers in their own processes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """`rllm tinker serve` in a process of its own."""
+    """`rllm tinker serve` in its own process."""
 
     url: str
     process: Any

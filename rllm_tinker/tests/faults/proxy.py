@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 DEADLINE = 100.0
 LATE = 0.5
-"""Seconds by which `Fault.LATE` holds an answer back."""
+"""Seconds by which `Fault.LATE` delays an answer."""
 
 
 class Fault(Enum):
@@ -108,7 +108,7 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
-    """A proxy in front of the server at that URL, on a thread of its own."""
+    """A proxy in front of the server at that URL, on its own thread."""
     proxy = FaultyProxy(target)
     started, stop, loops = threading.Event(), asyncio.Event(), list[asyncio.AbstractEventLoop]()
 

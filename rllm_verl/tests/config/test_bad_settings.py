@@ -107,10 +107,10 @@ def test_verl_missing_or_of_another_version_is_one_clear_error(
 
 def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "installed_version", lambda name: "0.8.0")
-    alone = Registry()
+    registry = Registry()
     record = dataclasses.replace(registry.get("backend", "verl").plugin, load=lambda: object)
-    alone.add(record, distribution="rllm-verl")
-    (finding,) = examine(alone)
+    registry.add(record, distribution="rllm-verl")
+    (finding,) = examine(registry)
     assert finding.severity == "error"
     assert "needs verl 0.9.1" in finding.problem
     assert finding.remedy == "pip install 'verl==0.9.1'"

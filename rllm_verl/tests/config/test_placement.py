@@ -1,4 +1,4 @@
-"""Rollout servers on GPUs of their own: what follows from the key, what is refused, and what runs need them."""
+"""Rollout servers on separate GPUs: the effects of the key, the rejected configs, and the runs that need them."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def test_servers_apart_may_be_larger_than_the_training_beside_them(run: Any) -> 
     assert native.actor_rollout_ref.rollout.tensor_model_parallel_size == 2
 
 
-def test_rounds_are_played_ahead_where_servers_have_gpus_of_their_own(plan: Any) -> None:
+def test_servers_on_separate_gpus_generate_ahead(plan: Any) -> None:
     assert plan(CPU, APART, *AHEAD, NEWEST).batches_ahead == 1
 
 
-def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run: Any) -> None:
+def test_batches_ahead_on_shared_gpus_are_rejected(run: Any) -> None:
     composed = run(CPU, *AHEAD, NEWEST)
     keys = ("`rllm.async_training.staleness_threshold`", f"{ROLLOUT}.nnodes=1")
     with expect_error(ConfigError, "no-overlap", *keys):
@@ -103,9 +103,9 @@ def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run
 @pytest.mark.parametrize(
     "words",
     [(), (APART, *AHEAD, NEWEST), (*AHEAD, NEWEST, "rllm.trainer.val_only=true"), AHEAD[:1]],
-    ids=["in turn", "apart", "a validation", "the switch alone"],
+    ids=["synchronous", "apart", "a validation", "only the switch"],
 )
-def test_other_runs_may_have_servers_where_they_like(run: Any, words: tuple[str, ...]) -> None:
+def test_other_runs_may_place_servers_anywhere(run: Any, words: tuple[str, ...]) -> None:
     composed = run(CPU, *words)
     check_overlap(composed.config, composed.backend_config)
 

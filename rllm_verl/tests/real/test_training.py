@@ -21,7 +21,7 @@ APART = "actor_rollout_ref.rollout.nnodes=1"
         pytest.param((), 1e-4, id="all weights"),
         # verl rounds merged weights to bfloat16 on their way to the servers.
         pytest.param((LORA, MERGED), 2e-2, id="LoRA merged"),
-        pytest.param((APART,), 1e-4, id="a server on a GPU of its own"),
+        pytest.param((APART,), 1e-4, id="a server on its own GPU"),
     ],
 )
 def test_responses_are_sampled_with_the_weights_of_their_step(

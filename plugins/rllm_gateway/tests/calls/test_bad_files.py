@@ -50,7 +50,7 @@ def copied(closed_store: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_privileges() -> Iterator[None]:
-    """As somebody whom permissions hold for."""
+    """Run as a user for whom file permissions apply."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(NOBODY)

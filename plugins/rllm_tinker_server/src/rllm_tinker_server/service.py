@@ -121,7 +121,7 @@ class Service:
             known = ", ".join(map(repr, self.names))
             raise NotFound(
                 f"There is no model {name!r}; this server has {known}. Ask for that, or start a server with "
-                f"`--model {name}` (or with `--name {name}` beside another --model, to have that called so)."
+                f"`--model {name}` (or with `--name {name}` next to another --model, to give it that name)."
             )
 
     def open_session(self, metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:

@@ -98,7 +98,7 @@ class Futures:
             raise Gone(
                 f"No result for request {request_id!r}: it is kept for {self._limits.keep_retrieved:g} s after it was "
                 f"fetched and {self._limits.keep_unretrieved:g} s if it was not, and is lost when the server restarts. "
-                "Send the request again; if the server has restarted, go on from the last checkpoint."
+                "Send the request again; if the server has restarted, continue from the last checkpoint."
             )
         return again.answer
 

@@ -35,18 +35,18 @@ def _randomised(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
 
 
 @pytest.mark.parametrize(
-    ("flag", "ending"),
+    ("flag", "suffixes"),
     [
         ("train_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
         ("train_mlp", ("gate_proj", "up_proj", "down_proj")),
         ("train_unembed", ("lm_head",)),
     ],
 )
-def test_each_flag_adapts_the_layers_it_speaks_of(flag: str, ending: tuple[str, ...]) -> None:
+def test_each_flag_adapts_its_layers(flag: str, suffixes: tuple[str, ...]) -> None:
     flags = {"train_attn": False, "train_mlp": False, "train_unembed": False, flag: True}
     names = target_names(build_untied(), LoraSpec(rank=4, **flags))
-    assert {name.rpartition(".")[2] for name in names} == set(ending)
-    assert len(names) == (1 if flag == "train_unembed" else 2 * len(ending))
+    assert {name.rpartition(".")[2] for name in names} == set(suffixes)
+    assert len(names) == (1 if flag == "train_unembed" else 2 * len(suffixes))
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_two_lora_models_in_turns_learn_what_each_learns_alone() -> None:
         for name in specs:
             train(together, name, requests[name])
     for name, spec in specs.items():
-        alone = make_host()
-        alone.create(name, spec)
-        train(alone, name, requests[name], 3)
-        assert torch.equal(weights_of(alone, name), weights_of(together, name))
+        separate = make_host()
+        separate.create(name, spec)
+        train(separate, name, requests[name], 3)
+        assert torch.equal(weights_of(separate, name), weights_of(together, name))
 
 
 def test_a_snapshot_does_not_follow_later_steps(host: Host) -> None:

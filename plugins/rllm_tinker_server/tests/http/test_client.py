@@ -1,4 +1,4 @@
-"""The real client trains, samples, saves and goes on."""
+"""The real client trains, samples, saves and continues."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_likeliest_tokens_are_told(server: Server, connect: Connect) -> None
 def test_a_prompt_that_fills_the_context_has_log_probs(server: Server, connect: Connect) -> None:
     sampler = connect(server).create_sampling_client(base_model="fake").result()
     assert len(sampler.compute_logprobs(types.ModelInput.from_ints([1] * 64)).result(DEADLINE)) == 64
-    with pytest.raises(tinker.BadRequestError, match="64 tokens; fake holds 64"):
+    with pytest.raises(tinker.BadRequestError, match="64 tokens; fake has a context of 64"):
         sampler.sample(types.ModelInput.from_ints([1] * 64), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
 
 

@@ -88,7 +88,7 @@ class Run:
     model_id: str
 
     def named_in(self, source: str) -> str:
-        """The example with the ids of this run in the place of its own."""
+        """Return the example with the ids of this run instead of its own ids."""
         return source.replace("run-id", self.model_id).replace("session-id", self.model_id.partition(":")[0])
 
 

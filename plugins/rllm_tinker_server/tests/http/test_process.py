@@ -1,4 +1,4 @@
-"""The command `rllm tinker serve` in a process of its own, with the real model `tiny`."""
+"""The command `rllm tinker serve` in its own process, with the real model `tiny`."""
 
 from __future__ import annotations
 

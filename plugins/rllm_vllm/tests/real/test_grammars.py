@@ -117,11 +117,11 @@ def test_unconstrained_response_beside_a_constrained_one_unchanged(
     engines: tuple[Any, LocalEngine], runner: asyncio.Runner
 ) -> None:
     free: dict[str, Any] = {"max_tokens": 20, "seed": 5, "top_k": 9}
-    [alone] = sample(runner, engines[0], free)
+    [separate] = sample(runner, engines[0], free)
     together, _ = sample(runner, engines[0], free, {"json_schema": json.dumps(SCHEMA)})
 
-    assert alone.token_ids.tolist() == together.token_ids.tolist()
-    np.testing.assert_allclose(alone.logprobs, together.logprobs, atol=CLOSE, rtol=0)
+    assert separate.token_ids.tolist() == together.token_ids.tolist()
+    np.testing.assert_allclose(separate.logprobs, together.logprobs, atol=CLOSE, rtol=0)
 
 
 def test_open_thoughts_are_free_until_they_close(engines: tuple[Any, LocalEngine], runner: asyncio.Runner) -> None:

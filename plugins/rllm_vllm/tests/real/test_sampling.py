@@ -127,7 +127,7 @@ def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
     rng = np.random.default_rng(0)
     prompts = [rng.integers(4, 40, 200).tolist() for _ in range(12)]
 
-    async def together_and_alone() -> tuple[list[Completion], list[Completion]]:
+    async def together_and_separate() -> tuple[list[Completion], list[Completion]]:
         hosting = make_hosting(engine_args={"max_num_batched_tokens": 300})
 
         def response(seed: int) -> Awaitable[Completion]:
@@ -141,7 +141,7 @@ def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
         finally:
             await hosting.close()
 
-    together, alone = asyncio.run(together_and_alone())
-    assert [each.token_ids.tolist() for each in together] == [each.token_ids.tolist() for each in alone]
+    together, separate = asyncio.run(together_and_separate())
+    assert [each.token_ids.tolist() for each in together] == [each.token_ids.tolist() for each in separate]
     for prompt, completion in zip(prompts, together, strict=True):
         _assert_agrees(completion, 1.0, plain_logprobs, prompt)
