@@ -122,11 +122,11 @@ def plugin(make: Any) -> AgentPlugin[Any]:
     return AgentPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
 
 
-def test_a_good_agent_is_not_complained_about(complaints: Any) -> None:
+def test_a_good_agent_has_no_complaints(complaints: Any) -> None:
     assert complaints(AgentContract, plugin(Polite)) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_agent(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(AgentContract, example("agent")) == {}
 
 
@@ -148,7 +148,7 @@ def test_the_example_of_the_hook_is_a_good_agent(complaints: Any, example: Any) 
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     agent: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_AGENT", "before")

@@ -354,7 +354,7 @@ EVERY_TEST = [name.removeprefix("test_") for name in vars(BackendContract) if na
 
 
 @pytest.mark.parametrize("test", EVERY_TEST)
-def test_a_good_one_has_nothing_to_mend(find_complaint: Any, test: str) -> None:
+def test_a_good_backend_has_no_complaints(find_complaint: Any, test: str) -> None:
     assert find_complaint(record(Table), test) == ""
 
 
@@ -404,7 +404,7 @@ RESUMED = "a_saved_run_continues_exactly"
         (ClosesOnce, "close_twice_works", "RuntimeError"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(find_complaint: Any, backend: type[Backend], test: str, message: str) -> None:
+def test_contract_reports_the_mistake(find_complaint: Any, backend: type[Backend], test: str, message: str) -> None:
     assert message in find_complaint(record(backend), test)
 
 
@@ -444,7 +444,7 @@ def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message:
     assert message in complaint(BackendContract, record(Table, **can), "declared_capabilities_exist")
 
 
-def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(find_complaint: Any) -> None:
+def test_backend_may_declare_log_probs_after_truncation(find_complaint: Any) -> None:
     assert find_complaint(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
     assert find_complaint(record(Table, full_logprobs=False), BEFORE) == ""
     after = record(with_engine(LogProbsAfterTruncation), full_logprobs=False)

@@ -96,11 +96,11 @@ def plugin(load: Any) -> DatasetPlugin[Any]:
 
 
 @pytest.mark.parametrize("dataset", [good, lambda params: Lazy() if good(params) else []])
-def test_a_good_dataset_is_not_complained_about(dataset: Any, complaints: Any) -> None:
+def test_a_good_dataset_has_no_complaints(dataset: Any, complaints: Any) -> None:
     assert complaints(DatasetContract, plugin(dataset), bad_options=BAD) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_dataset(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(DatasetContract, example("dataset")) == {}
 
 
@@ -123,7 +123,7 @@ def test_the_example_of_the_hook_is_a_good_dataset(complaints: Any, example: Any
         (lambda params: 1 / 0, "it_has_tasks", "ZeroDivisionError"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     dataset: Any, test: str, said: str, complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -338,7 +338,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("good", [Good, TellsVersionsApart])
-def test_a_good_engine_is_not_complained_about(complaints: Any, started: Start, good: type[Good]) -> None:
+def test_a_good_engine_has_no_complaints(complaints: Any, started: Start, good: type[Good]) -> None:
     assert complaints(EngineContract, plugin(good), given={"session": started(good)}) == {}
 
 
@@ -370,7 +370,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
 
 
 @pytest.mark.parametrize(("engine", "test", "said"), CASES, ids=[f"{case[0].__name__}-{case[1]}" for case in CASES])
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     engine: type[HostedEngine], test: str, said: str, complaint: Any, started: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_ENGINE", "no")
@@ -379,7 +379,7 @@ def test_what_is_wrong_is_named(
     assert said in complaint(EngineContract, plugin(engine), test, given={"session": session})
 
 
-def test_random_numbers_that_somebody_else_has_drawn_are_not_laid_to_the_engine(complaint: Any, started: Start) -> None:
+def test_random_draws_of_other_code_are_ignored(complaint: Any, started: Start) -> None:
     session = started(Good)
     random.random()
     assert complaint(EngineContract, plugin(Good), "close_twice_works", given={"session": session}) == ""
@@ -392,30 +392,30 @@ def test_random_numbers_that_somebody_else_has_drawn_are_not_laid_to_the_engine(
         (RaisesOnStrangeWeights, "weights_of_a_different_model_are_rejected", "KeyError"),
     ],
 )
-def test_what_is_wrong_with_an_engine_of_its_own_is_named(
+def test_contract_reports_mistakes_of_new_engines(
     engine: type[HostedEngine], test: str, said: str, complaint: Any
 ) -> None:
     assert said in complaint(EngineContract, plugin(engine), test)
 
 
-def test_one_that_starts_when_it_is_made_is_named(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_that_starts_when_created_is_reported(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
     assert "starts threads when" in complaint(EngineContract, plugin(StartsAtOnce), "creation_starts_nothing")
 
 
-def test_one_that_reads_the_directory_of_the_model_later_cannot_be_started(started: Start) -> None:
+def test_engine_that_reads_the_model_later_cannot_start(started: Start) -> None:
     with pytest.raises(AssertionError, match="cannot be started"):
         started(ReadsTheDirectoryLater)
 
 
-def test_a_promise_of_stop_texts_is_held_to(complaint: Any, started: Start) -> None:
+def test_declared_stop_texts_are_checked(complaint: Any, started: Start) -> None:
     record = replace(plugin(IgnoresStopTexts), stop_texts=True)
     given = {"session": started(IgnoresStopTexts)}
     said = complaint(EngineContract, record, "stop_text_ends_a_response_or_is_rejected", given=given)
     assert "with the stop" in said
 
 
-def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, started: Start) -> None:
+def test_declared_unknown_log_probs_are_accepted(complaint: Any, started: Start) -> None:
     class Unknown(NoLogProbs):
         async def response(self, prompt: Any, sampling: SamplingParams, room: int) -> Any:
             known = await Good.response(self, prompt, sampling, room)

@@ -144,7 +144,7 @@ def record(environment: type[Echo]) -> EnvironmentPlugin[NoParams]:
 
 
 @pytest.mark.parametrize("environment", [Echo, InMessages])
-def test_a_good_one_has_nothing_to_mend(complaints: Any, environment: type[Echo]) -> None:
+def test_a_good_environment_has_no_complaints(complaints: Any, environment: type[Echo]) -> None:
     assert complaints(EnvironmentContract, record(environment), actions=("1", "2"), max_steps=3) == {}
 
 
@@ -172,7 +172,7 @@ TASKS = "tasks_are_the_same_every_time"
         (ClosesWhatIsNotOpen, "close_at_any_time_works", "AttributeError"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, environment: type[Echo], test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, environment: type[Echo], test: str, told: str) -> None:
     assert told in complaint(EnvironmentContract, record(environment), test)
 
 
@@ -180,7 +180,7 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, environment: type[Echo],
     ("environment", "attributes"),
     [(NeverEnds, {"max_steps": None}), (RemembersOtherEpisodes, {"deterministic": False})],
 )
-def test_what_is_on_purpose_is_declared(complaints: Any, environment: type[Echo], attributes: dict[str, Any]) -> None:
+def test_declared_exceptions_are_accepted(complaints: Any, environment: type[Echo], attributes: dict[str, Any]) -> None:
     assert complaints(EnvironmentContract, record(environment), **attributes) == {}
 
 
@@ -210,7 +210,7 @@ def test_tools_are_functions_and_pairs(complaints: Any) -> None:
 
 
 @pytest.mark.parametrize("environment", [OffersSchemasAlone, OffersNothing])
-def test_tools_that_nobody_can_run_are_told(complaint: Any, environment: type[Echo]) -> None:
+def test_invalid_tools_are_reported(complaint: Any, environment: type[Echo]) -> None:
     assert "`tools`" in complaint(EnvironmentContract, record(environment), "tools_are_functions")
 
 

@@ -105,7 +105,7 @@ def with_a_running_mean() -> Function:
     return estimate
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_estimator_has_no_complaints(complaints: Any) -> None:
     assert complaints(EstimatorContract, record(good)) == {}
 
 
@@ -126,11 +126,11 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (returns_for_trajectories, "advantages_are_finite_at_the_declared_level", "Returns are a"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(EstimatorContract, record(function), test)
 
 
-def test_state_between_calls_is_told_apart(complaint: Any) -> None:
+def test_state_between_calls_is_reported(complaint: Any) -> None:
     told = complaint(EstimatorContract, record(with_a_running_mean()), STATE)
     check_values(told, "state between calls", "random numbers")
 
@@ -153,26 +153,26 @@ class Forgetful:
         pass
 
 
-def test_state_that_is_not_saved_is_told_apart(complaint: Any) -> None:
+def test_unsaved_state_is_reported(complaint: Any) -> None:
     told = complaint(EstimatorContract, record(Forgetful, keeps_state=True), STATE)
     check_values(told, "state_dict")
 
 
 @pytest.mark.parametrize("scope", ["role", "batch"])
-def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: str) -> None:
+def test_a_scope_wider_than_needed_is_reported(complaint: Any, scope: str) -> None:
     told = complaint(EstimatorContract, record(good, scope=scope), SCOPE)
     assert f"scope={scope!r}" in told
     assert complaint(EstimatorContract, record(against_everybody, scope=scope), SCOPE) == ""
 
 
-def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any) -> None:
+def test_dependence_on_the_group_needs_scope_group(complaint: Any) -> None:
     assert "use only the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
 
 
 @pytest.mark.parametrize(
     ("fields", "told"), [({"needs": frozenset({"valeus"})}, "'valeus'"), ({"default_loss": "pppo"}, "'pppo'")]
 )
-def test_what_it_names_must_exist(complaint: Any, fields: dict[str, Any], told: str) -> None:
+def test_unknown_columns_and_losses_are_reported(complaint: Any, fields: dict[str, Any], told: str) -> None:
     assert told in complaint(EstimatorContract, record(good, **fields), "declared_columns_and_loss_exist")
 
 
@@ -180,7 +180,7 @@ COLUMNS = ["values", "old_logprobs", "ref_logprobs", "sum_pi_squared", "greedy_r
 
 
 @pytest.mark.parametrize("column", [*COLUMNS, "step_rewards", "reward_components"])
-def test_what_it_needs_is_filled_with_finite_numbers(complaint: Any, column: str) -> None:
+def test_declared_needs_are_filled_with_finite_numbers(complaint: Any, column: str) -> None:
     seen = []
 
     def looks(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -194,7 +194,7 @@ def test_what_it_needs_is_filled_with_finite_numbers(complaint: Any, column: str
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_what_it_does_not_declare_is_not_there(complaint: Any, column: str) -> None:
+def test_undeclared_columns_are_absent(complaint: Any, column: str) -> None:
     def looks(inputs: AdvantageInput, params: NoParams) -> Advantages:
         assert getattr(inputs, column) is None
         return good(inputs, params)

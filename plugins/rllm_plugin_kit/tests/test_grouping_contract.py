@@ -73,7 +73,7 @@ def an_empty_group(episodes: Sequence[Episode], params: NoParams) -> list[Trajec
     return [*by_task_and_role(episodes, params), TrajectoryGroup(group_id="rest:agent", trajectories=[])]
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_grouping_has_no_complaints(complaints: Any) -> None:
     assert complaints(GroupingContract, record(by_task_and_role)) == {}
 
 
@@ -96,5 +96,5 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (an_empty_group, "no_episodes_give_no_groups", "returns 1 groups"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(GroupingContract, record(function), test)

@@ -89,7 +89,7 @@ def nan_in_the_branch_not_taken(inputs: LossInput, params: NoParams) -> Tensor:
     return -inputs.advantages * torch.where(log_ratio.abs() > 20, torch.ones_like(log_ratio), log_ratio.exp())
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_loss_has_no_complaints(complaints: Any) -> None:
     assert complaints(LossContract, record(good)) == {}
 
 
@@ -117,21 +117,21 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (nan_in_the_branch_not_taken, "extreme_ratios_stay_finite", "torch.where"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(LossContract, record(function), test)
 
 
-def test_a_gradient_that_is_on_purpose_another_is_declared(complaint: Any) -> None:
+def test_a_declared_surrogate_gradient_is_accepted(complaint: Any) -> None:
     test = "gradient_matches_the_numeric_slope"
     assert complaint(LossContract, record(weighted_by_a_constant), test, gradient="surrogate") == ""
 
 
-def test_what_it_needs_must_exist(complaint: Any) -> None:
+def test_unknown_needs_are_reported(complaint: Any) -> None:
     told = complaint(LossContract, record(good, needs=frozenset({"ref_logprob"})), "declared_needs_exist")
     assert "'ref_logprobs'" in told
 
 
-def test_what_it_needs_is_filled(complaint: Any) -> None:
+def test_declared_needs_are_filled(complaint: Any) -> None:
     def towards_the_reference(inputs: LossInput, params: NoParams) -> Tensor:
         assert inputs.ref_logprobs is not None
         return good(inputs, params) + (inputs.logprobs - inputs.ref_logprobs).square()

@@ -104,11 +104,11 @@ def plugin(make: Any) -> ObserverPlugin[Any]:
     return ObserverPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
 
 
-def test_a_good_observer_is_not_complained_about(complaints: Any) -> None:
+def test_a_good_observer_has_no_complaints(complaints: Any) -> None:
     assert complaints(ObserverContract, plugin(Curious)) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_observer(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(ObserverContract, example("observer")) == {}
 
 
@@ -130,5 +130,5 @@ def test_the_example_of_the_hook_is_a_good_observer(complaints: Any, example: An
         (lambda params: object(), "any_run_can_be_observed", "has not all"),
     ],
 )
-def test_what_is_wrong_is_named(observer: Any, test: str, said: str, complaint: Any) -> None:
+def test_contract_reports_the_mistake(observer: Any, test: str, said: str, complaint: Any) -> None:
     assert said in complaint(ObserverContract, plugin(observer), test)

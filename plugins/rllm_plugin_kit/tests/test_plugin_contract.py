@@ -99,7 +99,7 @@ class Installed(EstimatorContract):
         (local_params(), "options_can_be_pickled", "Define its params"),
     ],
 )
-def test_bad_options_are_told_what_to_mend(complaint: Any, params: type[BaseModel], test: str, told: str) -> None:
+def test_bad_options_are_reported(complaint: Any, params: type[BaseModel], test: str, told: str) -> None:
     assert told in complaint(EstimatorContract, record(params), test)
 
 
@@ -113,29 +113,29 @@ def test_bad_options_are_told_what_to_mend(complaint: Any, params: type[BaseMode
         ({"load": lambda: None}, "plugin_loads", "`load`"),
     ],
 )
-def test_bad_records_are_told_what_to_mend(complaint: Any, fields: dict[str, Any], test: str, told: str) -> None:
+def test_bad_plugin_specs_are_reported(complaint: Any, fields: dict[str, Any], test: str, told: str) -> None:
     assert told in complaint(EstimatorContract, record(**fields), test)
 
 
-def test_a_record_is_looked_up_among_the_installed_ones(install: Callable[..., None]) -> None:
+def test_a_plugin_spec_is_found_among_installed_plugins(install: Callable[..., None]) -> None:
     install()
     assert Installed().record().name == "mine"
     Installed().test_listing_imports_no_heavy_packages()
 
 
-def test_heavy_imports_are_told_apart(install: Callable[..., None]) -> None:
+def test_heavy_imports_are_reported(install: Callable[..., None]) -> None:
     install("import safetensors, numpy")
     with pytest.raises(AssertionError, match="imports numpy, safetensors"):
         Installed().test_listing_imports_no_heavy_packages()
 
 
-def test_another_version_of_the_records_is_told_apart(install: Callable[..., None]) -> None:
+def test_a_different_api_version_is_reported(install: Callable[..., None]) -> None:
     install(requires_api=2)
     with pytest.raises(AssertionError, match=r"rllm-mine .*version 2"):
         Installed().test_plugin_spec_is_valid()
 
 
-def test_a_missing_name_is_told_apart() -> None:
+def test_a_missing_name_is_reported() -> None:
     class TestNothing(EstimatorContract):
         pass
 

@@ -148,7 +148,7 @@ def record(mode: Any) -> RejectionPlugin[NoParams]:
     return RejectionPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: mode)
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_rejection_has_no_complaints(complaints: Any) -> None:
     assert complaints(RejectionContract, record(Pairs)) == {}
 
 
@@ -179,5 +179,5 @@ RESUMED = "a_resumed_run_continues_exactly"
         (TakesNoOptions, CONSERVATION, "`load`"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, mode: Any, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, mode: Any, test: str, told: str) -> None:
     assert told in complaint(RejectionContract, record(mode), test)

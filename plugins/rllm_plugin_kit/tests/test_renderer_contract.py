@@ -123,11 +123,11 @@ def plugin(make: Any) -> RendererPlugin[Any]:
 
 
 @pytest.mark.parametrize("renderer", [Good, NeverBridges])
-def test_a_good_renderer_is_not_complained_about(renderer: type[Good], complaints: Any) -> None:
+def test_a_good_renderer_has_no_complaints(renderer: type[Good], complaints: Any) -> None:
     assert complaints(RendererContract, plugin(renderer.make)) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(RendererContract, example("renderer")) == {}
 
 
@@ -152,7 +152,7 @@ def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: An
         (lambda setup, params: 1 / 0, "stop_tokens_exist", "ZeroDivisionError"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     renderer: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_RENDERER", "before")

@@ -98,11 +98,11 @@ def plugin(make: Any, needs: frozenset[str] = frozenset({"answer"})) -> RewardPl
 
 
 @pytest.mark.parametrize("reward", [Exact, Plain, InAMapping])
-def test_a_good_reward_is_not_complained_about(reward: Any, complaints: Any) -> None:
+def test_a_good_reward_has_no_complaints(reward: Any, complaints: Any) -> None:
     assert complaints(RewardContract, plugin(reward), right=("42",), wrong=("41", "")) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(RewardContract, example("reward"), right=("It is 42.",), wrong=("7",)) == {}
 
 
@@ -121,13 +121,13 @@ def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any)
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     reward: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_REWARD", "before")
     assert said in complaint(RewardContract, plugin(reward), test, right=("42",), wrong=("41",))
 
 
-def test_needs_that_the_data_of_the_test_lacks_are_named(complaint: Any) -> None:
+def test_needs_missing_from_the_data_are_reported(complaint: Any) -> None:
     record = plugin(Exact, needs=frozenset({"answer", "tests"}))
     assert "needs tests of" in complaint(RewardContract, record, "data_contains_the_declared_needs")

@@ -104,11 +104,11 @@ def record(made: Any) -> SamplerPlugin[NoParams]:
     return SamplerPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: made)
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_sampler_has_no_complaints(complaints: Any) -> None:
     assert complaints(SamplerContract, record(Counting)) == {}
 
 
-def test_the_example_of_the_hook_keeps_the_contract(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(SamplerContract, example("sampler")) == {}
 
 
@@ -133,5 +133,5 @@ RESUMED = "a_resumed_run_continues_exactly"
         (NoSampler, USABLE, "rllm_core.contracts.Sampler"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, made: Any, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, made: Any, test: str, told: str) -> None:
     assert told in complaint(SamplerContract, record(made), test)

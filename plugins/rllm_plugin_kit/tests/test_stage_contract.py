@@ -168,7 +168,7 @@ def record(
     )
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_stage_has_no_complaints(complaints: Any) -> None:
     assert complaints(StageContract, record(Stage)) == {}
     assert complaints(StageContract, record(DropsGroups, writes="trajectory_groups")) == {}
     assert complaints(StageContract, record(ShapesRewards, writes="rewards")) == {}
@@ -211,11 +211,11 @@ RESUMED = "a_resumed_run_continues_exactly"
         (record(Stage, reads="trajectory_grups"), "declared_reads_are_written_by_some_stage", "'trajectory_groups'"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, plugin: StagePlugin[Any], test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, plugin: StagePlugin[Any], test: str, told: str) -> None:
     assert told in complaint(StageContract, plugin, test)
 
 
-def test_a_stage_may_ask_for_another_context(complaint: Any) -> None:
+def test_a_stage_may_need_a_different_context(complaint: Any) -> None:
     class LooksAtTheSeed(Stage):
         def __init__(self, context: StageContext, params: NoParams) -> None:
             assert context.seed == 7

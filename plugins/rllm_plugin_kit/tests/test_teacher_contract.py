@@ -111,7 +111,7 @@ def test_a_good_teacher_has_no_complaints(complaints: Any) -> None:
     assert complaints(TeacherContract, record(Likely)) == {}
 
 
-def test_example_of_the_hook_keeps_the_contract(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(TeacherContract, example("teacher")) == {}
 
 

@@ -141,11 +141,11 @@ def read_back(self: TrackerContract, directory: Path) -> list[Any]:
     return read(directory / "mine.jsonl")
 
 
-def test_a_good_tracker_is_not_complained_about(complaints: Any, tmp_path: Path) -> None:
+def test_a_good_tracker_has_no_complaints(complaints: Any, tmp_path: Path) -> None:
     assert complaints(TrackerContract, plugin(Lines), given={"tmp_path": tmp_path}, read_back=read_back) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any, tmp_path: Path) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any, tmp_path: Path) -> None:
     assert complaints(TrackerContract, example("tracker"), given={"tmp_path": tmp_path}) == {}
 
 
@@ -168,7 +168,7 @@ def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any
         (ForgetsOnlyWhatComesAgain, "run_from_the_start_replaces_existing_files", "too often [(-1, "),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     tracker: type[Lines], test: str, said: str, complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_RUN", "before")
@@ -176,7 +176,7 @@ def test_what_is_wrong_is_named(
     assert said in complaint(TrackerContract, plugin(tracker), test, given=given, read_back=read_back)
 
 
-def test_a_thread_that_goes_on_is_named(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_thread_is_reported(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
     said = complaint(
         TrackerContract, plugin(LeavesAThread), "process_wide_state_is_unchanged", given={"tmp_path": tmp_path}
@@ -184,7 +184,9 @@ def test_a_thread_that_goes_on_is_named(complaint: Any, tmp_path: Path, monkeypa
     assert "leaves running threads" in said
 
 
-def test_what_its_client_changes_is_excused(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared_changes_of_the_client_are_excused(
+    complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_RUN", "before")
     said = complaint(
         TrackerContract,

@@ -207,11 +207,11 @@ def plugin(make: Any, **fields: Any) -> WorkflowPlugin[Any]:
     return WorkflowPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make, **fields)
 
 
-def test_a_good_workflow_is_not_complained_about(complaints: Any) -> None:
+def test_a_good_workflow_has_no_complaints(complaints: Any) -> None:
     assert complaints(WorkflowContract, plugin(OneAnswer)) == {}
 
 
-def test_what_it_opens_for_a_run_is_there_in_every_rollout(complaints: Any) -> None:
+def test_run_resources_are_available_in_every_rollout(complaints: Any) -> None:
     class NeedsItsServer(OneAnswer):
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
             assert self.context.resource == ["open"]
@@ -254,7 +254,7 @@ def test_what_it_opens_for_a_run_is_there_in_every_rollout(complaints: Any) -> N
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     workflow: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_WORKFLOW", "before")
@@ -263,7 +263,7 @@ def test_what_is_wrong_is_named(
 
 
 @pytest.mark.parametrize("key", ["rllm.agent.name", "rllm.agent.max_steps"])
-def test_a_key_that_it_honours_in_word_alone_is_named(key: str, complaint: Any) -> None:
+def test_a_declared_but_unused_key_is_reported(key: str, complaint: Any) -> None:
     record = plugin(OneAnswer, config_keys=frozenset({key}))
     said = complaint(WorkflowContract, record, "it_reads_exactly_its_config_keys")
     assert f" {key}, " in said
