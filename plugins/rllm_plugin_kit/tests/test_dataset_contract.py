@@ -108,7 +108,7 @@ def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     ("dataset", "test", "said"),
     [
         (lambda params: [], "it_has_tasks", "has no task"),
-        (drawn, "tasks_are_the_same_every_time", "returns other tasks"),
+        (drawn, "tasks_are_the_same_every_time", "returns different tasks"),
         (generated, "it_has_tasks", "has tasks that"),
         (rows, "it_has_tasks", "'number'"),
         (same_ids, "tasks_have_different_ids", "'task'"),

@@ -360,7 +360,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (IgnoresStopTexts, "stop_text_ends_a_response_or_is_rejected", "ignores a stop"),
     (KeepsTheFirstWeights, "new_weights_are_used_for_sampling", "after new weights"),
     (SharesTheTensors, "new_weights_are_used_for_sampling", "after new weights"),
-    (SaysNoVersion, "new_weights_are_used_for_sampling", "says [0, 0, 0] of completions"),
+    (SaysNoVersion, "new_weights_are_used_for_sampling", "reports [0, 0, 0] for completions"),
     (SaysTheLatestVersion, "weight_version_is_correct_during_a_sync", "during which weights"),
     (TellsVersionsApartTooLate, "weight_version_is_correct_during_a_sync", "during which weights"),
     (ClosesOnce, "close_twice_works", "AssertionError"),

@@ -89,7 +89,7 @@ def test_a_good_grouping_has_no_complaints(complaints: Any) -> None:
             "`rllm_core.algorithms.grouping.describe(episode)`",
         ),
         (keeps_the_episode, "metadata_has_one_entry_per_trajectory", "metadata that is"),
-        (in_fours, "order_of_episodes_has_no_effect", "Group by what"),
+        (in_fours, "order_of_episodes_has_no_effect", "Group by properties"),
         (empties_episodes, "it_does_not_change_episodes", "changes the episodes"),
         (nothing_for_nothing, "no_episodes_give_no_groups", "returned None. Return"),
         (first_of_each, "every_trajectory_is_in_exactly_one_group", "IndexError"),

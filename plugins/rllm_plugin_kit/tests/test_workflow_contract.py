@@ -243,7 +243,7 @@ def test_run_resources_are_available_in_every_rollout(complaints: Any) -> None:
         (LastOneCounts, "concurrent_rollouts_do_not_affect_each_other", "gives different results"),
         (TakesThePartsAway, "it_does_not_change_the_task", "changes the data"),
         (RaisesOnLongPrompts, "length_limits_are_respected", "PromptTooLongError"),
-        (SaysTooMuch, "length_limits_are_respected", "asks for 100 tokens"),
+        (SaysTooMuch, "length_limits_are_respected", "requests 100 tokens"),
         (MakesAnAgent, "it_reads_exactly_its_config_keys", "rllm.agent.name"),
         (LeavesTheEnvironment, "errors_leave_nothing_open", "[0]"),
         (LeavesTheEnvironment, "cancellation_ends_a_hanging_rollout", "times when it"),

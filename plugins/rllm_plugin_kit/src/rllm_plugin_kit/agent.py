@@ -49,7 +49,8 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         for name in ("observe", "act"):
             if inspect.iscoroutinefunction(getattr(agent, name)):
                 raise self.failure(
-                    f"has a coroutine function {name}, which nobody awaits", f"Write `def {name}(…)` without `async`."
+                    f"has a coroutine function {name}, which rllm does not await",
+                    f"Write `def {name}(…)` without `async`.",
                 )
 
     def test_observations_become_json_messages(self, params: Any) -> None:

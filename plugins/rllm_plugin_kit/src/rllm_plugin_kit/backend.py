@@ -41,7 +41,7 @@ class _RendererOfTheRun(TemplateRenderer):
 
 _OF_THE_RUN = RendererPlugin(
     name="of_the_run",
-    summary="The model's template, told from that of the backend's own making.",
+    summary="The model's template, which differs from the backend's own renderer.",
     params=NoParams,
     load=lambda: lambda setup, params: _RendererOfTheRun(setup.tokenizer, setup.stop_ids, setup.template_options),
 )
@@ -99,7 +99,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             tokens, logprobs = completion.token_ids, completion.logprobs
             if not 1 <= len(tokens) <= MAX_TOKENS or tokens.dtype != np.int32:
                 raise self.failure(
-                    f"sampled {tokens!r} where {MAX_TOKENS} tokens were asked for at most",
+                    f"sampled {tokens!r}, but the maximum is {MAX_TOKENS} tokens",
                     "Return one to `max_tokens` token ids as int32.",
                 )
             if logprobs.shape != tokens.shape or not np.isfinite(logprobs).all() or (logprobs > SAME).any():
@@ -109,7 +109,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 )
             if (completion.finish_reason == "stop") != (int(tokens[-1]) in stops):
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a completion that ends with token {int(tokens[-1])}",
+                    f"reports {completion.finish_reason!r} for a completion that ends with token {int(tokens[-1])}",
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
 
@@ -130,12 +130,12 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
             if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
                 raise self.failure(
-                    f"said {said!r} with the stop text {text!r}, and {before!r} without",
+                    f"returned {said!r} with the stop text {text!r}, and {before!r} without",
                     "End with the first token that completes the text; tokens before it do not change.",
                 )
             if text in said and completion.finish_reason != "stop":
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a response that ends at its stop text", "Say 'stop'."
+                    f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
                 )
 
     def test_engine_uses_the_configured_renderer(self, session: Session) -> None:
@@ -213,7 +213,9 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         prompt, _ = REQUESTS[0]
         completions = session.sample([(prompt, seed) for seed in range(16)])
         if len({tuple(completion.token_ids.tolist()) for completion in completions}) == 1:
-            raise self.failure("samples the same tokens whatever the seed", "Pass SamplingParams.seed to the sampler.")
+            raise self.failure(
+                "samples the same tokens with different seeds", "Pass SamplingParams.seed to the sampler."
+            )
 
     def test_declared_columns_are_filled(self, session: Session) -> None:
         wanted = self.plugin.capabilities.columns
@@ -226,8 +228,8 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             if column is None or column.shape != batch.tokens.shape:
                 found = "nothing" if column is None else f"an array of shape {column.shape}"
                 raise self.failure(
-                    f"says that it fills {name!r}, and `process` left {found} for {len(batch.tokens)} tokens",
-                    "Fill one number per token, or take the column out of its capabilities.",
+                    f"declares the column {name!r}, but `process` filled {found} for {len(batch.tokens)} tokens",
+                    "Fill one number per token, or remove the column from its capabilities.",
                 )
             numbers = column[batch.loss_mask]
             if not np.isfinite(numbers).all() or (name.endswith("logprobs") and (numbers > SAME).any()):
@@ -301,7 +303,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 either.update(advantage=1.0)
             if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
                 raise self.failure(
-                    "makes another update once a checkpoint was loaded",
+                    "makes a different update after a checkpoint was loaded",
                     "Save the optimiser's state and all other state that an update needs.",
                 )
         finally:
@@ -316,7 +318,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             asyncio.run(make().close())
 
     def test_close_twice_works(self, session: Session) -> None:
-        """The last test of the class, as nothing can be asked of a closed backend."""
+        """This is the last test of the class, because a closed backend has no other methods to test."""
         with self.explain_errors("cannot be closed twice", "Release only the resources that still exist."):
             session.close()
 

@@ -56,7 +56,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             tokens, logprobs = completion.token_ids, completion.logprobs
             if tokens.dtype != np.int32 or not 1 <= len(tokens) <= MAX_TOKENS:
                 raise self.failure(
-                    f"sampled {tokens!r} where {MAX_TOKENS} tokens were asked for at most",
+                    f"sampled {tokens!r}, but the maximum is {MAX_TOKENS} tokens",
                     "Return one to `max_tokens` token ids as int32.",
                 )
             if logprobs.shape != tokens.shape or logprobs.dtype != np.float32:
@@ -67,22 +67,22 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             stops = [token == STOP_ID for token in tokens.tolist()]
             if stops != [False] * (len(stops) - 1) + [completion.finish_reason == "stop"]:
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of tokens that end with {tokens[-3:].tolist()}, where "
-                    f"{STOP_ID} stops",
+                    f"reports {completion.finish_reason!r} for tokens that end with {tokens[-3:].tolist()}, but the "
+                    f"stop token is {STOP_ID}",
                     "A response includes the first of the renderer's `stop_ids` and ends there. The reason "
-                    "is 'stop' then, and 'length' otherwise.",
+                    "is then 'stop', and otherwise 'length'.",
                 )
 
     @pytest.mark.parametrize("how", SAMPLINGS, ids=str)
     def test_log_probs_match_the_model(self, session: EngineSession, how: Mapping[str, Any]) -> None:
-        """Under softmax(logits / temperature), before top-p and top-k; NaN only where the record says so."""
+        """Under softmax(logits / temperature), before top-p and top-k; NaN only if the plugin spec declares it."""
         requests = _requests(**how)
         for request, completion in zip(requests, session.generate(*requests), strict=True):
             unknown = np.isnan(completion.logprobs)
             if unknown.any() and (self.plugin.full_logprobs or how not in TRUNCATIONS):
                 raise self.failure(
-                    f"reports no log-probs (NaN) with {how or 'no truncation'}, and does not say so",
-                    "Set full_logprobs=False in its record, which allows it where top-p or top-k truncate.",
+                    f"reports no log-probs (NaN) with {how or 'no truncation'}, but does not declare it",
+                    "Set full_logprobs=False in its plugin spec, which permits it if top-p or top-k truncate.",
                 )
             self._check_logprobs(session.model, request, completion, f"with {how or 'the defaults'}")
 
@@ -171,19 +171,19 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             except RolloutError:
                 return
             raise self.failure(
-                "ignores a stop text, and does not say so",
+                "ignores a stop text, but does not declare it",
                 "rllm_core.rollout.prompts.checked_prompt refuses it; or end there, and set stop_texts=True.",
             )
         for before, completion in zip(whole, session.generate(*stopping), strict=True):
             said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
             if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
                 raise self.failure(
-                    f"said {said!r} with the stop text {text!r}, and {before!r} without",
+                    f"returned {said!r} with the stop text {text!r}, and {before!r} without",
                     "End with the first token that completes the text; tokens before it do not change.",
                 )
             if text in said and completion.finish_reason != "stop":
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a response that ends at its stop text", "Say 'stop'."
+                    f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
                 )
 
     def test_a_cancelled_request_does_not_change_others(self, session: EngineSession) -> None:
@@ -216,13 +216,13 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         versions = [each.weight_version for each in (before, after, again)]
         if versions != [version, version + 1, version + 2]:
             raise self.failure(
-                f"says {versions} of completions that were sampled with versions {version} to {version + 2}",
-                "`weight_version` is what `load_weights` was told last when the completion began.",
+                f"reports {versions} for completions that were sampled with versions {version} to {version + 2}",
+                "`weight_version` is the version of the last `load_weights` before the completion began.",
             )
         if again.token_ids.tolist() != before.token_ids.tolist():
             raise self.failure(
-                "samples otherwise when it is given the weights of before once more",
-                "Put all weights in place, and forget what is cached.",
+                "samples different tokens after the earlier weights are loaded again",
+                "Replace all weights, and clear the caches.",
             )
         session.end(request)
 
@@ -266,15 +266,16 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         raise self._strange_weights("takes them")
 
     def test_close_twice_works(self, session: EngineSession) -> None:
-        """Nothing of it runs afterwards."""
-        with self.explain_errors("fails when it is closed twice", "A second time there is nothing to do."):
+        """No thread or process of the engine runs afterwards."""
+        with self.explain_errors("fails when it is closed twice", "The second call does nothing."):
             session.close()
         different = find_changed_state(session.before)
         if different and RANDOM_NUMBERS.issuperset(different):
             different = changes_by(lambda: self._live(session.another()))
         if different:
             raise self.failure(
-                f"leaves {', '.join(different)} changed", "Release in `close` what `start` took, and put back the rest."
+                f"leaves {', '.join(different)} changed",
+                "Release the resources of `start` in `close`, and restore everything else.",
             )
 
     def _live(self, session: EngineSession) -> None:
@@ -292,7 +293,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             await engine.close()
             await engine.close()
 
-        with self.explain_errors(f"cannot be closed {when}", "`close` is fine at any time, and twice."):
+        with self.explain_errors(f"cannot be closed {when}", "`close` works at any time, and twice."):
             asyncio.run(close_twice())
 
     def _check_logprobs(
@@ -311,13 +312,13 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
 
     def _no_room(self, what: str) -> AssertionError:
         return self.failure(
-            f"{what} where the prompt leaves no room for a token",
+            f"{what} if the prompt leaves no room for a token",
             "Raise RolloutError: rllm_core.rollout.prompts.checked_prompt does.",
         )
 
     def _strange_weights(self, what: str) -> AssertionError:
         return self.failure(
-            f"{what} when it is given weights of another model", "Compare the names, and raise BackendError."
+            f"{what} when it is given weights of a different model", "Compare the names, and raise BackendError."
         )
 
 

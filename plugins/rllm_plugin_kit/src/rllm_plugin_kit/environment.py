@@ -65,9 +65,9 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             for words in (*JUNK[:4], *self.actions):
                 if not self._run_episode(params, task, [words] * self.max_steps)[-1].done:
                     raise self.failure(
-                        f"has not ended after {self.max_steps} steps of saying {words!r}",
-                        "Count the steps and end the episode (done=True); or set `max_steps` in the test, None where "
-                        "rllm.agent.max_steps is what ends it.",
+                        f"has not ended after {self.max_steps} steps with the action {words!r}",
+                        "Count the steps and end the episode (done=True), or set `max_steps` in the test. Use None if "
+                        "rllm.agent.max_steps ends the episode.",
                     )
 
     def test_same_actions_give_same_outcomes(self, params: Any) -> None:
@@ -77,8 +77,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             for words in (JUNK, self.actions):
                 if self._run_episode(params, task, words) != self._run_episode(params, task, words):
                     raise self.failure(
-                        f"answers the same words at task {task.id!r} differently in a second episode",
-                        "Seed what is random by the task, and keep nothing between episodes; or set "
+                        f"answers the same actions at task {task.id!r} differently in a second episode",
+                        "Seed random numbers by the task, and keep nothing between episodes. Or set "
                         "`deterministic = False` in the test.",
                     )
 
@@ -97,7 +97,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             )
 
     def test_tools_are_functions(self, params: Any) -> None:
-        """Or pairs of a schema and a function; a workflow has nothing else to run."""
+        """Tools may also be pairs of a schema and a function. A workflow can run nothing else."""
         for task in self._some_tasks(params):
             offered = asyncio.run(self._tools(params, task))
             if not isinstance(offered, Sequence) or not all(map(_is_tool, offered)):
@@ -117,7 +117,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
                 )
 
     def test_close_at_any_time_works(self, params: Any) -> None:
-        """Before the first observation too: a rollout that fails to start is closed as well."""
+        """Closing works even before the first observation, because a rollout that fails to start is also closed."""
         asyncio.run(self._close(self._made(params)))
         for task in self._some_tasks(params):
             self._run_episode(params, task, [])
@@ -144,7 +144,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         return environment
 
     def _run_episode(self, params: Any, task: Task, said: Sequence[str]) -> list[Outcome]:
-        """The outcomes of one episode, until it ends or there is nothing more to say."""
+        """Return the outcomes of one episode, until it ends or no action is left."""
         return asyncio.run(self._run_interleaved(params, [task], said))[0]
 
     async def _run_interleaved(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
@@ -194,7 +194,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
 
     async def _ask(self, method: Any, *arguments: Any, what: str) -> Any:
         with self.explain_errors(
-            f"cannot go on: {what}",
+            f"cannot continue: {what}",
             "Return an observation for an invalid action instead of raising an error, and make `close` work in any "
             "state.",
         ):

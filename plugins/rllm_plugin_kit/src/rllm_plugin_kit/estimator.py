@@ -93,7 +93,7 @@ class EstimatorContract(EstimatorCalls):
                 raise self.failure(
                     f"gives advantages up to {np.abs(values).max():.3g} where all rewards are {reward}",
                     "Compare the rewards themselves (max == min) and give exactly 0: a mean of equal numbers is not "
-                    "always that number, and a division by a tiny deviation blows up what is left. "
+                    "always that number, and a division by a tiny deviation enlarges the remainder. "
                     "If it does not centre rewards, set `centres = False` in the test.",
                 )
 
@@ -104,9 +104,9 @@ class EstimatorContract(EstimatorCalls):
             shuffled = [_reordered(groups[place], random) for place in random.permutation(len(groups))]
             if (difference := self._difference(params, groups, shuffled)) > CLOSE:
                 raise self.failure(
-                    f"gives other advantages (by {difference:.2g} of the largest) when groups and their members are "
+                    f"gives different advantages (by {difference:.2g} of the largest) when groups and members are "
                     "shuffled",
-                    "Return values in the order of the inputs, and let no result depend on a position.",
+                    "Return values in the order of the inputs, and do not use positions.",
                 )
 
     def test_declared_scope_is_exact(self) -> None:
@@ -127,13 +127,13 @@ class EstimatorContract(EstimatorCalls):
             apart |= self.tokens(params, [part], f"only one {scope}")
         if (difference := distance(together, apart)) > CLOSE:
             raise self.failure(
-                f"declares scope={scope!r}, but its advantages change (by {difference:.2g} of the largest) with what "
-                f"else is in the batch",
+                f"declares scope={scope!r}, but its advantages change (by {difference:.2g} of the largest) with the "
+                f"rest of the batch",
                 f"Declare a wider scope in the plugin spec, or use only the rewards of its own {scope}.",
             )
 
     def _check_a_wide_scope_is_used(self, scope: str) -> None:
-        """Under some of the `options` at least: a run may be refused for a scope that is wider than its batches."""
+        """The scope is exact for at least one of the `options`. A scope wider than a batch may be rejected."""
         few, more = [Member(1.0), Member(0.5, ((1, 4),))], [Member(8.0), Member(0.0), Member(0.0, ((2, 1),))]
         groups = self.groups([few, more, [Member(0.25), Member(0.0)]])
         for options in self.options:
@@ -145,7 +145,7 @@ class EstimatorContract(EstimatorCalls):
         raise self.failure(
             f"declares scope={scope!r}, but under none of the tested options does anything outside a group change its "
             "advantages",
-            "Declare scope='group', or add to `options` in the test a mapping under which it looks further.",
+            "Declare scope='group', or add a mapping to `options` in the test that makes it use more than one group.",
         )
 
     def test_prompt_length_does_not_change_advantages(self, params: Any) -> None:
@@ -157,7 +157,7 @@ class EstimatorContract(EstimatorCalls):
         ]
         if (difference := self._difference(params, self.groups(members), self.groups(longer))) > CLOSE:
             raise self.failure(
-                f"gives other advantages (by {difference:.2g} of the largest) when prompts are longer",
+                f"gives different advantages (by {difference:.2g} of the largest) when prompts are longer",
                 "Count only tokens where `inputs.loss_mask` is True; `inputs.response_lengths` does.",
             )
 
@@ -174,15 +174,15 @@ class EstimatorContract(EstimatorCalls):
                 )
 
     def test_same_inputs_and_state_give_same_advantages(self, params: Any) -> None:
-        """Whatever it was called with in between, and in a run that was resumed."""
+        """The results do not depend on other calls in between, and are the same in a resumed run."""
         groups = self.groups(random_members(0, RAGGED))
         first = self.called(params, groups, "ragged groups")
         self.called(params, self.groups(random_members(1, RAGGED)), "other groups")
         if not np.array_equal(first.values, self.called(params, groups, "ragged groups").values):
             raise self.failure(
-                "gives other advantages when it is called again with the same inputs",
+                "gives different advantages when it is called again with the same inputs",
                 "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs. If "
-                "it needs state, set `keeps_state=True` in its record.",
+                "it needs state, set `keeps_state=True` in its plugin spec.",
             )
         if self.plugin.keeps_state:
             self._check_a_resumed_run_continues_exactly(params)

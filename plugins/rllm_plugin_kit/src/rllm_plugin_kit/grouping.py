@@ -36,7 +36,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         if lost := [uid for key, uid in given.items() if key not in grouped]:
             raise self.failure(
                 f"leaves {len(lost)} of {len(given)} trajectories out, such as {lost[0]!r}",
-                "Put every trajectory into a group; filters and rejection modes say what is trained on.",
+                "Put every trajectory into a group. Filters and rejection modes select the groups to train on.",
             )
         if twice := [given[key] for key, count in grouped.items() if count > 1]:
             raise self.failure(
@@ -66,8 +66,8 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         shuffled = [episodes[place] for place in order]
         if _partition(self._grouped(params, episodes)) != _partition(self._grouped(params, shuffled)):
             raise self.failure(
-                "compares other trajectories with each other when episodes come in another order",
-                "Group by what a trajectory is (its task, role, rollout), not by where it stands in the list.",
+                "groups trajectories differently when episodes come in a different order",
+                "Group by properties of a trajectory (its task, role, rollout), not by its position in the list.",
             )
 
     def test_no_episodes_give_no_groups(self, params: Any) -> None:

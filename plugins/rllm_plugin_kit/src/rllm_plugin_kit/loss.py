@@ -98,20 +98,20 @@ class LossContract(PluginContract[LossPlugin[Any]]):
 
     def test_clipped_tokens_do_not_depend_on_micro_batches(self, params: Any) -> None:
         if self.plugin.load_clipped is None:
-            pytest.skip("it says nothing of clipped tokens")
+            pytest.skip("it does not report clipped tokens")
         function = self.plugin.load_clipped()
         for inputs in map(self._rows, SEEDS):
             together = function(inputs, params)
             if together.dtype != torch.bool or together.shape != inputs.logprobs.shape:
                 raise self.failure(
-                    f"counts clipped tokens by {together.dtype} of shape {tuple(together.shape)}",
+                    f"returns clipped tokens as {together.dtype} of shape {tuple(together.shape)}",
                     "Let `load_clipped` return a function that gives one bool per token.",
                 )
             for row in _row_ids(inputs):
                 places = inputs.row_ids == row
                 if not torch.equal(together[places], function(inputs.at(places), params)):
                     raise self.failure(
-                        "calls other tokens of a row clipped when other rows are in the same call",
+                        "reports different clipped tokens of a row when other rows are in the same call",
                         "Judge a row's tokens by their own row, as the loss does.",
                     )
 

@@ -41,7 +41,8 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                 )
             if name in EVENTS and inspect.iscoroutinefunction(getattr(observer, name)):
                 raise self.failure(
-                    f"has a coroutine function {name}, which nobody awaits", f"Write `def {name}(…)` without `async`."
+                    f"has a coroutine function {name}, which rllm does not await",
+                    f"Write `def {name}(…)` without `async`.",
                 )
 
     @pytest.mark.parametrize("run", RUNS)

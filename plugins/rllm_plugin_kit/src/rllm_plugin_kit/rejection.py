@@ -20,7 +20,7 @@ from rllm_plugin_kit.samples import Member, make_groups
 SEEDS = range(3)
 STEPS = 8
 MOST_BATCHES = 2_000
-"""Rounds of one step; a mode that still asks for more would never let the step end."""
+"""Maximum rollout batches of one step. A mode that requests more would never let the step end."""
 REWARDS: Sequence[Sequence[float]] = (
     (1.0, 0.0, 0.5),
     (1.0, 1.0),
@@ -34,7 +34,7 @@ REWARDS: Sequence[Sequence[float]] = (
 
 @dataclass
 class _Run:
-    """A mode, driven as training drives it, and what it said."""
+    """A mode that receives groups as in training, and its results."""
 
     mode: RejectionMode
     ask: Callable[[RejectionMode, list[TrajectoryGroup]], RejectionResult]
@@ -71,19 +71,17 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 if problem := misplaced(result, [*offered, *waiting]):
                     raise self.failure(
                         f"was offered {len(offered)} groups while {len(waiting)} were waiting, and {problem}",
-                        "Put every group, the very object, into one of train, waiting and dropped (by reason); forget "
-                        "groups that waited once they are in another.",
+                        "Put every group, the same object, into one of train, waiting and dropped (by reason); forget "
+                        "groups that waited once they are in a different list.",
                     )
                 if result.more and result.train:
                     raise self.failure(
-                        "asks for more groups and returns some to train on", "Keep them waiting until there are enough."
+                        "requests more groups and returns some to train on", "Keep them waiting until there are enough."
                     )
                 waiting = list(result.waiting)
                 for group in result.train:
                     if seen[group.group_id] != _serialize_groups([group]):
-                        raise self.failure(
-                            f"returns group {group.group_id!r} changed", "Return the groups themselves, as they are."
-                        )
+                        raise self.failure(f"returns group {group.group_id!r} changed", "Return the groups unchanged.")
 
     def test_step_without_groups_works(self, params: Any) -> None:
         mode = self._mode(params)
@@ -130,7 +128,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 run.step()
         if runs[0].said != runs[1].said:
             raise self.failure(
-                "decides otherwise about the same groups in another run",
+                "decides differently about the same groups in a second run",
                 "Keep state in the mode made by the factory, never in its class or module, and seed what is random.",
             )
 

@@ -39,7 +39,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     """Responses, in words that the tokenizer keeps."""
 
     def setup(self) -> RendererSetup:
-        """The model that the renderer is made for. Override it for one that asks for a certain model.
+        """The model of the renderer. Override it if the renderer needs a certain model.
 
         The default is a tokenizer of characters with a chat template; it needs transformers.
         """
@@ -85,7 +85,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 )
 
     def test_bridge_matches_the_whole_conversation(self, params: Any) -> None:
-        """For a response that is as the template writes it; a stop token is there once."""
+        """The response is as the template writes it, with one stop token."""
         renderer = self._made(params)
         for conversation in self.conversations:
             prompt = self._ask(renderer.prompt, conversation)
@@ -120,7 +120,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             texts = self._ask(renderer.token_texts, response)
             if not isinstance(texts, list) or len(texts) != len(response) or words not in "".join(texts):
                 raise self.failure(
-                    f"says the texts {texts!r:.80} of the tokens of {words!r}",
+                    f"returns {texts!r:.80} for the tokens of {words!r}",
                     "Return one text per token in `token_texts`; together they are the text.",
                 )
 
@@ -137,7 +137,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 )
 
     def test_results_depend_only_on_the_arguments(self, params: Any) -> None:
-        """Also when they were asked for before, and in another renderer of the same model."""
+        """Results do not change in a second call, or in a second renderer of the same model."""
         first, other = self._made(params), self._made(params)
         for conversation in [*self.conversations, *self.conversations[::-1]]:
             tokens = self._ask(first.prompt, conversation)

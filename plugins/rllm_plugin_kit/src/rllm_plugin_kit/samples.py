@@ -91,7 +91,7 @@ def make_groups(members: Sequence[Sequence[Member]], prefix: str = "task") -> li
 
 
 def random_members(seed: int, sizes: Sequence[int]) -> list[list[Member]]:
-    """Groups of these sizes; rewards are eighths from 0 to 1, some of them equal, and some trajectories say nothing."""
+    """Groups of these sizes; rewards are eighths from 0 to 1, some are equal, and some trajectories have no tokens."""
     random = np.random.default_rng(seed)
     shapes = [((3, 2),), ((1, 1),), ((4, 5),), ((2, 2), (3, 1)), ((1, 3), (2, 2), (1, 4)), ((2, 0),)]
     return [

@@ -51,7 +51,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
             if not FIELD_NAMES[field] & declared:
                 raise self.failure(
                     f"looks at step.{field}, which is not among what it reads",
-                    f"Add {field!r} to `reads` in its record, so that the order of stages can be checked.",
+                    f"Add {field!r} to `reads` in its plugin spec, so that the order of stages can be checked.",
                 )
 
     def test_declared_reads_are_sufficient(self, params: Any) -> None:
@@ -73,7 +73,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                     names = " or ".join(repr(name) for name in sorted(ASPECTS[aspect]))
                     raise self.failure(
                         f"changes {aspect} of the step, which is not among what it writes",
-                        f"Add {names} to `writes` in its record, or leave that as it is."
+                        f"Add {names} to `writes` in its plugin spec, or do not change it."
                         if names
                         else "No stage may; leave notes for other stages in step.extras.",
                     )
@@ -91,13 +91,13 @@ class StageContract(PluginContract[StagePlugin[Any]]):
         if self.plugin.is_rollout_stage and hasattr(self._stage(params), "state_dict"):
             raise self.failure(
                 "is a rollout stage, but keeps state between steps (it has a state_dict)",
-                "Remove `is_rollout_stage=True` from its record: a rollout stage may run ahead of earlier updates.",
+                "Remove `is_rollout_stage=True` from its plugin spec: a rollout stage may run before earlier updates.",
             )
 
     def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
         whole = self._stage(params)
         if not hasattr(whole, "state_dict"):
-            pytest.skip("it keeps nothing between steps")
+            pytest.skip("it keeps no state between steps")
         outcomes, states = [], []
         for number in range(STEPS):
             outcomes.append(_outcome(self._run(whole, self._step(self.plugin.reads, number=number), "a filled step")))
@@ -112,8 +112,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
             if not same:
                 raise self.failure(
                     f"continues differently when it is resumed after step {done - 1}",
-                    "Put everything that it keeps between steps into state_dict, and take all of it up in "
-                    "load_state_dict.",
+                    "Put all state into state_dict, and restore all of it in load_state_dict.",
                 )
 
     def _step(self, written: frozenset[str], tasks: int = 3, number: int = 0) -> WatchedStep:

@@ -64,7 +64,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             )
 
     def test_any_value_and_step_can_be_logged(self, params: Any, tmp_path: Path) -> None:
-        """Also NaN and infinity, no metric at all, one step twice, and -1: the validation before the first step."""
+        """Test also NaN and infinity, no metrics, one step twice, and step -1 (validation before training)."""
         with self._directory(tmp_path) as directory:
             tracker = self._begun(directory, params)
             self._tell(tracker, Event(LOG, (-1, {})))
@@ -87,7 +87,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._do(tracker.close, "close")
 
     def test_close_at_any_time_works(self, params: Any, tmp_path: Path) -> None:
-        """Nothing follows on `close`; what comes before it may be any beginning of a run."""
+        """`close` is the last call. A run may have stopped at any event before it."""
         for number in (0, 1, 3, 8):
             with self._directory(tmp_path / str(number)) as directory:
                 tracker = self._begun(directory, params) if number else self._made(directory, params)
@@ -102,8 +102,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             if different := changes_by(lambda: self._live(directory, params), self.changes):
                 raise self.failure(
                     f"leaves {', '.join(different)} changed",
-                    "Put back in `close` what it changes; where its client library cannot, say so with `changes` in "
-                    "the test.",
+                    "Restore in `close` all that it changes. If its client library cannot, set `changes` in the test.",
                 )
 
     def test_concurrent_runs_have_separate_trackers(self, params: Any, tmp_path: Path) -> None:
@@ -191,12 +190,12 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             raise self.failure(
                 f"failed in {name}{shown}: {type(error).__name__}: {error}",
                 "A tracker that raises is switched off for the rest of the run; take every number at every step, and "
-                "let `close` end whatever was begun.",
+                "let `close` end everything that was started.",
             ) from error
 
     def _needs_read_back(self, directory: RunDirectory) -> None:
         if self.read_back(directory.path) is None:
-            pytest.skip("the test does not say how to read what it writes (`read_back`)")
+            pytest.skip("the test has no `read_back`, which reads the written metrics")
 
     def _check_kept(self, directory: RunDirectory, expected: Sequence[Logged], what: str) -> None:
         entries = self.read_back(directory.path)

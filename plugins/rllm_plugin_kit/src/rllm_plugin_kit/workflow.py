@@ -142,7 +142,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         for call in self._run_rollout(params, Rollout(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
             if call.sampling.max_tokens > MAX_RESPONSE or len(call.prompt) > MAX_PROMPT:
                 raise self.failure(
-                    f"asks for {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
+                    f"requests {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
                     f"{MAX_RESPONSE} after {MAX_PROMPT} are allowed",
                     "Use `context.max_response_length` and `context.max_prompt_length`, as `Conversation` does.",
                 )
@@ -156,7 +156,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         ):
             said = key in self.plugin.config_keys
             if said != (used > 0):
-                raise self._honour(key, said, what)
+                raise self._key_failure(key, said, what)
         turns = "rllm.agent.max_steps" in self.plugin.config_keys
         if self.turns > 1 or turns:
             made = [
@@ -164,7 +164,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 for most in (2, 4)
             ]
             if turns != (made[0] < made[1]):
-                raise self._honour("rllm.agent.max_steps", turns, "ends after as many turns")
+                raise self._key_failure("rllm.agent.max_steps", turns, "ends after as many turns")
 
     @pytest.mark.parametrize("fault", FAULTS)
     def test_errors_leave_nothing_open(self, params: Any, fault: Fault) -> None:
@@ -247,7 +247,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         async def fail() -> RolloutRun:
             async with self._opened(params) as (_, resource):
                 result = RolloutRun(engine=Answering(self.responses, fault))
-                # Where an agent runs in another process, its error arrives as one of the rollout.
+                # If an agent runs in a separate process, its error arrives as an error of the rollout.
                 with contextlib.suppress(RuntimeError, RolloutError):
                     await run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
                 return result
@@ -291,8 +291,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         if result.engine.open_sessions:
             raise self.failure(f"leaves sessions open in the engine {when}", "Call `engine.end_session` in `finally`.")
 
-    def _honour(self, key: str, said: bool, what: str) -> AssertionError:
+    def _key_failure(self, key: str, said: bool, what: str) -> AssertionError:
         return self.failure(
-            f"{'does not act' if said else 'acts'} on {key}, and {'says that it does' if said else 'does not say so'}",
-            f"Put the key into `config_keys` of its record if it {what}, and only then.",
+            f"{'does not use' if said else 'uses'} {key}, but {'declares it' if said else 'does not declare it'}",
+            f"Put the key into `config_keys` of its plugin spec if it {what}, otherwise remove it.",
         )

@@ -54,7 +54,7 @@ def names_for(distribution: str, kind: str) -> Names:
         raise PluginError(
             "bad-package-name",
             f"{distribution} is one of rllm's own packages.",
-            f"Choose another name: my-{distribution}.",
+            f"Choose a different name: my-{distribution}.",
         )
     module = distribution.replace("-", "_")
     _check_module(distribution, module)
@@ -67,7 +67,7 @@ def _usable(name: str, kind: str) -> bool:
 
 
 def _check_module(distribution: str, module: str) -> None:
-    hint = f"Choose another name: rllm-{distribution}, or my-{distribution}."
+    hint = f"Choose a different name: rllm-{distribution}, or my-{distribution}."
     if keyword.iskeyword(module) or not _usable(module, "environment"):
         raise PluginError(
             "bad-package-name", f"{distribution!r} means something else in Python or in config files.", hint
