@@ -151,7 +151,7 @@ READ: dict[str, tuple[Callable[[str], object], str, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", READ)
-def test_what_a_file_holds_is_refused_before_a_run(what: str, read: Read) -> None:
+def test_bad_file_contents_are_rejected_before_a_run(what: str, read: Read) -> None:
     write, path, code, values = READ[what]
     write(path)
     with expect_error(ConfigError, code, path, *values):

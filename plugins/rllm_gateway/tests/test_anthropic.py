@@ -96,7 +96,7 @@ def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str,
     assert second.prompt == f"{first.prompt}{CALL}$<t>a proof<a>"
 
 
-def test_a_conversation_that_the_server_holds_is_refused(client: anthropic.Anthropic) -> None:
+def test_a_server_side_conversation_is_rejected(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.beta.messages.create(model=MODEL, max_tokens=9, messages=HI, thread={"type": "create"})
     body: Any = caught.value.body

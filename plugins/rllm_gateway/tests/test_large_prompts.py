@@ -55,7 +55,7 @@ def test_what_cannot_fit_is_refused_before_it_is_rendered(world: World, threads:
 
 
 @pytest.mark.parametrize("api", ["chat/completions", "messages/count_tokens"])
-def test_a_large_prompt_is_rendered_beside_the_event_loop(world: World, threads: list[Any], api: str) -> None:
+def test_a_large_prompt_is_rendered_in_a_thread(world: World, threads: list[Any], api: str) -> None:
     world.policy.max_context = 10 * LARGE
     small, large = post(world, api, 1), post(world, api, LARGE)
     assert (small.status_code, large.status_code) == (200, 200)

@@ -150,7 +150,7 @@ def test_what_is_sampled_arrives_as_it_was_sampled() -> None:
     over_the_link(check)
 
 
-def test_every_branch_has_an_engine_session_of_its_own() -> None:
+def test_every_branch_has_its_own_engine_session() -> None:
     async def check(ends: Ends) -> None:
         await ends.open()
         await ends.sample([1])

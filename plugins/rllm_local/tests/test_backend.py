@@ -100,7 +100,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
 
 
 @pytest.mark.parametrize("model", [{}, {"dtype": "bfloat16", **LORA}])
-def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(model: dict[str, Any], tmp_path: Path) -> None:
+def test_a_loaded_run_continues_exactly(model: dict[str, Any], tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], Mapping[str, float]]:
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
         batch = await backend.process(batch, frozenset({"old_logprobs"}))
@@ -196,7 +196,7 @@ def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model()
     assert after["actor/kl_ref"] > 1e-4
 
 
-def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
+def test_a_run_with_critic_and_reference_continues_exactly(tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[float], dict[str, float]]:
         batch, metrics = await _critical_step(backend, engine, number, make_plan)
         return [*batch.tokens.tolist(), *batch.values.tolist(), *batch.ref_logprobs.tolist()], metrics
@@ -314,7 +314,7 @@ def test_sampling_after_the_end_is_a_rollout_error() -> None:
         asyncio.run(engine.generate([7], SamplingParams(max_tokens=1), session="late"))
 
 
-def test_the_yaml_of_the_plugin_holds_every_setting_with_its_default() -> None:
+def test_the_plugins_yaml_contains_every_default() -> None:
     (record,) = rllm_backends()
     values = yaml.safe_load(record.config_yaml().read_text())
     assert values.pop("rllm") == {"backend": "local"}

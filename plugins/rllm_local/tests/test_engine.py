@@ -88,7 +88,7 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
         assert_as_without_cache(model, prompt, sampling, completion)
 
 
-def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
+def test_a_request_joining_a_batch_gets_equal_tokens(
     make_engine: Callable[..., LocalEngine],
 ) -> None:
     expected = _generate(make_engine(), _ids(12), _params(20, seed=1))
@@ -142,9 +142,7 @@ def test_a_rewritten_history_is_computed_again_from_where_it_differs(
         history = rewritten
 
 
-def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
-    make_engine: Callable[..., LocalEngine], passes: Any
-) -> None:
+def test_an_ended_sessions_cache_can_be_reused(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
     engine = make_engine(max_concurrency=1)
 
     async def scenario() -> None:
@@ -182,9 +180,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
             assert_as_without_cache(model, _ids(10 + index), params[index], completion)
 
 
-def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another(
-    make_engine: Callable[..., LocalEngine], model: Any
-) -> None:
+def test_ending_a_running_session_keeps_its_slot(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     engine = make_engine(max_concurrency=2)
     params = [_params(60, seed=1), _params(20, seed=2), _params(20, seed=3)]
 
@@ -205,7 +201,7 @@ def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another
     assert_as_without_cache(model, _ids(35), params[2], third)
 
 
-def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
+def test_requests_of_one_session_run_one_by_one(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()

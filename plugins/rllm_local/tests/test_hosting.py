@@ -120,7 +120,7 @@ async def _batch(engine: Copy) -> TokenBatch:
     return batch.with_columns(advantages=advantages.astype(np.float32))
 
 
-def test_it_samples_with_the_weights_that_are_trained_after_every_publish() -> None:
+def test_each_sync_updates_the_sampling_weights() -> None:
     async def scenario(backend: LocalBackend, engine: Copy) -> Copy:
         for step in range(3):
             batch = await _batch(engine)

@@ -112,7 +112,7 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
 
 @pytest.mark.parametrize("model", MODELS[2:], ids=NAMES[2:])
 @pytest.mark.long
-def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(model: dict[str, Any]) -> None:
+def test_each_served_version_samples_equal_tokens(model: dict[str, Any]) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> None:
         batch = random_batch([(9, 6), (8, 7)], vocabulary=20)
         latest: dict[int, list[int]] = {}
@@ -149,7 +149,7 @@ def test_a_version_that_is_served_no_more_is_refused() -> None:
     _run(scenario, {}, versions_served=2)
 
 
-def test_a_resumed_run_serves_the_version_it_goes_on_with() -> None:
+def test_a_resumed_run_serves_its_version() -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> int:
         await backend.sync_weights(40)
         done: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=2, weight_version=40), session="s")
@@ -158,7 +158,7 @@ def test_a_resumed_run_serves_the_version_it_goes_on_with() -> None:
     assert _run(scenario, {}, versions_served=3) == 40
 
 
-def test_a_response_goes_on_with_its_version_while_newer_ones_come() -> None:
+def test_a_response_keeps_its_version_during_syncs() -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> Completion:
         sampling = SamplingParams(max_tokens=60, seed=3, weight_version=0)
         call = asyncio.create_task(engine.generate(PROMPT, sampling, session="s"))

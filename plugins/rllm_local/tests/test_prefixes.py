@@ -66,7 +66,7 @@ def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_onc
     assert passes.tokens == 4 * BLOCK + 3 * (2 * BLOCK + 3) + 12
 
 
-def test_a_new_conversation_uses_the_longest_beginning_that_any_slot_holds(
+def test_a_new_conversation_uses_the_longest_cached_prefix(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()

@@ -111,7 +111,7 @@ def _own_response(engine: LocalEngine, own: tuple[int, int], others: Requests) -
     own=st.tuples(st.integers(1, 210), st.integers(1, 12)),
     others=st.lists(st.tuples(st.integers(1, 220), st.integers(1, 20), st.integers(0, 60)), min_size=1, max_size=9),
 )
-def test_a_response_among_others_has_the_bits_of_one_alone(
+def test_a_batched_response_equals_a_single_one(
     make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape], own: tuple[int, int], others: Requests
 ) -> None:
     model, shape = invariant

@@ -188,7 +188,7 @@ def test_tokens_are_drawn_from_what_is_left_in_proportion(sampling: dict[str, fl
         assert abs(_chi_square(np.bincount(tokens, minlength=kept), share.numpy() * draws)) < 4
 
 
-def test_a_row_without_truncation_keeps_every_token_beside_rows_with_it() -> None:
+def test_an_untruncated_row_keeps_every_token() -> None:
     """A sum of rounded probabilities may exceed 1 before the last token is reached."""
     logits = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 5000).astype(np.float32))
     free, cut = _params(seed=9), _params(seed=9, top_p=0.5, top_k=3)
@@ -255,6 +255,6 @@ def test_a_draw_does_not_depend_on_the_other_rows() -> None:
         assert single.logprobs[0] == together.logprobs[row]
 
 
-def test_greedy_takes_the_larger_of_two_logits_whose_log_probs_round_to_the_same() -> None:
+def test_greedy_compares_logits_instead_of_rounded_log_probs() -> None:
     logits = torch.tensor([[0.0, 1e-10, -3.0]])
     assert draw(logits, [_params(temperature=0.0)], [0]).tokens[0] == 1

@@ -195,20 +195,20 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     assert apart == here
 
 
-def test_a_checkpoint_of_one_goes_on_in_the_other(batch: TokenBatch, tmp_path: Path) -> None:
+def test_a_checkpoint_works_in_both_process_layouts(batch: TokenBatch, tmp_path: Path) -> None:
     model = {"lora_rank": 4}
 
     async def save(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
         for number in range(2):
             await backend.update(await backend.process(batch, frozenset()), _plan(global_step=number))
         await backend.save(tmp_path)
-        return await go_on(backend, engine)
+        return await resume(backend, engine)
 
     async def load(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
         await backend.load(tmp_path)
-        return await go_on(backend, engine)
+        return await resume(backend, engine)
 
-    async def go_on(backend: LocalBackend, engine: Any) -> list[Any]:
+    async def resume(backend: LocalBackend, engine: Any) -> list[Any]:
         await backend.sync_weights(2)
         sampled: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
         result = await backend.update(await backend.process(batch, frozenset()), _plan(global_step=2))
@@ -260,9 +260,7 @@ def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(
     assert "install" not in str(raised.value)
 
 
-def test_an_error_arrives_as_what_it_is_with_where_it_was_raised_and_the_process_goes_on(
-    batch: TokenBatch, in_child: Callable[[Scenario], Any]
-) -> None:
+def test_an_error_arrives_with_its_traceback(batch: TokenBatch, in_child: Callable[[Scenario], Any]) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> LossError:
         with pytest.raises(LossError, match=r"loss 'broken' for role 'agent' failed: KeyError") as raised:
             await backend.update(batch, _plan("in-process/broken"))

@@ -431,7 +431,7 @@ def test_one_that_declares_no_traces_is_not_asked_for_one(find_complaint: Any) -
     assert find_complaint(record(TracesPrompts), TRACES) == ""
 
 
-def test_recorded_log_probs_are_those_of_its_own_forward_pass(find_complaint: Any) -> None:
+def test_recorded_log_probs_match_the_forward_pass(find_complaint: Any) -> None:
     said = find_complaint(record(ForwardPassOfAnother), BEFORE)
     assert "0.0100" in said
 

@@ -138,7 +138,7 @@ def test_a_fixed_version_batch_uses_the_oldest_allowed_version(run: Run) -> None
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
-def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: Run, kind: str) -> None:
+def test_latest_weights_keep_the_staleness_bound(run: Run, kind: str) -> None:
     made = run("latest", 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
     assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
     for version, step in enumerate(made.steps):

@@ -102,7 +102,7 @@ def test_rollout_correction_weighs_losses_there_as_here(
     assert np.abs(there - plain).max() > 1e-4
 
 
-def test_roles_have_losses_of_their_own_in_one_optimiser_step(
+def test_roles_have_their_own_losses_in_one_step(
     connection: Any, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of("ppo", judge="cross_entropy")

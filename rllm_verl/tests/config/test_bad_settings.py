@@ -56,9 +56,7 @@ FSDP2 = "fsdp_config.ulysses_sequence_parallel_size"
     "key",
     [f"{ACTOR}.ulysses_sequence_parallel_size", f"{ACTOR}.{FSDP2}", f"actor_rollout_ref.ref.{FSDP2}"],
 )
-def test_sequences_are_split_over_gpus_with_flash_attention_alone(
-    run: Any, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+def test_sequence_parallelism_needs_flash_attention(run: Any, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """With sdpa, verl's log-probs are wrong by 0.2 in the mean, and nothing says so."""
     values = (f"`{key}`", 2, f"`{ATTENTION}`", "sdpa", f"{key}=1")
     with expect_error(ConfigError, "unsupported-attention", *values):

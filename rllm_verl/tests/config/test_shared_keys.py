@@ -244,7 +244,7 @@ def test_level_4_a_null_of_the_core_takes_what_verl_ships(run: Any) -> None:
     assert composed.value(f"{ALGORITHM}.lr_schedule") == "constant"
 
 
-def test_bypass_mode_is_pinned(run: Any) -> None:
+def test_bypass_mode_cannot_be_changed(run: Any) -> None:
     composed = run()
     assert composed.value(f"{ALGORITHM}.rollout_correction.bypass_mode") is False
     assert composed.origins[f"{ALGORITHM}.rollout_correction.bypass_mode"] == "backend verl"

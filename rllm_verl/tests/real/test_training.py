@@ -44,7 +44,7 @@ def test_adapters_are_refused_before_anything_starts(train: Callable[..., Any]) 
     assert not done.steps
 
 
-def test_such_a_server_samples_ahead_with_the_newest_weights(train: Callable[..., Any]) -> None:
+def test_separate_server_samples_ahead_with_latest_weights(train: Callable[..., Any]) -> None:
     ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
     latest = "rllm.async_training.partial_rollout=true"
     done = train("rllm.trainer.total_batches=4", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *ahead, latest, APART)

@@ -145,9 +145,7 @@ def test_responses_are_sampled_to_their_ends_while_an_update_is_under_way(starte
     started.session.ask(started.sync_weights())
 
 
-def test_a_response_under_way_at_a_publication_goes_on_with_the_new_weights(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_response_continues_with_synced_weights(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     transfer, server = started.backend._started().servers._transfer, started.process("rollout server 0")
     abort = transfer.abort_replicas
 

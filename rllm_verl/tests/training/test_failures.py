@@ -70,7 +70,7 @@ def test_a_loss_that_fails_is_named_with_its_role(
     assert torch.equal(one_rank.weights(), before)
 
 
-def test_a_group_whose_loss_failed_goes_on_to_work(
+def test_a_group_works_after_a_failed_loss(
     update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], two_ranks: Any
 ) -> None:
     register_loss("here_only", _raises)

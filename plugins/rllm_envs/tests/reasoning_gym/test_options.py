@@ -87,7 +87,7 @@ def test_levels_that_contradict_are_rejected(options: dict[str, Any]) -> None:
         _params(**options)
 
 
-def test_the_level_of_one_attribute_leaves_the_others_alone() -> None:
+def test_one_attributes_level_does_not_change_others() -> None:
     assert set(config_of(_params(curriculum={"num_terms": 1}))) == {"min_terms", "max_terms"}
     both = config_of(_params(level=2, curriculum={"num_terms": 0}))
     assert both["max_terms"] < config_of(_params(level=2))["max_terms"]

@@ -85,7 +85,7 @@ def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == ["c"]
 
 
-def test_a_path_may_hold_what_means_something_in_an_address(tmp_path: Path) -> None:
+def test_a_path_may_contain_url_characters(tmp_path: Path) -> None:
     with CallStore.open(tmp_path / "ü ?mode=memory#%20") as store:
         assert store.sessions() == []
     assert [file.name for file in tmp_path.iterdir()] == ["ü ?mode=memory#%20"]
@@ -122,7 +122,7 @@ def test_store_pipe_is_rejected(tmp_path: Path, open_store: Open) -> None:
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"# Notes\n" * 1000], ids=["empty", "text"])
-def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_store: Open, content: bytes) -> None:
+def test_other_files_are_rejected_and_unchanged(path: Path, open_store: Open, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(StoreError):
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_stor
 
 
 @BOTH
-def test_a_database_of_others_is_refused_and_left_alone(path: Path, open_store: Open) -> None:
+def test_other_databases_are_rejected_and_unchanged(path: Path, open_store: Open) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE calls (id)")
     content = path.read_bytes()

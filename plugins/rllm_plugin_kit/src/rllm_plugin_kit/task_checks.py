@@ -47,8 +47,8 @@ def check_same_every_time(ask: Callable[[], list[Task]], failure: Failure) -> No
     if asked[0] != asked[1]:
         raise failure(
             "returns different tasks, or a different order, in a second call",
-            "Make tasks a function of the options, with a seed of their own where they are drawn: a resumed run goes "
-            "on in the same order.",
+            "Make tasks a function of the options, with their own seed if they are random. A resumed run "
+            "continues in the same order.",
         )
 
 

@@ -123,7 +123,7 @@ class Adam:
         return state
 
     def replace(self, state: State) -> None:
-        """Go on from this state; an empty one is that before the first step."""
+        """Continue from this state. An empty state is the state before the first step."""
         self._diverged = None
         self._optimizer.state.clear()
         self._optimizer.state.update(state)

@@ -171,8 +171,8 @@ class Service:
         if session is None:
             return False
         why = (
-            f"sent no heartbeat for {self.limits.heartbeat_missed:g} s and gave way to others, who needed room. Go on "
-            "from the last checkpoint with a new client."
+            f"sent no heartbeat for {self.limits.heartbeat_missed:g} s and gave way to others, who needed room. "
+            "Continue from the last checkpoint with a new client."
         )
         self.sessions.end(session, why)
         self.spawn(self.end_session(session, why))
@@ -199,7 +199,7 @@ class Service:
             await self.end_session(
                 session,
                 f"was ended after {self.limits.session_idle:g} s without a sign of its client, and its models "
-                "were released. Go on from the last checkpoint with a new client.",
+                "were released. Continue from the last checkpoint with a new client.",
             )
 
     async def close(self) -> None:

@@ -195,7 +195,7 @@ class Turns:
         if before is None:
             raise RequestRefused(
                 f"Request {number} of {self.model_id} came over {self._limits.turn_deadline:g} s after later ones; "
-                "those have failed meanwhile. Go on from the last checkpoint with a new training client."
+                "those have failed meanwhile. Continue from the last checkpoint with a new training client."
             )
         if before != kind:
             raise RequestRefused(

@@ -136,7 +136,7 @@ def test_gradients_of_requests_add_up_until_a_step(host: Host) -> None:
     assert _gradient(host) is None
 
 
-def test_a_forward_pass_alone_leaves_no_gradient(host: Host) -> None:
+def test_a_forward_pass_leaves_no_gradient(host: Host) -> None:
     expected = host.forward_backward("m", make_request(seed=3))
     gradient = _gradient(host)
     result = host.forward_backward("m", make_request(seed=3, forward_only=True))

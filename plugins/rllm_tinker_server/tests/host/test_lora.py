@@ -120,14 +120,14 @@ def test_the_initial_weights_are_those_of_the_seed() -> None:
     assert all(not parameter.any() for name, parameter in first.parameters().items() if "lora_B" in name)
 
 
-def test_making_a_lora_model_leaves_the_global_random_numbers_alone() -> None:
+def test_making_a_lora_model_keeps_global_random_state() -> None:
     base, before = build_tied(), torch.get_rng_state()
     LoraModel(base, ALL)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_adapters_are_float32_and_alone_are_trained(dtype: torch.dtype) -> None:
+def test_only_float32_adapters_are_trained(dtype: torch.dtype) -> None:
     base = build_tied().to(dtype).requires_grad_(False)
     lora = LoraModel(base, ALL)
     assert {parameter.dtype for parameter in lora.parameters().values()} == {torch.float32}
@@ -180,7 +180,7 @@ def test_a_merged_model_shares_all_tensors_that_are_not_adapted() -> None:
         assert (merged[name] is parameter) == ("self_attn" not in name or "norm" in name)
 
 
-def test_adapting_a_tied_output_layer_leaves_the_input_embedding_alone() -> None:
+def test_adapting_a_tied_output_keeps_input_embeddings() -> None:
     base = build_tied()
     embedding = base.get_input_embeddings().weight
     before = embedding.detach().clone()
@@ -205,7 +205,7 @@ def test_training_leaves_the_base_model_as_it_was() -> None:
     assert torch.equal(_logits(host.model), expected)
 
 
-def test_two_lora_models_in_turns_learn_what_each_learns_alone() -> None:
+def test_interleaved_lora_models_learn_as_separate_ones() -> None:
     specs = {"a": LoraSpec(rank=8, seed=1), "b": LoraSpec(rank=3, seed=2, train_mlp=False)}
     requests = {"a": make_request("ppo"), "b": make_request("cross_entropy", seed=5)}
     together = make_host()

@@ -354,7 +354,7 @@ def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
     _run(scenario())
 
 
-def test_only_models_in_use_and_the_last_one_hold_a_cache(
+def test_only_used_and_last_models_have_caches(
     make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
 ) -> None:
     a, b, *_ = snapshots
@@ -420,7 +420,7 @@ def test_a_large_top_k_means_all_tokens(make_samplers: Callable[..., Samplers], 
     _same(free, wide)
 
 
-def test_several_prompts_with_a_seed_each_are_sampled_as_if_each_were_alone(
+def test_seeded_prompts_are_sampled_independently(
     make_samplers: Callable[..., Samplers],
 ) -> None:
     prompts, seeds = [PROMPT, PROMPT[:2], PROMPT], (11, 12, 13)

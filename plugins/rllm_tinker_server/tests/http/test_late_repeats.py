@@ -32,9 +32,7 @@ def wait_until_discarded(server: Server, request_id: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["create_model", "load_weights"])
-def test_a_creation_that_is_sent_again_after_its_result_was_discarded_leaves_the_model_alone(
-    start: Start, route: str
-) -> None:
+def test_a_late_repeated_creation_keeps_the_model(start: Start, route: str) -> None:
     server = start(keep_retrieved=0.1, sweep_interval=0.02)
     session_id = server.session()
     first = server.model(session_id)
@@ -103,7 +101,7 @@ async def nothing() -> Answer:
     return json_answer({})
 
 
-def test_a_model_that_is_closed_while_requests_wait_is_left_alone_after() -> None:
+def test_waiting_requests_do_not_change_closed_models() -> None:
     async def scenario(turns: Turns, futures: Futures) -> None:
         turns.submit(3, "optim_step", 1, nothing)
         turns.close("It was unloaded.")

@@ -432,7 +432,7 @@ def test_what_this_server_does_not_do_is_said_and_final(server: Server, route: s
     assert f"POST /api/v1/{route}" in response.json()["detail"]
 
 
-def test_a_bug_is_told_and_the_server_goes_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_reported_and_serving_continues(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(_: Any) -> None:
         raise ZeroDivisionError("by nothing")
 

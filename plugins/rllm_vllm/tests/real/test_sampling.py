@@ -120,7 +120,7 @@ def test_a_response_during_which_weights_change_says_which_sampled_what(
         assert np.abs(completion.logprobs[:before] - expected[:before]).max() > CLOSE
 
 
-def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
+def test_prompts_of_several_passes_have_own_seeds(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig, plain_logprobs: Plain
 ) -> None:
     """On a CPU a prompt that was split over passes ended the engine."""
