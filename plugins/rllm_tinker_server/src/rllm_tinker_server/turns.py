@@ -185,7 +185,7 @@ class Turns:
         return self.request_id(number)
 
     def close(self, why: str) -> None:
-        """Fail whatever waits; what is being executed ends by itself."""
+        """Fail all waiting requests. The running requests end by themselves."""
         self._cancel_deadline()
         for number in sorted(self._waiting):
             self._fail(number, why)
