@@ -24,7 +24,7 @@ def body_of(api: str, characters: int) -> dict[str, Any]:
 
 @pytest.fixture
 def threads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Where prompts are rendered."""
+    """Return the threads that render prompts."""
     assert world.gateway._attached is not None
     renderer: Any = world.gateway._attached.renderer
     prompt, found = renderer.prompt, list[threading.Thread]()

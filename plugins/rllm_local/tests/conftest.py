@@ -116,7 +116,7 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
 
 @dataclass
 class Passes:
-    """What the engine computed: one entry per forward pass, the number of new tokens of each of its rows."""
+    """Forward passes of the engine: one entry per pass, with the number of new tokens of each row."""
 
     rows: list[list[int]]
 

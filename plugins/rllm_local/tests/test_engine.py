@@ -164,7 +164,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
     params = [_params(40, seed=seed) for seed in range(24)]
 
     async def rollout(index: int) -> Completion | None:
-        """What a workflow does: ask, and close the session whatever happens."""
+        """Behave like a workflow: generate, and always close the session."""
         try:
             async with asyncio.timeout(0.001 * index if index % 3 == 0 else None):
                 return await engine.generate(_ids(10 + index), params[index], session=f"{index}")

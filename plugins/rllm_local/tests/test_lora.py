@@ -110,7 +110,7 @@ def test_peft_opens_the_checkpoint_and_answers_alike(
 
 
 def test_the_gradient_is_pefts(make: Callable[..., Any], tmp_path: Path) -> None:
-    """Of the same loss, by autograd through a PeftModel."""
+    """The gradient equals autograd of the same loss through a PeftModel."""
     loaded, _, train = make()
     train(range(2))
     adapter_of(loaded).save(tmp_path)

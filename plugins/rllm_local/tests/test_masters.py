@@ -1,4 +1,4 @@
-"""What a bfloat16 model learns: float32 masters, moved by AdamW and rounded into the model."""
+"""Training of a bfloat16 model: AdamW updates float32 masters, which are rounded into the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several prompts begin with is computed once, and changes no token."""
+"""A common prefix of several prompts is computed once, and changes no token."""
 
 from __future__ import annotations
 

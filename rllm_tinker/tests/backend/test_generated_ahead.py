@@ -53,12 +53,12 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Made(Observer):
-    """What came of a run."""
+    """Result of a run."""
 
     stop_after: int | None
     loop: TrainingLoop | None = None
     weights: dict[str, Any] = field(default_factory=dict)
-    """Of the adapter at the end, by name."""
+    """Weights of the adapter at the end, by name."""
     steps: list[TrainStep] = field(default_factory=list)
 
     def on_batch_end(self, step: TrainStep) -> None:
@@ -69,7 +69,7 @@ class Made(Observer):
 
     @property
     def tokens(self) -> list[list[int]]:
-        """What each step trained on."""
+        """Batches that each step trained on."""
         return [step.filled_batch.tokens.tolist() for step in self.steps]
 
     @property

@@ -202,7 +202,7 @@ def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
 
 
 def _prompts(batch: TokenBatch) -> Any:
-    """Whether a token belongs to a prompt and has a token before it, (n_token,)."""
+    """True if a token belongs to a prompt and has a token before it, (n_token,)."""
     found = ~batch.loss_mask
     found[batch.row_offsets[:-1]] = False
     return found

@@ -89,7 +89,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """True if a process runs. False for a process that has ended but was not waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -43,7 +43,7 @@ IN_EVERY_RUN = {Fault.LOST_REQUEST, Fault.LOST_ANSWER}
 
 @dataclass(frozen=True)
 class Trained:
-    """What an update, rollouts, a checkpoint and an update after resuming from it came to."""
+    """Results of an update, of rollouts, of a checkpoint and of an update after the resume."""
 
     metrics: list[dict[str, float]]
     samples: list[SampledSequence]

@@ -1,4 +1,4 @@
-"""What is seen to be wrong before anything is loaded."""
+"""Errors that are detected before anything is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--dry-run` says of the memory of each GPU."""
+"""Memory of each GPU in the output of `--dry-run`."""
 
 from __future__ import annotations
 

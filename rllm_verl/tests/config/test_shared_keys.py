@@ -27,7 +27,7 @@ class Row(NamedTuple):
     value: Any
     other: Any
     default: Any
-    """What the core's key is when nobody sets anything."""
+    """Default value of the core's key."""
     spelled: dict[Any, Any] = {}  # noqa: RUF012  (core's spelling -> verl's, where they differ)
     deprecated: bool = True
 
@@ -108,7 +108,7 @@ DIFFER = {
     f"{ROLLOUT}.n": 1,
     f"{ROLLOUT}.val_kwargs.temperature": 0,
 }
-"""What verl ships where the core says something else."""
+"""verl's defaults that differ from the core's defaults."""
 
 
 def packaged_values_of_verl() -> dict[str, Any]:

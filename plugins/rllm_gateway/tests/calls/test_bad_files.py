@@ -1,4 +1,4 @@
-"""What is at the path of a store: nothing, something else, an older or newer store, a damaged one."""
+"""Files at the path of a store: none, a different file, an older or newer store, a damaged store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Open = Callable[[Path], CallReader]
 CALLS = 400
 NOBODY = 65534
 LEAF_OF_TABLE, CELL_COUNT = 13, 3
-"""Of a page of SQLite: its first byte, and the place of two others."""
+"""Offsets in a page of SQLite: its first byte, and two others."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What goes into a store comes out of it; what cannot be stored is refused and leaves nothing."""
+"""Rows are read from a store as they were written. Invalid rows are rejected and leave nothing."""
 
 from __future__ import annotations
 

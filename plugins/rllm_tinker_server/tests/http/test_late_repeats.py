@@ -1,4 +1,4 @@
-"""What is sent again long after, stopped before it began, or closed while it waits."""
+"""Requests that are repeated late, stopped before they start, or closed while they wait."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Pa
 
 
 def in_turns(limits: TinkerLimits, scenario: Callable[[Turns, Futures], Awaitable[None]]) -> list[str]:
-    """What the event loop was told of as an error meanwhile."""
+    """Return the errors that the event loop received during the scenario."""
     faults: list[str] = []
 
     async def main() -> None:
