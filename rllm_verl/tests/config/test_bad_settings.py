@@ -105,10 +105,10 @@ def test_verl_missing_or_of_another_version_is_one_clear_error(
 
 def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "installed_version", lambda name: "0.8.0")
-    registry = Registry()
+    only_verl = Registry()
     record = dataclasses.replace(registry.get("backend", "verl").plugin, load=lambda: object)
-    registry.add(record, distribution="rllm-verl")
-    (finding,) = examine(registry)
+    only_verl.add(record, distribution="rllm-verl")
+    (finding,) = examine(only_verl)
     assert finding.severity == "error"
     assert "needs verl 0.9.1" in finding.problem
     assert finding.remedy == "pip install 'verl==0.9.1'"
