@@ -1,4 +1,4 @@
-"""A local server on a thread of its own, and what the backend holds: a connection, models, batches."""
+"""A local server on its own thread, and the objects of the backend: a connection, models, batches."""
 
 from __future__ import annotations
 

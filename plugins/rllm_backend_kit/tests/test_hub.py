@@ -1,4 +1,4 @@
-"""A hub that does not answer is given up in seconds; what it holds is left to transformers."""
+"""A hub that does not answer is given up in seconds. transformers handles the files of a hub."""
 
 from __future__ import annotations
 

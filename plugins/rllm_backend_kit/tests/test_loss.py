@@ -162,7 +162,7 @@ def test_the_gradient_leads_back_to_the_reference_from_however_far(
     assert gradient(of, torch.tensor([-5.0 + distance])) > 0
 
 
-def test_k3_goes_on_smoothly_where_its_exponential_is_bounded() -> None:
+def test_k3_is_smooth_at_its_bound() -> None:
     of = lambda logprobs: kl_divergence(logprobs, torch.zeros(1, dtype=torch.float64), "k3")  # noqa: E731
     below, above = tensor(-MAX_LOG_RATIO + 1e-6), tensor(-MAX_LOG_RATIO - 1e-6)
     assert of(below).item() == pytest.approx(of(above).item(), rel=1e-5)

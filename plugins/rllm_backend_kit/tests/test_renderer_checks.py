@@ -21,7 +21,7 @@ STOP = ord("$")
 
 
 class Thinking:
-    """One token per character; shows thoughts if it is told to."""
+    """One token per character; shows reasoning if the test requests it."""
 
     def __init__(self, shows: bool) -> None:
         self.shows = shows
@@ -45,14 +45,14 @@ class Rewriting(TemplateRenderer):
         return None
 
 
-def test_thoughts_that_the_next_prompt_would_hide_are_refused_where_they_are_to_be_kept() -> None:
+def test_hidden_reasoning_is_rejected_if_it_must_stay() -> None:
     renderer: Any = Rewriting(Thinking(shows=False), [STOP])
     with expect_error(ConfigError, "unused-key", "'strict'", "rllm.accumulate_reasoning=false"):
         check_reasoning_is_kept(renderer, "strict")
 
 
 @pytest.mark.parametrize(("kind", "shows"), [(Rewriting, True), (TemplateRenderer, False), (TemplateRenderer, True)])
-def test_thoughts_that_a_bridge_or_the_template_keeps_are_fine(kind: type[TemplateRenderer], shows: bool) -> None:
+def test_reasoning_kept_by_bridge_or_template_is_accepted(kind: type[TemplateRenderer], shows: bool) -> None:
     check_reasoning_is_kept(kind(Thinking(shows), [STOP]), "template")
 
 
@@ -107,7 +107,7 @@ def test_a_run_is_checked_for_what_it_needs(calls_tools: bool) -> None:
 
 
 class Channels:
-    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around thoughts."""
+    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around reasoning."""
 
     chat_template = ""
 

@@ -90,8 +90,8 @@ def make_directory_of_two_kinds() -> None:
 SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "not there": (lambda: Path("train.parquet").touch(), "trian.parquet", "file-not-found", "'train.parquet'"),
     "no directory": (lambda: None, "./no/directory", "file-not-found", "no/directory"),
-    "ending": (lambda: Path("rows.xlsx").write_text("x"), "rows.xlsx", "unknown-file-type", ".xlsx"),
-    "no ending": (lambda: Path("rows").write_text("x"), "rows", "unknown-file-type", ".parquet"),
+    "suffix": (lambda: Path("rows.xlsx").write_text("x"), "rows.xlsx", "unknown-file-type", ".xlsx"),
+    "no suffix": (lambda: Path("rows").write_text("x"), "rows", "unknown-file-type", ".parquet"),
     "directory without data": (
         lambda: Path("directory").mkdir() or Path("directory/readme.md").touch(),
         "directory",
@@ -151,7 +151,7 @@ READ: dict[str, tuple[Callable[[str], object], str, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", READ)
-def test_what_a_file_holds_is_refused_before_a_run(what: str, read: Read) -> None:
+def test_bad_file_contents_are_rejected_before_a_run(what: str, read: Read) -> None:
     write, path, code, values = READ[what]
     write(path)
     with expect_error(ConfigError, code, path, *values):

@@ -115,7 +115,7 @@ def test_a_row_names_its_own_source_unless_an_option_does(read: Read) -> None:
     assert (named.data_source, named.data["data_source"]) == ("math", "gsm8k")
 
 
-def test_a_changed_file_is_read_anew(read: Read) -> None:
+def test_a_changed_file_is_read_again(read: Read) -> None:
     assert len(read(write_parquet("rows.parquet", ROWS))) == 4
     assert len(read(write_parquet("rows.parquet", ROWS[:1]))) == 1
 

@@ -1,4 +1,4 @@
-"""Rows divided by what they hold."""
+"""Rows divided by their values."""
 
 from __future__ import annotations
 

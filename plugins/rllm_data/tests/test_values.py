@@ -1,4 +1,4 @@
-"""What a cell may hold, and what becomes of it."""
+"""The values that a cell may contain, and their conversion."""
 
 from __future__ import annotations
 

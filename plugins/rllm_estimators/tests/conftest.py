@@ -16,8 +16,8 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators.plugin import rllm_estimators
 
 Member = float | Mapping[str, Any]
-"""A reward, or all that matters of a trajectory: `reward`, `turns` (pairs of tokens heard and said), `steps` (their
-rewards) and `parts` (reward components)."""
+"""A reward, or a mapping with `reward`, `turns` (pairs of observed and sampled tokens), `steps` (their rewards) and
+`parts` (reward components)."""
 
 
 def _trajectory(member: Member) -> Trajectory:
@@ -26,10 +26,10 @@ def _trajectory(member: Member) -> Trajectory:
     history: list[int] = []
     turns = told.get("turns", [(2, 2)])
     rewards = told.get("steps", [None] * len(turns))
-    for (heard, said), reward in zip(turns, rewards, strict=True):
-        history = [*history, *[7] * heard]
-        trajectory.add_step(history, [9] * said, [-1.0] * said, reward=reward)
-        history = [*history, *[9] * said]
+    for (observed, sampled), reward in zip(turns, rewards, strict=True):
+        history = [*history, *[7] * observed]
+        trajectory.add_step(history, [9] * sampled, [-1.0] * sampled, reward=reward)
+        history = [*history, *[9] * sampled]
     if "parts" in told:
         trajectory.info["reward_components"] = dict(told["parts"])
     return trajectory

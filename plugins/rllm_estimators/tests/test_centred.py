@@ -134,7 +134,7 @@ def test_c10_tiny_differences_are_damped_by_the_epsilon() -> None:
 def test_maxrl_of_groups_that_earned_nothing_or_less() -> None:
     inputs = make_inputs([[0, 0, 0], [-1, 0], [-1, 1]])
     assert call("maxrl", inputs).values.tolist() == [0] * 7
-    # A negative mean turns the signs round there; with a mean of 0 only the epsilon is left.
+    # There a negative mean reverses the signs. With a mean of 0 only the epsilon remains.
     assert call("maxrl", inputs, dialect="skyrl").values.tolist() == pytest.approx(
         [0, 0, 0, 1.000002, -1.000002, -1e6, 1e6], rel=1e-9
     )
@@ -159,7 +159,7 @@ def test_a_trajectory_without_a_greedy_reward_is_named(greedy: float) -> None:
         call("remax", inputs)
 
 
-def test_where_nobody_played_greedily_the_first_trajectory_is_named() -> None:
+def test_missing_greedy_rollout_reports_the_first_trajectory() -> None:
     with pytest.raises(AdvantageError, match="trajectory 0 in group 't0:agent'") as caught:
         call("remax", replace(make_inputs([[1], [1, 0]]), greedy_rewards=None))
     assert "stage" in caught.value.hint

@@ -48,7 +48,7 @@ def test_kl_cov_penalises_the_likeliest_tokens_of_good_rows_and_the_unlikeliest_
     assert sorted(bad[chosen[10:]].tolist()) == sorted(bad.tolist())[:2]
 
 
-def test_kl_cov_leaves_tokens_alone_that_do_not_lower_the_entropy() -> None:
+def test_kl_cov_skips_tokens_that_keep_entropy() -> None:
     inputs = rows([10, 10, 10], [1.0, 0.0, 1.0])
     flat = torch.where(inputs.row_ids == 2, -1.0, inputs.logprobs)
     chosen = penalised(replace(inputs, logprobs=flat, old_logprobs=flat - 0.1), 1.0)
@@ -100,6 +100,6 @@ def test_the_choice_is_another_one_with_another_seed_and_in_another_row() -> Non
     assert not torch.equal(first, cut(replace(inputs, row_ids=inputs.row_ids + 1), 0.2, **bounds))
 
 
-def test_bounds_the_wrong_way_round_are_refused() -> None:
+def test_reversed_bounds_are_rejected() -> None:
     with pytest.raises(ValidationError, match="clip_cov_lb must be below clip_cov_ub"):
         ClipCovParams(clip_cov_lb=5.0)

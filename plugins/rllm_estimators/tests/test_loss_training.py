@@ -1,4 +1,4 @@
-"""Every loss in a run of the real command, by its name alone."""
+"""Every loss in a run of the real command, selected only by its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.long
 def test_shared_config_keys_and_own_options_reach_the_loss(train: Train) -> None:
-    """The same seed each time, so that a gradient that differs does so by the options alone."""
+    """The same seed each time, so that a gradient that differs differs only because of the options."""
     cispo = [train("cispo", 1, f"rllm.algorithm.eps_clip={bound}")[0] for bound in (0.2, 1e-9)]
     ppo = [train("ppo", 1)[0], train("ppo", 1, "rllm.algorithm.loss_fn={name: ppo, clip_ratio_c: 1.0001}")[0]]
     for first, second in (cispo, ppo):

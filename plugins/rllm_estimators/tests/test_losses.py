@@ -265,7 +265,7 @@ CASES = [
     ("gmpo", GmpoParams(log_ratio_clip=0.1, log_ratio_clip_high=0.4), 1.6, 1.0, -math.exp(0.4), 0.0),
     ("gmpo", GmpoParams(log_ratio_clip=0.4), 1.6, -1.0, 1.6, 1.6),
     ("gmpo", GmpoParams(log_ratio_clip=0.4), 0.6, -1.0, math.exp(-0.4), 0.0),
-    # One token alone has no covariance.
+    # A single token has no covariance.
     ("kl_cov", KlCovParams(kl_cov_ratio=1.0), 1.5, 1.0, -1.5, -1.5),
     ("clip_cov", ClipCovParams(clip_cov_ratio=1.0), 1.5, 1.0, -1.2, 0.0),
 ]
@@ -328,7 +328,7 @@ def test_dppo_measures_from_the_policy_that_sampled_where_it_is_known() -> None:
 
 @pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
 def test_dppo_corrects_for_the_policy_that_sampled(name: str) -> None:
-    """Which is why rollout correction is refused beside it: with this ratio once more the slope would be 0.2718."""
+    """Rollout correction is rejected with this loss, because with this ratio twice the slope would be 0.2718."""
     logprobs = torch.tensor([-1.0], requires_grad=True)
     sampling, advantages = torch.tensor([-1.5]), torch.tensor([-0.1])
     inputs = LossInput(

@@ -116,7 +116,7 @@ def test_a_group_of_one_keeps_its_reward(name: str) -> None:
 
 
 @NAMES
-def test_the_longest_has_no_baseline_where_it_is_alone(name: str) -> None:
+def test_a_single_longest_rollout_has_no_baseline(name: str) -> None:
     inputs = make_inputs([[{"reward": 1, "turns": [(1, 4)]}, {"reward": 1, "turns": [(1, 2)]}]])
     assert call(name, inputs).values[inputs.loss_mask].tolist() == [0, 0, 1, 1, 0, 0]
     two_longest = make_inputs([[{"reward": 1, "turns": [(1, 4)]}] * 2 + [{"reward": 1, "turns": [(1, 2)]}]])

@@ -105,8 +105,8 @@ def test_c6_gae_skips_observations() -> None:
 
 
 def test_the_length_of_an_observation_does_not_matter() -> None:
-    def values(heard: int) -> list[float]:
-        turns = [(1, 2), (heard, 3)]
+    def values(observed: int) -> list[float]:
+        turns = [(1, 2), (observed, 3)]
         inputs = make_inputs([[{"reward": 1, "turns": turns}, {"reward": 0.5, "turns": turns}]])
         return call("reinforce_plus_plus", inputs, gamma=0.9).values[inputs.loss_mask].tolist()  # type: ignore[no-any-return]
 

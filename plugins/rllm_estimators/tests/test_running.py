@@ -23,11 +23,11 @@ def test_rae_is_its_formula_for_one_trajectory_per_step() -> None:
 
 
 def test_rae_of_equal_rewards_does_not_depend_on_batch_size() -> None:
-    together, alone = RoleBaseline(), RoleBaseline()
+    together, separate = RoleBaseline(), RoleBaseline()
     together(make_inputs([[1.0, 1.0], [1.0]]), RaeParams())
     for _ in range(3):
-        alone(make_inputs([[1.0]]), RaeParams())
-    assert together.state_dict()["mean"] == pytest.approx(alone.state_dict()["mean"])
+        separate(make_inputs([[1.0]]), RaeParams())
+    assert together.state_dict()["mean"] == pytest.approx(separate.state_dict()["mean"])
 
 
 def test_spo_is_its_formula() -> None:

@@ -80,7 +80,7 @@ def test_a_forced_choice_of_tools_is_refused_as_anthropic_refuses(client: anthro
 
 @pytest.mark.parametrize("unsupported", ["refuse", "ignore"])
 def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str, world: World) -> None:
-    """It asks for a conversation that the server holds, and sends all messages where there is none."""
+    """The client requests a stored conversation, and sends all messages if the server has none."""
 
     @anthropic.beta_tool
     def look_up(word: str) -> str:
@@ -96,7 +96,7 @@ def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str,
     assert second.prompt == f"{first.prompt}{CALL}$<t>a proof<a>"
 
 
-def test_a_conversation_that_the_server_holds_is_refused(client: anthropic.Anthropic) -> None:
+def test_a_server_side_conversation_is_rejected(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.beta.messages.create(model=MODEL, max_tokens=9, messages=HI, thread={"type": "create"})
     body: Any = caught.value.body

@@ -1,4 +1,4 @@
-"""What is refused of ``rllm.sdk`` before anything is loaded."""
+"""Values of ``rllm.sdk`` that are rejected before anything is loaded."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_streamed_completion_is_cut_into_pieces(world: World) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_thoughts_stay_in_the_text(stream: bool, tmp_path: Any) -> None:
+def test_reasoning_stays_in_the_text(stream: bool, tmp_path: Any) -> None:
     with running(tmp_path, attached=lambda: renderer_of_bytes(thinks=True)) as thinking:
         thinking.policy.response = lambda prompt: f"why{chr(END_THINK)} so"
         with openai_client(thinking) as client:

@@ -14,7 +14,7 @@ from rllm_gateway.link import SessionTrace, TracedCall
 
 
 class Session:
-    """A trace under way: `call` adds one that continues another, with tokens of its own."""
+    """A trace in progress. `call` adds a call that continues an earlier one, with its own tokens."""
 
     def __init__(self) -> None:
         self.calls: list[TracedCall] = []
@@ -51,7 +51,7 @@ def test_a_conversation_is_one_row(session: Session) -> None:
     assert trajectory.tokens.sampled.tolist() == [False, True, True] * 3
 
 
-def test_a_parent_that_goes_on_behind_a_sub_agent_stays_one_row(session: Session) -> None:
+def test_a_parent_with_a_subagent_is_one_row(session: Session) -> None:
     session.call("parent", [5])
     session.call("sub", [50])
     session.call("parent again", [6], "parent")

@@ -123,7 +123,7 @@ def test_results_without_ids_belong_to_calls_in_order(client: Client, world: Wor
 
 
 @pytest.mark.parametrize("wants", [False, True])
-def test_thoughts_are_sent_if_the_client_wants_them(world: World, wants: bool, tmp_path: Any) -> None:
+def test_reasoning_is_sent_on_request(world: World, wants: bool, tmp_path: Any) -> None:
     from gateway_world import running
     from text_tokenizers import END_THINK, renderer_of_bytes
 
@@ -135,8 +135,8 @@ def test_thoughts_are_sent_if_the_client_wants_them(world: World, wants: bool, t
         said = client.ask(generationConfig=config)
         client.http.close()
     [candidate] = said["candidates"]
-    thought = [{"text": "why", "thought": True}] if wants else []
-    assert candidate["content"]["parts"] == [*thought, {"text": "because"}]
+    reasoning = [{"text": "why", "thought": True}] if wants else []
+    assert candidate["content"]["parts"] == [*reasoning, {"text": "because"}]
     assert said["usageMetadata"]["thoughtsTokenCount"] == len("why.")
 
 

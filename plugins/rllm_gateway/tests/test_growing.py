@@ -61,8 +61,8 @@ def messages_text(event: Any) -> tuple[str, str]:
 
 def generate_text(event: Any) -> tuple[str, str]:
     parts = event["candidates"][0]["content"]["parts"]
-    thoughts, words = ([p["text"] for p in parts if "text" in p and ("thought" in p) is is_] for is_ in (True, False))
-    return "".join(thoughts), "".join(words)
+    reasoning, words = ([p["text"] for p in parts if "text" in p and ("thought" in p) is is_] for is_ in (True, False))
+    return "".join(reasoning), "".join(words)
 
 
 def responses_text(event: Any) -> tuple[str, str]:
@@ -117,8 +117,8 @@ def test_deltas_together_are_the_whole_response(
         growing = Growing(asked, renderer)
         growing.begin(BEGUN, prompt)
         deltas = [text(each) for each in events(streamed(api, asked, sampled.token_ids.tolist(), choice, growing))]
-        thought, words = ("".join(parts) for parts in zip(*deltas, strict=True))
-        assert (thought, words) == (choice.reasoning, choice.content)
+        reasoning, words = ("".join(parts) for parts in zip(*deltas, strict=True))
+        assert (reasoning, words) == (choice.reasoning, choice.content)
 
 
 def grown(said: bytes, renderer: TemplateRenderer | None = None, **asked: Any) -> list[str]:

@@ -295,7 +295,7 @@ def test_rewards_that_are_no_numbers(client: httpx.Client, reward: Any) -> None:
     assert client.post("reward", content=body.replace("Infinity", "1e400")).status_code == 400
 
 
-def test_half_a_request_holds_up_nobody(world: World, client: httpx.Client, session: OpenedSession) -> None:
+def test_half_a_request_blocks_no_other(world: World, client: httpx.Client, session: OpenedSession) -> None:
     host, port = urlsplit(world.url).netloc.split(":")
     head = f"POST /s/{session.id}/agent/v1/responses HTTP/1.1\r\nhost: {host}\r\nx-api-key: {session.key}\r\n"
     with socket.create_connection((host, int(port))) as half:

@@ -1,4 +1,4 @@
-"""Long prompts are refused before they are rendered, or rendered beside the event loop."""
+"""Long prompts are rejected before they are rendered, or rendered outside the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body_of(api: str, characters: int) -> dict[str, Any]:
 
 @pytest.fixture
 def threads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Where prompts are rendered."""
+    """Return the threads that render prompts."""
     assert world.gateway._attached is not None
     renderer: Any = world.gateway._attached.renderer
     prompt, found = renderer.prompt, list[threading.Thread]()
@@ -55,7 +55,7 @@ def test_what_cannot_fit_is_refused_before_it_is_rendered(world: World, threads:
 
 
 @pytest.mark.parametrize("api", ["chat/completions", "messages/count_tokens"])
-def test_a_large_prompt_is_rendered_beside_the_event_loop(world: World, threads: list[Any], api: str) -> None:
+def test_a_large_prompt_is_rendered_in_a_thread(world: World, threads: list[Any], api: str) -> None:
     world.policy.max_context = 10 * LARGE
     small, large = post(world, api, 1), post(world, api, LARGE)
     assert (small.status_code, large.status_code) == (200, 200)

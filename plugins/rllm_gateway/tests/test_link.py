@@ -150,7 +150,7 @@ def test_what_is_sampled_arrives_as_it_was_sampled() -> None:
     over_the_link(check)
 
 
-def test_every_branch_has_an_engine_session_of_its_own() -> None:
+def test_every_branch_has_its_own_engine_session() -> None:
     async def check(ends: Ends) -> None:
         await ends.open()
         await ends.sample([1])
@@ -370,11 +370,11 @@ def test_an_agent_is_not_waited_for_when_the_gateway_ends() -> None:
         policy = LinkPolicy(*await asyncio.open_connection(sock=theirs), Keeper())
         link = TrainerLink(*await asyncio.open_connection(sock=ours), last_words=lambda: "out of memory")
         assert await link.unless_ended(asyncio.sleep(0, "done")) == "done"
-        playing = asyncio.create_task(link.unless_ended(agent()))
+        running = asyncio.create_task(link.unless_ended(agent()))
         await asyncio.sleep(0)
         await policy._trainer.close()
         with expect_error(BackendError, "gateway-ended") as caught:
-            await playing
+            await running
         assert caught.value.details == "out of memory"
         await link.close()
 

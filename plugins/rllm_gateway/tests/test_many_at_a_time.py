@@ -58,7 +58,7 @@ def test_a_closed_session_leaves_nothing_in_memory(world: World) -> None:
     world.policy.calls.clear()
     world.close(session)
     del live, row
-    # What a future of the event loop holds ends with its next turn.
+    # The event loop releases the objects of a future in its next iteration.
     world.run(asyncio.sleep(0))
     gc.collect()
     assert [ref() for ref in left] == [None] * 3

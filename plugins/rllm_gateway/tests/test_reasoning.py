@@ -21,7 +21,7 @@ MARKS = {"<think>": "{", "</think>": "}"}
 
 
 class Thinking:
-    """One token per character; ``{`` and ``}`` stand around thoughts, which the template does not show."""
+    """One token per character; ``{`` and ``}`` enclose the reasoning, which the template does not show."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
         ends = {"assistant": "$"}
@@ -51,7 +51,7 @@ def thinking(directory: Path, kind: type[TemplateRenderer] = TemplateRenderer) -
 
 
 def talk(world: World, *, echo: bool, **changes: Any) -> list[str]:
-    """Two turns. The prompts of both; with `echo` the client repeats thoughts."""
+    """Return the prompts of two turns. With `echo` the client repeats the reasoning."""
     session = world.open(**changes)
     with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
         first = client.chat.completions.create(model="m", messages=[HI]).choices[0].message.model_dump()
@@ -64,19 +64,19 @@ def talk(world: World, *, echo: bool, **changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("echo", [True, False])
-def test_thoughts_are_cut_when_the_user_speaks(tmp_path: Path, echo: bool) -> None:
+def test_reasoning_is_removed_at_a_user_message(tmp_path: Path, echo: bool) -> None:
     with thinking(tmp_path) as world:
         assert talk(world, echo=echo) == ["<u>hi<a>", "<u>hi<a>one$<u>and<a>"]
 
 
 @pytest.mark.parametrize("echo", [True, False])
-def test_thoughts_stay_where_the_session_says_so(tmp_path: Path, echo: bool) -> None:
+def test_reasoning_stays_if_the_session_requests_it(tmp_path: Path, echo: bool) -> None:
     with thinking(tmp_path) as world:
         prompts = talk(world, echo=echo, accumulate_reasoning=True)
         assert prompts == ["<u>hi<a>", "<u>hi<a>{hm}one$<u>and<a>"]
 
 
-def test_what_is_stored_of_a_prompt_with_cut_thoughts_is_what_the_engine_saw(tmp_path: Path) -> None:
+def test_stored_prompt_equals_the_engines_prompt(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         talk(world, echo=False, id="s:0")
         stored = world.store.session("s:0")
@@ -85,12 +85,12 @@ def test_what_is_stored_of_a_prompt_with_cut_thoughts_is_what_the_engine_saw(tmp
         ]
 
 
-def test_a_model_that_rewrites_its_prompts_is_rendered_anew(tmp_path: Path) -> None:
+def test_rewritten_prompts_are_rendered_from_scratch(tmp_path: Path) -> None:
     with thinking(tmp_path, Anew) as world:
         assert talk(world, echo=False) == ["<u>hi<a>", "<u>hi<a>one$<u>and<a>"]
 
 
-def test_thoughts_stay_while_tools_answer(tmp_path: Path) -> None:
+def test_reasoning_stays_during_tool_calls(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         session = world.open()
         with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
@@ -103,7 +103,7 @@ def test_thoughts_stay_while_tools_answer(tmp_path: Path) -> None:
         assert prompts[1:] == ["<u>hi<a>{hm}one$<t>x<a>", "<u>hi<a>one$<t>x<a>two$<u>and<a>"]
 
 
-def test_anthropic_s_client_gets_and_repeats_thoughts_as_blocks(tmp_path: Path) -> None:
+def test_anthropic_client_gets_reasoning_as_blocks(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         session = world.open(accumulate_reasoning=True)
         with anthropic.Anthropic(base_url=session.anthropic_url(), api_key=session.key) as client:
@@ -113,7 +113,7 @@ def test_anthropic_s_client_gets_and_repeats_thoughts_as_blocks(tmp_path: Path) 
         assert world.policy.calls[1].prompt == "<u>hi<a>{hm}one$<u>and<a>"
 
 
-def test_the_responses_api_gets_and_repeats_thoughts_as_items(tmp_path: Path) -> None:
+def test_responses_api_gets_reasoning_as_items(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         session = world.open(accumulate_reasoning=True)
         with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:

@@ -1,4 +1,4 @@
-"""What is wrong with what an agent returned is said with its name."""
+"""Errors about the returned values of an agent contain its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents run in processes of their own: what they are given, what they return, how they end."""
+"""Agents run in their own processes: their input, their results and their exit."""
 
 from __future__ import annotations
 
@@ -430,6 +430,6 @@ def test_openai_agents_sends_no_traces_with_the_session_s_key_unless_told_to(
     assert environment_of(session, {})["OPENAI_AGENTS_DISABLE_TRACING"] == after
 
 
-def test_a_task_that_no_variable_holds_is_on_standard_input_alone() -> None:
+def test_a_large_task_is_only_on_standard_input() -> None:
     session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
     assert "RLLM_TASK" not in environment_of(session, {"text": "a" * LONGEST})

@@ -1,4 +1,4 @@
-"""`rllm gateway`: a gateway that outlives runs, and what its store holds."""
+"""`rllm gateway`: a gateway that outlives runs, and the content of its store."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_session_is_shown_call_by_call(stored: list[str]) -> None:
     ]
 
 
-def test_thoughts_and_calls_of_tools_are_shown() -> None:
+def test_reasoning_and_tool_calls_are_shown() -> None:
     message = {
         "role": "assistant",
         "content": None,

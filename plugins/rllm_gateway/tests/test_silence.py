@@ -1,4 +1,4 @@
-"""Whether an agent that never calls the gateway is told of."""
+"""Warnings about an agent that never calls the gateway."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_arguments_may_be_written_otherwise(agent: Agent, world: World) -> None:
     assert agent.parents() == [None, 0]
 
 
-def test_other_tools_begin_anew(agent: Agent, world: World) -> None:
+def test_changed_tools_start_a_new_trajectory(agent: Agent, world: World) -> None:
     numbered(world)
     first = agent.ask(HI, tools=[TOOL])
     agent.ask(HI, first, {"role": "user", "content": "and"}, tools=[TOOL, OTHER])

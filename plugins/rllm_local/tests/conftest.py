@@ -61,7 +61,7 @@ def grouped_model(tokenizer: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def qwen_model(tokenizer: Any) -> Any:
-    """A Qwen3: grouped heads of a size of their own, normalised queries and keys."""
+    """A Qwen3: grouped heads with their own size, normalised queries and keys."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(2)
@@ -89,7 +89,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture(scope="session")
 def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Callable[..., LocalEngine]:
-    """An engine; `cache_tokens` is how many tokens its memory for keys and values holds."""
+    """An engine. `cache_tokens` is the number of tokens that fit into its memory for keys and values."""
 
     def make(
         of: Any = None,
@@ -116,7 +116,7 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
 
 @dataclass
 class Passes:
-    """What the engine computed: one entry per forward pass, the number of new tokens of each of its rows."""
+    """Forward passes of the engine: one entry per pass, with the number of new tokens of each row."""
 
     rows: list[list[int]]
 

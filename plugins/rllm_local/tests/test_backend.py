@@ -1,4 +1,4 @@
-"""The backend as the trainer drives it: start, sample, process, update, publish, save, load, close."""
+"""The backend as the trainer drives it: start, sample, process, update, sync_weights, save, load, close."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def _context(temperature: float = 1.0, seed: int = 0, **sections: Any) -> RunCon
     )
 
 
-def _run(context: RunContext, play: Callable[[LocalBackend, LocalEngine], Awaitable[Any]]) -> Any:
-    async def start_and_play() -> Any:
+def _run(context: RunContext, scenario: Callable[[LocalBackend, LocalEngine], Awaitable[Any]]) -> Any:
+    async def run_scenario() -> Any:
         backend = LocalBackend()
         try:
-            return await play(backend, await backend.start(context))
+            return await scenario(backend, await backend.start(context))
         finally:
             await backend.close()
 
-    return asyncio.run(start_and_play())
+    return asyncio.run(run_scenario())
 
 
 async def _play_games(engine: LocalEngine, *, temperature: float, label: str, turns: int = 3) -> TokenBatch:
@@ -64,8 +64,8 @@ async def _play_games(engine: LocalEngine, *, temperature: float, label: str, tu
             trajectory.add_step(
                 prompt, completion.token_ids, completion.logprobs, weight_version=completion.weight_version
             )
-            heard = [{"role": "user", "content": GUESSES[turn % 2]}]
-            continuation = engine.renderer.continuation(int(completion.token_ids[-1]), heard)
+            guess = [{"role": "user", "content": GUESSES[turn % 2]}]
+            continuation = engine.renderer.continuation(int(completion.token_ids[-1]), guess)
             prompt = np.concatenate((trajectory.tokens.ids, continuation))
         await engine.end_session(f"{label}{index}")
         return trajectory
@@ -83,7 +83,7 @@ LORA = {"lora_rank": 4}
 def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
     temperature: float, model: dict[str, Any]
 ) -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> list[Mapping[str, float]]:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[Mapping[str, float]]:
         metrics = []
         for step in range(4):
             batch = await _play_games(engine, temperature=temperature, label=f"{step}/")
@@ -94,13 +94,13 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
             await backend.sync_weights(step + 1)
         return metrics
 
-    for metrics in _run(_context(temperature, model=model), play):
+    for metrics in _run(_context(temperature, model=model), scenario):
         assert metrics["actor/rollout_logprob_difference"] < 1e-5
         assert metrics["actor/grad_norm"] > 0
 
 
 @pytest.mark.parametrize("model", [{}, {"dtype": "bfloat16", **LORA}])
-def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(model: dict[str, Any], tmp_path: Path) -> None:
+def test_a_loaded_run_continues_exactly(model: dict[str, Any], tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], Mapping[str, float]]:
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
         batch = await backend.process(batch, frozenset({"old_logprobs"}))
@@ -178,10 +178,10 @@ async def _critical_step(
 
 
 def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model() -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> list[tuple[TokenBatch, dict[str, float]]]:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[tuple[TokenBatch, dict[str, float]]]:
         return [await _critical_step(backend, engine, number, make_plan) for number in range(3)]
 
-    steps = _run(_critical(temperature=0.7), play)
+    steps = _run(_critical(temperature=0.7), scenario)
     for batch, metrics in steps:
         assert batch.old_logprobs is not batch.sampling_logprobs
         np.testing.assert_allclose(batch.old_logprobs, batch.sampling_logprobs, atol=1e-5)
@@ -196,7 +196,7 @@ def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model()
     assert after["actor/kl_ref"] > 1e-4
 
 
-def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
+def test_a_run_with_critic_and_reference_continues_exactly(tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[float], dict[str, float]]:
         batch, metrics = await _critical_step(backend, engine, number, make_plan)
         return [*batch.tokens.tolist(), *batch.values.tolist(), *batch.ref_logprobs.tolist()], metrics
@@ -218,23 +218,23 @@ def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(t
 
 
 def test_another_seed_is_another_model() -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> list[int]:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[int]:
         return (await _play_games(engine, temperature=0.0, label="", turns=1)).tokens.tolist()
 
-    assert _run(_context(seed=1), play) == _run(_context(seed=1), play)
-    assert _run(_context(seed=1), play) != _run(_context(seed=2), play)
+    assert _run(_context(seed=1), scenario) == _run(_context(seed=1), scenario)
+    assert _run(_context(seed=1), scenario) != _run(_context(seed=2), scenario)
 
 
 def test_the_context_is_the_smaller_of_the_models_and_the_settings() -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> int:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> int:
         return engine.max_context
 
-    assert _run(_context(), play) == 512
-    assert _run(_context(training={"max_length": 100}), play) == 100
+    assert _run(_context(), scenario) == 512
+    assert _run(_context(training={"max_length": 100}), scenario) == 100
 
 
 def test_the_event_loop_stays_free_while_the_model_computes() -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> set[str]:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> set[str]:
         threads: set[str] = set()
         forward = backend._started()[0].trainer.masters.model.forward
 
@@ -247,16 +247,16 @@ def test_the_event_loop_stays_free_while_the_model_computes() -> None:
         await backend.update(batch, make_plan())
         return threads
 
-    (thread,) = _run(_context(), play)
+    (thread,) = _run(_context(), scenario)
     assert thread.startswith("rllm-local")
 
 
 def test_torch_uses_the_threads_of_the_settings() -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> int:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> int:
         return await backend._in_worker(torch.get_num_threads)
 
-    assert _run(_context(local={"torch_threads": 2}), play) == 2
-    assert _run(_context(), play) == 1
+    assert _run(_context(local={"torch_threads": 2}), scenario) == 2
+    assert _run(_context(), scenario) == 1
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes() -> None:
@@ -269,11 +269,11 @@ def test_the_backend_closes_though_what_samples_fails_to(monkeypatch: pytest.Mon
     async def fails() -> None:
         raise RuntimeError("it does not close")
 
-    async def play(backend: LocalBackend, engine: LocalEngine) -> None:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> None:
         monkeypatch.setattr(backend._sampling, "close", fails)
 
     with pytest.raises(RuntimeError, match="does not close"):
-        _run(_context(), play)
+        _run(_context(), scenario)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
 
 
@@ -287,10 +287,10 @@ def test_thinking_is_switched_off_through_the_chat_template(
     switch = "{%- if enable_thinking is defined and not enable_thinking -%}={%- endif -%}"
     monkeypatch.setattr(tiny, "CHAT_TEMPLATE", tiny.CHAT_TEMPLATE + switch)
 
-    async def play(backend: LocalBackend, engine: LocalEngine) -> str:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> str:
         return engine.renderer.text(engine.renderer.prompt([{"role": "user", "content": "go"}]))
 
-    assert _run(replace(_context(), config=config), play) == opening
+    assert _run(replace(_context(), config=config), scenario) == opening
 
 
 def test_a_model_that_has_no_switch_for_thinking_cannot_start_without_it() -> None:
@@ -306,15 +306,15 @@ def test_saving_before_the_start_is_said_to_be_a_mistake(tmp_path: Path) -> None
 
 
 def test_sampling_after_the_end_is_a_rollout_error() -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> LocalEngine:
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> LocalEngine:
         return engine
 
-    engine = _run(_context(), play)
+    engine = _run(_context(), scenario)
     with pytest.raises(RolloutError, match="sampling engine stopped"):
         asyncio.run(engine.generate([7], SamplingParams(max_tokens=1), session="late"))
 
 
-def test_the_yaml_of_the_plugin_holds_every_setting_with_its_default() -> None:
+def test_the_plugins_yaml_contains_every_default() -> None:
     (record,) = rllm_backends()
     values = yaml.safe_load(record.config_yaml().read_text())
     assert values.pop("rllm") == {"backend": "local"}

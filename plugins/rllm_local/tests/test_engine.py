@@ -38,7 +38,7 @@ def _gather(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     return asyncio.run(gather_all())
 
 
-def _alone(engine: LocalEngine, prompt: list[int], params: SamplingParams, session: str = "alone") -> Completion:
+def _generate(engine: LocalEngine, prompt: list[int], params: SamplingParams, session: str = "single") -> Completion:
     return _gather(engine.generate(prompt, params, session=session))[0]
 
 
@@ -59,7 +59,7 @@ def test_greedy_tokens_are_those_of_hugging_face_generate(
             torch.tensor([prompt]), do_sample=False, max_new_tokens=50, eos_token_id=stop, pad_token_id=0
         )[0, length:]
         engine = make_engine(model, stop_ids=[stop])
-        completion = _alone(engine, prompt, _params(50, temperature=0.0))
+        completion = _generate(engine, prompt, _params(50, temperature=0.0))
         assert completion.token_ids.tolist() == expected.tolist()
 
 
@@ -88,10 +88,10 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
         assert_as_without_cache(model, prompt, sampling, completion)
 
 
-def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
+def test_a_request_joining_a_batch_gets_equal_tokens(
     make_engine: Callable[..., LocalEngine],
 ) -> None:
-    expected = _alone(make_engine(), _ids(12), _params(20, seed=1))
+    expected = _generate(make_engine(), _ids(12), _params(20, seed=1))
     engine = make_engine()
 
     async def join() -> Completion:
@@ -112,7 +112,7 @@ def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
     for turn in range(5):
         params = _params(9, seed=turn)
         before = passes.tokens
-        completion = _alone(engine, history, params, "game")
+        completion = _generate(engine, history, params, "game")
         assert_as_without_cache(model, history, params, completion)
         # The last sampled token of the turn before was never put through the model.
         assert passes.tokens - before == (50 if turn == 0 else 1 + 4) + 8
@@ -121,9 +121,9 @@ def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
 
 def test_a_prompt_seen_before_computes_one_token(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
     engine = make_engine()
-    first = _alone(engine, _ids(50), _params(1, seed=4), "same")
+    first = _generate(engine, _ids(50), _params(1, seed=4), "same")
     before = passes.tokens
-    _same(_alone(engine, _ids(50), _params(1, seed=4), "same"), first)
+    _same(_generate(engine, _ids(50), _params(1, seed=4), "same"), first)
     assert passes.tokens - before == 1
 
 
@@ -132,22 +132,20 @@ def test_a_rewritten_history_is_computed_again_from_where_it_differs(
 ) -> None:
     engine = make_engine()
     history = _ids(60)
-    _alone(engine, history, _params(10), "agent")
+    _generate(engine, history, _params(10), "agent")
     for marker, (shared, length) in enumerate([(40, 70), (40, 45), (0, 30), (12, 13)]):
         rewritten = [*history[:shared], marker, *_ids(length - shared - 1, 9)]
         before, params = passes.tokens, _params(3, seed=2)
-        completion = _alone(engine, rewritten, params, "agent")
+        completion = _generate(engine, rewritten, params, "agent")
         assert passes.tokens - before == length - shared + 2
         assert_as_without_cache(model, rewritten, params, completion)
         history = rewritten
 
 
-def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
-    make_engine: Callable[..., LocalEngine], passes: Any
-) -> None:
+def test_an_ended_sessions_cache_can_be_reused(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
     engine = make_engine(max_concurrency=1)
 
-    async def play() -> None:
+    async def scenario() -> None:
         await engine.generate(_ids(50), _params(1), session="a")
         await engine.end_session("a")
         await engine.end_session("never seen")
@@ -155,7 +153,7 @@ def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
         await engine.end_session("b")
         await engine.generate(_ids(50, 1), _params(1), session="c")
 
-    asyncio.run(play())
+    asyncio.run(scenario())
     assert passes.rows == [[50], [1], [50]]
 
 
@@ -166,7 +164,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
     params = [_params(40, seed=seed) for seed in range(24)]
 
     async def rollout(index: int) -> Completion | None:
-        """What a workflow does: ask, and close the session whatever happens."""
+        """Behave like a workflow: generate, and always close the session."""
         try:
             async with asyncio.timeout(0.001 * index if index % 3 == 0 else None):
                 return await engine.generate(_ids(10 + index), params[index], session=f"{index}")
@@ -182,13 +180,11 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
             assert_as_without_cache(model, _ids(10 + index), params[index], completion)
 
 
-def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another(
-    make_engine: Callable[..., LocalEngine], model: Any
-) -> None:
+def test_ending_a_running_session_keeps_its_slot(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     engine = make_engine(max_concurrency=2)
     params = [_params(60, seed=1), _params(20, seed=2), _params(20, seed=3)]
 
-    async def play() -> list[Completion]:
+    async def scenario() -> list[Completion]:
         first = asyncio.create_task(engine.generate(_ids(30), params[0], session="a"))
         while not engine._running:
             await asyncio.sleep(0)
@@ -199,13 +195,13 @@ def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another
             await first,
         ]
 
-    second, third, first = asyncio.run(play())
+    second, third, first = asyncio.run(scenario())
     assert_as_without_cache(model, _ids(30), params[0], first)
     assert_as_without_cache(model, _ids(25), params[1], second)
     assert_as_without_cache(model, _ids(35), params[2], third)
 
 
-def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
+def test_requests_of_one_session_run_one_by_one(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
@@ -270,25 +266,25 @@ def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
 
 def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., LocalEngine]) -> None:
     with expect_error(RolloutError, "empty-prompt", "prompt"):
-        _alone(make_engine(), [], _params(1))
+        _generate(make_engine(), [], _params(1))
 
 
 @pytest.mark.parametrize("token", [-1, 2_000_000_000])
 def test_token_outside_vocabulary_fails_its_call_only(make_engine: Callable[..., LocalEngine], token: int) -> None:
     with expect_error(RolloutError, "unknown-token", token):
-        _alone(make_engine(), [7, token], _params(1))
+        _generate(make_engine(), [7, token], _params(1))
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., LocalEngine], count: int) -> None:
     with pytest.raises(RolloutError, match=f"max_tokens is {count}"):
-        _alone(make_engine(), _ids(5), _params(count))
+        _generate(make_engine(), _ids(5), _params(count))
 
 
 def test_a_response_ends_where_the_context_is_full(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     for length in (1, 63, 64, 98, 99):
         params = _params(1000, seed=length)
-        completion = _alone(make_engine(max_context=100), _ids(length), params)
+        completion = _generate(make_engine(max_context=100), _ids(length), params)
         assert len(completion.token_ids) == 100 - length
         assert completion.finish_reason == "length"
         assert_as_without_cache(model, _ids(length), params, completion)
@@ -296,21 +292,21 @@ def test_a_response_ends_where_the_context_is_full(make_engine: Callable[..., Lo
 
 def test_a_response_ends_with_the_first_stop_token(make_engine: Callable[..., LocalEngine]) -> None:
     prompt, params = _ids(11), _params(40, seed=2)
-    free = _alone(make_engine(), prompt, params).token_ids.tolist()
+    free = _generate(make_engine(), prompt, params).token_ids.tolist()
     stops = {free[9], free[25]}
     first = min(free.index(stop) for stop in stops)
-    completion = _alone(make_engine(stop_ids=stops), prompt, params)
+    completion = _generate(make_engine(stop_ids=stops), prompt, params)
     assert completion.token_ids.tolist() == free[: first + 1]
     assert completion.finish_reason == "stop"
-    last = _alone(make_engine(stop_ids=stops), prompt, replace(params, max_tokens=first + 1))
+    last = _generate(make_engine(stop_ids=stops), prompt, replace(params, max_tokens=first + 1))
     assert last.finish_reason == "stop"
-    cut = _alone(make_engine(stop_ids=stops), prompt, replace(params, max_tokens=max(first, 1)))
+    cut = _generate(make_engine(stop_ids=stops), prompt, replace(params, max_tokens=max(first, 1)))
     assert cut.finish_reason == ("length" if first else "stop")
 
 
 def test_a_request_may_say_itself_when_its_response_ends(make_engine: Callable[..., LocalEngine]) -> None:
     prompt, params = _ids(11), _params(40, seed=2)
-    free = _alone(make_engine(), prompt, params).token_ids.tolist()
+    free = _generate(make_engine(), prompt, params).token_ids.tolist()
     engine, asked = make_engine(stop_ids=free), []
 
     def stops(sampled: np.ndarray) -> bool:
@@ -330,7 +326,7 @@ def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_wo
     make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=4)
-    _alone(engine, _ids(12), _params(5), "0")
+    _generate(engine, _ids(12), _params(5), "0")
     real, calls = engine_module.sample_next, []
 
     def failing(*arguments: Any) -> Any:
@@ -363,7 +359,7 @@ def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[...
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with expect_error(RolloutError, "worker-failed", "FloatingPointError", "logits"):
-        _alone(make_engine(model), _ids(5), _params(5))
+        _generate(make_engine(model), _ids(5), _params(5))
 
 
 def test_short_responses_to_one_prompt_are_sampled_together(
@@ -382,8 +378,8 @@ def test_short_responses_to_one_prompt_are_sampled_together(
 
     found = asyncio.run(all_of_them())
     assert passes.rows == [[100], [1] * 5]
-    alone = [asyncio.run(one(seed)) for seed in range(6)]
-    assert [each.token_ids.tolist() for each in found] == [each.token_ids.tolist() for each in alone]
+    separate = [asyncio.run(one(seed)) for seed in range(6)]
+    assert [each.token_ids.tolist() for each in found] == [each.token_ids.tolist() for each in separate]
 
 
 def test_only_the_request_whose_logits_are_not_finite_fails(
@@ -447,14 +443,14 @@ def test_an_engine_serves_several_event_loops_one_after_the_other(
     asyncio.run(abandon())
     params = _params(10, seed=6)
     for session in ("0", "new"):
-        assert_as_without_cache(model, _ids(17), params, _alone(engine, _ids(17), params, session))
+        assert_as_without_cache(model, _ids(17), params, _generate(engine, _ids(17), params, session))
 
 
 def test_the_cache_is_grown_only_as_far_as_conversations_need(make_engine: Callable[..., LocalEngine]) -> None:
     engine = make_engine(max_context=500)
     sizes = []
     for length in (10, 64, 65, 200, 400):
-        _alone(engine, _ids(length), _params(1))
+        _generate(engine, _ids(length), _params(1))
         sizes.append(engine._cache.positions)
     assert sizes == [64, 64, 128, 256, 500]
 

@@ -32,7 +32,7 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.fixture
 def train(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LoadedModel]:
-    """Leaves a run behind in ``run``; its model is that of the newest checkpoint."""
+    """Write a run to ``run``. Its model is the one from the newest checkpoint."""
     monkeypatch.chdir(tmp_path)
     tiny.build_model(len(tokenizer), 3).save_pretrained("base")
     tokenizer.save_pretrained("base")
@@ -91,7 +91,7 @@ def test_an_adapter_opens_in_peft_and_can_be_merged_later(train: Callable[..., L
     torch.testing.assert_close(logits(merged), logits(loaded.model), rtol=1e-5, atol=1e-5)
 
 
-def test_an_adapted_output_layer_that_is_the_embedding_too_is_merged_into_the_layer_alone(
+def test_a_tied_output_layer_is_merged_separately(
     train: Callable[..., LoadedModel],
 ) -> None:
     train()

@@ -121,7 +121,7 @@ def _kinds() -> list[Any]:
     return [kind for kind in CORE.split() if kind in CONFIG_MAPPING] + marked
 
 
-def _assert_rows_as_alone(model: Any, batch: TokenBatch) -> None:
+def _assert_rows_as_separate(model: Any, batch: TokenBatch) -> None:
     """Rows share prompts and passes; each row's log-probs must equal the plain model's log-probs on this row."""
     (part,) = micro_batches(batch, np.arange(batch.n_rows), 10_000, model.device)
     assert part.attention_mask is not None
@@ -135,31 +135,31 @@ def _assert_rows_as_alone(model: Any, batch: TokenBatch) -> None:
     np.testing.assert_allclose(ours.numpy(), torch.cat(plain).numpy()[part.source], atol=2e-5, rtol=0)
 
 
-def _assert_sampled_as_alone(model: Any, engine: LocalEngine, check: Callable[..., None], longest: int) -> None:
+def _assert_sampled_as_separate(model: Any, engine: LocalEngine, check: Callable[..., None], longest: int) -> None:
     """Conversations of different lengths, two of them with one prompt, and one slot that stays free between them."""
     generator = np.random.default_rng(0)
     prompts = [generator.integers(6, 70, length).tolist() for length in (longest - 12, 3, 21)]
     prompts.append(prompts[0])
     sampling = [SamplingParams(max_tokens=6 if index == 1 else 12, seed=index) for index in range(4)]
 
-    async def play() -> list[Any]:
+    async def scenario() -> list[Any]:
         calls = zip(prompts, sampling, strict=True)
         return await asyncio.gather(
             *(engine.generate(ids, params, session=f"{index}") for index, (ids, params) in enumerate(calls))
         )
 
-    answers = asyncio.run(asyncio.wait_for(play(), 100))
+    answers = asyncio.run(asyncio.wait_for(scenario(), 100))
     for prompt, params, answer in zip(prompts, sampling, answers, strict=True):
         check(model, prompt, params, answer)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 @pytest.mark.parametrize("kind", _kinds())
-def test_family_accepted_computes_each_row_alone(kind: str, make_engine: Any) -> None:
+def test_family_accepted_computes_each_row_separately(kind: str, make_engine: Any) -> None:
     model = _build(kind)
     check_family(model, kind)
-    _assert_rows_as_alone(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], rollouts=3))
-    _assert_sampled_as_alone(model, make_engine(model, max_context=128), assert_as_without_cache, 60)
+    _assert_rows_as_separate(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], rollouts=3))
+    _assert_sampled_as_separate(model, make_engine(model, max_context=128), assert_as_without_cache, 60)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REFUSED if kind in CONFIG_MAPPING])
@@ -170,14 +170,14 @@ def test_family_refused_says_why(kind: str) -> None:
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_rope_type_computes_each_row_alone(rope: str, make_engine: Any) -> None:
+def test_rope_type_computes_each_row_separately(rope: str, make_engine: Any) -> None:
     model = _build("llama", rope_parameters={"rope_type": rope, "rope_theta": 10_000.0, **ROPES[rope]})
     check_family(model, "llama")
     longest = longest_context(model.config, 0)
     assert longest == (64 if rope == "longrope" else 128)
     rows = [(longest - 12, 6), (longest - 12, 12), (5, 3), (5, 9)]
-    _assert_rows_as_alone(model, random_batch(rows, rollouts=2))
-    _assert_sampled_as_alone(model, make_engine(model, max_context=longest), assert_as_without_cache, longest)
+    _assert_rows_as_separate(model, random_batch(rows, rollouts=2))
+    _assert_sampled_as_separate(model, make_engine(model, max_context=longest), assert_as_without_cache, longest)
 
 
 def test_rope_types_of_transformers_are_all_tested() -> None:

@@ -83,7 +83,7 @@ def sample(engine: Any, schema: Any, prompt: list[int] = PROMPT, **changes: Any)
 
 
 def parse_json(engine: Any, completion: Completion) -> Any:
-    """The JSON of a response, behind its thoughts."""
+    """Return the JSON of a response, after its reasoning."""
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
 
@@ -116,7 +116,7 @@ def test_greedy_response_takes_the_likeliest_allowed_token(byte_engine: LocalEng
     assert parse_json(byte_engine, completion) in ("left", "right")
 
 
-def test_open_thoughts_are_free_until_they_close(byte_engine: LocalEngine) -> None:
+def test_open_reasoning_is_unconstrained_until_it_closes(byte_engine: LocalEngine) -> None:
     completion = sample(byte_engine, {"enum": ["left"]}, [*PROMPT, THINK[0]], seed=1, max_tokens=500)
 
     ids = completion.token_ids.tolist()
@@ -125,16 +125,16 @@ def test_open_thoughts_are_free_until_they_close(byte_engine: LocalEngine) -> No
     assert json.loads(byte_engine.renderer.text(answer)) == "left"
 
 
-def test_unconstrained_request_beside_a_constrained_one_unchanged(byte_engine: LocalEngine) -> None:
+def test_constrained_request_does_not_change_unconstrained_one(byte_engine: LocalEngine) -> None:
     async def both(schema: str | None) -> list[Completion]:
         asked = [SamplingParams(max_tokens=20, seed=5), SamplingParams(max_tokens=20, seed=6, json_schema=schema)]
         calls = [byte_engine.generate(PROMPT, each, session=str(at)) for at, each in enumerate(asked)]
         return await asyncio.gather(*calls)
 
-    alone = asyncio.run(both(None))[0]
+    separate = asyncio.run(both(None))[0]
     together = asyncio.run(both('{"type": "object"}'))[0]
 
-    np.testing.assert_array_equal(alone.token_ids, together.token_ids)
+    np.testing.assert_array_equal(separate.token_ids, together.token_ids)
 
 
 @pytest.mark.parametrize("schema", [{"not": {"type": "string"}}, {"type": "strin"}], ids=str)

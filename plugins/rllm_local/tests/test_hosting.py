@@ -37,7 +37,7 @@ from rllm_local.settings import LocalConfig
 
 @dataclass
 class Copy:
-    """Samples from a model of its own, made from what it is given alone."""
+    """Sample from the engine's own model, made only from its arguments."""
 
     params: NoParams
     calls: list[str] = field(default_factory=list)
@@ -95,15 +95,15 @@ def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunConte
     )
 
 
-def _run(context: RunContext, play: Callable[[LocalBackend, Any], Awaitable[Any]]) -> Any:
-    async def start_and_play() -> Any:
+def _run(context: RunContext, scenario: Callable[[LocalBackend, Any], Awaitable[Any]]) -> Any:
+    async def run_scenario() -> Any:
         backend = LocalBackend()
         try:
-            return await play(backend, await backend.start(context))
+            return await scenario(backend, await backend.start(context))
         finally:
             await backend.close()
 
-    return asyncio.run(start_and_play())
+    return asyncio.run(run_scenario())
 
 
 async def _batch(engine: Copy) -> TokenBatch:
@@ -120,8 +120,8 @@ async def _batch(engine: Copy) -> TokenBatch:
     return batch.with_columns(advantages=advantages.astype(np.float32))
 
 
-def test_it_samples_with_the_weights_that_are_trained_after_every_publish() -> None:
-    async def play(backend: LocalBackend, engine: Copy) -> Copy:
+def test_each_sync_updates_the_sampling_weights() -> None:
+    async def scenario(backend: LocalBackend, engine: Copy) -> Copy:
         for step in range(3):
             batch = await _batch(engine)
             assert batch.weight_version.tolist() == [step] * 8
@@ -134,7 +134,7 @@ def test_it_samples_with_the_weights_that_are_trained_after_every_publish() -> N
             await backend.sync_weights(step + 1)
         return engine
 
-    engine = _run(_context(Copy), play)
+    engine = _run(_context(Copy), scenario)
     assert engine.calls == ["start", "load 0", "load 1", "load 2", "load 3", "close"]
 
 
@@ -146,7 +146,7 @@ def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
             given.update((name, tensor.clone()) for name, tensor in weights)
             await super().load_weights(given.items(), version)
 
-    async def play(backend: LocalBackend, engine: Copy) -> None:
+    async def scenario(backend: LocalBackend, engine: Copy) -> None:
         batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
         await backend.update(batch, make_plan())
         await backend.sync_weights(1)
@@ -154,14 +154,14 @@ def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
         for name, master in backend._started()[0].trainer.masters.named():
             assert torch.equal(given[name], master.to(torch.bfloat16))
 
-    _run(_context(Keeping, model={"dtype": "bfloat16"}), play)
+    _run(_context(Keeping, model={"dtype": "bfloat16"}), scenario)
 
 
 def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() -> None:
-    async def play(backend: LocalBackend, engine: Copy) -> Copy:
+    async def scenario(backend: LocalBackend, engine: Copy) -> Copy:
         return engine
 
-    engine = _run(_context(Copy, local={"max_concurrency": 7, "kv_cache_gib": 0.5}), play)
+    engine = _run(_context(Copy, local={"max_concurrency": 7, "kv_cache_gib": 0.5}), scenario)
     setup = engine.setup
     assert (setup.max_context, setup.max_concurrency, setup.kv_cache_bytes) == (200, 7, 1 << 29)
     assert setup.dtype == "float32"
@@ -209,7 +209,7 @@ def test_weights_have_the_names_and_shapes_that_a_saved_model_has(model: Any, tm
 
 
 def test_mixtures_of_experts_have_the_weights_of_their_checkpoints(tmp_path: Path) -> None:
-    """The model holds those of all experts in one tensor; a checkpoint, and what reads one, does not."""
+    """The model stores the weights of all experts in one tensor. A checkpoint and its readers do not."""
     from safetensors.torch import load_file
     from transformers import MixtralConfig, MixtralForCausalLM
 

@@ -1,4 +1,4 @@
-"""Short runs that learn: a critic lifts the reward, and a KL term holds the policy back."""
+"""Short runs that learn: a critic raises the reward, and a KL term limits the change of the policy."""
 
 from __future__ import annotations
 

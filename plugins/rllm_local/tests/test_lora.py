@@ -65,9 +65,7 @@ def make() -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_fresh_adapter_changes_nothing_and_training_changes_the_adapter_alone(
-    dtype: str, make: Callable[..., Any]
-) -> None:
+def test_training_changes_only_the_adapter(dtype: str, make: Callable[..., Any]) -> None:
     loaded, updater, train = make(dtype=dtype)
     plain = load_model(ModelSection(device="cpu", dtype=dtype), 0).model  # type: ignore[arg-type]
     assert torch.equal(logits(loaded.model), logits(plain))
@@ -82,7 +80,7 @@ def test_a_fresh_adapter_changes_nothing_and_training_changes_the_adapter_alone(
     assert {str(p.dtype) for n, p in loaded.model.named_parameters() if ".lora_" not in n} == {f"torch.{dtype}"}
 
 
-def test_the_adapter_starts_from_the_seed_layer_by_layer_and_leaves_the_global_state_alone() -> None:
+def test_the_adapter_depends_only_on_its_seed() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -112,7 +110,7 @@ def test_peft_opens_the_checkpoint_and_answers_alike(
 
 
 def test_the_gradient_is_pefts(make: Callable[..., Any], tmp_path: Path) -> None:
-    """Of the same loss, by autograd through a PeftModel."""
+    """The gradient equals autograd of the same loss through a PeftModel."""
     loaded, _, train = make()
     train(range(2))
     adapter_of(loaded).save(tmp_path)
@@ -162,7 +160,7 @@ def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_resumed_run_goes_on_bit_for_bit(dtype: str, tmp_path: Path, make: Callable[..., Any]) -> None:
+def test_a_resumed_run_continues_bit_for_bit(dtype: str, tmp_path: Path, make: Callable[..., Any]) -> None:
     loaded, updater, train = make(dtype=dtype)
     train(range(3))
     save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
@@ -301,7 +299,7 @@ def test_memory_is_that_of_the_adapter(make: Callable[..., Any]) -> None:
     assert size == 16 * adapter + 2 * rest
 
 
-def test_the_saved_adapter_holds_what_the_updater_moves(tmp_path: Path, make: Callable[..., Any]) -> None:
+def test_the_saved_adapter_contains_the_trained_weights(tmp_path: Path, make: Callable[..., Any]) -> None:
     loaded, updater, train = make()
     train(range(1))
     adapter_of(loaded).save(tmp_path)

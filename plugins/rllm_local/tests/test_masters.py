@@ -1,4 +1,4 @@
-"""What a bfloat16 model learns: float32 masters, moved by AdamW and rounded into the model."""
+"""Training of a bfloat16 model: AdamW updates float32 masters, which are rounded into the model."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_parameters_that_are_not_trained_have_no_master() -> None:
 
 
 def test_numbers_about_a_bfloat16_model_are_those_of_its_logits_in_float64() -> None:
-    """The model rounds its logits and hidden states; nothing that is computed of them rounds again."""
+    """The model rounds its logits and hidden states. Values computed from them are not rounded again."""
     model = build_tiny(0).to(BF16)
     batch, critic = random_batch(ROWS), make_critic(model)
     needs = ("sum_pi_squared", "values", "ref_logprobs")

@@ -133,7 +133,7 @@ def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
     assert _rows(directory, local={"kv_cache_gib": 0.5})["cached keys and values"] == "0.50 GiB"
 
 
-def test_copies_that_sample_pinned_rounds_are_counted(tmp_path: Path) -> None:
+def test_memory_counts_copies_for_fixed_version_batches(tmp_path: Path) -> None:
     directory = _directory(tmp_path)
     settings = LocalConfig(model=TrainedModelSection(name=str(directory)))
     ahead = {"enable": True, "staleness_threshold": 2}

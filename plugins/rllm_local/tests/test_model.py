@@ -82,7 +82,7 @@ def test_tiny_is_built_from_its_seed() -> None:
     assert not first.model.training
 
 
-def test_building_tiny_leaves_the_global_random_state_alone() -> None:
+def test_building_tiny_keeps_the_global_random_state() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -290,7 +290,7 @@ def test_cuda_where_there_is_none_is_refused(device: str, monkeypatch: pytest.Mo
     check_error(_refusal("tiny", device=device), "no-gpu", f"model.device={device!r}", "model.device=auto")
 
 
-def test_a_device_that_cannot_hold_numbers_is_refused() -> None:
+def test_an_unusable_device_is_rejected() -> None:
     assert "model.device='mps' cannot be used: " in _refusal("tiny", device="mps").message
 
 

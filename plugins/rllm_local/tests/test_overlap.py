@@ -26,10 +26,10 @@ from rllm_local.weights import copied, copy_weights, trained_weights
 MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
 NAMES = ["float32", "bfloat16", "lora"]
 PROMPT = list(range(6, 26))
-Play = Callable[[LocalBackend, Any], Awaitable[Any]]
+Scenario = Callable[[LocalBackend, Any], Awaitable[Any]]
 
 
-def _run(play: Play, model: dict[str, Any], versions_served: int = 1) -> Any:
+def _run(scenario: Scenario, model: dict[str, Any], versions_served: int = 1) -> Any:
     context = RunContext(
         config=RunConfig(),
         backend_config=LocalConfig(training={"learning_rate": 1e-2}, model=model),  # type: ignore[arg-type]
@@ -38,14 +38,14 @@ def _run(play: Play, model: dict[str, Any], versions_served: int = 1) -> Any:
         versions_served=versions_served,
     )
 
-    async def start_and_play() -> Any:
+    async def run_scenario() -> Any:
         backend = LocalBackend()
         try:
-            return await asyncio.wait_for(play(backend, await backend.start(context)), 100)
+            return await asyncio.wait_for(scenario(backend, await backend.start(context)), 100)
         finally:
             await backend.close()
 
-    return asyncio.run(start_and_play())
+    return asyncio.run(run_scenario())
 
 
 def _weights(backend: LocalBackend) -> Any:
@@ -67,7 +67,7 @@ def _logprobs(backend: LocalBackend, weights: Any, ids: list[int]) -> torch.Tens
 def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between(model: dict[str, Any]) -> None:
     """No pass runs between the end of an update and its publication, whose tokens would say the old version."""
 
-    async def play(backend: LocalBackend, engine: Any) -> list[Completion]:
+    async def scenario(backend: LocalBackend, engine: Any) -> list[Completion]:
         weights = [_weights(backend)]
         batch = random_batch([(9, 6), (8, 7)], vocabulary=20)
         sampling = SamplingParams(max_tokens=60, seed=3)
@@ -103,7 +103,7 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
             take(*arguments)
 
         engine._take = counted
-        return await play(backend, engine)  # type: ignore[no-any-return]
+        return await scenario(backend, engine)  # type: ignore[no-any-return]
 
     for completion in _run(counting, model):
         assert [span.version for span in completion.version_spans] == [0, 1, 2, 3]
@@ -112,8 +112,8 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
 
 @pytest.mark.parametrize("model", MODELS[2:], ids=NAMES[2:])
 @pytest.mark.long
-def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(model: dict[str, Any]) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> None:
+def test_each_served_version_samples_equal_tokens(model: dict[str, Any]) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> None:
         batch = random_batch([(9, 6), (8, 7)], vocabulary=20)
         latest: dict[int, list[int]] = {}
 
@@ -128,38 +128,38 @@ def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(mod
             assert completion.weight_version == step
             latest[step] = completion.token_ids.tolist()
             for version in range(max(0, step - 2), step + 1):
-                pinned = await sample(version)
-                assert (pinned.weight_version, pinned.version_spans) == (version, ())
-                assert pinned.token_ids.tolist() == latest[version]
+                fixed = await sample(version)
+                assert (fixed.weight_version, fixed.version_spans) == (version, ())
+                assert fixed.token_ids.tolist() == latest[version]
             await backend.update(batch, make_plan(global_step=step))
             assert (await sample(None)).token_ids.tolist() == latest[step]
             await backend.sync_weights(step + 1)
         assert len({tuple(tokens) for tokens in latest.values()}) == 5
 
-    _run(play, model, versions_served=3)
+    _run(scenario, model, versions_served=3)
 
 
 def test_a_version_that_is_served_no_more_is_refused() -> None:
-    async def play(backend: LocalBackend, engine: Any) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> None:
         for version in range(1, 4):
             await backend.sync_weights(version)
         with pytest.raises(RolloutError, match=r"(?s)version 1 .*: 2, 3"):
             await engine.generate(PROMPT, SamplingParams(max_tokens=2, weight_version=1), session="s")
 
-    _run(play, {}, versions_served=2)
+    _run(scenario, {}, versions_served=2)
 
 
-def test_a_resumed_run_serves_the_version_it_goes_on_with() -> None:
-    async def play(backend: LocalBackend, engine: Any) -> int:
+def test_a_resumed_run_serves_its_version() -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> int:
         await backend.sync_weights(40)
         done: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=2, weight_version=40), session="s")
         return done.weight_version
 
-    assert _run(play, {}, versions_served=3) == 40
+    assert _run(scenario, {}, versions_served=3) == 40
 
 
-def test_a_response_goes_on_with_its_version_while_newer_ones_come() -> None:
-    async def play(backend: LocalBackend, engine: Any) -> Completion:
+def test_a_response_keeps_its_version_during_syncs() -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> Completion:
         sampling = SamplingParams(max_tokens=60, seed=3, weight_version=0)
         call = asyncio.create_task(engine.generate(PROMPT, sampling, session="s"))
         for version in (1, 2):
@@ -169,7 +169,7 @@ def test_a_response_goes_on_with_its_version_while_newer_ones_come() -> None:
         done: Completion = await call
         return done
 
-    done = _run(play, {}, versions_served=3)
+    done = _run(scenario, {}, versions_served=3)
     assert (done.weight_version, done.version_spans, len(done.token_ids)) == (0, (), 60)
 
 

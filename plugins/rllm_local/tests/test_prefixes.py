@@ -1,4 +1,4 @@
-"""What several prompts begin with is computed once, and changes no token."""
+"""A common prefix of several prompts is computed once, and changes no token."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _ids(length: int, seed: int = 0) -> list[int]:
 
 
 def _generate_all(engine: LocalEngine, calls: list[Call]) -> list[Completion]:
-    async def play() -> list[Completion]:
+    async def scenario() -> list[Completion]:
         return await asyncio.gather(*(engine.generate(ids, params, session=name) for ids, params, name in calls))
 
-    return asyncio.run(asyncio.wait_for(play(), 100))
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 def _calls(prompts: list[list[int]], max_tokens: int = 4) -> list[Call]:
@@ -66,7 +66,7 @@ def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_onc
     assert passes.tokens == 4 * BLOCK + 3 * (2 * BLOCK + 3) + 12
 
 
-def test_a_new_conversation_uses_the_longest_beginning_that_any_slot_holds(
+def test_a_new_conversation_uses_the_longest_cached_prefix(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
@@ -118,17 +118,17 @@ def test_few_slots_and_shared_beginnings_change_no_token(
         for turn in range(4):
             history = [*tree[: int(generator.integers(1, 120))], *_ids(int(generator.integers(0, 30)), number % 3)]
             params = SamplingParams(max_tokens=int(generator.integers(1, 40)), seed=4 * number + turn)
-            # Some rollouts go on in their session, some begin a new one and end it.
+            # Some rollouts continue in their session, some start a new one and end it.
             session = f"{number}" if number % 2 else f"{number} {turn}"
             turns.append((history, params, await engine.generate(history, params, session=session)))
             if number % 2 == 0:
                 await engine.end_session(session)
         return turns
 
-    async def play() -> list[list[tuple[list[int], SamplingParams, Completion]]]:
+    async def scenario() -> list[list[tuple[list[int], SamplingParams, Completion]]]:
         return await asyncio.gather(*(conversation(number) for number in range(5)))
 
-    for turns in asyncio.run(asyncio.wait_for(play(), 200)):
+    for turns in asyncio.run(asyncio.wait_for(scenario(), 200)):
         for turn in turns:
             assert_as_without_cache(model, *turn)
 

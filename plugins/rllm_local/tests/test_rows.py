@@ -24,7 +24,7 @@ trajectories = st.lists(turns.map(lambda some: [(some[0][0] + 1, some[0][1]), *s
 
 
 @given(lengths=trajectories, rollouts=st.integers(1, 4), max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
-def test_micro_batches_hold_every_sampled_token_of_the_chosen_rows_exactly_once(
+def test_micro_batches_contain_each_sampled_token_once(
     lengths: list[list[tuple[int, int]]], rollouts: int, max_tokens: int, seed: int
 ) -> None:
     batch = random_batch(lengths, rollouts=rollouts)
@@ -78,7 +78,7 @@ def test_rows_are_packed_with_rows_of_similar_length() -> None:
     assert padded < 1.15 * (lengths - 1).sum()
 
 
-def test_a_longer_row_begins_a_micro_batch_of_its_own() -> None:
+def test_a_longer_row_begins_its_own_micro_batch() -> None:
     batch = random_batch([(19, 1)] * 100 + [(199, 1)] * 2)
     parts = [tuple(part.input_ids.shape) for part in micro_batches(batch, np.arange(102), 100_000, CPU)]
     assert parts == [(100, 19), (2, 199)]
@@ -90,7 +90,7 @@ def test_a_cpu_has_smaller_micro_batches_unless_the_key_says_otherwise() -> None
     assert asked.tokens_per_microbatch("cpu") == asked.tokens_per_microbatch("cuda") == 100_000
 
 
-def test_a_history_that_was_rewritten_gives_rows_of_their_own() -> None:
+def test_a_rewritten_history_gives_separate_rows() -> None:
     trajectory = Trajectory("agent", reward=1.0)
     trajectory.add_step([1, 2, 3], [4, 5], [-1.0, -2.0])
     trajectory.add_step([1, 2, 3, 4, 5, 6], [7], [-3.0])

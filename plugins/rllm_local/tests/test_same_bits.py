@@ -1,4 +1,4 @@
-"""What of sampling depends on the company of a row."""
+"""Effects of the other rows of a pass on the samples of a row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rllm_local.same_bits import (
 VOCABULARY = 70
 OWN_SEED = 99
 Requests = list[tuple[int, int, int]]
-"""Of each: its prompt's length, its tokens, and after how many turns of the event loop it begins."""
+"""Requests: the prompt's length, the number of tokens, and the start in iterations of the event loop."""
 
 
 def test_positions_are_read_in_steps_or_whole_parts() -> None:
@@ -111,18 +111,18 @@ def _own_response(engine: LocalEngine, own: tuple[int, int], others: Requests) -
     own=st.tuples(st.integers(1, 210), st.integers(1, 12)),
     others=st.lists(st.tuples(st.integers(1, 220), st.integers(1, 20), st.integers(0, 60)), min_size=1, max_size=9),
 )
-def test_a_response_among_others_has_the_bits_of_one_alone(
+def test_a_batched_response_equals_a_single_one(
     make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape], own: tuple[int, int], others: Requests
 ) -> None:
     model, shape = invariant
-    alone = _own_response(make_engine(model, max_context=256, shape=shape), own, [])
-    assert _own_response(make_engine(model, max_context=256, shape=shape), own, others) == alone
+    separate = _own_response(make_engine(model, max_context=256, shape=shape), own, [])
+    assert _own_response(make_engine(model, max_context=256, shape=shape), own, others) == separate
 
 
 def test_a_conversation_has_the_bits_of_one_prompt(
     make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape]
 ) -> None:
-    """What is cached, and in how many passes it was computed, changes no bit either."""
+    """The cache and the number of passes also change no bit."""
     model, shape = invariant
     prompt = _ids(70, 0)
 

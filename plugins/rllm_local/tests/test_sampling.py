@@ -1,4 +1,4 @@
-"""Drawing tokens: the right distribution, a function of seed and place alone, exact truncation."""
+"""Drawing tokens: the right distribution, a function of only the seed and the position, exact truncation."""
 
 from __future__ import annotations
 
@@ -188,14 +188,14 @@ def test_tokens_are_drawn_from_what_is_left_in_proportion(sampling: dict[str, fl
         assert abs(_chi_square(np.bincount(tokens, minlength=kept), share.numpy() * draws)) < 4
 
 
-def test_a_row_without_truncation_keeps_every_token_beside_rows_with_it() -> None:
+def test_an_untruncated_row_keeps_every_token() -> None:
     """A sum of rounded probabilities may exceed 1 before the last token is reached."""
     logits = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 5000).astype(np.float32))
     free, cut = _params(seed=9), _params(seed=9, top_p=0.5, top_k=3)
     for seed in range(0, 4000, 100):
-        alone = draw(logits[None], [_params(seed=seed)], [0])
-        beside = draw(torch.stack((logits, logits)), [_params(seed=seed), cut], [0, 0])
-        assert alone.tokens[0] == beside.tokens[0]
+        single = draw(logits[None], [_params(seed=seed)], [0])
+        batched = draw(torch.stack((logits, logits)), [_params(seed=seed), cut], [0, 0])
+        assert single.tokens[0] == batched.tokens[0]
     probabilities = (torch.softmax(logits.float(), dim=-1) * (1 + 1e-6)).double()
     kept = truncated(torch.stack((probabilities, probabilities)), torch.stack((logits, logits)), [free, cut])
     assert torch.equal(kept[0], probabilities)
@@ -239,9 +239,9 @@ def test_draw_is_bit_equal_next_to_constrained_row() -> None:
     sampling = [SamplingParams(max_tokens=1, seed=seed, temperature=0.7) for seed in range(64)]
     only = np.zeros(50, np.bool_)
     only[7] = True
-    alone, together = draw(logits, sampling, [0] * 64), draw(logits, sampling, [0] * 64, [only, *[None] * 63])
+    single, together = draw(logits, sampling, [0] * 64), draw(logits, sampling, [0] * 64, [only, *[None] * 63])
     assert together.tokens[0] == 7
-    assert np.array_equal(together.tokens[1:], alone.tokens[1:])
+    assert np.array_equal(together.tokens[1:], single.tokens[1:])
     assert np.array_equal(together.logprobs, torch.log_softmax(logits / 0.7, -1)[range(64), together.tokens].numpy())
 
 
@@ -250,11 +250,11 @@ def test_a_draw_does_not_depend_on_the_other_rows() -> None:
     params = [_params(seed=row, temperature=[0.0, 0.7, 1.0][row % 3], top_k=[-1, 5][row % 2]) for row in range(50)]
     together = draw(logits, params, list(range(50)))
     for row in range(50):
-        alone = draw(logits[row : row + 1], [params[row]], [row])
-        assert alone.tokens[0] == together.tokens[row]
-        assert alone.logprobs[0] == together.logprobs[row]
+        single = draw(logits[row : row + 1], [params[row]], [row])
+        assert single.tokens[0] == together.tokens[row]
+        assert single.logprobs[0] == together.logprobs[row]
 
 
-def test_greedy_takes_the_larger_of_two_logits_whose_log_probs_round_to_the_same() -> None:
+def test_greedy_compares_logits_instead_of_rounded_log_probs() -> None:
     logits = torch.tensor([[0.0, 1e-10, -3.0]])
     assert draw(logits, [_params(temperature=0.0)], [0]).tokens[0] == 1

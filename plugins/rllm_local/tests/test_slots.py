@@ -117,7 +117,7 @@ class AnyOrderOfCalls(RuleBasedStateMachine):
             self.busy.pop(name, None)
 
     @invariant()
-    def every_busy_conversation_has_a_slot_of_its_own(self) -> None:
+    def every_busy_conversation_has_its_own_slot(self) -> None:
         taken = [session.slot for session in self.busy.values()]
         assert len(set(taken)) == len(taken)
         assert all(slot < self.slots for slot in taken)

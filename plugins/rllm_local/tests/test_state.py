@@ -30,7 +30,7 @@ def quiet() -> None:
 
 @pytest.fixture
 def train() -> Callable[[Updater, range], list[dict[str, float]]]:
-    """Makes the updates of some steps; each step has a batch of its own."""
+    """Makes the updates of some steps; each step has its own batch."""
 
     def run(updater: Updater, steps: range) -> list[dict[str, float]]:
         lengths = [(2 + row, 1 + row % 4) for row in range(9)]

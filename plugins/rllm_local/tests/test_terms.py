@@ -47,14 +47,14 @@ def squared_error(value: torch.Tensor, target: float, old: float) -> torch.Tenso
 
 @dataclass
 class Gradients:
-    """Of one optimiser step, each as one vector."""
+    """Gradients of one optimizer step, each as one vector."""
 
     policy: torch.Tensor
-    """Of the policy's objective, in the model."""
+    """Gradient of the policy's objective in the model."""
     value: torch.Tensor
-    """Of the value loss, in the model."""
+    """Gradient of the value loss in the model."""
     head: torch.Tensor
-    """Of the value loss, in the critic's head."""
+    """Gradient of the value loss in the critic's head."""
 
     @property
     def value_norm(self) -> float:
@@ -62,7 +62,7 @@ class Gradients:
 
 
 def naive_gradients(model: Any, critic: Critic, batch: TokenBatch, plan: UpdatePlan, *, entropy: float) -> Gradients:
-    """Of `reinforce` averaged over tokens, in float64: row by row, token by token."""
+    """Return gradients of `reinforce` averaged over tokens, in float64: row by row, token by token."""
     model, critic = model.double(), critic.double()
     policy, squares = torch.zeros(2, dtype=torch.float64)
     count = int(batch.loss_mask.sum())

@@ -134,34 +134,34 @@ def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
 ) -> None:
     messages = list(first)
     tokens = renderer.prompt(first).tolist()
-    for response, heard in rest:
+    for response, observed in rest:
         tokens += [*_encode(tokenizer, response), END]
         assert renderer.text([*_encode(tokenizer, response), END]) == response
-        tokens += renderer.continuation(END, heard).tolist()
-        messages += [{"role": "assistant", "content": response}, *heard]
+        tokens += renderer.continuation(END, observed).tolist()
+        messages += [{"role": "assistant", "content": response}, *observed]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokens == _encode(tokenizer, whole)
 
 
-@given(response=words.filter(bool), heard=turn)
+@given(response=words.filter(bool), observed=turn)
 def test_a_response_that_was_cut_off_is_closed_before_the_next_message(
-    renderer: Renderer, tokenizer: Any, response: str, heard: list[dict[str, str]]
+    renderer: Renderer, tokenizer: Any, response: str, observed: list[dict[str, str]]
 ) -> None:
     sampled = _encode(tokenizer, response)
-    continuation = renderer.continuation(sampled[-1], heard)
+    continuation = renderer.continuation(sampled[-1], observed)
     assert continuation[0] == END
     first = [{"role": "user", "content": "go."}]
-    messages = [*first, {"role": "assistant", "content": response}, *heard]
+    messages = [*first, {"role": "assistant", "content": response}, *observed]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert [*renderer.prompt(first), *sampled, *continuation] == _encode(tokenizer, whole)
 
 
-@given(said=words.filter(bool), response=words.filter(bool), heard=words)
+@given(said=words.filter(bool), response=words.filter(bool), observed=words)
 def test_a_conversation_always_has_the_text_of_the_template(
-    renderer: Renderer, tokenizer: Any, said: str, response: str, heard: str
+    renderer: Renderer, tokenizer: Any, said: str, response: str, observed: str
 ) -> None:
-    """Also where tokens differ: after `1` a response of `5` stays two tokens, and the template's text would give `15`."""
-    first, second = {"role": "user", "content": said}, {"role": "user", "content": heard}
+    """The tokens may differ: after `1` a response `5` stays two tokens, but the template's text would give `15`."""
+    first, second = {"role": "user", "content": said}, {"role": "user", "content": observed}
     tokens = [*renderer.prompt([first]), *_encode(tokenizer, response), END, *renderer.continuation(END, [second])]
     messages = [first, {"role": "assistant", "content": response}, second]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -36,7 +36,7 @@ from rllm_local.training_process import TrainingProcess
 pytestmark = pytest.mark.usefixtures("forked_children")
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
 PROMPT = list(range(6, 26))
-Play = Callable[[LocalBackend, Any], Awaitable[Any]]
+Scenario = Callable[[LocalBackend, Any], Awaitable[Any]]
 LOSSES = """
 import os
 from rllm_core import register_rllm_loss
@@ -84,15 +84,15 @@ def _context(*, apart: bool, model: Mapping[str, Any] | None = None, **changes: 
     )
 
 
-def _run(context: RunContext, play: Play) -> Any:
-    async def start_and_play() -> Any:
+def _run(context: RunContext, scenario: Scenario) -> Any:
+    async def run_scenario() -> Any:
         backend = LocalBackend()
         try:
-            return await asyncio.wait_for(play(backend, await backend.start(context)), 200)
+            return await asyncio.wait_for(scenario(backend, await backend.start(context)), 200)
         finally:
             await backend.close()
 
-    return asyncio.run(start_and_play())
+    return asyncio.run(run_scenario())
 
 
 def _pid(backend: LocalBackend) -> int:
@@ -117,7 +117,7 @@ def batch() -> TokenBatch:
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Losses of a module beside the script, which registers them."""
+    """Losses in a module next to the script, which registers them."""
     directory = tmp_path_factory.mktemp("losses")
     (directory / "losses_of_a_test.py").write_text(LOSSES)
     with pytest.MonkeyPatch.context() as patch:
@@ -129,13 +129,13 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def in_child(losses: None, forked_children: None) -> Iterator[Callable[[Play], Any]]:
-    """Plays on one backend with a training process, which no test that shares it may end."""
+def in_child(losses: None, forked_children: None) -> Iterator[Callable[[Scenario], Any]]:
+    """Run scenarios on one shared backend with a training process. No test may end the process."""
     backend = LocalBackend()
     with asyncio.Runner() as runner:
         try:
             engine = runner.run(backend.start(_context(apart=True)))
-            yield lambda play: runner.run(asyncio.wait_for(play(backend, engine), 200))
+            yield lambda scenario: runner.run(asyncio.wait_for(scenario(backend, engine), 200))
         finally:
             runner.run(backend.close())
 
@@ -149,14 +149,14 @@ def _alive(pid: int) -> bool:
 
 
 def _plain(result: UpdateResult) -> list[Any]:
-    """The figures and the trace, as values that can be compared."""
+    """Return the metrics and the trace, as values that can be compared."""
     assert result.trace is not None
     columns = [np.asarray(getattr(result.trace, field.name)).tolist() for field in fields(result.trace)]
     return [dict(result.metrics), columns, result.optimizer_steps]
 
 
 async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, directory: Path) -> list[Any]:
-    """What two steps with everything give, what is sampled after each, and what a checkpoint holds."""
+    """Return the results of two full steps, the samples after each, and the content of a checkpoint."""
     seen: list[Any] = []
     for number in range(2):
         filled = await backend.process(batch, NEEDS | {"old_logprobs"})
@@ -195,26 +195,26 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     assert apart == here
 
 
-def test_a_checkpoint_of_one_goes_on_in_the_other(batch: TokenBatch, tmp_path: Path) -> None:
+def test_a_checkpoint_works_in_both_process_layouts(batch: TokenBatch, tmp_path: Path) -> None:
     model = {"lora_rank": 4}
 
     async def save(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
         for number in range(2):
             await backend.update(await backend.process(batch, frozenset()), _plan(global_step=number))
         await backend.save(tmp_path)
-        return await go_on(backend, engine)
+        return await resume(backend, engine)
 
     async def load(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
         await backend.load(tmp_path)
-        return await go_on(backend, engine)
+        return await resume(backend, engine)
 
-    async def go_on(backend: LocalBackend, engine: Any) -> list[Any]:
+    async def resume(backend: LocalBackend, engine: Any) -> list[Any]:
         await backend.sync_weights(2)
         sampled: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
         result = await backend.update(await backend.process(batch, frozenset()), _plan(global_step=2))
         return [sampled.token_ids.tolist(), sampled.weight_version, dict(result.metrics)]
 
-    # The other way round follows from the test above: both write the same checkpoint.
+    # The reverse follows from the test above: both write the same checkpoint.
     assert _run(_context(apart=False, model=model), save) == _run(_context(apart=True, model=model), load)
 
 
@@ -222,62 +222,62 @@ def test_a_checkpoint_of_one_goes_on_in_the_other(batch: TokenBatch, tmp_path: P
 def test_samples_are_drawn_while_weights_are_updated_and_a_close_within_an_update_ends_the_process(
     batch: TokenBatch,
 ) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> tuple[int, Completion]:
+    async def scenario(backend: LocalBackend, engine: Any) -> tuple[int, Completion]:
         update = asyncio.create_task(backend.update(batch, _plan("in-process/endless")))
         done: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
         assert not update.done()
         update.cancel()
         return _pid(backend), done
 
-    pid, done = _run(_context(apart=True), play)
+    pid, done = _run(_context(apart=True), scenario)
     assert (len(done.token_ids), done.weight_version) == (20, 0)
     assert not _alive(pid)
 
 
-def test_runs_in_which_rollouts_and_updates_take_turns_have_one_process(in_child: Callable[[Play], Any]) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> bool:
+def test_runs_in_which_rollouts_and_updates_are_synchronous_have_one_process(
+    in_child: Callable[[Scenario], Any],
+) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> bool:
         return hasattr(backend._started()[0], "pid")
 
-    assert not _run(replace(_context(apart=True), overlaps=False), play)
-    assert in_child(play)
+    assert not _run(replace(_context(apart=True), overlaps=False), scenario)
+    assert in_child(scenario)
 
 
 def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(
-    batch: TokenBatch, in_child: Callable[[Play], Any]
+    batch: TokenBatch, in_child: Callable[[Scenario], Any]
 ) -> None:
     plan = _plan()
     ppo = plan.losses["agent"]
     unknown = replace(ppo, registered=replace(ppo.registered, distribution="in-process"))
 
-    async def play(backend: LocalBackend, engine: Any) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> None:
         await backend.update(batch, replace(plan, losses={"agent": unknown}))
 
     values = ("in-process/ppo", "local.training_process=false")
     with expect_error(LossError, "plugin-of-other-program", *values) as raised:
-        in_child(play)
+        in_child(scenario)
     assert "install" not in str(raised.value)
 
 
-def test_an_error_arrives_as_what_it_is_with_where_it_was_raised_and_the_process_goes_on(
-    batch: TokenBatch, in_child: Callable[[Play], Any]
-) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> LossError:
+def test_an_error_arrives_with_its_traceback(batch: TokenBatch, in_child: Callable[[Scenario], Any]) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> LossError:
         with pytest.raises(LossError, match=r"loss 'broken' for role 'agent' failed: KeyError") as raised:
             await backend.update(batch, _plan("in-process/broken"))
         await backend.update(batch, _plan())
         return raised.value
 
-    error = in_child(play)
+    error = in_child(scenario)
     assert "--debug" in error.hint
     assert 'losses_of_a_test.py", line' in error.__notes__[0]
 
 
-def test_an_error_that_is_not_ours_arrives_too(tmp_path: Path, in_child: Callable[[Play], Any]) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> None:
+def test_an_error_that_is_not_ours_arrives_too(tmp_path: Path, in_child: Callable[[Scenario], Any]) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> None:
         await backend.load(tmp_path / "nowhere")
 
     with pytest.raises(OSError, match="nowhere"):
-        in_child(play)
+        in_child(scenario)
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
@@ -287,7 +287,7 @@ def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() 
 
 @pytest.mark.usefixtures("losses")
 def test_a_death_within_an_update_is_named(batch: TokenBatch) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> BackendError:
+    async def scenario(backend: LocalBackend, engine: Any) -> BackendError:
         async def sample_without_end() -> None:
             while True:
                 await engine.generate(PROMPT, SamplingParams(max_tokens=400), session="s")
@@ -300,24 +300,24 @@ def test_a_death_within_an_update_is_named(batch: TokenBatch) -> None:
                 await waiting
         return raised.value
 
-    error = _run(_context(apart=True), play)
+    error = _run(_context(apart=True), scenario)
     assert "--resume" in error.hint
     assert "memory" not in error.hint
     assert error.details.endswith("about to quit")
 
 
 def test_a_death_between_updates_ends_what_samples_at_once() -> None:
-    async def play(backend: LocalBackend, engine: Any) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> None:
         os.kill(_pid(backend), signal.SIGKILL)
         for number in range(1000):
             await engine.generate(PROMPT, SamplingParams(max_tokens=400), session=f"{number}")
 
     with expect_error(BackendError, "process-died", "SIGKILL", "memory"):
-        _run(_context(apart=True, versions_served=2), play)
+        _run(_context(apart=True, versions_served=2), scenario)
 
 
 def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> tuple[int, BackendError]:
+    async def scenario(backend: LocalBackend, engine: Any) -> tuple[int, BackendError]:
         process = backend._started()[0]
         assert isinstance(process, TrainingProcess)
         process._patience = Patience(first=0.2)
@@ -333,7 +333,7 @@ def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
         assert not _alive(process.pid)
         return process.pid, raised.value
 
-    pid, error = _run(_context(apart=True), play)
+    pid, error = _run(_context(apart=True), scenario)
     check_error(error, "process-timeout", f"pid {pid}", "'update'", "0.2 s", "SIGSTOP", "--resume")
 
 
@@ -385,13 +385,13 @@ def test_the_process_ends_with_its_parent_in_the_middle_of_an_update(batch: Toke
 
 
 def test_what_it_prints_is_said_between_the_lines_of_the_run(
-    batch: TokenBatch, in_child: Callable[[Play], Any], capsys: pytest.CaptureFixture[str]
+    batch: TokenBatch, in_child: Callable[[Scenario], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> None:
         await backend.update(batch, _plan("in-process/talks"))
         assert capsys.readouterr().err.splitlines() == ["a line of the loss", "warning: the loss warns"]
 
-    in_child(play)
+    in_child(scenario)
 
 
 def test_one_process_cannot_be_asked_for_where_there_is_one() -> None:

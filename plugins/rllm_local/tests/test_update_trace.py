@@ -48,11 +48,11 @@ CASES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Step:
-    """What there was before an optimiser step."""
+    """State before an optimizer step."""
 
     weights: list[torch.Tensor]
     gradient: list[torch.Tensor]
-    """Of the policy's loss, before clipping: autograd of the whole loss on the real model."""
+    """Gradient of the policy's loss before clipping, by autograd of the whole loss on the real model."""
 
 
 def watched(updater: Updater, model: Any) -> list[Step]:

@@ -44,11 +44,11 @@ def with_returns(batch: TokenBatch, size: float) -> TokenBatch:
 def test_the_share_of_the_policy_in_an_update_does_not_depend_on_the_size_of_the_returns(
     size: float, update: Update
 ) -> None:
-    """What is in the gradient beside the policy's is the critic's, and as long as the limit allows."""
+    """The gradient is the sum of the policy's and the critic's gradients, up to the limit of its norm."""
     batch = random_batch(ROWS)
-    alone, _, expected = update(batch, max_grad_norm=LIMIT)
+    policy_only, _, expected = update(batch, max_grad_norm=LIMIT)
     both, critic, metrics = update(with_returns(batch, size), max_grad_norm=LIMIT)
-    of_policy = gradient_of(alone)
+    of_policy = gradient_of(policy_only)
     of_critic = torch.cat([gradient_of(both) - of_policy, gradient_of(critic)])
     assert float(of_policy.norm()) == pytest.approx(LIMIT, rel=1e-4)
     assert float(of_critic.norm()) == pytest.approx(LIMIT, rel=1e-3)
@@ -63,10 +63,10 @@ def test_the_norms_that_are_reported_are_those_before_scaling(update: Update) ->
 
 def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(update: Update) -> None:
     batch = random_batch(ROWS)
-    alone, _, metrics = update(batch)
+    policy_only, _, metrics = update(batch)
     limit = 2 * metrics["actor/grad_norm"]
     both, critic, metrics = update(with_returns(batch, 1e4), max_grad_norm=limit)
-    of_critic = torch.cat([gradient_of(both) - gradient_of(alone), gradient_of(critic)])
+    of_critic = torch.cat([gradient_of(both) - gradient_of(policy_only), gradient_of(critic)])
     assert metrics["critic/grad_norm"] > 10 * limit
     assert float(of_critic.norm()) == pytest.approx(limit, rel=1e-4)
 
@@ -113,7 +113,7 @@ def test_the_value_gradient_of_a_bfloat16_model_is_collected_and_scaled_in_float
     assert rough == pytest.approx(exact, rel=0.05)
     model = build_tiny(0).to(torch.bfloat16)
     critic = make_critic(model)
-    # Without advantages the gradient is the critic's alone.
+    # Without advantages the gradient is only the critic's.
     batch = batch.with_columns(advantages=np.zeros_like(batch.sampling_logprobs))
     updater = make_updater(model, critic=critic, max_grad_norm=LIMIT, max_tokens_per_microbatch=1)
     metrics = updater.update(batch, make_plan()).metrics

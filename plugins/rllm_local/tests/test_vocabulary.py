@@ -83,7 +83,7 @@ def test_gradients_in_bfloat16_are_those_of_one_sum() -> None:
 
 
 @pytest.mark.usefixtures("few_logits")
-def test_no_tensor_that_is_kept_or_made_holds_the_vocabulary_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tensor_contains_all_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     real = vocabulary._log_distribution
 

@@ -100,16 +100,16 @@ class Counts(Polite):
 
 
 class RemembersOthers(Polite):
-    heard: ClassVar[list[object]] = []
+    seen: ClassVar[list[object]] = []
 
     def observe(self, observation: Any) -> Any:
         if not self.asked:
-            self.heard.clear()
-        self.heard.append(observation)
+            self.seen.clear()
+        self.seen.append(observation)
         return super().observe(observation)
 
     def act(self, response: Response) -> Any:
-        return f"{len(self.heard)}"
+        return f"{len(self.seen)}"
 
 
 class SetsAVariable(Polite):
@@ -122,33 +122,33 @@ def plugin(make: Any) -> AgentPlugin[Any]:
     return AgentPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
 
 
-def test_a_good_agent_is_not_complained_about(complaints: Any) -> None:
+def test_a_good_agent_has_no_complaints(complaints: Any) -> None:
     assert complaints(AgentContract, plugin(Polite)) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_agent(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(AgentContract, example("agent")) == {}
 
 
 @pytest.mark.parametrize(
     ("agent", "test", "said"),
     [
-        (Asynchronous, "its_methods_return_at_once", "has a coroutine"),
-        (HandsOnText, "observations_become_messages", "'lower'"),
-        (ShowsBytes, "observations_become_messages", "makes a message"),
-        (KnowsTextAlone, "observations_become_messages", "'role'"),
+        (Asynchronous, "methods_are_not_async", "has a coroutine"),
+        (HandsOnText, "observations_become_json_messages", "'lower'"),
+        (ShowsBytes, "observations_become_json_messages", "makes a message"),
+        (KnowsTextAlone, "observations_become_json_messages", "'role'"),
         (ReadsANumber, "any_response_becomes_an_action", "fails on the"),
         (ActsByNothing, "any_response_becomes_an_action", "acts by None"),
         (ActsByAPath, "any_response_becomes_an_action", "makes an action"),
         (SaysEverythingAgain, "it_returns_only_new_messages", "repeats the first"),
         (AddsToTheMessages, "it_does_not_change_its_arguments", "changes the messages"),
         (ChangesArguments, "it_does_not_change_its_arguments", "changes the model's response"),
-        (Counts, "the_same_rollout_gets_the_same_words", "in a second"),
+        (Counts, "same_rollout_gives_same_messages", "in a second"),
         (RemembersOthers, "rollouts_do_not_share_state", "gives different results"),
-        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
+        (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     agent: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_AGENT", "before")

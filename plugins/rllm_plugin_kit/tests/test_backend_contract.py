@@ -354,23 +354,23 @@ EVERY_TEST = [name.removeprefix("test_") for name in vars(BackendContract) if na
 
 
 @pytest.mark.parametrize("test", EVERY_TEST)
-def test_a_good_one_has_nothing_to_mend(find_complaint: Any, test: str) -> None:
+def test_a_good_backend_has_no_complaints(find_complaint: Any, test: str) -> None:
     assert find_complaint(record(Table), test) == ""
 
 
 def test_an_engine_that_ignores_stop_texts_is_told_so(find_complaint: Any) -> None:
-    ignoring, test = with_engine(IgnoresStopTexts), "a_response_ends_at_a_stop_text_or_the_engine_refuses_it"
+    ignoring, test = with_engine(IgnoresStopTexts), "stop_text_ends_a_response_or_is_rejected"
     first, second = find_complaint(record(ignoring), test), find_complaint(record(ignoring, stop_texts=True), test)
     assert "stop text" in first
     assert second not in ("", first)
 
 
 SAMPLES = "it_samples_tokens_with_their_log_probs"
-BEFORE = "log_probs_are_those_before_truncation"
-UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
-FUNCTION = "sampling_is_a_function_of_prompt_and_seed"
-FILLS = "it_fills_the_columns_it_says_it_fills"
-TRACES = "it_traces_tokens_where_it_is_asked_to_and_nowhere_else"
+BEFORE = "log_probs_are_computed_before_truncation"
+UNKNOWN = "missing_sampler_log_probs_are_recomputed"
+FUNCTION = "tokens_depend_only_on_prompt_and_seed"
+FILLS = "declared_columns_are_filled"
+TRACES = "tokens_are_traced_only_on_request"
 RESUMED = "a_saved_run_continues_exactly"
 
 
@@ -391,20 +391,20 @@ RESUMED = "a_saved_run_continues_exactly"
         (with_engine(UnknownAfterTruncation), BEFORE, "full_logprobs"),
         (Retokenises, FILLS, "`batch.with_columns(…)`"),
         (Drifts, "an_update_without_advantages_changes_nothing", "samples differently after"),
-        (NeverPublishes, "updates_change_what_is_sampled", "samples exactly as"),
-        (NotANumber, "updates_change_what_is_sampled", "'actor/loss'"),
-        (WholeNumbers, "updates_change_what_is_sampled", "'actor/tokens'"),
-        (MetricsAlone, "updates_change_what_is_sampled", "rllm_core.contracts.backend.UpdateResult"),
+        (NeverPublishes, "updates_change_sampled_tokens", "samples exactly as"),
+        (NotANumber, "updates_change_sampled_tokens", "'actor/loss'"),
+        (WholeNumbers, "updates_change_sampled_tokens", "'actor/tokens'"),
+        (MetricsAlone, "updates_change_sampled_tokens", "rllm_core.contracts.backend.UpdateResult"),
         (TracesUnasked, TRACES, "`plan.trace`"),
-        (KeepsTheFirstVersion, "completions_say_which_weights_sampled_them", "Completion.weight_version"),
+        (KeepsTheFirstVersion, "completions_have_the_weight_version", "Completion.weight_version"),
         (SavesNothing, RESUMED, "samples differently once"),
-        (ForgetsTheOptimiser, RESUMED, "makes another update"),
+        (ForgetsTheOptimiser, RESUMED, "makes a different update"),
         (Pickles, RESUMED, "state.pkl"),
-        (ClosesWhatStarted, "it_can_be_closed_before_it_was_started", "cannot be closed"),
-        (ClosesOnce, "it_can_be_closed_twice", "RuntimeError"),
+        (ClosesWhatStarted, "close_before_start_works", "cannot be closed"),
+        (ClosesOnce, "close_twice_works", "RuntimeError"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(find_complaint: Any, backend: type[Backend], test: str, message: str) -> None:
+def test_contract_reports_the_mistake(find_complaint: Any, backend: type[Backend], test: str, message: str) -> None:
     assert message in find_complaint(record(backend), test)
 
 
@@ -431,7 +431,7 @@ def test_one_that_declares_no_traces_is_not_asked_for_one(find_complaint: Any) -
     assert find_complaint(record(TracesPrompts), TRACES) == ""
 
 
-def test_recorded_log_probs_are_those_of_its_own_forward_pass(find_complaint: Any) -> None:
+def test_recorded_log_probs_match_the_forward_pass(find_complaint: Any) -> None:
     said = find_complaint(record(ForwardPassOfAnother), BEFORE)
     assert "0.0100" in said
 
@@ -441,10 +441,10 @@ def test_recorded_log_probs_are_those_of_its_own_forward_pass(find_complaint: An
     [({"columns": frozenset({"old_logprobs", "valeus"})}, "'valeus'"), ({"columns": frozenset()}, "Every run needs")],
 )
 def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message: str) -> None:
-    assert message in complaint(BackendContract, record(Table, **can), "what_it_can_do_exists")
+    assert message in complaint(BackendContract, record(Table, **can), "declared_capabilities_exist")
 
 
-def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(find_complaint: Any) -> None:
+def test_backend_may_declare_log_probs_after_truncation(find_complaint: Any) -> None:
     assert find_complaint(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
     assert find_complaint(record(Table, full_logprobs=False), BEFORE) == ""
     after = record(with_engine(LogProbsAfterTruncation), full_logprobs=False)
@@ -453,6 +453,6 @@ def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(find
 
 def test_a_backend_runs_a_loss_that_it_names(find_complaint: Any) -> None:
     named = record(Table, custom_losses=False, losses=frozenset({"a_loss_of_its_own", "ppo"}))
-    assert find_complaint(named, "updates_change_what_is_sampled") == ""
+    assert find_complaint(named, "updates_change_sampled_tokens") == ""
     nothing = record(Table, custom_losses=False)
-    assert "runs no loss" in find_complaint(nothing, "updates_change_what_is_sampled")
+    assert "runs no loss" in find_complaint(nothing, "updates_change_sampled_tokens")

@@ -96,11 +96,11 @@ def plugin(load: Any) -> DatasetPlugin[Any]:
 
 
 @pytest.mark.parametrize("dataset", [good, lambda params: Lazy() if good(params) else []])
-def test_a_good_dataset_is_not_complained_about(dataset: Any, complaints: Any) -> None:
+def test_a_good_dataset_has_no_complaints(dataset: Any, complaints: Any) -> None:
     assert complaints(DatasetContract, plugin(dataset), bad_options=BAD) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_dataset(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(DatasetContract, example("dataset")) == {}
 
 
@@ -108,7 +108,7 @@ def test_the_example_of_the_hook_is_a_good_dataset(complaints: Any, example: Any
     ("dataset", "test", "said"),
     [
         (lambda params: [], "it_has_tasks", "has no task"),
-        (drawn, "tasks_are_the_same_every_time", "returns other tasks"),
+        (drawn, "tasks_are_the_same_every_time", "returns different tasks"),
         (generated, "it_has_tasks", "has tasks that"),
         (rows, "it_has_tasks", "'number'"),
         (same_ids, "tasks_have_different_ids", "'task'"),
@@ -116,14 +116,14 @@ def test_the_example_of_the_hook_is_a_good_dataset(complaints: Any, example: Any
         (tuples, "task_data_is_json", "'task'"),
         (objects, "task_data_is_json", "'task'"),
         (one_mapping, "tasks_do_not_share_their_data", "has one mapping"),
-        (opens_the_file, "bad_options_are_refused_with_a_reason", "FileNotFoundError"),
-        (passes_over_a_missing_file, "bad_options_are_refused_with_a_reason", "'not-there'"),
-        (seeds_everybody, "it_changes_nothing_that_others_share", "leaves Python's random"),
-        (moves, "it_changes_nothing_that_others_share", "leaves the working"),
+        (opens_the_file, "bad_options_are_rejected_with_a_reason", "FileNotFoundError"),
+        (passes_over_a_missing_file, "bad_options_are_rejected_with_a_reason", "'not-there'"),
+        (seeds_everybody, "process_wide_state_is_unchanged", "leaves Python's random"),
+        (moves, "process_wide_state_is_unchanged", "leaves the working"),
         (lambda params: 1 / 0, "it_has_tasks", "ZeroDivisionError"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     dataset: Any, test: str, said: str, complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -338,39 +338,39 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("good", [Good, TellsVersionsApart])
-def test_a_good_engine_is_not_complained_about(complaints: Any, started: Start, good: type[Good]) -> None:
+def test_a_good_engine_has_no_complaints(complaints: Any, started: Start, good: type[Good]) -> None:
     assert complaints(EngineContract, plugin(good), given={"session": started(good)}) == {}
 
 
 CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
-    (LeavesTheStopTokenOut, "tokens_end_as_it_says", "'stop'"),
-    (NeverStops, "tokens_end_as_it_says", "'length'"),
-    (LogProbsAfterTruncation, "log_probs_are_the_models", "'top_k'"),
-    (LogProbsWithoutTemperature, "log_probs_are_the_models", "'temperature'"),
-    (NoLogProbs, "log_probs_are_the_models", "reports no log-probs"),
-    (ForgetsTopK, "only_the_likeliest_tokens_are_sampled", "not among the"),
-    (SamplesAtZero, "only_the_likeliest_tokens_are_sampled", "not among the"),
-    (OneGeneratorForAll, "tokens_are_a_function_of_prompt_and_seed", "when other requests"),
-    (ForgetsTheSeed, "tokens_are_a_function_of_prompt_and_seed", "samples the same"),
-    (SeesTheLastTurnAlone, "turns_of_a_conversation_see_all_of_it", "in turn 1"),
+    (LeavesTheStopTokenOut, "finish_reason_matches_the_tokens", "'stop'"),
+    (NeverStops, "finish_reason_matches_the_tokens", "'length'"),
+    (LogProbsAfterTruncation, "log_probs_match_the_model", "'top_k'"),
+    (LogProbsWithoutTemperature, "log_probs_match_the_model", "'temperature'"),
+    (NoLogProbs, "log_probs_match_the_model", "reports no log-probs"),
+    (ForgetsTopK, "greedy_and_top_k_sample_likeliest_tokens", "not among the"),
+    (SamplesAtZero, "greedy_and_top_k_sample_likeliest_tokens", "not among the"),
+    (OneGeneratorForAll, "tokens_depend_only_on_prompt_and_seed", "when other requests"),
+    (ForgetsTheSeed, "tokens_depend_only_on_prompt_and_seed", "samples the same"),
+    (SeesTheLastTurnAlone, "each_turn_sees_the_whole_conversation", "in turn 1"),
     (KnowsItsSessions, "any_session_can_be_ended", "KeyError"),
-    (CutsThePrompt, "a_full_context_ends_a_response_or_is_refused", "where its context"),
-    (RaisesAnything, "a_full_context_ends_a_response_or_is_refused", "AssertionError"),
-    (OneGeneratorForAll, "a_cancelled_request_does_not_change_others", "answers otherwise when"),
-    (IgnoresStopTexts, "a_response_ends_at_a_stop_text_or_is_refused", "ignores a stop"),
-    (KeepsTheFirstWeights, "new_weights_are_sampled_with", "after new weights"),
-    (SharesTheTensors, "new_weights_are_sampled_with", "after new weights"),
-    (SaysNoVersion, "new_weights_are_sampled_with", "says [0, 0, 0] of completions"),
-    (SaysTheLatestVersion, "a_response_under_way_says_the_older_weights", "during which weights"),
-    (TellsVersionsApartTooLate, "a_response_under_way_says_the_older_weights", "during which weights"),
-    (ClosesOnce, "it_can_be_closed_twice", "AssertionError"),
-    (LeavesAVariable, "it_can_be_closed_twice", "leaves environment variables"),
-    (DrawsFromTheSharedGenerator, "it_can_be_closed_twice", "leaves Python's random"),
+    (CutsThePrompt, "full_context_ends_a_response_or_is_rejected", "where its context"),
+    (RaisesAnything, "full_context_ends_a_response_or_is_rejected", "AssertionError"),
+    (OneGeneratorForAll, "a_cancelled_request_does_not_change_others", "samples different tokens"),
+    (IgnoresStopTexts, "stop_text_ends_a_response_or_is_rejected", "ignores a stop"),
+    (KeepsTheFirstWeights, "new_weights_are_used_for_sampling", "after new weights"),
+    (SharesTheTensors, "new_weights_are_used_for_sampling", "after new weights"),
+    (SaysNoVersion, "new_weights_are_used_for_sampling", "reports [0, 0, 0] for completions"),
+    (SaysTheLatestVersion, "weight_version_is_correct_during_a_sync", "during which weights"),
+    (TellsVersionsApartTooLate, "weight_version_is_correct_during_a_sync", "during which weights"),
+    (ClosesOnce, "close_twice_works", "AssertionError"),
+    (LeavesAVariable, "close_twice_works", "leaves environment variables"),
+    (DrawsFromTheSharedGenerator, "close_twice_works", "leaves Python's random"),
 ]
 
 
 @pytest.mark.parametrize(("engine", "test", "said"), CASES, ids=[f"{case[0].__name__}-{case[1]}" for case in CASES])
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     engine: type[HostedEngine], test: str, said: str, complaint: Any, started: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_ENGINE", "no")
@@ -379,43 +379,43 @@ def test_what_is_wrong_is_named(
     assert said in complaint(EngineContract, plugin(engine), test, given={"session": session})
 
 
-def test_random_numbers_that_somebody_else_has_drawn_are_not_laid_to_the_engine(complaint: Any, started: Start) -> None:
+def test_random_draws_of_other_code_are_ignored(complaint: Any, started: Start) -> None:
     session = started(Good)
     random.random()
-    assert complaint(EngineContract, plugin(Good), "it_can_be_closed_twice", given={"session": session}) == ""
+    assert complaint(EngineContract, plugin(Good), "close_twice_works", given={"session": session}) == ""
 
 
 @pytest.mark.parametrize(
     ("engine", "test", "said"),
     [
-        (TakesAnyWeights, "weights_of_another_model_are_refused", "takes them when"),
-        (RaisesOnStrangeWeights, "weights_of_another_model_are_refused", "KeyError"),
+        (TakesAnyWeights, "weights_of_a_different_model_are_rejected", "takes them when"),
+        (RaisesOnStrangeWeights, "weights_of_a_different_model_are_rejected", "KeyError"),
     ],
 )
-def test_what_is_wrong_with_an_engine_of_its_own_is_named(
+def test_contract_reports_mistakes_of_new_engines(
     engine: type[HostedEngine], test: str, said: str, complaint: Any
 ) -> None:
     assert said in complaint(EngineContract, plugin(engine), test)
 
 
-def test_one_that_starts_when_it_is_made_is_named(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_that_starts_when_created_is_reported(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
-    assert "starts threads when" in complaint(EngineContract, plugin(StartsAtOnce), "making_it_starts_nothing")
+    assert "starts threads when" in complaint(EngineContract, plugin(StartsAtOnce), "creation_starts_nothing")
 
 
-def test_one_that_reads_the_directory_of_the_model_later_cannot_be_started(started: Start) -> None:
+def test_engine_that_reads_the_model_later_cannot_start(started: Start) -> None:
     with pytest.raises(AssertionError, match="cannot be started"):
         started(ReadsTheDirectoryLater)
 
 
-def test_a_promise_of_stop_texts_is_held_to(complaint: Any, started: Start) -> None:
+def test_declared_stop_texts_are_checked(complaint: Any, started: Start) -> None:
     record = replace(plugin(IgnoresStopTexts), stop_texts=True)
     given = {"session": started(IgnoresStopTexts)}
-    said = complaint(EngineContract, record, "a_response_ends_at_a_stop_text_or_is_refused", given=given)
+    said = complaint(EngineContract, record, "stop_text_ends_a_response_or_is_rejected", given=given)
     assert "with the stop" in said
 
 
-def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, started: Start) -> None:
+def test_declared_unknown_log_probs_are_accepted(complaint: Any, started: Start) -> None:
     class Unknown(NoLogProbs):
         async def response(self, prompt: Any, sampling: SamplingParams, room: int) -> Any:
             known = await Good.response(self, prompt, sampling, room)
@@ -424,4 +424,4 @@ def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, sta
 
     record = replace(plugin(Unknown), full_logprobs=False)
     given = {"session": started(Unknown)}
-    assert complaint(EngineContract, record, "log_probs_are_the_models", given=given) == ""
+    assert complaint(EngineContract, record, "log_probs_match_the_model", given=given) == ""

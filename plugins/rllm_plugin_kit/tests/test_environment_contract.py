@@ -64,11 +64,11 @@ class ShareState(Echo):
 
 
 class RemembersOtherEpisodes(Echo):
-    played: ClassVar[list[int]] = []
+    episodes: ClassVar[list[int]] = []
 
     def reset(self, task: Mapping[str, Any]) -> Any:
-        self.played.append(1)
-        return f"{super().reset(task)}, game {len(self.played)}"
+        self.episodes.append(1)
+        return f"{super().reset(task)}, game {len(self.episodes)}"
 
 
 class DrawsTasks(Echo):
@@ -144,7 +144,7 @@ def record(environment: type[Echo]) -> EnvironmentPlugin[NoParams]:
 
 
 @pytest.mark.parametrize("environment", [Echo, InMessages])
-def test_a_good_one_has_nothing_to_mend(complaints: Any, environment: type[Echo]) -> None:
+def test_a_good_environment_has_no_complaints(complaints: Any, environment: type[Echo]) -> None:
     assert complaints(EnvironmentContract, record(environment), actions=("1", "2"), max_steps=3) == {}
 
 
@@ -154,10 +154,10 @@ TASKS = "tasks_are_the_same_every_time"
 @pytest.mark.parametrize(
     ("environment", "test", "told"),
     [
-        (RaisesOnJunk, "any_words_are_answered", "ValueError"),
-        (NeverEnds, "an_episode_ends", "has not ended"),
+        (RaisesOnJunk, "any_action_gets_an_outcome", "ValueError"),
+        (NeverEnds, "episode_ends_within_max_steps", "has not ended"),
         (ShareState, "episodes_do_not_share_state", "Store an episode's state"),
-        (RemembersOtherEpisodes, "the_same_words_get_the_same_answers", "`deterministic = False`"),
+        (RemembersOtherEpisodes, "same_actions_give_same_outcomes", "`deterministic = False`"),
         (DrawsTasks, TASKS, "Make tasks a"),
         (SameIds, "tasks_have_different_ids", "'task'"),
         (NoTasks, TASKS, "has no task"),
@@ -165,14 +165,14 @@ TASKS = "tasks_are_the_same_every_time"
         (DictionariesForTasks, TASKS, "rllm_core.data.types.Task"),
         (TuplesInData, "task_data_is_json", "Use lists instead"),
         (ObjectsInData, "task_data_is_json", "Task.data"),
-        (NotANumber, "any_words_are_answered", "gave reward the"),
-        (ShowsNothing, "any_words_are_answered", "shows None after"),
-        (ReturnsATuple, "any_words_are_answered", "rllm_core.contracts.environment.Outcome"),
+        (NotANumber, "any_action_gets_an_outcome", "gave reward the"),
+        (ShowsNothing, "any_action_gets_an_outcome", "shows None after"),
+        (ReturnsATuple, "any_action_gets_an_outcome", "rllm_core.contracts.environment.Outcome"),
         (TakesWordsAway, "it_does_not_change_tasks", "'train-0'"),
-        (ClosesWhatIsNotOpen, "it_can_be_closed_at_any_time", "AttributeError"),
+        (ClosesWhatIsNotOpen, "close_at_any_time_works", "AttributeError"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, environment: type[Echo], test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, environment: type[Echo], test: str, told: str) -> None:
     assert told in complaint(EnvironmentContract, record(environment), test)
 
 
@@ -180,7 +180,7 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, environment: type[Echo],
     ("environment", "attributes"),
     [(NeverEnds, {"max_steps": None}), (RemembersOtherEpisodes, {"deterministic": False})],
 )
-def test_what_is_on_purpose_is_declared(complaints: Any, environment: type[Echo], attributes: dict[str, Any]) -> None:
+def test_declared_exceptions_are_accepted(complaints: Any, environment: type[Echo], attributes: dict[str, Any]) -> None:
     assert complaints(EnvironmentContract, record(environment), **attributes) == {}
 
 
@@ -210,20 +210,22 @@ def test_tools_are_functions_and_pairs(complaints: Any) -> None:
 
 
 @pytest.mark.parametrize("environment", [OffersSchemasAlone, OffersNothing])
-def test_tools_that_nobody_can_run_are_told(complaint: Any, environment: type[Echo]) -> None:
+def test_invalid_tools_are_reported(complaint: Any, environment: type[Echo]) -> None:
     assert "`tools`" in complaint(EnvironmentContract, record(environment), "tools_are_functions")
 
 
 class PlaysADataset(Echo):
     @classmethod
     def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        raise ValueError("it has no tasks of its own")
+        raise ValueError("it has no tasks")
 
 
-def test_one_without_tasks_of_its_own_plays_those_of_the_test(complaints: Any) -> None:
+def test_environment_without_tasks_gets_the_tests_tasks(complaints: Any) -> None:
     assert complaints(EnvironmentContract, record(PlaysADataset), dataset=[{"words": ["say", "it"]}]) == {}
 
 
-def test_one_that_cannot_play_the_tasks_of_the_test_is_told(complaint: Any) -> None:
-    told = complaint(EnvironmentContract, record(PlaysADataset), "an_episode_ends", dataset=[{"question": "2+2?"}])
+def test_error_on_the_tests_tasks_is_reported(complaint: Any) -> None:
+    told = complaint(
+        EnvironmentContract, record(PlaysADataset), "episode_ends_within_max_steps", dataset=[{"question": "2+2?"}]
+    )
     assert "reset failed" in told

@@ -15,8 +15,8 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_plugin_kit import EstimatorContract
 
 Function = Callable[[AdvantageInput, NoParams], Any]
-STATE = "the_same_inputs_and_state_give_the_same_advantages"
-SCOPE = "the_declared_scope_is_neither_too_narrow_nor_too_wide"
+STATE = "same_inputs_and_state_give_same_advantages"
+SCOPE = "declared_scope_is_exact"
 
 
 def record(function: Function, **fields: Any) -> EstimatorPlugin[NoParams]:
@@ -105,32 +105,32 @@ def with_a_running_mean() -> Function:
     return estimate
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_estimator_has_no_complaints(complaints: Any) -> None:
     assert complaints(EstimatorContract, record(good)) == {}
 
 
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (writes_into_its_inputs, "it_returns_finite_advantages_of_the_declared_level", "`inputs.rewards.copy()`"),
+        (writes_into_its_inputs, "advantages_are_finite_at_the_declared_level", "`inputs.rewards.copy()`"),
         (changes_a_trajectory, "it_does_not_change_its_inputs", "`inputs.groups`"),
-        (one_per_group, "it_returns_finite_advantages_of_the_declared_level", "given ragged groups"),
-        (divides_by_the_deviation, "it_works_on_the_smallest_batches", "given one group"),
-        (per_token_after_all, "it_returns_finite_advantages_of_the_declared_level", "'trajectory'"),
-        (a_plain_array, "it_returns_finite_advantages_of_the_declared_level", "Return Advantages(values=…, level=…)"),
-        (a_rounded_zero, "equal_rewards_give_exactly_zero", "Compare the rewards"),
-        (against_the_first_member, "the_order_of_trajectories_and_groups_does_not_matter", "Return values in"),
+        (one_per_group, "advantages_are_finite_at_the_declared_level", "given ragged groups"),
+        (divides_by_the_deviation, "smallest_batches_work", "given one group"),
+        (per_token_after_all, "advantages_are_finite_at_the_declared_level", "'trajectory'"),
+        (a_plain_array, "advantages_are_finite_at_the_declared_level", "Return Advantages(values=…, level=…)"),
+        (a_rounded_zero, "equal_rewards_give_zero_advantages", "Compare the rewards"),
+        (against_the_first_member, "order_of_trajectories_and_groups_has_no_effect", "Return values in"),
         (against_everybody, SCOPE, "Declare a wider"),
-        (counts_prompts, "what_the_model_only_read_does_not_matter", "`inputs.loss_mask`"),
-        (nothing_for_nothing, "it_works_on_the_smallest_batches", "ValueError"),
-        (returns_for_trajectories, "it_returns_finite_advantages_of_the_declared_level", "Returns are a"),
+        (counts_prompts, "prompt_length_does_not_change_advantages", "`inputs.loss_mask`"),
+        (nothing_for_nothing, "smallest_batches_work", "ValueError"),
+        (returns_for_trajectories, "advantages_are_finite_at_the_declared_level", "Returns are a"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(EstimatorContract, record(function), test)
 
 
-def test_state_between_calls_is_told_apart(complaint: Any) -> None:
+def test_state_between_calls_is_reported(complaint: Any) -> None:
     told = complaint(EstimatorContract, record(with_a_running_mean()), STATE)
     check_values(told, "state between calls", "random numbers")
 
@@ -153,50 +153,50 @@ class Forgetful:
         pass
 
 
-def test_state_that_is_not_saved_is_told_apart(complaint: Any) -> None:
+def test_unsaved_state_is_reported(complaint: Any) -> None:
     told = complaint(EstimatorContract, record(Forgetful, keeps_state=True), STATE)
     check_values(told, "state_dict")
 
 
 @pytest.mark.parametrize("scope", ["role", "batch"])
-def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: str) -> None:
+def test_a_scope_wider_than_needed_is_reported(complaint: Any, scope: str) -> None:
     told = complaint(EstimatorContract, record(good, scope=scope), SCOPE)
     assert f"scope={scope!r}" in told
     assert complaint(EstimatorContract, record(against_everybody, scope=scope), SCOPE) == ""
 
 
-def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any) -> None:
-    assert "use the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
+def test_dependence_on_the_group_needs_scope_group(complaint: Any) -> None:
+    assert "use only the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
 
 
 @pytest.mark.parametrize(
     ("fields", "told"), [({"needs": frozenset({"valeus"})}, "'valeus'"), ({"default_loss": "pppo"}, "'pppo'")]
 )
-def test_what_it_names_must_exist(complaint: Any, fields: dict[str, Any], told: str) -> None:
-    assert told in complaint(EstimatorContract, record(good, **fields), "what_it_names_exists")
+def test_unknown_columns_and_losses_are_reported(complaint: Any, fields: dict[str, Any], told: str) -> None:
+    assert told in complaint(EstimatorContract, record(good, **fields), "declared_columns_and_loss_exist")
 
 
 COLUMNS = ["values", "old_logprobs", "ref_logprobs", "sum_pi_squared", "greedy_rewards"]
 
 
 @pytest.mark.parametrize("column", [*COLUMNS, "step_rewards", "reward_components"])
-def test_what_it_needs_is_filled_with_finite_numbers(complaint: Any, column: str) -> None:
+def test_declared_needs_are_filled_with_finite_numbers(complaint: Any, column: str) -> None:
     seen = []
 
     def looks(inputs: AdvantageInput, params: NoParams) -> Advantages:
         seen.append(getattr(inputs, column))
         return good(inputs, params)
 
-    test = "it_returns_finite_advantages_of_the_declared_level"
+    test = "advantages_are_finite_at_the_declared_level"
     assert complaint(EstimatorContract, record(looks, needs=frozenset({column})), test) == ""
     assert seen
     assert all(np.isfinite(values).all() and values.any() for values in seen)
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_what_it_does_not_declare_is_not_there(complaint: Any, column: str) -> None:
+def test_undeclared_columns_are_absent(complaint: Any, column: str) -> None:
     def looks(inputs: AdvantageInput, params: NoParams) -> Advantages:
         assert getattr(inputs, column) is None
         return good(inputs, params)
 
-    assert complaint(EstimatorContract, record(looks), "it_returns_finite_advantages_of_the_declared_level") == ""
+    assert complaint(EstimatorContract, record(looks), "advantages_are_finite_at_the_declared_level") == ""

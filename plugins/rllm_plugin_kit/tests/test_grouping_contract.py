@@ -73,7 +73,7 @@ def an_empty_group(episodes: Sequence[Episode], params: NoParams) -> list[Trajec
     return [*by_task_and_role(episodes, params), TrajectoryGroup(group_id="rest:agent", trajectories=[])]
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_grouping_has_no_complaints(complaints: Any) -> None:
     assert complaints(GroupingContract, record(by_task_and_role)) == {}
 
 
@@ -85,16 +85,16 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (also_by_task, "every_trajectory_is_in_exactly_one_group", "Put every trajectory"),
         (
             one_entry_per_group,
-            "metadata_is_one_json_entry_per_trajectory_or_none",
+            "metadata_has_one_entry_per_trajectory",
             "`rllm_core.algorithms.grouping.describe(episode)`",
         ),
-        (keeps_the_episode, "metadata_is_one_json_entry_per_trajectory_or_none", "metadata that is"),
-        (in_fours, "the_order_of_episodes_does_not_matter", "Group by what"),
+        (keeps_the_episode, "metadata_has_one_entry_per_trajectory", "metadata that is"),
+        (in_fours, "order_of_episodes_has_no_effect", "Group by properties"),
         (empties_episodes, "it_does_not_change_episodes", "changes the episodes"),
         (nothing_for_nothing, "no_episodes_give_no_groups", "returned None. Return"),
         (first_of_each, "every_trajectory_is_in_exactly_one_group", "IndexError"),
         (an_empty_group, "no_episodes_give_no_groups", "returns 1 groups"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(GroupingContract, record(function), test)

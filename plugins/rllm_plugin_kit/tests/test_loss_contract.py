@@ -89,7 +89,7 @@ def nan_in_the_branch_not_taken(inputs: LossInput, params: NoParams) -> Tensor:
     return -inputs.advantages * torch.where(log_ratio.abs() > 20, torch.ones_like(log_ratio), log_ratio.exp())
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_loss_has_no_complaints(complaints: Any) -> None:
     assert complaints(LossContract, record(good)) == {}
 
 
@@ -98,40 +98,40 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
     [
         (one_number, "it_returns_one_finite_loss_per_token", "rllm.algorithm.loss_agg_mode"),
         (unbounded, "extreme_ratios_stay_finite", "Bound ratios before"),
-        (in_place, "its_gradient_reaches_the_log_probs_and_is_finite", "It writes into"),
+        (in_place, "gradient_reaches_log_probs_and_is_finite", "It writes into"),
         (changes_advantages, "it_does_not_change_its_inputs", "`advantages`"),
-        (detached, "its_gradient_reaches_the_log_probs_and_is_finite", "does not depend"),
-        (constant, "its_gradient_reaches_the_log_probs_and_is_finite", "has a gradient"),
-        (weighted_by_a_constant, "its_gradient_is_the_slope_of_its_value", "`gradient = 'surrogate'`"),
-        (whitens_over_what_is_there, "micro_batches_change_nothing", "gives a row"),
-        (random_mask, "the_same_inputs_and_seed_give_the_same_losses", "draws from the"),
-        (masked_by_position, "micro_batches_change_nothing", "inputs.seed"),
+        (detached, "gradient_reaches_log_probs_and_is_finite", "does not depend"),
+        (constant, "gradient_reaches_log_probs_and_is_finite", "has a gradient"),
+        (weighted_by_a_constant, "gradient_matches_the_numeric_slope", "`gradient = 'surrogate'`"),
+        (whitens_over_what_is_there, "micro_batches_do_not_change_losses", "gives a row"),
+        (random_mask, "same_inputs_and_seed_give_same_losses", "draws from the"),
+        (masked_by_position, "micro_batches_do_not_change_losses", "inputs.seed"),
         (always_double, "it_returns_one_finite_loss_per_token", "torch.float64"),
-        (from_the_sampler, "it_works_without_what_only_some_backends_know", "sampling_logprobs"),
+        (from_the_sampler, "optional_columns_may_be_absent", "sampling_logprobs"),
         (
             takes_every_sampler_for_one_that_reports,
-            "it_works_where_the_sampler_reported_no_log_prob",
+            "missing_sampler_log_probs_work",
             "sampling_logprobs",
         ),
-        (needs_a_token, "no_tokens_have_no_loss", "RuntimeError"),
+        (needs_a_token, "no_tokens_give_no_losses", "RuntimeError"),
         (nan_in_the_branch_not_taken, "extreme_ratios_stay_finite", "torch.where"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(LossContract, record(function), test)
 
 
-def test_a_gradient_that_is_on_purpose_another_is_declared(complaint: Any) -> None:
-    test = "its_gradient_is_the_slope_of_its_value"
+def test_a_declared_surrogate_gradient_is_accepted(complaint: Any) -> None:
+    test = "gradient_matches_the_numeric_slope"
     assert complaint(LossContract, record(weighted_by_a_constant), test, gradient="surrogate") == ""
 
 
-def test_what_it_needs_must_exist(complaint: Any) -> None:
-    told = complaint(LossContract, record(good, needs=frozenset({"ref_logprob"})), "what_it_needs_exists")
+def test_unknown_needs_are_reported(complaint: Any) -> None:
+    told = complaint(LossContract, record(good, needs=frozenset({"ref_logprob"})), "declared_needs_exist")
     assert "'ref_logprobs'" in told
 
 
-def test_what_it_needs_is_filled(complaint: Any) -> None:
+def test_declared_needs_are_filled(complaint: Any) -> None:
     def towards_the_reference(inputs: LossInput, params: NoParams) -> Tensor:
         assert inputs.ref_logprobs is not None
         return good(inputs, params) + (inputs.logprobs - inputs.ref_logprobs).square()

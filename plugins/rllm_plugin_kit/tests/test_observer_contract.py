@@ -104,31 +104,31 @@ def plugin(make: Any) -> ObserverPlugin[Any]:
     return ObserverPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
 
 
-def test_a_good_observer_is_not_complained_about(complaints: Any) -> None:
+def test_a_good_observer_has_no_complaints(complaints: Any) -> None:
     assert complaints(ObserverContract, plugin(Curious)) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_observer(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(ObserverContract, example("observer")) == {}
 
 
 @pytest.mark.parametrize(
     ("observer", "test", "said"),
     [
-        (Misspelt, "its_methods_are_events", "on_batch_finished"),
-        (Asynchronous, "its_methods_are_events", "on_batch_end"),
-        (NeedsAStart, "it_watches_any_run", "on_train_start"),
-        (DividesBySteps, "it_watches_any_run", "on_train_start"),
-        (NeedsABatch, "it_watches_any_run", "on_batch_end"),
-        (NeedsAnUpdateInEveryStep, "it_watches_any_run", "on_batch_end"),
-        (ForgetsToReturn, "a_veto_is_true_or_false", "on_validation_start"),
-        (VetoesOnceInAProcess, "the_same_run_gets_the_same_vetoes", "votes differently in"),
+        (Misspelt, "methods_are_known_events", "on_batch_finished"),
+        (Asynchronous, "methods_are_known_events", "on_batch_end"),
+        (NeedsAStart, "any_run_can_be_observed", "on_train_start"),
+        (DividesBySteps, "any_run_can_be_observed", "on_train_start"),
+        (NeedsABatch, "any_run_can_be_observed", "on_batch_end"),
+        (NeedsAnUpdateInEveryStep, "any_run_can_be_observed", "on_batch_end"),
+        (ForgetsToReturn, "veto_is_a_bool", "on_validation_start"),
+        (VetoesOnceInAProcess, "same_run_gets_same_vetoes", "votes differently in"),
         (AddsAMetric, "it_does_not_change_steps", "on_batch_end"),
         (ScalesRewards, "it_does_not_change_steps", "on_policy_updated"),
         (AddsAValidationMetric, "it_does_not_change_steps", "on_validation_end"),
-        (Draws, "it_changes_nothing_that_others_share", "leaves Python's random"),
-        (lambda params: object(), "it_watches_any_run", "has not all"),
+        (Draws, "process_wide_state_is_unchanged", "leaves Python's random"),
+        (lambda params: object(), "any_run_can_be_observed", "has not all"),
     ],
 )
-def test_what_is_wrong_is_named(observer: Any, test: str, said: str, complaint: Any) -> None:
+def test_contract_reports_the_mistake(observer: Any, test: str, said: str, complaint: Any) -> None:
     assert said in complaint(ObserverContract, plugin(observer), test)

@@ -92,55 +92,55 @@ class Installed(EstimatorContract):
 @pytest.mark.parametrize(
     ("params", "test", "told"),
     [
-        (Loose, "its_options_are_checked", "rllm_core"),
-        (Thawed, "its_options_are_checked", "has options that"),
-        (BadDefault, "its_options_are_read_back_as_they_were_written", "Input should be"),
-        (Tupled, "its_options_are_read_back_as_they_were_written", "has options that"),
-        (local_params(), "its_options_can_be_sent_to_another_process", "Define its params"),
+        (Loose, "options_are_validated", "rllm_core"),
+        (Thawed, "options_are_validated", "has options that"),
+        (BadDefault, "options_survive_a_json_round_trip", "Input should be"),
+        (Tupled, "options_survive_a_json_round_trip", "has options that"),
+        (local_params(), "options_can_be_pickled", "Define its params"),
     ],
 )
-def test_bad_options_are_told_what_to_mend(complaint: Any, params: type[BaseModel], test: str, told: str) -> None:
+def test_bad_options_are_reported(complaint: Any, params: type[BaseModel], test: str, told: str) -> None:
     assert told in complaint(EstimatorContract, record(params), test)
 
 
 @pytest.mark.parametrize(
     ("fields", "test", "told"),
     [
-        ({"name": "My-Estimator"}, "the_record_is_well_formed", "a name is"),
-        ({"summary": "Two\nlines."}, "the_record_is_well_formed", "summary must be"),
-        ({"scope": "world"}, "the_record_is_well_formed", "scope must be"),
-        ({"load": broken_load}, "it_loads", "ModuleNotFoundError"),
-        ({"load": lambda: None}, "it_loads", "`load`"),
+        ({"name": "My-Estimator"}, "plugin_spec_is_valid", "a name is"),
+        ({"summary": "Two\nlines."}, "plugin_spec_is_valid", "summary must be"),
+        ({"scope": "world"}, "plugin_spec_is_valid", "scope must be"),
+        ({"load": broken_load}, "plugin_loads", "ModuleNotFoundError"),
+        ({"load": lambda: None}, "plugin_loads", "`load`"),
     ],
 )
-def test_bad_records_are_told_what_to_mend(complaint: Any, fields: dict[str, Any], test: str, told: str) -> None:
+def test_bad_plugin_specs_are_reported(complaint: Any, fields: dict[str, Any], test: str, told: str) -> None:
     assert told in complaint(EstimatorContract, record(**fields), test)
 
 
-def test_a_record_is_looked_up_among_the_installed_ones(install: Callable[..., None]) -> None:
+def test_a_plugin_spec_is_found_among_installed_plugins(install: Callable[..., None]) -> None:
     install()
     assert Installed().record().name == "mine"
-    Installed().test_listing_it_imports_nothing_heavy()
+    Installed().test_listing_imports_no_heavy_packages()
 
 
-def test_heavy_imports_are_told_apart(install: Callable[..., None]) -> None:
+def test_heavy_imports_are_reported(install: Callable[..., None]) -> None:
     install("import safetensors, numpy")
     with pytest.raises(AssertionError, match="imports numpy, safetensors"):
-        Installed().test_listing_it_imports_nothing_heavy()
+        Installed().test_listing_imports_no_heavy_packages()
 
 
-def test_another_version_of_the_records_is_told_apart(install: Callable[..., None]) -> None:
+def test_a_different_api_version_is_reported(install: Callable[..., None]) -> None:
     install(requires_api=2)
     with pytest.raises(AssertionError, match=r"rllm-mine .*version 2"):
-        Installed().test_the_record_is_well_formed()
+        Installed().test_plugin_spec_is_valid()
 
 
-def test_a_missing_name_is_told_apart() -> None:
+def test_a_missing_name_is_reported() -> None:
     class TestNothing(EstimatorContract):
         pass
 
     with pytest.raises(AssertionError, match=r"TestNothing .*`name`"):
-        TestNothing().test_the_record_is_well_formed()
+        TestNothing().test_plugin_spec_is_valid()
 
 
 def test_classes_for_all_plugins_of_a_distribution() -> None:
@@ -190,7 +190,7 @@ def test_pytest_runs_each_test_for_each_mapping(install: Callable[..., None], tm
         timeout=100,
         check=False,
     )
-    assert "test_mine.py::TestMine::test_its_options_are_checked[scal=2.0]" in done.stdout
+    assert "test_mine.py::TestMine::test_options_are_validated[scal=2.0]" in done.stdout
     assert "TestMine.options.scal" in done.stdout
     assert "7 passed, " in done.stdout
     assert "3 errors in" in done.stdout

@@ -102,11 +102,11 @@ class KeepsObjects(Pairs):
 
 
 class ShareState(Pairs):
-    rounds: ClassVar[list[int]] = []
+    batches: ClassVar[list[int]] = []
 
     def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        self.rounds.append(1)
-        self.steps = len(self.rounds)
+        self.batches.append(1)
+        self.steps = len(self.batches)
         return super().__call__(groups)
 
 
@@ -148,11 +148,11 @@ def record(mode: Any) -> RejectionPlugin[NoParams]:
     return RejectionPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: mode)
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_rejection_has_no_complaints(complaints: Any) -> None:
     assert complaints(RejectionContract, record(Pairs)) == {}
 
 
-CONSERVATION = "every_group_is_trained_on_once_or_waits_or_is_dropped"
+CONSERVATION = "each_group_has_exactly_one_verdict"
 RESUMED = "a_resumed_run_continues_exactly"
 
 
@@ -172,12 +172,12 @@ RESUMED = "a_resumed_run_continues_exactly"
         (ForgetsGroups, RESUMED, "rllm_core.data.codec.group_to_json"),
         (ForgetsItsCount, RESUMED, "load_state_dict"),
         (KeepsObjects, RESUMED, "has a state"),
-        (ShareState, "the_same_groups_give_the_same_verdicts", "Keep state in"),
-        (NeverHasEnough, "it_stops_requesting_more", "Bound the rounds"),
-        (ExpectsGroups, "a_step_without_groups_is_answered", "IndexError"),
+        (ShareState, "same_groups_give_same_verdicts", "Keep state in"),
+        (NeverHasEnough, "batches_per_step_are_bounded", "Limit the rollout batches"),
+        (ExpectsGroups, "step_without_groups_works", "IndexError"),
         (NoState, CONSERVATION, "rllm_core.contracts.rejection.RejectionMode"),
         (TakesNoOptions, CONSERVATION, "`load`"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, mode: Any, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, mode: Any, test: str, told: str) -> None:
     assert told in complaint(RejectionContract, record(mode), test)

@@ -123,36 +123,36 @@ def plugin(make: Any) -> RendererPlugin[Any]:
 
 
 @pytest.mark.parametrize("renderer", [Good, NeverBridges])
-def test_a_good_renderer_is_not_complained_about(renderer: type[Good], complaints: Any) -> None:
+def test_a_good_renderer_has_no_complaints(renderer: type[Good], complaints: Any) -> None:
     assert complaints(RendererContract, plugin(renderer.make)) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(RendererContract, example("renderer")) == {}
 
 
 @pytest.mark.parametrize(
     ("renderer", "test", "said"),
     [
-        (NoStops, "a_response_can_end", "has the stop"),
+        (NoStops, "stop_tokens_exist", "has the stop"),
         (Lists, "tokens_are_int32", "from prompt"),
-        (TokenisesTheResponseAgain, "a_bridge_keeps_every_token", "does not begin"),
-        (StopsTwice, "a_bridge_is_what_the_whole_conversation_gives", "goes on after"),
-        (BridgesOneByOne, "a_bridge_is_what_the_whole_conversation_gives", "goes on after"),
-        (NoStopInResponses, "a_response_that_is_known_as_text_reads_back", "does not end"),
-        (ShowsStops, "a_response_that_is_known_as_text_reads_back", "'7<end>'"),
+        (TokenisesTheResponseAgain, "bridge_keeps_every_token", "does not begin"),
+        (StopsTwice, "bridge_matches_the_whole_conversation", "continues after"),
+        (BridgesOneByOne, "bridge_matches_the_whole_conversation", "continues after"),
+        (NoStopInResponses, "response_text_survives_a_round_trip", "does not end"),
+        (ShowsStops, "response_text_survives_a_round_trip", "'7<end>'"),
         (ParsesText, "any_tokens_can_be_parsed", "as '7'"),
         (RaisesOnJunk, "any_tokens_can_be_parsed", "AssertionError"),
-        (CutsTheText, "any_tokens_can_be_parsed", "says the text"),
+        (CutsTheText, "any_tokens_can_be_parsed", "returns the text"),
         (Counts, "results_depend_only_on_the_arguments", "renders the same"),
         (GivesItsCache, "results_depend_only_on_the_arguments", "gives out tokens"),
         (StripsMessages, "it_does_not_change_messages", "changes the messages"),
-        (LeavesToolsOut, "tools_are_shown_or_refused", "drops tools from"),
-        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
-        (lambda setup, params: 1 / 0, "a_response_can_end", "ZeroDivisionError"),
+        (LeavesToolsOut, "tools_are_rendered_or_rejected", "drops tools from"),
+        (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
+        (lambda setup, params: 1 / 0, "stop_tokens_exist", "ZeroDivisionError"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     renderer: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_RENDERER", "before")

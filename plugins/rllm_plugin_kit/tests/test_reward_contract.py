@@ -98,36 +98,36 @@ def plugin(make: Any, needs: frozenset[str] = frozenset({"answer"})) -> RewardPl
 
 
 @pytest.mark.parametrize("reward", [Exact, Plain, InAMapping])
-def test_a_good_reward_is_not_complained_about(reward: Any, complaints: Any) -> None:
+def test_a_good_reward_has_no_complaints(reward: Any, complaints: Any) -> None:
     assert complaints(RewardContract, plugin(reward), right=("42",), wrong=("41", "")) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(RewardContract, example("reward"), right=("It is 42.",), wrong=("7",)) == {}
 
 
 @pytest.mark.parametrize(
     ("reward", "test", "said"),
     [
-        (ReadsTheQuestion, "it_reads_what_it_needs_and_nothing_more", "'question'"),
+        (ReadsTheQuestion, "only_declared_needs_are_read", "'question'"),
         (ReadsANumber, "any_response_is_scored", "fails on the"),
         (Infinite, "any_response_is_scored", "gives value the"),
         (NothingSaid, "any_response_is_scored", "gives value the"),
         (AnotherField, "any_response_is_scored", "returns reason, which"),
         (Backwards, "right_responses_get_higher_rewards", "'42'"),
-        (Counts, "the_same_rollout_gets_the_same_reward", "scores the same"),
-        (KeepsTheRollout, "rollouts_scored_at_the_same_time_do_not_mix", "when others are"),
+        (Counts, "same_rollout_gets_same_reward", "scores the same"),
+        (KeepsTheRollout, "concurrent_scores_do_not_affect_each_other", "when others are"),
         (TakesTheAnswer, "it_does_not_change_the_rollout", "changes the rollout"),
-        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
+        (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     reward: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_REWARD", "before")
     assert said in complaint(RewardContract, plugin(reward), test, right=("42",), wrong=("41",))
 
 
-def test_needs_that_the_data_of_the_test_lacks_are_named(complaint: Any) -> None:
+def test_needs_missing_from_the_data_are_reported(complaint: Any) -> None:
     record = plugin(Exact, needs=frozenset({"answer", "tests"}))
-    assert "needs tests of" in complaint(RewardContract, record, "its_needs_are_in_the_data_of_the_test")
+    assert "needs tests of" in complaint(RewardContract, record, "data_contains_the_declared_needs")

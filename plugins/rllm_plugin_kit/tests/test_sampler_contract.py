@@ -104,15 +104,15 @@ def record(made: Any) -> SamplerPlugin[NoParams]:
     return SamplerPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: made)
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_sampler_has_no_complaints(complaints: Any) -> None:
     assert complaints(SamplerContract, record(Counting)) == {}
 
 
-def test_the_example_of_the_hook_keeps_the_contract(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(SamplerContract, example("sampler")) == {}
 
 
-USABLE = "a_batch_has_known_tasks_and_each_only_once"
+USABLE = "batch_has_known_tasks_without_duplicates"
 RESUMED = "a_resumed_run_continues_exactly"
 
 
@@ -126,12 +126,12 @@ RESUMED = "a_resumed_run_continues_exactly"
         (Forgets, RESUMED, "saves a different state"),
         (HasNoState, RESUMED, "draws other tasks"),
         (SavesASet, RESUMED, "not JSON"),
-        (IsShared, "the_same_results_give_the_same_tasks", "never in its class"),
-        (UsesSharedNumbers, "it_uses_no_shared_random_numbers", "default_rng"),
-        (NeedsResults, "a_step_without_results_is_observed", "IndexError"),
-        (ReportsText, "its_metrics_are_numbers", "level='high'"),
+        (IsShared, "same_results_give_same_tasks", "never in its class"),
+        (UsesSharedNumbers, "global_random_state_is_not_used", "default_rng"),
+        (NeedsResults, "step_without_results_works", "IndexError"),
+        (ReportsText, "metrics_are_numbers", "level='high'"),
         (NoSampler, USABLE, "rllm_core.contracts.Sampler"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, made: Any, test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, made: Any, test: str, told: str) -> None:
     assert told in complaint(SamplerContract, record(made), test)

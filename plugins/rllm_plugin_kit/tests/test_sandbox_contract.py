@@ -57,7 +57,7 @@ def test_a_good_sandbox_has_no_complaints(complaints: Any) -> None:
     ("made", "test", "value"),
     [
         (LosesErrors, "outputs_and_exit_code_are_returned", "stderr=b''"),
-        (RaisesExitCode, "a_program_that_does_not_exist_is_127", "127"),
+        (RaisesExitCode, "missing_program_gives_exit_code_127", "127"),
         (IgnoresTimeLimit, "a_command_is_stopped_at_its_time_limit", "SIGKILL"),
         (KeepsOldFiles, "a_directory_is_copied_in_and_out", "earlier"),
     ],

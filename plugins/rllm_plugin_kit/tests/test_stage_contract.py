@@ -168,7 +168,7 @@ def record(
     )
 
 
-def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+def test_a_good_stage_has_no_complaints(complaints: Any) -> None:
     assert complaints(StageContract, record(Stage)) == {}
     assert complaints(StageContract, record(DropsGroups, writes="trajectory_groups")) == {}
     assert complaints(StageContract, record(ShapesRewards, writes="rewards")) == {}
@@ -179,15 +179,15 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
     assert complaints(StageContract, record(KeepsNothing, reads="episodes", is_rollout_stage=True)) == {}
 
 
-CHANGES = "it_changes_only_what_it_declares"
+CHANGES = "only_declared_fields_are_changed"
 RESUMED = "a_resumed_run_continues_exactly"
 
 
 @pytest.mark.parametrize(
     ("plugin", "test", "told"),
     [
-        (record(LooksAtEpisodes), "it_reads_only_what_it_declares", "step.episodes"),
-        (record(LooksAtAdvantages, reads="batch"), "it_needs_only_what_it_declares_to_read", "AttributeError"),
+        (record(LooksAtEpisodes), "only_declared_fields_are_read", "step.episodes"),
+        (record(LooksAtAdvantages, reads="batch"), "declared_reads_are_sufficient", "AttributeError"),
         (record(DropsGroups), CHANGES, "'trajectory_groups'"),
         (record(ShapesRewards), CHANGES, "'episodes'"),
         (record(ShapesRewards, writes="trajectory_groups"), CHANGES, "changes rewards of"),
@@ -200,27 +200,27 @@ RESUMED = "a_resumed_run_continues_exactly"
         (record(ClipsAdvantages, reads="batch"), CHANGES, "batch.advantages"),
         (record(CountsSteps), CHANGES, "step.extras"),
         (record(SkipsAhead), CHANGES, "'weights'"),
-        (record(Divides), "it_works_on_a_step_without_anything_in_it", "ZeroDivisionError"),
-        (record(NotANumber), "its_metrics_are_finite_numbers", "'mine/nan'"),
-        (record(NotAsync), "it_needs_only_what_it_declares_to_read", "`async def __call__(self, step)`"),
-        (record(Forgets), RESUMED, "goes on differently"),
+        (record(Divides), "empty_step_works", "ZeroDivisionError"),
+        (record(NotANumber), "metrics_are_finite", "'mine/nan'"),
+        (record(NotAsync), "declared_reads_are_sufficient", "`async def __call__(self, step)`"),
+        (record(Forgets), RESUMED, "continues differently"),
         (record(KeepsMoreThanItSays), RESUMED, "load_state_dict"),
         (record(KeepsObjects), RESUMED, "has a state"),
-        (record(Stage, is_rollout_stage=True), "it_keeps_nothing_between_steps_if_it_plays", "is_rollout_stage"),
-        (record(TakesOptionsAlone), "it_needs_only_what_it_declares_to_read", "`load`"),
-        (record(Stage, reads="trajectory_grups"), "what_it_reads_is_written_by_some_stage", "'trajectory_groups'"),
+        (record(Stage, is_rollout_stage=True), "rollout_stage_has_no_state", "is_rollout_stage"),
+        (record(TakesOptionsAlone), "declared_reads_are_sufficient", "`load`"),
+        (record(Stage, reads="trajectory_grups"), "declared_reads_are_written_by_some_stage", "'trajectory_groups'"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(complaint: Any, plugin: StagePlugin[Any], test: str, told: str) -> None:
+def test_contract_reports_the_mistake(complaint: Any, plugin: StagePlugin[Any], test: str, told: str) -> None:
     assert told in complaint(StageContract, plugin, test)
 
 
-def test_a_stage_may_ask_for_another_context(complaint: Any) -> None:
+def test_a_stage_may_need_a_different_context(complaint: Any) -> None:
     class LooksAtTheSeed(Stage):
         def __init__(self, context: StageContext, params: NoParams) -> None:
             assert context.seed == 7
 
-    test = "it_needs_only_what_it_declares_to_read"
+    test = "declared_reads_are_sufficient"
     assert "AssertionError" in complaint(StageContract, record(LooksAtTheSeed), test)
     seven = {"context": lambda self: stage_context(seed=7)}
     assert "AssertionError" not in complaint(StageContract, record(LooksAtTheSeed), test, **seven)

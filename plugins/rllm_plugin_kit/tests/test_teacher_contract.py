@@ -111,11 +111,11 @@ def test_a_good_teacher_has_no_complaints(complaints: Any) -> None:
     assert complaints(TeacherContract, record(Likely)) == {}
 
 
-def test_example_of_the_hook_keeps_the_contract(complaints: Any, example: Any) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(TeacherContract, example("teacher")) == {}
 
 
-LIKELIEST = "likeliest_tokens_are_a_table_of_the_same_distribution"
+LIKELIEST = "top_tokens_match_the_sampled_logprobs"
 SCORES = "each_sampled_token_has_a_finite_logprob"
 
 
@@ -125,14 +125,14 @@ SCORES = "each_sampled_token_has_a_finite_logprob"
         (ScoresOnlySampled, SCORES, "shape"),
         (ScoresWithNan, SCORES, "nan"),
         (ReturnsProbabilities, SCORES, "0.5"),
-        (Counts, "the_same_batch_has_the_same_logprobs", "same batch"),
-        (ReadsOtherRows, "a_logprob_does_not_depend_on_other_rows", "row_offsets"),
-        (ChangesTokens, "it_changes_nothing_that_other_code_shares", "tokens"),
+        (Counts, "same_batch_has_same_logprobs", "same batch"),
+        (ReadsOtherRows, "logprob_does_not_depend_on_other_rows", "row_offsets"),
+        (ChangesTokens, "process_wide_state_is_unchanged", "tokens"),
         (LikelyAtAllTokens, LIKELIEST, "shape"),
         (LikelyTwice, LIKELIEST, "different tokens"),
         (LikelyOfTooMuch, LIKELIEST, "sum 5"),
         (LikelyOfOthers, LIKELIEST, "do not match"),
-        (UsesSharedNumbers, "it_changes_nothing_that_other_code_shares", "random"),
+        (UsesSharedNumbers, "process_wide_state_is_unchanged", "random"),
     ],
 )
 def test_contract_reports_the_mistake(complaint: Any, made: Any, test: str, value: str) -> None:

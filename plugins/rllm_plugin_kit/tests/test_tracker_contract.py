@@ -141,34 +141,34 @@ def read_back(self: TrackerContract, directory: Path) -> list[Any]:
     return read(directory / "mine.jsonl")
 
 
-def test_a_good_tracker_is_not_complained_about(complaints: Any, tmp_path: Path) -> None:
+def test_a_good_tracker_has_no_complaints(complaints: Any, tmp_path: Path) -> None:
     assert complaints(TrackerContract, plugin(Lines), given={"tmp_path": tmp_path}, read_back=read_back) == {}
 
 
-def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any, tmp_path: Path) -> None:
+def test_hook_example_keeps_the_contract(complaints: Any, example: Any, tmp_path: Path) -> None:
     assert complaints(TrackerContract, example("tracker"), given={"tmp_path": tmp_path}) == {}
 
 
 @pytest.mark.parametrize(
     ("tracker", "test", "said"),
     [
-        (OpensAtOnce, "making_it_does_not_change_the_run_directory", "writes into the"),
+        (OpensAtOnce, "creation_does_not_change_the_run_directory", "writes into the"),
         (WritesWhereItStands, "it_writes_only_into_the_run_directory", "mine.jsonl"),
         (WritesBesideTheRun, "it_writes_only_into_the_run_directory", "mine.jsonl"),
-        (FiniteNumbersOnly, "it_takes_every_number_at_every_step", "'reward/agent/mean'"),
-        (NoNegativeStep, "it_takes_every_number_at_every_step", "failed in log(-1, {}"),
+        (FiniteNumbersOnly, "any_value_and_step_can_be_logged", "'reward/agent/mean'"),
+        (NoNegativeStep, "any_value_and_step_can_be_logged", "failed in log(-1, {}"),
         (ChangesMetrics, "it_does_not_change_metrics", "changes the metrics"),
-        (ClosesWhatWasNeverOpened, "it_can_be_closed_at_any_time", "AttributeError"),
-        (SetsVariables, "it_changes_nothing_that_others_share", "leaves environment variables"),
-        (OneFileForAll, "two_runs_at_a_time_have_a_tracker_each", "failed in log"),
-        (LosesWhatFollowsInAStep, "what_is_logged_is_kept_with_its_step", "'val/openai/gsm8k/pass@1'"),
-        (RoundsNumbers, "what_is_logged_is_kept_with_its_step", "'val/openai/gsm8k/pass@1'"),
+        (ClosesWhatWasNeverOpened, "close_at_any_time_works", "AttributeError"),
+        (SetsVariables, "process_wide_state_is_unchanged", "leaves environment variables"),
+        (OneFileForAll, "concurrent_runs_have_separate_trackers", "failed in log"),
+        (LosesWhatFollowsInAStep, "logged_metrics_are_stored_with_their_step", "'val/openai/gsm8k/pass@1'"),
+        (RoundsNumbers, "logged_metrics_are_stored_with_their_step", "'val/openai/gsm8k/pass@1'"),
         (KeepsEverything, "a_resumed_run_has_every_step_once", "too often [(2, "),
         (StartsAfresh, "a_resumed_run_has_every_step_once", "missing [(-1, "),
-        (ForgetsOnlyWhatComesAgain, "a_run_from_the_beginning_replaces_existing_files", "too often [(-1, "),
+        (ForgetsOnlyWhatComesAgain, "run_from_the_start_replaces_existing_files", "too often [(-1, "),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     tracker: type[Lines], test: str, said: str, complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_RUN", "before")
@@ -176,20 +176,22 @@ def test_what_is_wrong_is_named(
     assert said in complaint(TrackerContract, plugin(tracker), test, given=given, read_back=read_back)
 
 
-def test_a_thread_that_goes_on_is_named(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_thread_is_reported(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
     said = complaint(
-        TrackerContract, plugin(LeavesAThread), "it_changes_nothing_that_others_share", given={"tmp_path": tmp_path}
+        TrackerContract, plugin(LeavesAThread), "process_wide_state_is_unchanged", given={"tmp_path": tmp_path}
     )
     assert "leaves running threads" in said
 
 
-def test_what_its_client_changes_is_excused(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared_changes_of_the_client_are_excused(
+    complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_RUN", "before")
     said = complaint(
         TrackerContract,
         plugin(SetsVariables),
-        "it_changes_nothing_that_others_share",
+        "process_wide_state_is_unchanged",
         given={"tmp_path": tmp_path},
         changes=frozenset({"environment variables"}),
     )

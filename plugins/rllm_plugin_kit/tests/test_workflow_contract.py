@@ -88,11 +88,11 @@ class LosesTheVersion(OneAnswer):
 
 
 class Counts(OneAnswer):
-    played: ClassVar[list[str]] = []
+    uids: ClassVar[list[str]] = []
 
     def finished(self, trajectory: Trajectory) -> Trajectory:
-        self.played.append(trajectory.uid)
-        trajectory.reward = float(len(self.played))
+        self.uids.append(trajectory.uid)
+        trajectory.reward = float(len(self.uids))
         return trajectory
 
 
@@ -207,11 +207,11 @@ def plugin(make: Any, **fields: Any) -> WorkflowPlugin[Any]:
     return WorkflowPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make, **fields)
 
 
-def test_a_good_workflow_is_not_complained_about(complaints: Any) -> None:
+def test_a_good_workflow_has_no_complaints(complaints: Any) -> None:
     assert complaints(WorkflowContract, plugin(OneAnswer)) == {}
 
 
-def test_what_it_opens_for_a_run_is_there_in_every_rollout(complaints: Any) -> None:
+def test_run_resources_are_available_in_every_rollout(complaints: Any) -> None:
     class NeedsItsServer(OneAnswer):
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
             assert self.context.resource == ["open"]
@@ -229,32 +229,32 @@ def test_what_it_opens_for_a_run_is_there_in_every_rollout(complaints: Any) -> N
 @pytest.mark.parametrize(
     ("workflow", "test", "said"),
     [
-        (NoEpisode, "an_rollout_gives_the_episode_that_was_asked_for", "returns None"),
-        (AnotherName, "an_rollout_gives_the_episode_that_was_asked_for", "makes episode 'mine'"),
-        (NoStep, "an_rollout_gives_the_episode_that_was_asked_for", "makes an episode"),
-        (NoRole, "an_rollout_gives_the_episode_that_was_asked_for", "makes a trajectory"),
-        (NoReward, "an_rollout_gives_the_episode_that_was_asked_for", "gives reward the"),
-        (TokenisesAgain, "steps_hold_the_tokens_of_the_engine", "whose tokens no"),
-        (LosesLogProbs, "steps_hold_the_tokens_of_the_engine", "whose log-probs differ"),
-        (LosesTheVersion, "steps_hold_the_tokens_of_the_engine", "reports weight version"),
-        (Counts, "the_same_rollout_goes_the_same", "gives different results"),
-        (OneSeed, "another_rollout_is_sampled_with_another_seed", "samples with the"),
+        (NoEpisode, "rollout_returns_the_requested_episode", "returns None"),
+        (AnotherName, "rollout_returns_the_requested_episode", "makes episode 'mine'"),
+        (NoStep, "rollout_returns_the_requested_episode", "makes an episode"),
+        (NoRole, "rollout_returns_the_requested_episode", "makes a trajectory"),
+        (NoReward, "rollout_returns_the_requested_episode", "gives reward the"),
+        (TokenisesAgain, "steps_contain_the_engine_tokens", "whose tokens no"),
+        (LosesLogProbs, "steps_contain_the_engine_tokens", "whose log-probs differ"),
+        (LosesTheVersion, "steps_contain_the_engine_tokens", "reports weight version"),
+        (Counts, "same_rollout_gives_same_episode", "gives different results"),
+        (OneSeed, "each_rollout_has_its_own_seed", "samples with the"),
         (OneSession, "concurrent_rollouts_do_not_affect_each_other", "uses one session"),
         (LastOneCounts, "concurrent_rollouts_do_not_affect_each_other", "gives different results"),
         (TakesThePartsAway, "it_does_not_change_the_task", "changes the data"),
-        (RaisesOnLongPrompts, "it_keeps_to_the_lengths", "PromptTooLongError"),
-        (SaysTooMuch, "it_keeps_to_the_lengths", "asks for 100 tokens"),
+        (RaisesOnLongPrompts, "length_limits_are_respected", "PromptTooLongError"),
+        (SaysTooMuch, "length_limits_are_respected", "requests 100 tokens"),
         (MakesAnAgent, "it_reads_exactly_its_config_keys", "rllm.agent.name"),
-        (LeavesTheEnvironment, "what_raises_leaves_nothing_open", "[0]"),
-        (LeavesTheEnvironment, "what_hangs_is_ended_from_outside", "times when it"),
-        (LeavesTheSession, "what_raises_leaves_nothing_open", "leaves sessions open"),
-        (HidesTheEnd, "what_hangs_is_ended_from_outside", "continues when"),
-        (LeavesATask, "an_rollout_gives_the_episode_that_was_asked_for", "leaves 1 tasks running"),
-        (TakesAnything, "unknown_options_are_refused", "takes an option"),
-        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
+        (LeavesTheEnvironment, "errors_leave_nothing_open", "[0]"),
+        (LeavesTheEnvironment, "cancellation_ends_a_hanging_rollout", "times when it"),
+        (LeavesTheSession, "errors_leave_nothing_open", "leaves sessions open"),
+        (HidesTheEnd, "cancellation_ends_a_hanging_rollout", "continues when"),
+        (LeavesATask, "rollout_returns_the_requested_episode", "leaves 1 tasks running"),
+        (TakesAnything, "unknown_options_are_rejected", "takes an option"),
+        (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_contract_reports_the_mistake(
     workflow: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_WORKFLOW", "before")
@@ -263,7 +263,7 @@ def test_what_is_wrong_is_named(
 
 
 @pytest.mark.parametrize("key", ["rllm.agent.name", "rllm.agent.max_steps"])
-def test_a_key_that_it_honours_in_word_alone_is_named(key: str, complaint: Any) -> None:
+def test_a_declared_but_unused_key_is_reported(key: str, complaint: Any) -> None:
     record = plugin(OneAnswer, config_keys=frozenset({key}))
     said = complaint(WorkflowContract, record, "it_reads_exactly_its_config_keys")
     assert f" {key}, " in said

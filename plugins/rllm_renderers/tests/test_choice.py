@@ -30,7 +30,7 @@ def test_a_model_that_is_not_known_keeps_its_template() -> None:
     assert isinstance(make_auto(setup(), NoParams()), TemplateRenderer)
 
 
-def test_renderers_alone_refuses_a_model_that_it_does_not_know() -> None:
+def test_renderers_only_rejects_an_unknown_model() -> None:
     with expect_error(ConfigError, "unknown-choice", "'renderers'", "rllm.renderer=renderers:qwen3"):
         make_renderers(setup(), RenderersParams())
 

@@ -38,7 +38,7 @@ def test_a_request_that_stops_in_the_middle_is_cut(serve: Serve, sent: bytes) ->
         assert is_cut(connection)
 
 
-def test_many_that_stop_in_the_middle_hold_nothing(serve: Serve) -> None:
+def test_interrupted_requests_are_closed(serve: Serve) -> None:
     address = serve(read_seconds=0.5)
     connections = [connected(address) for _ in range(100)]
     for connection in connections:

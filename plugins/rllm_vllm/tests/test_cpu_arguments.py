@@ -19,7 +19,7 @@ from rllm_vllm.cpu_arguments import TOKENS_PER_PASS, cpu_arguments
         ({"max_model_len": 256, "max_num_batched_tokens": None, "enable_chunked_prefill": True}, TOKENS_PER_PASS),
     ],
 )
-def test_a_pass_holds_whole_prompts(given: dict[str, Any], tokens: int) -> None:
+def test_a_pass_contains_whole_prompts(given: dict[str, Any], tokens: int) -> None:
     found = cpu_arguments({"dtype": "float32", **given})
     assert found["enable_chunked_prefill"] is False
     assert found["max_num_batched_tokens"] == tokens

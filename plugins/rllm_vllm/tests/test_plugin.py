@@ -26,13 +26,13 @@ class TestVllm(PluginContract[Any]):
     name = "rllm-vllm/vllm"
     options = ({}, {"tensor_parallel_size": 2, "engine_args": {"quantization": "fp8"}, "start_timeout": 5.0})
 
-    def test_it_loads(self) -> None:
+    def test_plugin_loads(self) -> None:
         """It says what to install where vLLM is not."""
         if importlib.util.find_spec("vllm") is None:
             with expect_error(PluginError, "missing-package", "rllm-vllm[gpu]", "rllm-vllm[cpu]"):
                 self.plugin.load()
         else:
-            super().test_it_loads()
+            super().test_plugin_loads()
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,17 @@ NEVER_IMPORTED = "import time; print('importing', flush=True); time.sleep(1000)"
 """Longer than any test may take: to wait for it is to hang."""
 
 
-async def _closed_after(play: Callable[[VllmEngine], Awaitable[Any]], engine: VllmEngine) -> None:
+async def _closed_after(scenario: Callable[[VllmEngine], Awaitable[Any]], engine: VllmEngine) -> None:
     try:
-        await play(engine)
+        await scenario(engine)
     finally:
         await engine.close()
 
 
-def _with_engine(play: Callable[[VllmEngine], Awaitable[Any]]) -> VllmEngine:
-    """Runs `play` with an engine that is closed in the end."""
+def _with_engine(scenario: Callable[[VllmEngine], Awaitable[Any]]) -> VllmEngine:
+    """Run `scenario` with an engine, and close the engine."""
     engine = VllmEngine(VllmOptions())
-    asyncio.run(_closed_after(play, engine))
+    asyncio.run(_closed_after(scenario, engine))
     return engine
 
 
@@ -57,11 +57,11 @@ def _alive(group: int) -> bool:
 def test_a_start_that_fails_says_why(setup: EngineSetup, serving: Serving) -> None:
     serving("raise ImportError('libcuda.so.1: cannot open shared object file')")
 
-    async def play(engine: VllmEngine) -> None:
+    async def scenario(engine: VllmEngine) -> None:
         with expect_error(BackendError, "worker-failed", "libcuda.so.1"):
             await engine.start(setup)
 
-    assert not _alive(_with_engine(play).process_group)
+    assert not _alive(_with_engine(scenario).process_group)
 
 
 def test_a_start_that_takes_too_long_is_given_up(
@@ -70,20 +70,20 @@ def test_a_start_that_takes_too_long_is_given_up(
     monkeypatch.setattr("rllm_vllm.engine.END", 0.2)
     serving(NEVER_IMPORTED)
 
-    async def play(engine: VllmEngine) -> None:
+    async def scenario(engine: VllmEngine) -> None:
         with expect_error(BackendError, "process-timeout", "start_timeout") as error:
             await engine.start(setup)
         assert "\nimporting" in error.value.details
 
     engine = VllmEngine(VllmOptions(start_timeout=3.0))
-    virtual_time.run(_closed_after(play, engine), until=lambda: engine._files is None or _imports(engine))
+    virtual_time.run(_closed_after(scenario, engine), until=lambda: engine._files is None or _imports(engine))
     assert not _alive(engine.process_group)
 
 
 def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, serving: Serving) -> None:
     serving(NEVER_IMPORTED)
 
-    async def play(engine: VllmEngine) -> None:
+    async def scenario(engine: VllmEngine) -> None:
         starting = asyncio.create_task(engine.start(setup))
         await _until_it_imports(engine)
         os.killpg(engine.process_group, signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, servin
         with expect_error(BackendError, "process-died"):
             await engine.load_weights([], 1)
 
-    _with_engine(play)
+    _with_engine(scenario)
 
 
 def test_a_cancelled_start_leaves_no_process(
@@ -101,14 +101,14 @@ def test_a_cancelled_start_leaves_no_process(
     monkeypatch.setattr("rllm_vllm.engine.END", 0.2)
     serving(NEVER_IMPORTED)
 
-    async def play(engine: VllmEngine) -> None:
+    async def scenario(engine: VllmEngine) -> None:
         starting = asyncio.create_task(engine.start(setup))
         await _until_it_imports(engine)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
 
-    assert not _alive(_with_engine(play).process_group)
+    assert not _alive(_with_engine(scenario).process_group)
 
 
 def test_a_prompt_without_room_is_refused_and_one_before_the_start_as_well(setup: EngineSetup) -> None:

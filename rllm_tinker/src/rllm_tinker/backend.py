@@ -61,7 +61,7 @@ SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 
 
 class TinkerBackend(Backend):
-    """A session with the service, with the LoRA model in training and samplers for its newest weights."""
+    """A session with the service, with the LoRA model in training and samplers for its latest weights."""
 
     def __init__(self) -> None:
         self._server: LocalServer | None = None
@@ -202,7 +202,7 @@ class TinkerBackend(Backend):
                 checkpoints=checkpoints,
                 seed=self._run.config.rllm.trainer.seed,
                 longest=self._config.tinker_timeout,
-                # The newest weights, and one older version for each rollout batch that can still be running.
+                # The latest weights, and one older version for each rollout batch that can still be running.
                 versions=1 + self._run.config.rllm.async_training.staleness,
             )
             return self._server.url, self._server.api_key

@@ -132,7 +132,7 @@ class Trainer:
     async def sampler(self, kind: Literal["snapshot", "inflight"]) -> Sampler:
         """Return a sampler for the current weights. With `inflight` it later switches to newer weights."""
         future = self._client.save_weights_and_get_sampling_client(kind=kind)
-        return Sampler(await self._waiting.for_result(future, "Publishing weights"), self._waiting)
+        return Sampler(await self._waiting.for_result(future, "Syncing weights"), self._waiting)
 
     async def save(self, name: str) -> str:
         """Save weights and optimiser state on the service, and return their path."""

@@ -20,7 +20,7 @@ from rllm_tinker.exchange import SampledSequence
 
 
 class ServedSamplers:
-    """Samplers for the most recently published versions, one for each version."""
+    """Samplers for the most recently synced versions, one for each version."""
 
     def __init__(self, *, versions: int) -> None:
         """Start without samplers. `versions` is the maximum number of versions to keep."""
@@ -34,7 +34,7 @@ class ServedSamplers:
             del self._samplers[old]
 
     def find(self, version: int | None) -> tuple[int, Sampler]:
-        """Return a version and its sampler. None selects the newest version.
+        """Return a version and its sampler. None selects the latest version.
 
         Raises:
             RolloutError: the version is no longer served.
@@ -56,7 +56,7 @@ class _Call:
     sampling: SamplingParams
     version: int
     sampler: Sampler
-    """The sampler of `version`. The call uses it to the end, even if new weights are published."""
+    """The sampler of `version`. The call uses it to the end, even if new weights are synced."""
     future: asyncio.Future[Completion]
 
     @property
@@ -97,7 +97,7 @@ class TinkerEngine:
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """Sample a completion; see `RolloutEngine.generate`. Without a version, the newest weights are used.
+        """Sample a completion; see `RolloutEngine.generate`. Without a version, the latest weights are used.
 
         Raises:
             RolloutError: the version is no longer served, or an error of `RolloutEngine.generate` occurs.

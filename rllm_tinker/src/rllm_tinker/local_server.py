@@ -117,5 +117,5 @@ def room_for(versions: int) -> list[str]:
     """
     merged = max(MERGED, versions)
     caches = ["--kv-cache-gib", str(MERGED * CACHE_GIB / merged)]
-    # One snapshot more, because the newest is saved before the last use of the oldest.
+    # One snapshot more, because the latest is saved before the last use of the oldest.
     return ["--max-merged", str(merged), "--max-snapshots", str(max(SNAPSHOTS, versions + 1)), *caches]

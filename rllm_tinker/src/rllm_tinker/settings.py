@@ -25,7 +25,7 @@ class ModelSection(Section):
     )
     tokenizer: str | None = Field(
         None,
-        description="Tokenizer and chat template: a directory, a hub id or `tiny`. Null: use the ones from `model.name`.",
+        description="Tokenizer and chat template: a directory, a hub id or `tiny`. Null: use those from `model.name`.",
     )
     lora_rank: PositiveInt = Field(32, description="LoRA rank.")
     train_unembed: bool = Field(True, description="Train LoRA on the output embedding layer.")
@@ -77,7 +77,7 @@ class RolloutEngineSection(Section):
     )
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
-        description="How weights are published. `snapshot`: each step saves new sampling weights. `inflight`: the "
+        description="How weights are synced. `snapshot`: each step saves new sampling weights. `inflight`: the "
         "service overwrites one set of sampling weights. Results are identical as long as no sampling runs during the "
         "overwrite. For asynchronous training with `inflight`, set `rllm.async_training.partial_rollout`. rllm then "
         "assumes the oldest possible version for each token.",

@@ -63,8 +63,8 @@ def _load(name: str) -> Any:
         raise ConfigError(
             "tokenizer-not-found",
             f"The tokenizer {name!r} cannot be loaded: {why}.",
-            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a directory or a hub id that contains the tokenizer of "
-            "model.name.".strip(),
+            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a directory or a hub id that contains the tokenizer "
+            "of model.name.".strip(),
         ) from error
 
 

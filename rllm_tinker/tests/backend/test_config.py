@@ -144,18 +144,18 @@ NEWEST = "rllm.async_training.partial_rollout=true"
 
 
 @pytest.mark.parametrize("words", [(), (NEWEST,), (NEWEST, INFLIGHT)])
-def test_rounds_may_be_played_ahead(registry: Registry, words: tuple[str, ...]) -> None:
+def test_batches_may_be_generated_ahead(registry: Registry, words: tuple[str, ...]) -> None:
     check_plugins(planned(registry, "tinker_base_url=local", *AHEAD, *words))
 
 
-def test_weights_that_the_service_changes_in_place_cannot_be_pinned(registry: Registry) -> None:
+def test_inflight_weights_reject_fixed_versions(registry: Registry) -> None:
     plan = planned(registry, "tinker_base_url=local", *AHEAD, INFLIGHT)
     values = ("rollout_engine.weights", "inflight", "rllm.async_training.partial_rollout=true")
     with expect_error(ConfigError, "weights-not-pinned", *values):
         check_plugins(plan)
 
 
-def test_weights_in_one_place_go_where_rollouts_and_updates_take_turns(registry: Registry) -> None:
+def test_inflight_weights_work_in_synchronous_runs(registry: Registry) -> None:
     check_plugins(planned(registry, "tinker_base_url=local", INFLIGHT))
 
 

@@ -151,7 +151,7 @@ def test_a_request_is_let_go_when_nobody_waits_for_it_any_more() -> None:
 
 
 class Versioned(FakeSampler):
-    """Answers with the number of its version once it may, so that others can be published meanwhile."""
+    """A sampler that answers with its version number once the test permits it. Other versions can be synced first."""
 
     def __init__(self, version: int, may_answer: asyncio.Event) -> None:
         super().__init__(SampledSequence(tokens=np.array([version], np.int32), logprobs=np.array([-0.5], np.float32)))
@@ -162,8 +162,8 @@ class Versioned(FakeSampler):
         return await super().sample(*arguments)
 
 
-def test_a_call_is_sampled_by_the_version_it_asks_for_or_by_the_newest_whatever_is_published_meanwhile() -> None:
-    async def play() -> tuple[list[Completion], list[Completion]]:
+def test_a_call_uses_one_version_during_weight_syncs() -> None:
+    async def scenario() -> tuple[list[Completion], list[Completion]]:
         may_answer = asyncio.Event()
         engine = _engine(Versioned(3, may_answer), versions_served=2)
         engine.sync_weights(Versioned(4, may_answer), 4)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def test_a_call_is_sampled_by_the_version_it_asks_for_or_by_the_newest_whatever_
         may_answer.set()
         return await asyncio.gather(*before), await asyncio.gather(*after)
 
-    for completions, expected in zip(asyncio.run(play()), ([3, 4, 4], [4, 5, 5]), strict=True):
+    for completions, expected in zip(asyncio.run(scenario()), ([3, 4, 4], [4, 5, 5]), strict=True):
         assert [completion.weight_version for completion in completions] == expected
         assert [completion.token_ids.tolist() for completion in completions] == [[version] for version in expected]
         assert all(completion.version_spans == () for completion in completions)

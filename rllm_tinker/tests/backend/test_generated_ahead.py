@@ -1,4 +1,4 @@
-"""Runs that play later rounds while the service makes an update, with delays that differ from run to run."""
+"""Runs that generate later rollout batches during an update of the service, with different delays in each run."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Made(Observer):
-    """What came of a run."""
+    """Result of a run."""
 
     stop_after: int | None
     loop: TrainingLoop | None = None
     weights: dict[str, Any] = field(default_factory=dict)
-    """Of the adapter at the end, by name."""
+    """Weights of the adapter at the end, by name."""
     steps: list[TrainStep] = field(default_factory=list)
 
     def on_batch_end(self, step: TrainStep) -> None:
@@ -69,7 +69,7 @@ class Made(Observer):
 
     @property
     def tokens(self) -> list[list[int]]:
-        """What each step trained on."""
+        """Batches that each step trained on."""
         return [step.filled_batch.tokens.tolist() for step in self.steps]
 
     @property
@@ -82,7 +82,7 @@ Run = Callable[..., Made]
 
 @pytest.fixture
 def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a run in a directory of that name, or go on in it; `timing` is the seed of all delays."""
+    """Make a run in a directory of that name, or continue it; `timing` is the seed of all delays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
     monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)
@@ -131,14 +131,14 @@ def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Run) -> N
             np.testing.assert_allclose(other.weights[name], weight, atol=1e-5, rtol=0)
 
 
-def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: Run) -> None:
-    for round, step in enumerate(run("one", 0).steps):
+def test_a_fixed_version_batch_uses_the_oldest_allowed_version(run: Run) -> None:
+    for number, step in enumerate(run("one", 0).steps):
         batch = step.filled_batch
-        assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, round - STALENESS)}
+        assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, number - STALENESS)}
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
-def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: Run, kind: str) -> None:
+def test_latest_weights_keep_the_staleness_bound(run: Run, kind: str) -> None:
     made = run("latest", 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
     assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
     for version, step in enumerate(made.steps):
@@ -147,7 +147,7 @@ def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: R
         assert version - STALENESS <= sampled.min() <= sampled.max() <= version
 
 
-def test_a_resumed_run_plays_the_tasks_that_are_next_and_keeps_the_bound(run: Run) -> None:
+def test_a_resumed_run_continues_with_the_next_tasks(run: Run) -> None:
     whole = run("whole", 0)
     first, rest = run("one", 1, stop_after=3), run("one", 2, resume=True)
     assert first.tokens == whole.tokens[:3]

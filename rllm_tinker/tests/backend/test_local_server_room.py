@@ -13,7 +13,7 @@ def _parse_options(versions: int) -> dict[str, float]:
     return {name: float(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
-def test_without_rounds_ahead_it_is_what_a_server_has_anyway() -> None:
+def test_without_batches_ahead_the_server_default_is_used() -> None:
     defaults = {parameter.opts[0]: parameter.default for parameter in serve.params}
     assert _parse_options(1) == {name: defaults[name] for name in ("--max-merged", "--max-snapshots", "--kv-cache-gib")}
     assert tuple(_parse_options(1).values()) == (MERGED, SNAPSHOTS, CACHE_GIB)

@@ -102,7 +102,7 @@ def test_rollout_correction_weighs_losses_there_as_here(
     assert np.abs(there - plain).max() > 1e-4
 
 
-def test_roles_have_losses_of_their_own_in_one_optimiser_step(
+def test_roles_have_their_own_losses_in_one_step(
     connection: Any, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of("ppo", judge="cross_entropy")
@@ -202,7 +202,7 @@ def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
 
 
 def _prompts(batch: TokenBatch) -> Any:
-    """Whether a token belongs to a prompt and has a token before it, (n_token,)."""
+    """True if a token belongs to a prompt and has a token before it, (n_token,)."""
     found = ~batch.loss_mask
     found[batch.row_offsets[:-1]] = False
     return found
@@ -225,7 +225,7 @@ def test_the_gradient_of_observations_is_added_to_the_policys(connection: Any, b
     still = batch.with_columns(advantages=np.zeros_like(batch.advantages))
     # Small steps, and an eps far above the gradient: log-probs change in proportion to it, so the changes add up.
     settings = {"num_minibatches": 1, "learning_rate": 0.1, "eps": 1e3}
-    (both, metrics), (policy, alone), (observed, _) = (
+    (both, metrics), (policy, policy_metrics), (observed, _) = (
         _after(connection, each, plan_of("ppo"), **settings)
         for each in (
             batch.with_columns(observation_weights=weights),
@@ -236,7 +236,7 @@ def test_the_gradient_of_observations_is_added_to_the_policys(connection: Any, b
     before = batch.sampling_logprobs * batch.loss_mask
     np.testing.assert_allclose(both - before, (policy - before) + (observed - before), rtol=0.02, atol=1e-4)
     assert np.abs(both - policy).max() > 1e-3
-    assert metrics["actor/loss"] == alone["actor/loss"]
+    assert metrics["actor/loss"] == policy_metrics["actor/loss"]
 
 
 def test_observations_without_weight_change_nothing(connection: Any, batch: TokenBatch) -> None:

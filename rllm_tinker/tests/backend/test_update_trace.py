@@ -104,7 +104,7 @@ def test_optimiser_steps_have_the_norms_that_the_service_says(connection: Any, m
     assert [each.clip_factor for each in result.optimizer_steps] == [pytest.approx(1e-3 / norm) for norm in norms]
 
 
-def test_a_trace_changes_no_figure(connection: Any, moved: TokenBatch) -> None:
+def test_a_trace_changes_no_metric(connection: Any, moved: TokenBatch) -> None:
     plan = plan_of("ppo", **EVERYTHING)
 
     plain = updated(connection, moved, plan)

@@ -1,4 +1,4 @@
-"""The `rllm` command in this process, and servers in processes of their own."""
+"""The `rllm` command in this process, and servers in their own processes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """True if a process runs. False for a process that has ended but was not waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -105,7 +105,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """`rllm tinker serve` in a process of its own."""
+    """`rllm tinker serve` in its own process."""
 
     url: str
     process: Any

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 DEADLINE = 100.0
 LATE = 0.5
-"""Seconds by which `Fault.LATE` holds an answer back."""
+"""Seconds by which `Fault.LATE` delays an answer."""
 
 
 class Fault(Enum):
-    """What happens to a request. The server executes it unless the value is one of the first."""
+    """Fault of a request. The server executes the request unless the value is one of the first."""
 
     LOST_REQUEST = "the connection breaks before the server has the request"
     STATUS_408 = 408
@@ -41,13 +41,13 @@ class FaultyProxy:
     times: float = math.inf
     """How many requests of each route, the first ones, meet the fault."""
     routes: frozenset[str] = frozenset()
-    """Those that meet it, such as ``asample``; empty: all."""
+    """Routes with the fault, such as ``asample``. If it is empty, all routes have it."""
     spared: frozenset[str] = frozenset()
-    """Those that never do."""
+    """Routes that never have the fault."""
     arrived: Counter[str] = field(default_factory=Counter)
     """Requests by route."""
     met: Counter[str] = field(default_factory=Counter)
-    """Those of them that met a fault."""
+    """Requests that met a fault, by route."""
     before: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Called once, when a request of that route has arrived and before the server is sent it."""
     after: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
-    """A proxy in front of the server at that URL, on a thread of its own."""
+    """A proxy in front of the server at that URL, on its own thread."""
     proxy = FaultyProxy(target)
     started, stop, loops = threading.Event(), asyncio.Event(), list[asyncio.AbstractEventLoop]()
 

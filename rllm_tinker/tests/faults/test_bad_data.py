@@ -69,7 +69,7 @@ def test_nan_advantages(connection: Any, batch: TokenBatch, fused: bool) -> None
 def test_a_full_disk_of_the_server(
     train: Rllm, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second checkpoint finds no room; the first is intact, and the run goes on from it when there is room."""
+    """The disk is full at the second checkpoint. The first is intact, and the run continues from it later."""
     steps = "rllm.trainer.total_batches=3"
     undisturbed = train(server.url, steps, "rllm.trainer.experiment_name=undisturbed")
     assert undisturbed.code == 0, undisturbed.errors

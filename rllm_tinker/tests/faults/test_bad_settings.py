@@ -1,4 +1,4 @@
-"""What a user can set wrong is said before anything is trained: what, where, and what to do."""
+"""Bad settings of a user are reported before training: the value, its origin and the fix."""
 
 from __future__ import annotations
 

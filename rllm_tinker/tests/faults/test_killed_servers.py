@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of a step, restarted, and a run that goes on as if nothing had been."""
+"""A server is killed in the middle of a step and restarted. The run continues without a difference."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
     resumed = train(server.url, *settings, "--resume")
 
     gc.collect()
-    assert not [record for record in caplog.records if record.name == "asyncio"], "printed beside the error"
+    assert not [record for record in caplog.records if record.name == "asyncio"], "printed next to the error"
     assert resumed.code == 0, resumed.errors
     assert f"resuming after step {len(MOMENTS)}" in resumed.output
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
@@ -92,7 +92,7 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
         pytest.param("false", "rollouts", marks=pytest.mark.long),
     ],
 )
-def test_a_run_with_rounds_under_way_ends_with_its_server_and_goes_on_with_another(
+def test_a_run_with_batches_ahead_resumes_with_another_server(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, latest: str, moment: str
 ) -> None:
     settings = (f"rllm.trainer.total_batches={STEPS}", f"tinker_connect_timeout={PATIENCE:g}")
@@ -106,7 +106,7 @@ def test_a_run_with_rounds_under_way_ends_with_its_server_and_goes_on_with_anoth
     resumed = train(server.url, *words, "--resume")
 
     gc.collect()
-    assert not [record for record in caplog.records if record.name == "asyncio"], "printed beside the error"
+    assert not [record for record in caplog.records if record.name == "asyncio"], "printed next to the error"
     assert resumed.code == 0, resumed.errors
     trained = [line for line in metrics_of(tmp_path / RUN) if "staleness/max" in line]
     assert len(trained) == STEPS

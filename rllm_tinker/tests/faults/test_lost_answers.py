@@ -36,14 +36,14 @@ KEY = "tml-test"
 MINIBATCHES = 2
 UPDATES = 2
 USED = {"create_session", "create_model", "forward_backward", "optim_step", "asample", "save_weights", "load_weights"}
-"""Routes of which a training run makes requests, beside `retrieve_future`."""
+"""Routes that a training run requests, in addition to `retrieve_future`."""
 IN_EVERY_RUN = {Fault.LOST_REQUEST, Fault.LOST_ANSWER}
 """One fault before the server has the request, and one after."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What an update, rollouts, a checkpoint and an update after resuming from it came to."""
+    """Results of an update, of rollouts, of a checkpoint and of an update after the resume."""
 
     metrics: list[dict[str, float]]
     samples: list[SampledSequence]

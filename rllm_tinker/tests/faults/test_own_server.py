@@ -30,7 +30,7 @@ def _settings(directory: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _started(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """`rllm train` in a process of its own."""
+    """`rllm train` in its own process."""
     named = ("train", "guess", "rllm/backend=tinker", "tinker_base_url=local")
     command = (*named, *QUICK, *MINIBATCHES, *_settings(directory), *words)
     with subprocess.Popen(
@@ -68,7 +68,7 @@ def _servers_of(pid: int) -> list[int]:
 
 @contextmanager
 def _after(condition: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
-    """Act as soon as the condition holds, while the body is executed."""
+    """Act as soon as the condition is true, while the body runs."""
 
     def wait_and_act() -> None:
         wait_until(condition)

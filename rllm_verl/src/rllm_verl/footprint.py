@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 TINY = "tiny"
-OF_SERVERS = "GPUs of rollout servers alone"
+OF_SERVERS = "GPUs with only rollout servers"
 SHARDING = ("fsdp", "fsdp2")
 """Strategies that shard every weight over all workers."""
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}

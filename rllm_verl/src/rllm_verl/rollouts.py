@@ -1,4 +1,4 @@
-"""The rollout engine: verl's servers with the most recently published weights."""
+"""The rollout engine: verl's servers with the most recently synced weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend's part of a checkpoint: a shard per process, a Hugging Face model directory, and the run that wrote it."""
+"""The backend's part of a checkpoint: a shard per process, a Hugging Face model directory, and the run's name."""
 
 from __future__ import annotations
 

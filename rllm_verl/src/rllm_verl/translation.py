@@ -196,6 +196,6 @@ class _Translator:
             return
         self._set(f"{REJECTION}.mode", "dynamic", switch)
         self.values[f"{REJECTION}.enable"] = True
-        if isinstance(rounds := self._given.get(most), int) and rounds > 0:
-            self._set(f"{REJECTION}.max_gen_batches", rounds, most)
+        if isinstance(batches := self._given.get(most), int) and batches > 0:
+            self._set(f"{REJECTION}.max_gen_batches", batches, most)
         self._leave("rllm drops a group if all of its rewards are equal.", metric)

@@ -36,8 +36,8 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
         """Load the shard that `save_shard` wrote.
 
         Raises:
-            CheckpointError: the shard is missing (for example if machines do not share the directory), or it belongs to a
-                different model.
+            CheckpointError: the shard is missing (for example if machines do not share the directory), or it belongs to
+                a different model.
         """
         file = self._file(directory)
         if not file.is_file():

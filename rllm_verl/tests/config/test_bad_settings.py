@@ -1,4 +1,4 @@
-"""What is seen to be wrong before anything is loaded."""
+"""Errors that are detected before anything is loaded."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ FSDP2 = "fsdp_config.ulysses_sequence_parallel_size"
     "key",
     [f"{ACTOR}.ulysses_sequence_parallel_size", f"{ACTOR}.{FSDP2}", f"actor_rollout_ref.ref.{FSDP2}"],
 )
-def test_sequences_are_split_over_gpus_with_flash_attention_alone(
-    run: Any, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+def test_sequence_parallelism_needs_flash_attention(run: Any, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """With sdpa, verl's log-probs are wrong by 0.2 in the mean, and nothing says so."""
     values = (f"`{key}`", 2, f"`{ATTENTION}`", "sdpa", f"{key}=1")
     with expect_error(ConfigError, "unsupported-attention", *values):
@@ -107,10 +105,10 @@ def test_verl_missing_or_of_another_version_is_one_clear_error(
 
 def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "installed_version", lambda name: "0.8.0")
-    alone = Registry()
+    only_verl = Registry()
     record = dataclasses.replace(registry.get("backend", "verl").plugin, load=lambda: object)
-    alone.add(record, distribution="rllm-verl")
-    (finding,) = examine(alone)
+    only_verl.add(record, distribution="rllm-verl")
+    (finding,) = examine(only_verl)
     assert finding.severity == "error"
     assert "needs verl 0.9.1" in finding.problem
     assert finding.remedy == "pip install 'verl==0.9.1'"

@@ -1,4 +1,4 @@
-"""What `--dry-run` says of the memory of each GPU."""
+"""Memory of each GPU in the output of `--dry-run`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_does_not_fit_names_the_keys_that_help(estimate: Any, monkeypatch: 
     assert "actor_rollout_ref.model.lora_rank" in warning
 
 
-def test_what_stays_while_vllm_samples_must_fit_beside_it(estimate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_memory_must_fit_next_to_vllm(estimate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tiny.build_model(len(tiny.build_tokenizer()), 0).num_parameters()
     monkeypatch.setattr(module, "_gpu", lambda: 17 * count)
     words = ("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5")

@@ -1,4 +1,4 @@
-"""What the doctor says of verl on GPUs, from machines that are made up."""
+"""Output of the doctor about verl on GPUs, for made-up machines."""
 
 from __future__ import annotations
 

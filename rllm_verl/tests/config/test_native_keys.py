@@ -113,7 +113,7 @@ def test_required_overrides_of_verls_own_values(run: Any) -> None:
     assert composed.value("rllm.backend") == "verl"
 
 
-def test_what_verl_is_given_has_its_sections_alone(run: Any) -> None:
+def test_verl_receives_only_its_own_sections(run: Any) -> None:
     native = run().backend_config.native()
     assert {"actor_rollout_ref", "trainer", "data", "critic", "ray_kwargs"} <= native.keys()
     assert not {"rllm", "training", "deadlines"} & native.keys()

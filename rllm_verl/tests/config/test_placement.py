@@ -1,4 +1,4 @@
-"""Rollout servers on GPUs of their own: what follows from the key, what is refused, and what runs need them."""
+"""Rollout servers on separate GPUs: the effects of the key, the rejected configs, and the runs that need them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_verls_transfer_between_gpus_says_what_it_needs(run: Any, monkeypatch: p
     check_placement(run(APART, f"{TRANSFER}=mooncake").backend_config.native())
 
 
-def test_servers_apart_may_be_larger_than_the_training_beside_them(run: Any) -> None:
+def test_separate_servers_may_be_larger_than_training(run: Any) -> None:
     """verl asks that those that train can be dealt to servers, which are not theirs."""
     words = (f"{ROLLOUT}.n_gpus_per_node=2", f"{ROLLOUT}.tensor_model_parallel_size=2")
     config = run(APART, *words).backend_config.native()
@@ -89,11 +89,11 @@ def test_servers_apart_may_be_larger_than_the_training_beside_them(run: Any) -> 
     assert native.actor_rollout_ref.rollout.tensor_model_parallel_size == 2
 
 
-def test_rounds_are_played_ahead_where_servers_have_gpus_of_their_own(plan: Any) -> None:
+def test_servers_on_separate_gpus_generate_ahead(plan: Any) -> None:
     assert plan(CPU, APART, *AHEAD, NEWEST).batches_ahead == 1
 
 
-def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run: Any) -> None:
+def test_batches_ahead_on_shared_gpus_are_rejected(run: Any) -> None:
     composed = run(CPU, *AHEAD, NEWEST)
     keys = ("`rllm.async_training.staleness_threshold`", f"{ROLLOUT}.nnodes=1")
     with expect_error(ConfigError, "no-overlap", *keys):
@@ -103,20 +103,20 @@ def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run
 @pytest.mark.parametrize(
     "words",
     [(), (APART, *AHEAD, NEWEST), (*AHEAD, NEWEST, "rllm.trainer.val_only=true"), AHEAD[:1]],
-    ids=["in turn", "apart", "a validation", "the switch alone"],
+    ids=["synchronous", "apart", "a validation", "only the switch"],
 )
-def test_other_runs_may_have_servers_where_they_like(run: Any, words: tuple[str, ...]) -> None:
+def test_other_runs_may_place_servers_anywhere(run: Any, words: tuple[str, ...]) -> None:
     composed = run(CPU, *words)
     check_overlap(composed.config, composed.backend_config)
 
 
-def test_pinned_weights_are_refused_with_the_word_that_helps(plan: Any) -> None:
+def test_fixed_version_weights_are_rejected_with_a_hint(plan: Any) -> None:
     with expect_error(ConfigError, "weights-not-pinned", "'verl'", NEWEST):
         plan(CPU, APART, *AHEAD)
 
 
 @pytest.mark.parametrize(("words", "rows"), [((), None), ((APART,), "2"), ((f"{ROLLOUT}.nnodes=2",), "4")])
-def test_a_plan_says_which_servers_have_gpus_of_their_own(run: Any, words: tuple[str, ...], rows: str | None) -> None:
+def test_a_plan_lists_servers_with_separate_gpus(run: Any, words: tuple[str, ...], rows: str | None) -> None:
     composed = run(CPU, "trainer.n_gpus_per_node=2", *words)
     found = module.footprint(composed.backend_config, composed.config, frozenset())
     assert (found and [value for _, value in found.rows]) == (rows and [rows])

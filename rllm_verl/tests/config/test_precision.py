@@ -1,4 +1,4 @@
-"""What is said of weights that are kept below float32."""
+"""Warnings about weights that are stored below float32."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from rllm_core.plugins.registry import Registry
 FSDP = "actor_rollout_ref.actor.fsdp_config"
 
 
-def test_the_cpu_profile_holds_all_that_differs_without_a_gpu(run: Any) -> None:
+def test_the_cpu_profile_contains_all_cpu_settings(run: Any) -> None:
     composed = run("rllm.profile=cpu")
     assert composed.value("trainer.device") == "cpu"
     assert composed.origins["trainer.device"] == "backend verl, profile cpu"
@@ -41,7 +41,7 @@ def test_the_profile_of_vllm_on_a_cpu_is_the_cpu_profile_with_another_server(run
     }
 
 
-def test_keys_of_vllm_count_in_its_own_cpu_profile_alone(registry: Registry) -> None:
+def test_vllm_keys_apply_only_in_its_cpu_profile(registry: Registry) -> None:
     backend, key = registry.get("backend", "verl").plugin, "actor_rollout_ref.rollout.max_num_batched_tokens"
     assert idle_reason(backend, key, "cpu_vllm") is None
     check_values(str(idle_reason(backend, key, "cpu")), "vLLM", "profile cpu")

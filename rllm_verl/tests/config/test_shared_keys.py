@@ -27,7 +27,7 @@ class Row(NamedTuple):
     value: Any
     other: Any
     default: Any
-    """What the core's key is when nobody sets anything."""
+    """Default value of the core's key."""
     spelled: dict[Any, Any] = {}  # noqa: RUF012  (core's spelling -> verl's, where they differ)
     deprecated: bool = True
 
@@ -108,7 +108,7 @@ DIFFER = {
     f"{ROLLOUT}.n": 1,
     f"{ROLLOUT}.val_kwargs.temperature": 0,
 }
-"""What verl ships where the core says something else."""
+"""verl's defaults that differ from the core's defaults."""
 
 
 def packaged_values_of_verl() -> dict[str, Any]:
@@ -244,7 +244,7 @@ def test_level_4_a_null_of_the_core_takes_what_verl_ships(run: Any) -> None:
     assert composed.value(f"{ALGORITHM}.lr_schedule") == "constant"
 
 
-def test_bypass_mode_is_pinned(run: Any) -> None:
+def test_bypass_mode_cannot_be_changed(run: Any) -> None:
     composed = run()
     assert composed.value(f"{ALGORITHM}.rollout_correction.bypass_mode") is False
     assert composed.origins[f"{ALGORITHM}.rollout_correction.bypass_mode"] == "backend verl"

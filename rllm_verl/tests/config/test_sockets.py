@@ -55,7 +55,7 @@ def test_without_the_variable_or_the_plugin_both_sides_keep_verls_path(
     assert sender_path() == receiver_path() == f"ipc:///tmp/rl-colocate-zmq-{JOB}-replica-0-rank-1.sock"
 
 
-def test_a_rollout_without_such_a_socket_is_left_alone(environment: pytest.MonkeyPatch) -> None:
+def test_a_rollout_without_such_a_socket_is_unchanged(environment: pytest.MonkeyPatch) -> None:
     environment.setenv(RUN, "mine")
     rollout = SimpleNamespace()
     name_socket(rollout, JOB)

@@ -78,7 +78,7 @@ def record(installed: Registry) -> Any:
 
 @pytest.fixture(scope="module")
 def packaged(record: Any) -> dict[str, Any]:
-    """What verl's YAML and ours say, in one tree."""
+    """Return verl's YAML and ours, merged into one tree."""
     return packaged_values(record, None)
 
 

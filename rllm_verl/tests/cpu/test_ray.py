@@ -46,7 +46,7 @@ CONFIG = {
     "rollout.log_prob_micro_batch_size_per_gpu": 4,
     "rollout.full_determinism": True,
     "rollout.free_cache_engine": False,
-    # Each weight is a message of its own.
+    # Each weight is a separate message.
     "rollout.checkpoint_engine.update_weights_bucket_megabytes": 0,
 }
 
@@ -197,7 +197,7 @@ def assert_errors_arrive(trained: Trained) -> None:
 
 
 def assert_wrong_weights_are_refused(trained: Trained) -> None:
-    """The trainer hears of weights that do not fit after all of them were gathered; the server goes on."""
+    """The trainer receives the error about weights that do not fit after all are gathered. The server continues."""
     from verl.utils.config import omega_conf_to_dataclass
 
     from rllm_verl.cpu.adapter import CpuRollout
@@ -235,7 +235,7 @@ def assert_nothing_is_left() -> None:
 
 
 # One test: its parts share a cluster whose start takes most of the time, and the last one shuts it down. Beside other
-# work on the machine, the start of its processes alone can take more than a minute.
+# work on the machine, even the start of its processes can take more than a minute.
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_worker_and_its_rollout_server_agree_under_the_real_verl(trained: Trained) -> None:

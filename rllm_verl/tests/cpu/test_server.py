@@ -48,7 +48,7 @@ def serve(settings: ServerSettings, scenario: Callable[[RolloutServer], Awaitabl
     asyncio.run(main())
 
 
-async def published(server: RolloutServer, weights: Weights, version: int) -> None:
+async def sync_weights(server: RolloutServer, weights: Weights, version: int) -> None:
     await server.stage_weights(weights)
     await server.sync_weights(version)
 
@@ -157,7 +157,7 @@ def test_new_weights_change_what_is_sampled_and_bring_their_version(
         after = await server.generate(PROMPT, ASKED, "a")
         assert after.weight_version == server.weight_version == 4
         assert after.log_probs != before.log_probs
-        await published(server, first_weights, 5)
+        await sync_weights(server, first_weights, 5)
         assert_same(await server.generate(PROMPT, ASKED, "a"), dataclasses.replace(before, weight_version=5))
 
     serve(settings, scenario)
@@ -167,11 +167,11 @@ def test_a_response_under_way_is_completed_by_the_weights_that_began_it(
     settings: ServerSettings, other_weights: Weights, computed: list[int]
 ) -> None:
     async def scenario(server: RolloutServer) -> None:
-        alone = await server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "alone")
+        undisturbed = await server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "undisturbed")
         running = asyncio.create_task(server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "b"))
         await until_something_is_computed(computed)
-        await published(server, other_weights, 1)
-        assert_same(await running, alone)
+        await sync_weights(server, other_weights, 1)
+        assert_same(await running, undisturbed)
         assert (await server.generate(PROMPT, ASKED, "b")).weight_version == 1
 
     serve(settings, scenario)
@@ -200,7 +200,7 @@ def test_one_name_of_tied_weights_is_enough(settings: ServerSettings, other_weig
     del other_weights["lm_head.weight"]
 
     async def scenario(server: RolloutServer) -> None:
-        await published(server, other_weights, 1)
+        await sync_weights(server, other_weights, 1)
         assert server.weight_version == 1
 
     serve(settings, scenario)

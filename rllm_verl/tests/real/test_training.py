@@ -21,7 +21,7 @@ APART = "actor_rollout_ref.rollout.nnodes=1"
         pytest.param((), 1e-4, id="all weights"),
         # verl rounds merged weights to bfloat16 on their way to the servers.
         pytest.param((LORA, MERGED), 2e-2, id="LoRA merged"),
-        pytest.param((APART,), 1e-4, id="a server on a GPU of its own"),
+        pytest.param((APART,), 1e-4, id="a server on its own GPU"),
     ],
 )
 def test_responses_are_sampled_with_the_weights_of_their_step(
@@ -44,7 +44,7 @@ def test_adapters_are_refused_before_anything_starts(train: Callable[..., Any]) 
     assert not done.steps
 
 
-def test_such_a_server_samples_ahead_with_the_newest_weights(train: Callable[..., Any]) -> None:
+def test_separate_server_samples_ahead_with_latest_weights(train: Callable[..., Any]) -> None:
     ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
     latest = "rllm.async_training.partial_rollout=true"
     done = train("rllm.trainer.total_batches=4", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *ahead, latest, APART)

@@ -1,4 +1,4 @@
-"""`rllm train … rllm/backend=verl --profile cpu` as a user runs it: it learns, and goes on after it was killed."""
+"""`rllm train … rllm/backend=verl --profile cpu` as a user runs it: it learns, and continues after it was killed."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_log_prob_that_was_changed_in_the_record_is_named_by_its_step(finished
     assert checked.returncode == 1
 
 
-def test_the_model_in_a_checkpoint_plays_as_well_with_another_backend(finished: Path) -> None:
+def test_a_checkpoints_model_scores_equally_with_another_backend(finished: Path) -> None:
     checkpoint = finished / "runs" / "rllm-training" / "default" / "checkpoints" / "latest"
     command = [
         str(Path(sys.executable).with_name("rllm")),

@@ -1,4 +1,4 @@
-"""`rllm train` that plays rounds ahead, with a rollout server on a separate GPU."""
+"""`rllm train` that generates rollout batches ahead, with a rollout server on a separate GPU."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def begin(tmp_path: Path) -> Iterator[Any]:
         run.process.wait()
 
 
-def test_no_token_is_older_than_the_bound_and_rounds_are_played_ahead(begin: Any) -> None:
+def test_batches_ahead_keep_the_staleness_bound(begin: Any) -> None:
     run = begin("rllm.trainer.total_batches=4")
     assert run.process.wait(timeout=500) == 0, run.read_output()
     stale = [line["staleness/max"] for line in run.metrics()]

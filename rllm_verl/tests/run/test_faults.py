@@ -116,7 +116,7 @@ def test_completions_say_which_weights_sampled_them(started: Started) -> None:
     assert versions == {started.session.updates}
 
 
-def test_samples_asked_for_between_log_probs_and_publication_are_of_the_published_weights(started: Started) -> None:
+def test_samples_after_log_probs_use_the_synced_weights(started: Started) -> None:
     before = started.session.sample(REQUESTS)
     started.filled()  # the servers may have put their weights away
     assert difference(before, started.session.sample(REQUESTS)) < 1e-4

@@ -1,4 +1,4 @@
-"""Models of checkpoints that hold them in parts, as real workers wrote them."""
+"""Models of checkpoints that are stored in parts, as real workers wrote them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_parts_of_all_workers_are_the_model_that_verl_puts_together(tmp_path
 
 
 def score_printed_command(directory: Path, *words: str) -> float:
-    """pass@1 of the command that the run printed for playing with its model."""
+    """Return pass@1 of the command that the run printed for generating with its model."""
     lines = (directory / "said.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("evaluate the model: ")]
     options = line.removeprefix("evaluate the model: rllm ").split()
@@ -69,7 +69,7 @@ def score_printed_command(directory: Path, *words: str) -> float:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_lora_run_keeps_its_adapter_for_peft_plays_and_is_exported(tmp_path: Path) -> None:
+def test_a_lora_run_is_evaluated_and_exported(tmp_path: Path) -> None:
     kept = trained(tmp_path, *LORA, "rllm.env.env_args.largest=1") / "model"
     assert score_printed_command(tmp_path) == pytest.approx(
         score_printed_command(tmp_path, "--backend", "local"), abs=0.5

@@ -28,7 +28,7 @@ cluster.close()
 """
 
 
-def test_a_cluster_of_our_own_listens_on_loopback_alone() -> None:
+def test_our_own_cluster_listens_only_on_loopback() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     addresses = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("listens")}

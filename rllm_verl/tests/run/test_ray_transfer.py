@@ -1,4 +1,4 @@
-"""Weights as messages of Ray, from the process that trains to those beside rollout servers."""
+"""Weights as messages of Ray, from the training process to the processes next to rollout servers."""
 
 from __future__ import annotations
 

@@ -128,9 +128,9 @@ def test_responses_are_sampled_to_their_ends_while_an_update_is_under_way(starte
     batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
     worker = started.process("worker 0")
 
-    async def play() -> list[str]:
+    async def scenario() -> list[str]:
         events = []
-        os.kill(worker.pid, signal.SIGSTOP)  # the update cannot end before it goes on
+        os.kill(worker.pid, signal.SIGSTOP)  # the update cannot end before the worker continues
         try:
             update = asyncio.create_task(started.updated(batch))
             update.add_done_callback(lambda _: events.append("update"))
@@ -141,13 +141,11 @@ def test_responses_are_sampled_to_their_ends_while_an_update_is_under_way(starte
         await update
         return events
 
-    assert started.session.ask(play()) == ["responses", "update"]
+    assert started.session.ask(scenario()) == ["responses", "update"]
     started.session.ask(started.sync_weights())
 
 
-def test_a_response_under_way_at_a_publication_goes_on_with_the_new_weights(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_response_continues_with_synced_weights(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     transfer, server = started.backend._started().servers._transfer, started.process("rollout server 0")
     abort = transfer.abort_replicas
 

@@ -72,7 +72,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
-def test_weights_and_optimiser_go_on_from_a_shard_bit_for_bit(tmp_path: Path) -> None:
+def test_a_shard_restores_weights_and_optimizer_exactly(tmp_path: Path) -> None:
     model, optimizer = trained(seed=0, steps=3)
     save_shard(tmp_path / "shard", model, optimizer, {"cpu": torch.get_rng_state()})
     other, other_optimizer = trained(seed=1, steps=1)

@@ -50,7 +50,7 @@ class Server:
         return asyncio.run(whole_response(self, PROMPT, ASKED))
 
 
-def test_a_response_that_was_cut_off_goes_on_where_it_was() -> None:
+def test_an_interrupted_response_continues_from_its_tokens() -> None:
     server = Server([Part([1, 2], 3), Part([4], 4), Part([5, 6], 5, "completed")])
     response = server.sample()
     assert response.token_ids == [1, 2, 4, 5, 6]

@@ -1,4 +1,4 @@
-"""Groups of one and two real training workers of verl, and the local backend beside them."""
+"""Groups of one and two real training workers of verl, and the local backend next to them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_RESPONSE_LENGTH = 50
 
 
 def _load(name: str) -> ModuleType:
-    """A file beside this one; test modules are no packages."""
+    """Load a file next to this one, because test modules are not packages."""
     spec = importlib.util.spec_from_file_location(f"training_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -75,7 +75,7 @@ class Group:
         """The answers of all ranks; `by_rank` are the arguments of each, or of all."""
         raise NotImplementedError
 
-    def begin_anew(self, *, rows: int | None = None, tokens: int | None = None) -> Self:
+    def restart(self, *, rows: int | None = None, tokens: int | None = None) -> Self:
         """Fresh weights and optimiser, and micro-batches of so many rows, or of up to so many tokens."""
         settings = {
             "use_dynamic_bsz": tokens is not None,
@@ -84,7 +84,7 @@ class Group:
             "micro_batch_size_per_gpu": rows,
             "infer_micro_batch_size_per_gpu": rows,
         }
-        self.call("begin_anew", (settings,))
+        self.call("restart", (settings,))
         return self
 
     def weights(self) -> torch.Tensor:
@@ -115,7 +115,7 @@ class Group:
         return BatchData(self.call(method, *((part,) for part in parts))).concat()
 
 
-class Alone(Group):
+class OneRank(Group):
     """One rank, in this process."""
 
     data_parallel_size = 1
@@ -188,10 +188,10 @@ def _warnings_are_logged_elsewhere() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def alone(model_directory: Path) -> Iterator[Alone]:
-    """One rank. Call `begin_anew` before use."""
+def one_rank(model_directory: Path) -> Iterator[OneRank]:
+    """One rank. Call `restart` before use."""
     environment = dict(os.environ)
-    group = Alone(model_directory)
+    group = OneRank(model_directory)
     yield group
     group.rank.close()
     os.environ.clear()
@@ -199,14 +199,14 @@ def alone(model_directory: Path) -> Iterator[Alone]:
 
 
 @pytest.fixture
-def with_adapter(alone: Alone, model_directory: Path) -> Alone:
-    """One rank that trains a LoRA adapter; in the process group of `alone`, which outlives it."""
-    return Alone(model_directory, lora_rank=4).begin_anew(rows=1)
+def with_adapter(one_rank: OneRank, model_directory: Path) -> OneRank:
+    """One rank that trains a LoRA adapter; in the process group of `one_rank`, which outlives it."""
+    return OneRank(model_directory, lora_rank=4).restart(rows=1)
 
 
 @pytest.fixture(scope="session")
 def two_ranks(model_directory: Path) -> Iterator[Together]:
-    """Two ranks. Call `begin_anew` before use."""
+    """Two ranks. Call `restart` before use."""
     group = Together(model_directory, 2)
     yield group
     group.close()
@@ -214,7 +214,7 @@ def two_ranks(model_directory: Path) -> Iterator[Together]:
 
 @pytest.fixture(scope="session")
 def fused(model_directory: Path) -> Iterator[Together]:
-    """Two ranks with verl's fused kernels, which change the model's class in their processes. Call `begin_anew`."""
+    """Two ranks with verl's fused kernels, which change the model's class in their processes. Call `restart`."""
     group = Together(model_directory, 2, fused=True)
     yield group
     group.close()
@@ -297,7 +297,7 @@ def make_updater(*, rows: int | None = None, tokens: int | None = None, **change
 
 @pytest.fixture
 def register_loss() -> Iterator[Callable[[str, Any], None]]:
-    """Registers a loss in this process, which is where the one rank of `alone` is, too."""
+    """Registers a loss in this process, which is where the rank of `one_rank` also runs."""
     names = []
 
     def register(name: str, function: Any) -> None:

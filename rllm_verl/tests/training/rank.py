@@ -67,7 +67,7 @@ class Rank:
     def compute_log_prob(self, data: Any) -> Any:
         return self.worker.infer_batch(data)
 
-    def begin_anew(self, engine_settings: dict[str, Any]) -> None:
+    def restart(self, engine_settings: dict[str, Any]) -> None:
         """With the weights of the directory, a fresh optimiser and these settings of micro-batches."""
         import torch
 

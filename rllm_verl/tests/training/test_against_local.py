@@ -45,12 +45,14 @@ def local() -> Callable[..., tuple[dict[str, float], torch.Tensor]]:
 
 
 @pytest.fixture
-def check(alone: Any, local: Callable[..., tuple[dict[str, float], torch.Tensor]]) -> Callable[..., dict[str, float]]:
+def check(
+    one_rank: Any, local: Callable[..., tuple[dict[str, float], torch.Tensor]]
+) -> Callable[..., dict[str, float]]:
     def compare(batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> dict[str, float]:
         expected, weights = local(batch, plan, **settings)
-        metrics = make_updater(tokens=90, **settings).update(alone.begin_anew(tokens=90), batch, plan).metrics
+        metrics = make_updater(tokens=90, **settings).update(one_rank.restart(tokens=90), batch, plan).metrics
         _same_metrics(metrics, expected)
-        difference = float((alone.weights() - weights).abs().max())
+        difference = float((one_rank.weights() - weights).abs().max())
         assert difference < 1e-5
         return metrics
 
@@ -81,11 +83,11 @@ def test_the_divergence_from_the_reference_model(estimator: Any, check: Callable
     assert metrics["actor/kl_ref"] != 0
 
 
-def test_use_kl_loss_set_to_false_leaves_the_divergence_out(alone: Any) -> None:
+def test_use_kl_loss_false_removes_the_divergence(one_rank: Any) -> None:
     batch, with_kl = random_batch(TURNS), make_plan(kl=KlTerm(beta=0.5, estimator="k3"))
-    left_out = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, with_kl).metrics
-    assert left_out == make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
-    assert left_out != make_updater(rows=1).update(alone.begin_anew(rows=1), batch, with_kl).metrics
+    without = make_updater(rows=1, use_kl_loss=False).update(one_rank.restart(rows=1), batch, with_kl).metrics
+    assert without == make_updater(rows=1).update(one_rank.restart(rows=1), batch, make_plan()).metrics
+    assert without != make_updater(rows=1).update(one_rank.restart(rows=1), batch, with_kl).metrics
 
 
 def test_the_entropy_bonus(check: Callable[..., dict[str, float]]) -> None:
@@ -109,7 +111,7 @@ def test_a_loss_for_each_role_with_several_minibatches_and_epochs_at_another_tem
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_columns(temperature: float, alone: Any) -> None:
+def test_columns(temperature: float, one_rank: Any) -> None:
     batch = random_batch(TURNS)
     filler = ColumnFiller(
         build_tiny(0), temperature=temperature, max_tokens_per_microbatch=1000, recompute_old_logprobs=True
@@ -118,7 +120,7 @@ def test_columns(temperature: float, alone: Any) -> None:
     settings = ColumnSettings(
         temperature=temperature, recompute_old_logprobs=True, micro_batching=MicroBatching(max_tokens=90)
     )
-    filled = fill_columns(alone.begin_anew(tokens=90), batch, frozenset({"sum_pi_squared"}), settings)
+    filled = fill_columns(one_rank.restart(tokens=90), batch, frozenset({"sum_pi_squared"}), settings)
     np.testing.assert_allclose(filled.old_logprobs, expected.old_logprobs, atol=1e-5)
     np.testing.assert_allclose(filled.sum_pi_squared, expected.sum_pi_squared, atol=1e-5)
 
@@ -134,12 +136,12 @@ def test_observations(minibatches: int, check: Callable[..., dict[str, float]]) 
     assert metrics["actor/observation_loss"] > 0
 
 
-def test_observations_without_weight_change_nothing(alone: Any) -> None:
+def test_observations_without_weight_change_nothing(one_rank: Any) -> None:
     batch = random_batch(TURNS)
     without = batch.with_columns(observation_weights=np.zeros(len(batch.tokens), np.float32))
     found = []
     for each in (batch, without):
-        metrics = make_updater(tokens=90).update(alone.begin_anew(tokens=90), each, make_plan()).metrics
-        found.append((metrics, alone.weights()))
+        metrics = make_updater(tokens=90).update(one_rank.restart(tokens=90), each, make_plan()).metrics
+        found.append((metrics, one_rank.weights()))
     assert found[0][0] == found[1][0]
     assert torch.equal(found[0][1], found[1][1])

@@ -18,13 +18,13 @@ TURNS = [[(5, 3)], [(2, 4)], [(1, 1)]]
 
 
 @pytest.fixture
-def update(alone: Any) -> Callable[..., dict[str, float]]:
+def update(one_rank: Any) -> Callable[..., dict[str, float]]:
     """An update in which the second of two roles has the loss of this name."""
 
-    def run(name: str, group: Any = alone) -> dict[str, float]:
+    def run(name: str, group: Any = one_rank) -> dict[str, float]:
         batch = random_batch(TURNS, roles=("solver", "judge"))
         plan = make_plan({"solver": "ppo", "judge": name})
-        return make_updater().update(group.begin_anew(rows=1), batch, plan).metrics
+        return make_updater().update(group.restart(rows=1), batch, plan).metrics
 
     return run
 
@@ -60,17 +60,17 @@ def test_a_loss_that_fails_is_named_with_its_role(
     value: str,
     update: Callable[..., dict[str, float]],
     register_loss: Callable[[str, Any], None],
-    alone: Any,
+    one_rank: Any,
 ) -> None:
     register_loss(loss.__name__[1:], loss)
-    before = alone.begin_anew(rows=1).weights()
+    before = one_rank.restart(rows=1).weights()
     with expect_error(LossError, code, repr(loss.__name__[1:]), "role 'judge'", value) as raised:
         update(loss.__name__[1:])
     assert "In a worker" in raised.value.__notes__[0]
-    assert torch.equal(alone.weights(), before)
+    assert torch.equal(one_rank.weights(), before)
 
 
-def test_a_group_whose_loss_failed_goes_on_to_work(
+def test_a_group_works_after_a_failed_loss(
     update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], two_ranks: Any
 ) -> None:
     register_loss("here_only", _raises)
@@ -79,21 +79,21 @@ def test_a_group_whose_loss_failed_goes_on_to_work(
     assert update("ppo", two_ranks)["actor/grad_norm"] > 0
 
 
-def test_update_huge_advantages_are_named_with_reward(alone: Any) -> None:
+def test_update_huge_advantages_are_named_with_reward(one_rank: Any) -> None:
     batch = random_batch(TURNS)
     huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
     with expect_error(BackendError, "gradient-not-finite", "advantages", "float32", "1e+22", "reward"):
-        make_updater().update(alone.begin_anew(rows=1), huge, make_plan())
+        make_updater().update(one_rank.restart(rows=1), huge, make_plan())
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(
-    update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], alone: Any
+    update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], one_rank: Any
 ) -> None:
     def steep(inputs: Any, params: Any) -> torch.Tensor:
         return inputs.logprobs * 1e37
 
     register_loss("steep", steep)
-    before = alone.begin_anew(rows=1).weights()
+    before = one_rank.restart(rows=1).weights()
     with pytest.raises(BackendError, match="gradient of step 0 is not finite"):
         update("steep")
-    assert torch.equal(alone.weights(), before)
+    assert torch.equal(one_rank.weights(), before)

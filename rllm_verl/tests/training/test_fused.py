@@ -64,14 +64,14 @@ def test_fused_log_probs_are_those_of_the_model_where_they_are_used(model_type: 
 
 
 @pytest.mark.parametrize("cut", [{"rows": 2}, {"tokens": 100}], ids=str)
-def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int], alone: Any, fused: Any) -> None:
+def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int], one_rank: Any, fused: Any) -> None:
     batch = random_batch(RAGGED, temperature=0.7)
     plan = make_plan(entropy_coeff=0.1, kl=KlTerm(beta=0.1, estimator="k3"))
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
     settings = ColumnSettings(temperature=0.7, recompute_old_logprobs=True, micro_batching=micro)
     results = []
-    for group in (alone, fused):
-        filled = fill_columns(group.begin_anew(**cut), batch, frozenset(), settings)
+    for group in (one_rank, fused):
+        filled = fill_columns(group.restart(**cut), batch, frozenset(), settings)
         metrics = make_updater(temperature=0.7, num_epochs=2, **cut).update(group, batch, plan).metrics
         results.append((filled.old_logprobs, metrics, group.weights()))
     (expected, metrics, weights), (found, metrics_of_fused, weights_of_fused) = results
@@ -86,8 +86,8 @@ def test_adapters_are_trained_as_without_fused_kernels(
 ) -> None:
     batch = random_batch(RAGGED)
     for group in (with_adapter, fused_adapter):
-        group.begin_anew(rows=1)
-    # The first matrix of LoRA is random in each process. The second is 0: the first step sees the model alone.
+        group.restart(rows=1)
+    # The first matrix of LoRA is random in each process. The second is 0: the first step sees only the model.
     expected, found = (
         make_updater().update(group, batch, make_plan()).metrics for group in (with_adapter, fused_adapter)
     )

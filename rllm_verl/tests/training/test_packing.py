@@ -71,13 +71,13 @@ def _native(how: str, *, packed: bool) -> Any:
 
 @torch.no_grad()
 def _difference_when_packed(config: Any, how: str) -> float:
-    """Largest difference of a log-prob between two rows side by side, as verl packs them, and each alone."""
+    """Largest difference of a log-prob between two rows side by side, as verl packs them, and each row separately."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()
     for parameter in model.parameters():
         parameter.normal_(0, 0.15)
     rows = [torch.randint(3, 64, (1, length)) for length in (11, 9)]
     positions = torch.cat([torch.arange(row.shape[1]) for row in rows])[None]
-    alone = torch.cat([model(input_ids=row, use_cache=False).logits[0] for row in rows])
+    separate = torch.cat([model(input_ids=row, use_cache=False).logits[0] for row in rows])
     packed = model(input_ids=torch.cat(rows, 1), position_ids=positions, attention_mask=None, use_cache=False).logits[0]
-    return float((alone.log_softmax(-1) - packed.log_softmax(-1)).abs().max())
+    return float((separate.log_softmax(-1) - packed.log_softmax(-1)).abs().max())

@@ -27,7 +27,7 @@ CUTS = [{"rows": 1}, {"rows": 2}, {"rows": 5}, {"tokens": 60}, {"tokens": 1000}]
 def _updated(
     group: Any, make_updater: Callable[..., Updater], batch: TokenBatch, plan: UpdatePlan, cut: dict[str, int]
 ) -> tuple[dict[str, float], torch.Tensor]:
-    group.begin_anew(**cut)
+    group.restart(**cut)
     updater = make_updater(num_minibatches=2, num_epochs=2, **cut)
     first = updater.update(group, batch, plan).metrics
     second = updater.update(group, batch, replace(plan, global_step=1, seed=plan.seed + 1)).metrics
@@ -48,58 +48,60 @@ def plan() -> UpdatePlan:
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
-    cut: dict[str, int], alone: Any, two_ranks: Any, plan: UpdatePlan
+    cut: dict[str, int], one_rank: Any, two_ranks: Any, plan: UpdatePlan
 ) -> None:
     batch = random_batch(RAGGED, roles=("solver", "judge"))
-    expected, weights = _updated(alone, make_updater, batch, plan, {"tokens": 2000})
-    for group in (alone, two_ranks):
+    expected, weights = _updated(one_rank, make_updater, batch, plan, {"tokens": 2000})
+    for group in (one_rank, two_ranks):
         metrics, updated = _updated(group, make_updater, batch, plan, cut)
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
         torch.testing.assert_close(updated, weights, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_columns_are_the_same_on_one_rank_and_on_two(cut: dict[str, int], alone: Any, two_ranks: Any) -> None:
+def test_columns_are_the_same_on_one_rank_and_on_two(cut: dict[str, int], one_rank: Any, two_ranks: Any) -> None:
     batch = random_batch(RAGGED)
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=True, micro_batching=micro)
     on_one, on_two = (
-        fill_columns(group.begin_anew(**cut), batch, frozenset({"sum_pi_squared"}), settings)
-        for group in (alone, two_ranks)
+        fill_columns(group.restart(**cut), batch, frozenset({"sum_pi_squared"}), settings)
+        for group in (one_rank, two_ranks)
     )
     for name in ("old_logprobs", "sum_pi_squared"):
         np.testing.assert_allclose(getattr(on_two, name), getattr(on_one, name), atol=1e-5)
         assert (getattr(on_one, name)[~batch.loss_mask] == 0).all()
 
 
-def test_one_row_is_enough_for_two_ranks(alone: Any, two_ranks: Any) -> None:
+def test_one_row_is_enough_for_two_ranks(one_rank: Any, two_ranks: Any) -> None:
     batch = random_batch([[(4, 6)]])
-    expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
-    metrics = make_updater(rows=3).update(two_ranks.begin_anew(rows=3), batch, make_plan()).metrics
+    expected = make_updater(rows=1).update(one_rank.restart(rows=1), batch, make_plan()).metrics
+    metrics = make_updater(rows=3).update(two_ranks.restart(rows=3), batch, make_plan()).metrics
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_sampling_logprobs_are_the_old_ones_unless_they_are_recomputed(alone: Any) -> None:
+def test_sampling_logprobs_are_the_old_ones_unless_they_are_recomputed(one_rank: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=False, micro_batching=MicroBatching())
-    filled = fill_columns(alone, batch, frozenset(), settings)
+    filled = fill_columns(one_rank, batch, frozenset(), settings)
     assert filled.old_logprobs is batch.sampling_logprobs
 
 
-def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_tokens(alone: Any) -> None:
+def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_tokens(one_rank: Any) -> None:
     batch = random_batch(RAGGED)
-    exact = make_updater().update(alone.begin_anew(rows=1), batch, make_plan()).metrics
-    estimated = make_updater(calculate_entropy=False).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
+    exact = make_updater().update(one_rank.restart(rows=1), batch, make_plan()).metrics
+    estimated = make_updater(calculate_entropy=False).update(one_rank.restart(rows=1), batch, make_plan()).metrics
     assert estimated["actor/entropy"] != exact["actor/entropy"]
     assert estimated == pytest.approx(exact | {"actor/entropy": estimated["actor/entropy"]}, rel=1e-6)
 
 
-def test_nothing_but_notes_comes_back_from_an_update(alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_notes_comes_back_from_an_update(one_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probs of a minibatch would be kept until its end and sent to the driver, which does not look at them."""
     answers = []
-    forward_backward = alone.forward_backward
-    monkeypatch.setattr(alone, "forward_backward", lambda data: answers.append(forward_backward(data)) or answers[-1])
-    make_updater().update(alone.begin_anew(rows=1), random_batch(RAGGED), make_plan())
+    forward_backward = one_rank.forward_backward
+    monkeypatch.setattr(
+        one_rank, "forward_backward", lambda data: answers.append(forward_backward(data)) or answers[-1]
+    )
+    make_updater().update(one_rank.restart(rows=1), random_batch(RAGGED), make_plan())
     assert [set(answer.keys()) for answer in answers] == [{"metrics"}]
 
 

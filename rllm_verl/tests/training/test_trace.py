@@ -59,43 +59,43 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
 def test_every_token_is_traced_as_on_the_local_backend(
-    cut: dict[str, int], alone: Any, two_ranks: Any, local: Callable[..., UpdateResult], plan: UpdatePlan
+    cut: dict[str, int], one_rank: Any, two_ranks: Any, local: Callable[..., UpdateResult], plan: UpdatePlan
 ) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     expected = local(batch, plan)
-    for group in (alone, two_ranks):
+    for group in (one_rank, two_ranks):
         updater = make_updater(max_grad_norm=1.0, **SETTINGS, **cut)
-        found = updater.update(group.begin_anew(**cut), batch, plan)
+        found = updater.update(group.restart(**cut), batch, plan)
         for name, column in in_order(found).items():
             np.testing.assert_allclose(column, in_order(expected)[name], atol=1e-5, rtol=1e-5, err_msg=name)
         for one, other in zip(found.optimizer_steps, expected.optimizer_steps, strict=True):
             assert vars(one) == pytest.approx(vars(other), rel=1e-5, abs=1e-5)
 
 
-def test_entropies_that_were_not_computed_are_unknown(alone: Any) -> None:
+def test_entropies_that_were_not_computed_are_unknown(one_rank: Any) -> None:
     plan = replace(make_plan("ppo"), trace=True)
     updater = make_updater(calculate_entropy=False)
 
-    trace = in_order(updater.update(alone.begin_anew(rows=1), random_batch(TURNS), plan))
+    trace = in_order(updater.update(one_rank.restart(rows=1), random_batch(TURNS), plan))
 
     assert np.isnan(trace["entropy"]).all()
     assert np.abs(trace["policy_part"]).max() > 0
 
 
-def test_a_term_that_the_settings_leave_out_is_not_in_the_trace(alone: Any, plan: UpdatePlan) -> None:
+def test_a_disabled_term_is_not_in_the_trace(one_rank: Any, plan: UpdatePlan) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
-    result = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, plan)
+    result = make_updater(rows=1, use_kl_loss=False).update(one_rank.restart(rows=1), batch, plan)
 
     assert result.made_with is not None
     assert result.made_with.kl is None
     assert not in_order(result)["kl_part"].any()
 
 
-def test_a_trace_changes_no_figure(alone: Any, plan: UpdatePlan) -> None:
+def test_a_trace_changes_no_metric(one_rank: Any, plan: UpdatePlan) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
-    plain = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, replace(plan, trace=False))
-    weights = alone.weights()
-    traced = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, plan)
+    plain = make_updater(rows=1).update(one_rank.restart(rows=1), batch, replace(plan, trace=False))
+    weights = one_rank.weights()
+    traced = make_updater(rows=1).update(one_rank.restart(rows=1), batch, plan)
 
     assert (plain.trace, plain.metrics) == (None, traced.metrics)
-    assert (alone.weights() == weights).all()
+    assert (one_rank.weights() == weights).all()

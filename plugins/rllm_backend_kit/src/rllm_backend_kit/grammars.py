@@ -18,7 +18,7 @@ WHITESPACE = r"( |\n[ \t]{0,40})?"
 
 
 class Marks(Protocol):
-    """The tokens around responses and thoughts: a part of `Renderer`."""
+    """The tokens around responses and reasoning: a part of `Renderer`."""
 
     @property
     def stop_ids(self) -> Collection[int]:
@@ -40,7 +40,7 @@ class Grammars:
         Args:
             tokenizer: the Hugging Face tokenizer of the model.
             vocabulary: how many logits the model has.
-            renderer: knows the tokens that end responses and thoughts.
+            renderer: knows the tokens that end responses and reasoning.
         """
         self._hf_tokenizer = tokenizer
         self._vocabulary = vocabulary
@@ -104,7 +104,7 @@ class Grammar:
         reasoning_ids: tuple[int, int] | None,
         thinks: bool,
     ) -> None:
-        """`thinks`: True if the prompt ends within the model's thoughts."""
+        """`thinks`: True if the prompt ends within the model's reasoning."""
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._stop_ids = list(stop_ids)
@@ -153,6 +153,6 @@ class Grammar:
 
 
 def _is_open(prompt_ids: NDArray[np.int32], reasoning_ids: tuple[int, int]) -> bool:
-    """True if the last thought of a prompt is not closed."""
+    """True if the last reasoning of a prompt is not closed."""
     opened, closed = (np.flatnonzero(prompt_ids == each) for each in reasoning_ids)
     return bool(opened.size) and (not closed.size or opened[-1] > closed[-1])

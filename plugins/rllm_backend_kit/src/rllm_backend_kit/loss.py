@@ -124,7 +124,7 @@ class ObjectiveParts:
 
 
 def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
-    """Compute the terms that a plan asks for; `inputs` hold the columns it needs."""
+    """Compute the terms that a plan needs. `inputs` contain its columns."""
     divergence = weights = above_cap = None
     masks: Mapping[str, Tensor] = {}
     if plan.kl is not None:

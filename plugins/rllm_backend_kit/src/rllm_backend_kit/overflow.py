@@ -10,7 +10,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 
 LARGE = 1e12
-"""Float32 holds squares of numbers up to 1.8e19: advantages from here on can bring a gradient's norm above that."""
+"""Float32 squares are finite up to 1.8e19. Advantages of this size or more can make the gradient norm exceed that."""
 
 
 def gradient_error(

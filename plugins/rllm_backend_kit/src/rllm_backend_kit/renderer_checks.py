@@ -18,7 +18,7 @@ Ids = NDArray[np.int32]
 USER: Message = {"role": "user", "content": "one plus one?"}
 NEXT: Message = {"role": "user", "content": "and plus one?"}
 SYSTEM: Message = {"role": "system", "content": "be brief"}
-SAID, THOUGHT = "two", "simple sum"
+SAID, REASONING = "two", "simple sum"
 ADD = "add_numbers"
 TOOLS: tuple[Tool, ...] = (
     {
@@ -52,7 +52,7 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
         responses = [renderer.response_ids(text) for text in ("two", "<think>one more</think>two")]
         if all(renderer.bridge(first, response, [NEXT]) is not None for response in responses):
             return
-        one, other = (renderer.prompt([USER, _thinking(thought), NEXT]) for thought in ("abc", "xyz"))
+        one, other = (renderer.prompt([USER, _thinking(reasoning), NEXT]) for reasoning in ("abc", "xyz"))
     except RolloutError:
         return  # A template that rejects such messages hides nothing. The run reports its error if it needs them.
     if one.tolist() == other.tolist():
@@ -60,7 +60,7 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
             "unused-key",
             f"rllm.accumulate_reasoning is true, but renderer {name!r} drops this model's earlier reasoning in each "
             "turn: the key has no effect.",
-            "Set rllm.accumulate_reasoning=false, or choose another renderer (rllm.renderer=template keeps thoughts).",
+            "Set rllm.accumulate_reasoning=false, or choose another renderer (rllm.renderer=template keeps reasoning).",
         )
 
 
@@ -99,12 +99,12 @@ def _problem_with_reading(renderer: TemplateRenderer) -> str | None:
         return f"the answer {SAID!r} is read as {content!r}"
     for tools, thinking in _thinking_conversations():
         try:
-            thought = _response_until(
-                renderer, renderer.prompt(thinking, tools), renderer.prompt([USER], tools), THOUGHT
+            reasoning = _response_until(
+                renderer, renderer.prompt(thinking, tools), renderer.prompt([USER], tools), REASONING
             )
         except RolloutError:
             continue  # The template refuses tools, or such a message.
-        if thought is not None and (problem := _problem_with_thought(renderer, *thought)) is not None:
+        if reasoning is not None and (problem := _problem_with_reasoning(renderer, *reasoning)) is not None:
             return problem
     return None
 
@@ -112,16 +112,16 @@ def _problem_with_reading(renderer: TemplateRenderer) -> str | None:
 def _thinking_conversations() -> Iterator[tuple[Sequence[Tool], Sequence[Message]]]:
     """Conversations in which the model thinks: before it answers, and before it calls a tool."""
     for key in ("reasoning_content", "thinking"):
-        yield (), [USER, {"role": "assistant", "content": SAID, key: THOUGHT}]
-        yield TOOLS, [USER, _calling(1) | {key: THOUGHT}, _result("3")]
+        yield (), [USER, {"role": "assistant", "content": SAID, key: REASONING}]
+        yield TOOLS, [USER, _calling(1) | {key: REASONING}, _result("3")]
 
 
-def _problem_with_thought(renderer: TemplateRenderer, before: Ids, thought: Ids) -> str | None:
-    if renderer.reasoning_ids is None and THINK in renderer.text([*before, *thought]):
-        return None  # This tokenizer has no token for the mark, so thoughts stay in the text.
-    parsed = renderer.parse(before, thought)
-    if parsed.content.strip() or parsed.reasoning != THOUGHT:
-        return f"the thought {THOUGHT!r} is read as the answer {parsed.content or parsed.reasoning!r}"
+def _problem_with_reasoning(renderer: TemplateRenderer, before: Ids, reasoning: Ids) -> str | None:
+    if renderer.reasoning_ids is None and THINK in renderer.text([*before, *reasoning]):
+        return None  # This tokenizer has no token for the mark, so reasoning stays in the text.
+    parsed = renderer.parse(before, reasoning)
+    if parsed.content.strip() or parsed.reasoning != REASONING:
+        return f"the reasoning {REASONING!r} is read as the answer {parsed.content or parsed.reasoning!r}"
     return None
 
 
@@ -206,5 +206,5 @@ def _result(text: str) -> Message:
     return {"role": "tool", "tool_call_id": "call00001", "name": ADD, "content": text}
 
 
-def _thinking(thought: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": "two", "reasoning_content": thought}
+def _thinking(reasoning: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": "two", "reasoning_content": reasoning}

@@ -53,10 +53,10 @@ def coefficients(
     """
     with torch.enable_grad():
         leaf = inputs.logprobs.detach().requires_grad_()
-        alone = replace(inputs, logprobs=leaf)
+        separate = replace(inputs, logprobs=leaf)
         known = None if entropies is None else entropies.detach().requires_grad_()
-        given = sampled_entropy(alone) if known is None else known
-        parts = objective_parts(losses(rows, alone, plan), loss_terms(alone, plan), given, plan)
+        given = sampled_entropy(separate) if known is None else known
+        parts = objective_parts(losses(rows, separate, plan), loss_terms(separate, plan), given, plan)
         policy_part = _derivative(parts.policy, weights, leaf)
         kl_part = _derivative(parts.kl, weights, leaf)
         entropy_part = _derivative(parts.entropy, weights, leaf if known is None else known)

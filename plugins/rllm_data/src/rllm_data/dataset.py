@@ -1,4 +1,4 @@
-"""The dataset `hf`: rows of a source as tasks that are made when they are played."""
+"""The dataset `hf`: rows of a source as tasks, each made when its rollout starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_tasks(params: HfParams) -> LazyTasks:
     """The tasks of a source, in the order of its rows.
 
     A task's data are the row's columns as JSON data, with `prompt` and `answer` where the layout or the option
-    `columns` gives them, and `data_source`. Rows stay in the memory-mapped files until they are played.
+    `columns` gives them, and `data_source`. Rows stay in the memory-mapped files until their rollout starts.
 
     Raises:
         ConfigError: the source cannot be read, has no rows, or does not fit the options; says which.
@@ -64,7 +64,7 @@ def _without_dropped(split: Dataset, params: HfParams, where: str) -> Dataset:
         if type(feature).__name__ in MEDIA:
             raise ConfigError(
                 "column-not-json",
-                f"{where}: column {name!r} holds {type(feature).__name__.lower()}, which is not JSON.",
+                f"{where}: column {name!r} contains {type(feature).__name__.lower()}, which is not JSON.",
                 f"Remove the column: drop_columns=[{name}].",
             )
     return kept

@@ -1,4 +1,4 @@
-"""Ids of tasks: what a column holds, or the numbers of the rows."""
+"""Ids of tasks: the values of a column, or the numbers of the rows."""
 
 from __future__ import annotations
 

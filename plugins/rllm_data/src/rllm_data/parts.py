@@ -1,4 +1,4 @@
-"""Which rows are for training and which for validation, by what they hold."""
+"""Selection of rows for training and for validation by their values."""
 
 from __future__ import annotations
 

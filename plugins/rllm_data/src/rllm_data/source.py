@@ -46,7 +46,7 @@ def find_source(path: str) -> Source:
     """The source that the option `path` means.
 
     Raises:
-        ConfigError: it is not there, is empty, has an ending that nothing reads, or is seen to be damaged.
+        ConfigError: the path does not exist, is empty or damaged, or has an unknown suffix.
     """
     place = Path(path).expanduser()
     if place.is_dir():
@@ -61,10 +61,10 @@ def find_source(path: str) -> Source:
 def _file(path: Path) -> Source:
     builder = BUILDERS.get(path.suffix.lower())
     if builder is None:
-        ending = f"the ending {path.suffix}" if path.suffix else "no ending"
+        suffix = f"the suffix {path.suffix}" if path.suffix else "no suffix"
         raise ConfigError(
             "unknown-file-type",
-            f"{path} has {ending}.",
+            f"{path} has {suffix}.",
             f"Dataset hf reads {', '.join(BUILDERS)}: convert or rename the file.",
         )
     return Source("file", str(path), builder)
@@ -100,6 +100,8 @@ def _is_about_data(file: Path) -> bool:
 
 
 def _not_there(path: Path) -> ConfigError:
-    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    neighbors = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     start = f"Option `path` of dataset hf starts from the directory the command runs in, {Path.cwd()}."
-    return ConfigError("file-not-found", f"{path} is not there.", f"{did_you_mean(path.name, beside)} {start}".strip())
+    return ConfigError(
+        "file-not-found", f"{path} is not there.", f"{did_you_mean(path.name, neighbors)} {start}".strip()
+    )

@@ -36,7 +36,7 @@ def json_row(row: Mapping[str, Any], number: int, where: str) -> dict[str, Any]:
         except NotJsonError as error:
             raise ConfigError(
                 "column-not-json",
-                f"{where}, row {number}: column {column!r} holds {error}, which is not JSON.",
+                f"{where}, row {number}: column {column!r} contains {error}, which is not JSON.",
                 f"Convert the values, or remove the column: drop_columns=[{column}].",
             ) from error
     return made

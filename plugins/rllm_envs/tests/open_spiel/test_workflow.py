@@ -109,7 +109,7 @@ def test_policy_as_opponent_is_never_trained() -> None:
 
 @pytest.mark.parametrize("opponent", ["random", "mcts"])
 def test_game_depends_on_seed_and_moves(opponent: str) -> None:
-    def play(seed: int) -> list[str]:
+    def seen_prompts(seed: int) -> list[str]:
         seen: list[str] = []
         _play(
             lambda prompt, session: (seen.append(prompt), _legal(prompt)[0])[1],
@@ -120,7 +120,7 @@ def test_game_depends_on_seed_and_moves(opponent: str) -> None:
         )
         return seen
 
-    runs = [play(seed) for seed in (3, 3, 4, 5, 6)]
+    runs = [seen_prompts(seed) for seed in (3, 3, 4, 5, 6)]
     assert runs[0] == runs[1]
     assert any(run != runs[0] for run in runs[2:])
 

@@ -15,13 +15,13 @@ Scored = tuple[ReasoningGym, Any]
 
 
 @pytest.fixture
-def play() -> Callable[..., Scored]:
+def open_task() -> Callable[..., Scored]:
     """Make an environment with options and start it on a training task; gives it and what it shows first."""
 
-    def play(generator: str, index: int = 0, **options: Any) -> Scored:
+    def open_task(generator: str, index: int = 0, **options: Any) -> Scored:
         params = ReasoningGymParams(generator=generator, **{"train_size": 8, **options})
         world = ReasoningGym(params)
         task: Task = ReasoningGym.tasks("train", params)[index]
         return world, world.reset(task.data)
 
-    return play
+    return open_task

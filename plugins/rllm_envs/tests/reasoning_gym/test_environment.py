@@ -41,7 +41,7 @@ def test_entries_depend_neither_on_the_process_nor_on_the_order() -> None:
     other.close()
 
 
-def test_tasks_are_made_when_they_are_played() -> None:
+def test_tasks_are_made_when_a_rollout_starts() -> None:
     tasks = ReasoningGym.tasks("train", ReasoningGymParams(generator="knight_swap", train_size=100_000))
     assert isinstance(tasks, LazyTasks)
     assert len(tasks) == 100_000
@@ -63,8 +63,8 @@ def test_the_splits_share_no_seed() -> None:
     assert val + params.val_size < 2**32, "numpy takes no larger seed"
 
 
-def test_the_score_is_the_reward_and_only_1_is_correct(play: Callable[..., Any]) -> None:
-    world, _ = play("chain_sum")
+def test_the_score_is_the_reward_and_only_1_is_correct(open_task: Callable[..., Any]) -> None:
+    world, _ = open_task("chain_sum")
     answer = world.final_state()["answer"]
     right, wordy, wrong = world.step(answer), world.step(f"It is {answer}"), world.step("no idea")
     assert (right.reward, right.correct) == (1.0, True)
@@ -72,23 +72,23 @@ def test_the_score_is_the_reward_and_only_1_is_correct(play: Callable[..., Any])
     assert (wrong.reward, wrong.correct) == (0.0, False)
 
 
-def test_an_answer_that_the_generator_cannot_read_is_wrong_and_counted(play: Callable[..., Any]) -> None:
-    world, _ = play("prime_factorization")
+def test_an_answer_that_the_generator_cannot_read_is_wrong_and_counted(open_task: Callable[..., Any]) -> None:
+    world, _ = open_task("prime_factorization")
     outcome = world.step("no number")
     assert (outcome.reward, outcome.correct, outcome.metrics) == (0.0, False, {"answered": 1.0, "unreadable": 1.0})
 
 
-def test_no_answer_is_wrong_and_counted(play: Callable[..., Any]) -> None:
-    world, _ = play("countdown", answer="tags")
+def test_no_answer_is_wrong_and_counted(open_task: Callable[..., Any]) -> None:
+    world, _ = open_task("countdown", answer="tags")
     outcome = world.step("it is 7")
     assert (outcome.reward, outcome.correct, outcome.metrics) == (0.0, False, {"answered": 0.0, "unreadable": 0.0})
 
 
 def test_an_answer_that_takes_too_long_is_wrong_and_stops_no_other(
-    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    open_task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "SECONDS_TO_SCORE", 0.5)
-    worlds = [play("simple_integration", index)[0] for index in range(8)]
+    worlds = [open_task("simple_integration", index)[0] for index in range(8)]
     answers = ["9**9**9**9 * X", *(world.final_state()["answer"] for world in worlds[1:])]
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda world, answer: world.step(answer), worlds, answers))
@@ -97,16 +97,16 @@ def test_an_answer_that_takes_too_long_is_wrong_and_stops_no_other(
 
 
 def test_an_entry_that_takes_too_long_fails_the_rollout(
-    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    open_task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "SECONDS_TO_GENERATE", 0.001)
     with pytest.raises(RolloutError, match=r"Entry 6 of 'zebra_puzzles' with seed 0 takes more than"):
-        play("zebra_puzzles", 6)
+        open_task("zebra_puzzles", 6)
 
 
 @pytest.mark.parametrize("generator", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion"])
-def test_an_answer_is_not_run_as_python(generator: str, play: Callable[..., Any], tmp_path: Path) -> None:
-    world, _ = play(generator)
+def test_an_answer_is_not_run_as_python(generator: str, open_task: Callable[..., Any], tmp_path: Path) -> None:
+    world, _ = open_task(generator)
     written = tmp_path / "written"
     outcome = world.step(f"[__import__('pathlib').Path({str(written)!r}).touch()]")
     assert outcome.reward == 0.0
@@ -117,8 +117,8 @@ def test_an_answer_is_not_run_as_python(generator: str, play: Callable[..., Any]
     "generator",
     ["countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"],
 )
-def test_a_formula_cannot_call_python(generator: str, play: Callable[..., Any], tmp_path: Path) -> None:
-    world, _ = play(generator)
+def test_a_formula_cannot_call_python(generator: str, open_task: Callable[..., Any], tmp_path: Path) -> None:
+    world, _ = open_task(generator)
     written = tmp_path / "written"
     spelled = "+".join(f"chr({ord(letter)})" for letter in str(written))
     for words in (f"open({str(written)!r}, 'w')", f"open({spelled}, chr(119))", "().__class__"):
@@ -136,8 +136,8 @@ def test_every_scorer_that_evaluates_is_known() -> None:
     assert run == evaluate | {"number_sorting"}
 
 
-def test_lists_are_still_read(play: Callable[..., Any]) -> None:
-    world, _ = play("spiral_matrix")
+def test_lists_are_still_read(open_task: Callable[..., Any]) -> None:
+    world, _ = open_task("spiral_matrix")
     assert world.step(str(world.final_state()["answer"].split())).reward == 0.1
 
 

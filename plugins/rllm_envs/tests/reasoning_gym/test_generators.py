@@ -26,8 +26,8 @@ JUNK = ("0", "nonsense", "[1, 2]", "{}", "[[1]]", "1/0", "\x00", "(" * 300)
 
 
 @pytest.mark.parametrize("generator", sorted(DATASETS.keys() - WITHOUT_ANSWER.keys()))
-def test_its_own_answer_is_right(generator: str, play: Callable[..., Any]) -> None:
-    world, shown = play(generator, 3, config=CONFIGS.get(generator, {}))
+def test_its_own_answer_is_right(generator: str, open_task: Callable[..., Any]) -> None:
+    world, shown = open_task(generator, 3, config=CONFIGS.get(generator, {}))
     assert [message["role"] for message in shown] == ["user"]
     assert shown[0]["content"]
     outcome = world.step(world.final_state()["answer"])
@@ -35,8 +35,8 @@ def test_its_own_answer_is_right(generator: str, play: Callable[..., Any]) -> No
 
 
 @pytest.mark.parametrize("generator", sorted(DATASETS))
-def test_any_answer_is_scored(generator: str, play: Callable[..., Any]) -> None:
-    world, _ = play(generator, config=CONFIGS.get(generator, {}))
+def test_any_answer_is_scored(generator: str, open_task: Callable[..., Any]) -> None:
+    world, _ = open_task(generator, config=CONFIGS.get(generator, {}))
     for words in JUNK:
         outcome = world.step(words)
         assert outcome.done

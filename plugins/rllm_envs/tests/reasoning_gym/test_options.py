@@ -47,8 +47,8 @@ def test_wrong_options_are_refused_before_a_run(options: dict[str, Any], values:
     check_values(str(caught.value), *values)
 
 
-def test_config_reaches_the_generator(play: Callable[..., Any]) -> None:
-    _, [asked] = play("chain_sum", config={"min_terms": 4, "max_terms": 4, "min_digits": 1, "max_digits": 1})
+def test_config_reaches_the_generator(open_task: Callable[..., Any]) -> None:
+    _, [asked] = open_task("chain_sum", config={"min_terms": 4, "max_terms": 4, "min_digits": 1, "max_digits": 1})
     assert sum(asked["content"].count(sign) for sign in "+-") == 3
 
 
@@ -87,7 +87,7 @@ def test_levels_that_contradict_are_rejected(options: dict[str, Any]) -> None:
         _params(**options)
 
 
-def test_the_level_of_one_attribute_leaves_the_others_alone() -> None:
+def test_one_attributes_level_does_not_change_others() -> None:
     assert set(config_of(_params(curriculum={"num_terms": 1}))) == {"min_terms", "max_terms"}
     both = config_of(_params(level=2, curriculum={"num_terms": 0}))
     assert both["max_terms"] < config_of(_params(level=2))["max_terms"]
@@ -112,10 +112,10 @@ def test_named_system_prompts_are_those_of_reasoning_gym() -> None:
     assert system_prompt_of(_params()) is None
 
 
-def test_prompt_and_system_prompt_are_what_the_model_sees(play: Callable[..., Any]) -> None:
-    _, [asked] = play("chain_sum")
+def test_prompt_and_system_prompt_are_what_the_model_sees(open_task: Callable[..., Any]) -> None:
+    _, [asked] = open_task("chain_sum")
     question = asked["content"]
-    _, messages = play("chain_sum", template="Q: {question}\nA:", system_prompt="Be brief.")
+    _, messages = open_task("chain_sum", template="Q: {question}\nA:", system_prompt="Be brief.")
     assert messages == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": f"Q: {question}\nA:"},
@@ -143,8 +143,8 @@ def test_tags_are_read_as_reasoning_gym_reads_them(response: str) -> None:
     assert answer_of(response, "tags") == (extract_answer(response) or None)
 
 
-def test_examples_are_earlier_turns_of_a_seed_of_their_own(play: Callable[..., Any]) -> None:
-    world, shown = play("chain_sum", examples=2, template="{question} Be brief.")
+def test_examples_are_earlier_turns_with_their_own_seed(open_task: Callable[..., Any]) -> None:
+    world, shown = open_task("chain_sum", examples=2, template="{question} Be brief.")
     assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant", "user"]
     assert all(message["content"].endswith(" Be brief.") for message in shown[::2])
     assert world.step(shown[-2]["content"]).reward < 1, "the last example is not the task"
@@ -157,12 +157,12 @@ def test_examples_are_earlier_turns_of_a_seed_of_their_own(play: Callable[..., A
 
 
 @pytest.mark.parametrize("how", ["auto", "tags", "response"])
-def test_an_example_answers_as_answers_are_read(play: Callable[..., Any], how: str) -> None:
-    _, shown = play("chain_sum", examples=1, answer=how)
+def test_an_example_answers_as_answers_are_read(open_task: Callable[..., Any], how: str) -> None:
+    _, shown = open_task("chain_sum", examples=1, answer=how)
     (example,) = solved(ReasoningGymParams(generator="chain_sum", examples=1), {}, 60.0)
     assert answer_of(shown[1]["content"], how) == example[1]
 
 
-def test_a_generator_without_answers_has_no_examples(play: Callable[..., Any]) -> None:
+def test_a_generator_without_answers_has_no_examples(open_task: Callable[..., Any]) -> None:
     with expect_error(RolloutError, "no-example-answers", "boxnet", "rllm.env.env_args.examples"):
-        play("boxnet", examples=1)
+        open_task("boxnet", examples=1)

@@ -46,10 +46,10 @@ def _play_three(game: str) -> list[Any]:
 def test_a_game_is_a_function_of_its_seed_and_moves(game: str) -> None:
     printed = io.StringIO()
     with redirect_stdout(printed):
-        alone = _play(game, MOVES)
+        single = _play(game, MOVES)
         several: list[Any] = []
         different = changes_by(lambda: several.extend(_play_three(game)))
-    assert alone == several[0] == several[2]
+    assert single == several[0] == several[2]
     assert "Python's random numbers" not in different, "nobody else's random numbers are touched"
     assert printed.getvalue() == ""
 

@@ -73,7 +73,7 @@ def maxrl(inputs: AdvantageInput, params: MaxRlParams) -> Advantages:
     """(r - group mean) / group mean (MaxRL, arXiv:2602.02710). Meant for rewards of 0 and 1.
 
     `prime_rl` gives 0 where the mean is not positive, so also to groups without a success, and to groups of one.
-    `skyrl` divides by mean + 1e-6, so that a negative mean turns the signs round, and a group of one keeps its reward.
+    `skyrl` divides by mean + 1e-6, so a negative mean reverses the signs. A group of one keeps its reward.
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
     means = segments.spread(segments.means(rewards, offsets), offsets)

@@ -4,7 +4,7 @@ Prompts and observations between sampled tokens neither discount nor restart any
 last sampled token; with `use_step_rewards` each step's reward sits on the last token of that step (a step that sampled
 nothing: on the token before it), the trajectory's own reward is ignored, and a step without a reward is an error.
 Values are (n_token,) float64, 0 where the model sampled nothing.
-Estimators of one number per step return (n_step,) float64, in the order in which trajectories hold their steps.
+Estimators of one number per step return (n_step,) float64, in the order of the steps in each trajectory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sum_backward(terms: Values, coefficients: Values) -> None:
 def _sum_chunk(terms: Values, coefficients: Values) -> None:
     """The same for so few, with nothing after the last.
 
-    Neighbours are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) rounds.
+    Neighbours are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) passes.
     """
     if len(terms) <= SHORT:
         running = 0.0

@@ -74,16 +74,16 @@ def _make(path: Path) -> None:
     """
     if path.exists():
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
             opened.write(secrets.token_urlsafe(32) + "\n")
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         return
     finally:
-        beside.unlink()
+        temporary.unlink()
 
 
 SECONDS_TO_SAY_HELLO = 10.0

@@ -17,7 +17,7 @@ SECONDS_OF_A_DAY = 86400.0
 STORE_OPTION = click.option(
     "--store",
     metavar="PATH",
-    help=f"A run directory or the file of a store. Default: the store of the run runs/NAME for --run NAME, else {SHARED}.",
+    help=f"A run directory or a store file. Default: the store of the run runs/NAME for --run NAME, else {SHARED}.",
 )
 RUN_OPTION = click.option("--run", metavar="NAME", help="Only sessions of this run.")
 

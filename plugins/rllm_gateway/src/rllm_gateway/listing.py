@@ -56,10 +56,10 @@ def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
     """Yield one line per session."""
     for summary in sessions:
         row = summary.session
-        ending = OPEN if summary.end is None else summary.end.ending
+        reason = OPEN if summary.end is None else summary.end.ending
         when = datetime.fromtimestamp(row.opened).astimezone().isoformat(" ", "seconds")
-        played = "  validation" if row.metadata.get(LABEL) == VALIDATION else ""
-        yield f"{row.id}  run {row.run}  {counted(summary.calls, 'call')}  {ending}  {when}{played}"
+        validation_mark = "  validation" if row.metadata.get(LABEL) == VALIDATION else ""
+        yield f"{row.id}  run {row.run}  {counted(summary.calls, 'call')}  {reason}  {when}{validation_mark}"
 
 
 def call_lines(stored: StoredSession) -> Iterator[str]:

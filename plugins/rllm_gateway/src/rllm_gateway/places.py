@@ -26,8 +26,8 @@ def named_store(named: str | None, run: str | None) -> Path:
     """Return the path of the store that a command reads.
 
     Args:
-        named: a store or a run directory. If it is None, the command reads the store of `run` if ``runs/`` contains that
-            run, and the shared store otherwise.
+        named: a store or a run directory. If it is None, the command reads the store of `run` if ``runs/`` contains
+            that run, and the shared store otherwise.
         run: name of a run.
 
     Raises:

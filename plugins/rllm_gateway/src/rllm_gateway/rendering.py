@@ -192,7 +192,7 @@ def choice_of(
         finish=finish,
         stop=stop,
         token_ids=completion.token_ids,
-        reasoning_tokens=_thought(completion.token_ids, renderer.reasoning_ids),
+        reasoning_tokens=_count_reasoning_tokens(completion.token_ids, renderer.reasoning_ids),
         sampled=_tokens(completion, renderer) if asked.logprobs else (),
     )
 
@@ -226,7 +226,7 @@ def _with_ids(calls: Sequence[dict[str, Any]], place: str, asked: Asked) -> list
     return named
 
 
-def _thought(ids: Ids, reasoning_ids: tuple[int, int] | None) -> int:
+def _count_reasoning_tokens(ids: Ids, reasoning_ids: tuple[int, int] | None) -> int:
     """Return the number of tokens up to the end mark of the reasoning, the mark included."""
     ends = np.flatnonzero(ids == reasoning_ids[1]) if reasoning_ids is not None else np.empty(0, np.int32)
     return int(ends[-1]) + 1 if ends.size else 0

@@ -57,22 +57,22 @@ def reward_endpoint(gateway: Gateway) -> ASGIApp:
         value = json_object(await read_body(receive)).get("reward")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise invalid("reward must be a number.", "reward")
-        _require_heard(session, head.role)
+        _require_calls_of_role(session, head.role)
         await gateway.add_reward(session, head.role, float(value))
         return {"role": head.role, "reward": float(value)}
 
     return _in_session(gateway, "POST", respond)
 
 
-def _require_heard(session: LiveSession, role: str) -> None:
+def _require_calls_of_role(session: LiveSession, role: str) -> None:
     """Raise RefusedError if only other roles made calls, because no trajectory would get the reward.
 
     The calls may come from a client that was created outside the role's session.
     """
     names = {call.name for call in session.calls.values() if call.name is not None}
-    heard = session.roles | names
-    if heard and role not in heard:
-        known = ", ".join(map(repr, sorted(heard)))
+    roles_with_calls = session.roles | names
+    if roles_with_calls and role not in roles_with_calls:
+        known = ", ".join(map(repr, sorted(roles_with_calls)))
         raise RefusedError(
             409,
             "conflict",

@@ -17,7 +17,7 @@ from rllm_gateway.link_trainer import RolloutSampler
 from rllm_gateway.rollout_session import OpenedGateway, RolloutSession
 from rllm_gateway.running.runners import Outcome, environment_of
 
-NO_CALL = "the agent made no call of the gateway; does its client have an address of its own?"
+NO_CALL = "the agent made no call to the gateway. Check that its client uses the address of the gateway."
 
 
 class Silence:

@@ -1,4 +1,4 @@
-"""What is at the path of a store: nothing, something else, an older or newer store, a damaged one."""
+"""Files at the path of a store: none, a different file, an older or newer store, a damaged store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Open = Callable[[Path], CallReader]
 CALLS = 400
 NOBODY = 65534
 LEAF_OF_TABLE, CELL_COUNT = 13, 3
-"""Of a page of SQLite: its first byte, and the place of two others."""
+"""Offsets in a page of SQLite: its first byte, and two others."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def copied(closed_store: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_privileges() -> Iterator[None]:
-    """As somebody whom permissions hold for."""
+    """Run as a user for whom file permissions apply."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(NOBODY)
@@ -85,7 +85,7 @@ def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == ["c"]
 
 
-def test_a_path_may_hold_what_means_something_in_an_address(tmp_path: Path) -> None:
+def test_a_path_may_contain_url_characters(tmp_path: Path) -> None:
     with CallStore.open(tmp_path / "ü ?mode=memory#%20") as store:
         assert store.sessions() == []
     assert [file.name for file in tmp_path.iterdir()] == ["ü ?mode=memory#%20"]
@@ -122,7 +122,7 @@ def test_store_pipe_is_rejected(tmp_path: Path, open_store: Open) -> None:
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"# Notes\n" * 1000], ids=["empty", "text"])
-def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_store: Open, content: bytes) -> None:
+def test_other_files_are_rejected_and_unchanged(path: Path, open_store: Open, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(StoreError):
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_stor
 
 
 @BOTH
-def test_a_database_of_others_is_refused_and_left_alone(path: Path, open_store: Open) -> None:
+def test_other_databases_are_rejected_and_unchanged(path: Path, open_store: Open) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE calls (id)")
     content = path.read_bytes()

@@ -71,7 +71,7 @@ def test_a_file_that_goes_away_while_rows_are_written_refuses_them(store: CallSt
     asyncio.run(main())
 
 
-def test_a_store_that_another_process_prunes_goes_on(path: Path) -> None:
+def test_a_store_works_while_another_process_prunes(path: Path) -> None:
     async def main() -> None:
         with CallStore.open(path) as store:
             await store.add(session("old", opened=1.0))

@@ -1,4 +1,4 @@
-"""What goes into a store comes out of it; what cannot be stored is refused and leaves nothing."""
+"""Rows are read from a store as they were written. Invalid rows are rejected and leave nothing."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ async def _outcomes(store: CallStore, *rows: Row) -> list[str | None]:
     return [result.code if isinstance(result, StoreError) else None for result in results]
 
 
-def test_a_row_that_is_refused_leaves_its_neighbours_alone(store: CallStore) -> None:
+def test_a_rejected_row_does_not_change_others(store: CallStore) -> None:
     rows = (session(), call("a"), call("a"), call("b", session="nobody's"), call("c"), session(), end(), end())
 
     outcomes = asyncio.run(_outcomes(store, *rows))
@@ -238,7 +238,7 @@ def test_everything_added_is_stored_when_the_store_is_closed(path: Path) -> None
         assert len(reader.calls("s")) == 200
 
 
-def test_who_is_cancelled_does_not_hold_up_the_others(store: CallStore) -> None:
+def test_a_cancelled_writer_does_not_block_others(store: CallStore) -> None:
     async def main() -> None:
         waiting = asyncio.ensure_future(store.add(session()))
         await asyncio.sleep(0)
@@ -249,7 +249,7 @@ def test_who_is_cancelled_does_not_hold_up_the_others(store: CallStore) -> None:
     assert "t" in [summary.session.id for summary in store.sessions()]
 
 
-def test_who_waited_in_a_loop_that_is_gone_does_not_hold_up_the_others(store: CallStore) -> None:
+def test_a_waiter_in_a_closed_loop_blocks_none(store: CallStore) -> None:
     loop = asyncio.new_event_loop()
     store._writer.submit((), loop.create_future())
     loop.close()

@@ -1,4 +1,4 @@
-"""Programs for processes of their own: they write a store and say what was acknowledged."""
+"""Programs for separate processes. They write a store and print the acknowledged rows."""
 
 from __future__ import annotations
 

@@ -28,8 +28,10 @@ class BaseModel:
 
 
 def adapter_directory(name: str) -> Path | None:
-    """Return the adapter directory for a model name: the directory itself, or the model in a run's checkpoint. None if the
-    name is not an adapter."""
+    """Return the adapter directory for a model name. None if the name is not an adapter.
+
+    The adapter is the directory itself, or the model in a run's checkpoint.
+    """
     path = Path(name).expanduser()
     for directory in (path, path / "backend" / "model"):
         if (directory / CONFIG).is_file() and not (directory / "config.json").is_file():

@@ -65,7 +65,7 @@ class LocalEngine:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._submitted = 0
-        self._published = 0
+        self._sync_count = 0
         self._gone: BackendError | None = None
         self._start_empty()
         self._loop_task: asyncio.Task[None] | None = None
@@ -122,14 +122,14 @@ class LocalEngine:
         """
         self._table.release(session)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Start no new pass until `sync_weights`, because the model's weights are about to change."""
         self._may_sample.clear()
 
     def sync_weights(self, version: int) -> None:
         """Clear the caches, because the model's weights have changed. Running requests continue with new weights."""
         self.weight_version = version
-        self._published += 1
+        self._sync_count += 1
         self._table.clear()
         self._may_sample.set()
 
@@ -240,7 +240,7 @@ class LocalEngine:
         return max(1, min(self._max_concurrency, self._affordable_tokens // positions))
 
     async def _pass(self) -> None:
-        requests, published = self._running, self._published
+        requests, sync_count = self._running, self._sync_count
         rows = [self._row(request) for request in requests]
         loop = asyncio.get_running_loop()
         try:
@@ -248,7 +248,7 @@ class LocalEngine:
                 await loop.run_in_executor(self._executor, self._cache.copy, merge_copies(self._copies))
                 self._copies.clear()
             for part in buckets(rows, MAX_TOKENS_PER_PASS):
-                if not self._may_sample.is_set() or published != self._published:
+                if not self._may_sample.is_set() or sync_count != self._sync_count:
                     break  # the remaining rows are computed again with the new weights
                 chosen, version = [rows[index] for index in part], self.weight_version
                 draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
@@ -261,8 +261,8 @@ class LocalEngine:
                 # record.
                 self._copies.clear()
                 self._table.clear()
-        if published != self._published:
-            # Weights were published during the pass, so its cache entries come from the old weights.
+        if sync_count != self._sync_count:
+            # Weights were synced during the pass, so its cache entries come from the old weights.
             self._table.clear()
 
     def _retire(self, requests: list[Request]) -> None:

@@ -50,17 +50,17 @@ def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any)
             "Use --to hf. Only runs with model.lora_rank have adapters.",
         )
     directory = _free(output or (run / f"export-{form}"))
-    beside = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
-    beside.mkdir(parents=True)
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
     try:
         if form == "adapter":
             assert adapter is not None
-            shutil.copytree(adapter, beside, dirs_exist_ok=True)
+            shutil.copytree(adapter, temporary, dirs_exist_ok=True)
         else:
-            _write_whole(source, beside, dtype)
-        beside.rename(directory)
+            _write_whole(source, temporary, dtype)
+        temporary.rename(directory)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return directory
 
 

@@ -14,7 +14,7 @@ import click
     "form",
     type=click.Choice(["hf", "merged", "adapter"]),
     required=True,
-    help="hf: a directory for from_pretrained of transformers. merged: the same for a LoRA run, with the adapter merged. "
+    help="hf: a directory for transformers' from_pretrained. merged: the same for a LoRA run, with the adapter merged. "
     "adapter: the LoRA adapter, for peft.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Output directory. Default: RUN/export-FORM.")
@@ -26,7 +26,7 @@ import click
     help="Type of the weights for hf and merged. float32 keeps the trained weights exactly.",
 )
 def export(run: Path, form: str, output: Path | None, dtype: str) -> None:
-    """Write the model of RUN to a directory. RUN is a run, a checkpoint, a model directory, or a peft adapter directory.
+    """Write the model of RUN to a directory. RUN is a run, checkpoint, model directory, or peft adapter directory.
 
     For a run, the newest checkpoint is used. Existing files are never overwritten, and RUN does not change.
 

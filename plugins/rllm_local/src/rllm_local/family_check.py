@@ -59,12 +59,12 @@ def _problem(model: Any) -> str | None:
     problem = "does not compute logits of token ids"
     try:
         with _short_window(model.config.get_text_config()):
-            alone = [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)]
+            separate = [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)]
             problem = "ignores its position ids or its attention mask"
-            if _packed_rows_differ(model, alone):
+            if _packed_rows_differ(model, separate):
                 return problem
             problem = "has attention that cannot read the engine's cache of keys and values"
-            return problem if _sampling_differs(model, alone) else None
+            return problem if _sampling_differs(model, separate) else None
     except Exception as error:  # noqa: BLE001  (each family fails differently, and every failure has the same meaning)
         why = " ".join(str(error).split())[:150].rstrip(".")
         return f"{problem} ({type(error).__name__}: {why})"
@@ -83,7 +83,7 @@ def _short_window(config: Any) -> Iterator[None]:
         config.sliding_window = before
 
 
-def _packed_rows_differ(model: Any, alone: list[Tensor]) -> bool:
+def _packed_rows_differ(model: Any, separate: list[Tensor]) -> bool:
     device = model.device
     owners = torch.tensor([[0] * 3 + [1] * 3 + [2] * 3], device=device)
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 4, 5]], device=device)
@@ -96,17 +96,17 @@ def _packed_rows_differ(model: Any, alone: list[Tensor]) -> bool:
         attention_mask=additive(masks, model.dtype),
         logits_to_keep=torch.arange(3, 9, device=device),
     )
-    return _differ(packed[0], torch.cat([row[3:] for row in alone]))
+    return _differ(packed[0], torch.cat([row[3:] for row in separate]))
 
 
-def _sampling_differs(model: Any, alone: list[Tensor]) -> bool:
+def _sampling_differs(model: Any, separate: list[Tensor]) -> bool:
     cache = SlotCache(layers=model.config.get_text_config().num_hidden_layers, slots=3, positions=6)
     # First rows of different lengths, then one token each in slots that are not adjacent. The engine reads these two
     # cases differently.
     first = [_row(2, 0, PROMPT + FIRST[:1]), _row(0, 0, PROMPT + SECOND[:2])]
     then = [_row(2, 4, FIRST[1:2]), _row(0, 5, SECOND[2:])]
-    return _differ(last_logits(model, cache, first), torch.stack([alone[0][3], alone[1][4]])) or _differ(
-        last_logits(model, cache, then), torch.stack([alone[0][4], alone[1][5]])
+    return _differ(last_logits(model, cache, first), torch.stack([separate[0][3], separate[1][4]])) or _differ(
+        last_logits(model, cache, then), torch.stack([separate[0][4], separate[1][5]])
     )
 
 

@@ -19,7 +19,7 @@ from rllm_local.weights import copied, copy_weights, trained_weights
 
 
 class ServedVersions:
-    """A `SamplingHalf` and its `RolloutEngine` with the most recently published weight versions."""
+    """A `SamplingHalf` and its `RolloutEngine` with the most recently synced weight versions."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SamplesInPlace:
         self.engine = engine
 
     def weights_change(self) -> None:
-        self.engine.hold()
+        self.engine.pause()
 
     async def sync_weights(self, version: int) -> None:
         self.engine.sync_weights(version)
@@ -164,7 +164,7 @@ class SamplesFromCopy:
         """Do nothing, because the update changes a different model."""
 
     async def sync_weights(self, version: int) -> None:
-        self.engine.hold()
+        self.engine.pause()
         await self._in_worker(copy_weights, self._trained, self._own)
         self.engine.sync_weights(version)
 

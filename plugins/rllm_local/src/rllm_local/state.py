@@ -32,7 +32,7 @@ def save_state(
     critic: Critic | None = None,
     adapter: Adapter | None = None,
 ) -> None:
-    """Write the state into an existing empty directory. `--model`, transformers and peft can load ``directory/model``."""
+    """Write the state into an empty directory. `--model`, transformers and peft can load ``directory/model``."""
     if adapter is None:
         masters.model.save_pretrained(directory / MODEL, state_dict=masters.state_dict())
     else:

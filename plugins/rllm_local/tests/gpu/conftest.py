@@ -38,13 +38,13 @@ class Trained:
     updater: Updater
 
     def gradients(self) -> torch.Tensor:
-        """What the last update left, as one vector in main memory, before it was scaled down."""
+        """Return the gradient of the last update before clipping, as one vector in main memory."""
         return torch.cat([master.grad.flatten().cpu() for master in self.masters if master.grad is not None])
 
 
 @pytest.fixture
 def sizes(device: torch.device) -> dict[str, int]:
-    """Of the model: on a CUDA device as large as fills it with work."""
+    """Return the sizes of the model. They are larger on a CUDA device, so that it is busy."""
     return HEADS | (LARGE if device.type == "cuda" else SMALL)
 
 

@@ -1,4 +1,4 @@
-"""What must hold on whatever device trains: true samples, the CPU's gradients, one model for sampler and trainer."""
+"""Checks on any training device: correct samples, the CPU's gradients, one model for sampler and trainer."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_trainer_sees_the_log_probs_that_the_sampler_recorded(
     make_trained: Callable[..., Any],
     make_engine: Callable[..., LocalEngine],
 ) -> None:
-    """On average over tokens: a cache adds up in another order, which bfloat16 rounds to another number."""
+    """On average over tokens: a cache sums in a different order, so bfloat16 rounds to a different number."""
     model = make_trained(device, dtype, rank).model
     trajectories = []
     for response in sample(make_engine(model), 16, 24, temperature=1.0):

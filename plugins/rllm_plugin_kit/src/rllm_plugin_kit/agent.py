@@ -44,16 +44,17 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
     deterministic: ClassVar[bool] = True
     """True if the same rollout always gets the same messages and actions."""
 
-    def test_its_methods_return_at_once(self, params: Any) -> None:
+    def test_methods_are_not_async(self, params: Any) -> None:
         agent = self._made(params)
         for name in ("observe", "act"):
             if inspect.iscoroutinefunction(getattr(agent, name)):
                 raise self.failure(
-                    f"has a coroutine function {name}, which nobody awaits", f"Write `def {name}(…)` without `async`."
+                    f"has a coroutine function {name}, which rllm does not await",
+                    f"Write `def {name}(…)` without `async`.",
                 )
 
-    def test_observations_become_messages(self, params: Any) -> None:
-        """Chat messages in JSON: what is played is written to a file, and rendered."""
+    def test_observations_become_json_messages(self, params: Any) -> None:
+        """Chat messages are JSON, because rllm writes them to a file and renders them."""
         for observation in self.observations:
             messages = self._observe(self._made(params), observation)
             if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
@@ -103,7 +104,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                     "changes the model's response", "Copy the data before changing it, for example arguments."
                 )
 
-    def test_the_same_rollout_gets_the_same_words(self, params: Any) -> None:
+    def test_same_rollout_gives_same_messages(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         if self._rollouts(params, 1) != self._rollouts(params, 1):
@@ -116,14 +117,14 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         """Interleaved rollouts give the same result as separate rollouts."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        (alone,) = self._rollouts(params, 1)
-        if any(each != alone for each in self._rollouts(params, 3)):
+        (separate,) = self._rollouts(params, 1)
+        if any(each != separate for each in self._rollouts(params, 3)):
             raise self.failure(
                 "gives different results when other rollouts run at the same time",
                 "Store a rollout's state in the instance (self), never in the class or the module.",
             )
 
-    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         self.check_surroundings(lambda: self._rollouts(params, 1), "Compute, and return at once.")
 
     def _made(self, params: Any) -> Agent:

@@ -41,7 +41,7 @@ class _RendererOfTheRun(TemplateRenderer):
 
 _OF_THE_RUN = RendererPlugin(
     name="of_the_run",
-    summary="The model's template, told from that of the backend's own making.",
+    summary="The model's template, which differs from the backend's own renderer.",
     params=NoParams,
     load=lambda: lambda setup, params: _RendererOfTheRun(setup.tokenizer, setup.stop_ids, setup.template_options),
 )
@@ -78,7 +78,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         ):
             return Session(self.loaded(), run, loss)  # type: ignore[arg-type]
 
-    def test_what_it_can_do_exists(self) -> None:
+    def test_declared_capabilities_exist(self) -> None:
         for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
             raise self.failure(
                 f"declares that it fills {column!r}, which is not a column of a batch",
@@ -99,7 +99,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             tokens, logprobs = completion.token_ids, completion.logprobs
             if not 1 <= len(tokens) <= MAX_TOKENS or tokens.dtype != np.int32:
                 raise self.failure(
-                    f"sampled {tokens!r} where {MAX_TOKENS} tokens were asked for at most",
+                    f"sampled {tokens!r}, but the maximum is {MAX_TOKENS} tokens",
                     "Return one to `max_tokens` token ids as int32.",
                 )
             if logprobs.shape != tokens.shape or not np.isfinite(logprobs).all() or (logprobs > SAME).any():
@@ -109,11 +109,11 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 )
             if (completion.finish_reason == "stop") != (int(tokens[-1]) in stops):
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a completion that ends with token {int(tokens[-1])}",
+                    f"reports {completion.finish_reason!r} for a completion that ends with token {int(tokens[-1])}",
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
 
-    def test_a_response_ends_at_a_stop_text_or_the_engine_refuses_it(self, session: Session) -> None:
+    def test_stop_text_ends_a_response_or_is_rejected(self, session: Session) -> None:
         text_of = session.engine.renderer.text
         whole = [text_of(completion.token_ids) for completion in session.sample(REQUESTS)]
         text = next((text[len(text) // 2] for text in whole if len(text) > 1), "a")
@@ -130,17 +130,17 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
             if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
                 raise self.failure(
-                    f"said {said!r} with the stop text {text!r}, and {before!r} without",
+                    f"returned {said!r} with the stop text {text!r}, and {before!r} without",
                     "End with the first token that completes the text; tokens before it do not change.",
                 )
             if text in said and completion.finish_reason != "stop":
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a response that ends at its stop text", "Say 'stop'."
+                    f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
                 )
 
-    def test_its_engine_renders_as_the_run_has_chosen(self, session: Session) -> None:
+    def test_engine_uses_the_configured_renderer(self, session: Session) -> None:
         if "rllm.renderer" not in self.plugin.config_keys:
-            pytest.skip("it has a renderer of its own")
+            pytest.skip("it has its own renderer")
         if not isinstance(session.engine.renderer, _RendererOfTheRun):
             raise self.failure(
                 "declares that it reads 'rllm.renderer', but its engine does not use the run's renderer",
@@ -148,7 +148,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             )
 
     @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
-    def test_log_probs_are_those_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
+    def test_log_probs_are_computed_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
         """The first token has the same log-prob with truncation, without it, and in the trainer with first weights."""
         for temperature in TEMPERATURES:
             free, truncated = (
@@ -202,10 +202,10 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     "Divide the logits by the temperature, and record log-probs of the result.",
                 )
 
-    def test_sampling_is_a_function_of_prompt_and_seed(self, session: Session) -> None:
+    def test_tokens_depend_only_on_prompt_and_seed(self, session: Session) -> None:
         together = session.sample(REQUESTS)
-        alone = [session.sample([request])[0] for request in REQUESTS]
-        if difference(together, alone) > SAME:
+        separate = [session.sample([request])[0] for request in REQUESTS]
+        if difference(together, separate) > SAME:
             raise self.failure(
                 "samples other tokens for the same prompt and seed when other requests are served with it",
                 "Draw every token from a generator of SamplingParams.seed and the token's position.",
@@ -213,9 +213,11 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         prompt, _ = REQUESTS[0]
         completions = session.sample([(prompt, seed) for seed in range(16)])
         if len({tuple(completion.token_ids.tolist()) for completion in completions}) == 1:
-            raise self.failure("samples the same tokens whatever the seed", "Pass SamplingParams.seed to the sampler.")
+            raise self.failure(
+                "samples the same tokens with different seeds", "Pass SamplingParams.seed to the sampler."
+            )
 
-    def test_it_fills_the_columns_it_says_it_fills(self, session: Session) -> None:
+    def test_declared_columns_are_filled(self, session: Session) -> None:
         wanted = self.plugin.capabilities.columns
         batch = session.batch()
         filled = session.ask(session.backend.process(batch, wanted))
@@ -226,8 +228,8 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             if column is None or column.shape != batch.tokens.shape:
                 found = "nothing" if column is None else f"an array of shape {column.shape}"
                 raise self.failure(
-                    f"says that it fills {name!r}, and `process` left {found} for {len(batch.tokens)} tokens",
-                    "Fill one number per token, or take the column out of its capabilities.",
+                    f"declares the column {name!r}, but `process` filled {found} for {len(batch.tokens)} tokens",
+                    "Fill one number per token, or remove the column from its capabilities.",
                 )
             numbers = column[batch.loss_mask]
             if not np.isfinite(numbers).all() or (name.endswith("logprobs") and (numbers > SAME).any()):
@@ -235,7 +237,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     f"fills {name!r} with invalid numbers", "Fill finite numbers. Log-probs must be 0 or less."
                 )
 
-    def test_it_computes_the_log_probs_that_a_sampler_did_not_report(self, session: Session) -> None:
+    def test_missing_sampler_log_probs_are_recomputed(self, session: Session) -> None:
         batch = session.batch()
         in_first_half = np.repeat(np.arange(batch.n_rows) < batch.n_rows // 2, batch.row_lengths)
         old = session.old_logprobs(batch, unknown=in_first_half & batch.loss_mask)
@@ -256,30 +258,30 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Without entropy bonus and KL term the loss has no gradient. Look for other terms in the loss.",
             )
 
-    def test_updates_change_what_is_sampled(self, session: Session) -> None:
+    def test_updates_change_sampled_tokens(self, session: Session) -> None:
         before = session.sample(REQUESTS)
         for _ in range(3):
             self._check_result(session.update(advantage=1.0))
         if difference(before, session.sample(REQUESTS)) == 0.0:
             raise self.failure(
-                "samples exactly as before after three updates that were published",
+                "samples exactly as before after three updates and weight syncs",
                 "Step the optimiser in `update`. In `sync_weights`, pass on the new weights and clear all caches.",
             )
 
-    def test_it_traces_tokens_where_it_is_asked_to_and_nowhere_else(self, session: Session) -> None:
+    def test_tokens_are_traced_only_on_request(self, session: Session) -> None:
         self._check_result(session.update(advantage=1.0))
         if self.plugin.capabilities.token_trace:
             trace = session.update(advantage=1.0, trace=True).trace
             if problem := trace_problem(trace, session.trained):
                 raise self.failure(*problem)
 
-    def test_completions_say_which_weights_sampled_them(self, session: Session) -> None:
+    def test_completions_have_the_weight_version(self, session: Session) -> None:
         session.update(advantage=1.0)
         versions = {completion.weight_version for completion in session.sample(REQUESTS)}
         if versions != {session.updates}:
             raise self.failure(
                 f"reports weight_version {sorted(versions)} after sync_weights({session.updates})",
-                "Set Completion.weight_version to the version that was published last.",
+                "Set Completion.weight_version to the version that was synced last.",
             )
 
     def test_a_saved_run_continues_exactly(self, session: Session, tmp_path: Path) -> None:
@@ -301,13 +303,13 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 either.update(advantage=1.0)
             if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
                 raise self.failure(
-                    "makes another update once a checkpoint was loaded",
+                    "makes a different update after a checkpoint was loaded",
                     "Save the optimiser's state and all other state that an update needs.",
                 )
         finally:
             resumed.close()
 
-    def test_it_can_be_closed_before_it_was_started(self) -> None:
+    def test_close_before_start_works(self) -> None:
         make = self.loaded()
         with self.explain_errors(
             "cannot be closed before it was started",
@@ -315,8 +317,8 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         ):
             asyncio.run(make().close())
 
-    def test_it_can_be_closed_twice(self, session: Session) -> None:
-        """The last test of the class, as nothing can be asked of a closed backend."""
+    def test_close_twice_works(self, session: Session) -> None:
+        """This is the last test of the class, because a closed backend has no other methods to test."""
         with self.explain_errors("cannot be closed twice", "Release only the resources that still exist."):
             session.close()
 

@@ -45,7 +45,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
                     "Make a mapping for every task.",
                 )
 
-    def test_bad_options_are_refused_with_a_reason(self) -> None:
+    def test_bad_options_are_rejected_with_a_reason(self) -> None:
         if not self.bad_options:
             pytest.skip("`bad_options` is empty")
         for options in self.bad_options:
@@ -63,8 +63,8 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
                 "Reject invalid options with the types and limits of its params, or raise ConfigError.",
             )
 
-    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
-        self.check_surroundings(lambda: self._tasks(params), "Draw from a generator of its own, and put back the rest.")
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
+        self.check_surroundings(lambda: self._tasks(params), "Draw from its own generator, and restore the rest.")
 
     def _tasks(self, params: Any) -> list[Task]:
         with self.explain_errors(

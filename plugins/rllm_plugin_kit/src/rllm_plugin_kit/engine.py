@@ -43,7 +43,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         ):
             return EngineSession(lambda: self._made(params))
 
-    def test_making_it_starts_nothing(self, params: Any) -> None:
+    def test_creation_starts_nothing(self, params: Any) -> None:
         self.loaded()
         before = surroundings()
         engine = self._made(params)
@@ -51,12 +51,12 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             raise self.failure("starts threads when it is made", "Start them in `start`.")
         self._close_twice(engine, "before it was started")
 
-    def test_tokens_end_as_it_says(self, session: EngineSession) -> None:
+    def test_finish_reason_matches_the_tokens(self, session: EngineSession) -> None:
         for completion in session.generate(*_requests()):
             tokens, logprobs = completion.token_ids, completion.logprobs
             if tokens.dtype != np.int32 or not 1 <= len(tokens) <= MAX_TOKENS:
                 raise self.failure(
-                    f"sampled {tokens!r} where {MAX_TOKENS} tokens were asked for at most",
+                    f"sampled {tokens!r}, but the maximum is {MAX_TOKENS} tokens",
                     "Return one to `max_tokens` token ids as int32.",
                 )
             if logprobs.shape != tokens.shape or logprobs.dtype != np.float32:
@@ -67,27 +67,27 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             stops = [token == STOP_ID for token in tokens.tolist()]
             if stops != [False] * (len(stops) - 1) + [completion.finish_reason == "stop"]:
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of tokens that end with {tokens[-3:].tolist()}, where "
-                    f"{STOP_ID} stops",
-                    "A response ends with the first of the renderer's `stop_ids`, which is one of its tokens; the reason "
-                    "is 'stop' then, and 'length' otherwise.",
+                    f"reports {completion.finish_reason!r} for tokens that end with {tokens[-3:].tolist()}, but the "
+                    f"stop token is {STOP_ID}",
+                    "A response includes the first of the renderer's `stop_ids` and ends there. The reason "
+                    "is then 'stop', and otherwise 'length'.",
                 )
 
     @pytest.mark.parametrize("how", SAMPLINGS, ids=str)
-    def test_log_probs_are_the_models(self, session: EngineSession, how: Mapping[str, Any]) -> None:
-        """Under softmax(logits / temperature), before top-p and top-k; NaN only where the record says so."""
+    def test_log_probs_match_the_model(self, session: EngineSession, how: Mapping[str, Any]) -> None:
+        """Under softmax(logits / temperature), before top-p and top-k; NaN only if the plugin spec declares it."""
         requests = _requests(**how)
         for request, completion in zip(requests, session.generate(*requests), strict=True):
             unknown = np.isnan(completion.logprobs)
             if unknown.any() and (self.plugin.full_logprobs or how not in TRUNCATIONS):
                 raise self.failure(
-                    f"reports no log-probs (NaN) with {how or 'no truncation'}, and does not say so",
-                    "Set full_logprobs=False in its record, which allows it where top-p or top-k truncate.",
+                    f"reports no log-probs (NaN) with {how or 'no truncation'}, but does not declare it",
+                    "Set full_logprobs=False in its plugin spec, which permits it if top-p or top-k truncate.",
                 )
             self._check_logprobs(session.model, request, completion, f"with {how or 'the defaults'}")
 
     @pytest.mark.parametrize("how", [{"temperature": 0.0}, *TRUNCATIONS[:1]], ids=str)
-    def test_only_the_likeliest_tokens_are_sampled(self, session: EngineSession, how: Mapping[str, Any]) -> None:
+    def test_greedy_and_top_k_sample_likeliest_tokens(self, session: EngineSession, how: Mapping[str, Any]) -> None:
         """The likeliest at temperature 0, one of the first k with top-k."""
         kept = how.get("top_k", 1)
         for request, completion in zip(_requests(**how), session.generate(*_requests(**how)), strict=True):
@@ -100,12 +100,12 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                     "top-k keeps that many; temperature 0 takes the likeliest.",
                 )
 
-    def test_tokens_are_a_function_of_prompt_and_seed(self, session: EngineSession) -> None:
+    def test_tokens_depend_only_on_prompt_and_seed(self, session: EngineSession) -> None:
         requests = _requests()
         together = [each.token_ids.tolist() for each in session.generate(*requests)]
-        alone = [each.token_ids.tolist() for request in requests[:4] for each in session.generate(_renamed(request))]
+        separate = [each.token_ids.tolist() for request in requests[:4] for each in session.generate(_renamed(request))]
         backwards = [each.token_ids.tolist() for each in session.generate(*map(_renamed, requests[::-1]))][::-1]
-        if alone != together[:4] or backwards != together:
+        if separate != together[:4] or backwards != together:
             raise self.failure(
                 "samples other tokens from the same prompt and seed when other requests are served with it",
                 "Draw every token with the request's seed and the number of the token, never from a shared generator.",
@@ -113,7 +113,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         if len(set(map(tuple, together))) < len(requests) // 2:
             raise self.failure("samples the same tokens with different seeds", "Use `sampling.seed`.")
 
-    def test_turns_of_a_conversation_see_all_of_it(self, session: EngineSession) -> None:
+    def test_each_turn_sees_the_whole_conversation(self, session: EngineSession) -> None:
         """Each turn extends what the engine may have cached; the last one has rewritten its history."""
         prompt: Sequence[int] = PROMPT
         for turn in range(3):
@@ -135,9 +135,9 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             session.end(request, request)
             (again,) = session.generate(request)
         if first.token_ids.tolist() != again.token_ids.tolist():
-            raise self.failure("goes on otherwise after a session was ended", "Forget what was cached for it.")
+            raise self.failure("samples different tokens after a session was ended", "Clear the cache of the session.")
 
-    def test_a_full_context_ends_a_response_or_is_refused(self, session: EngineSession) -> None:
+    def test_full_context_ends_a_response_or_is_rejected(self, session: EngineSession) -> None:
         room = session.engine.max_context
         last = Request([7] * (room - 1), SamplingParams(max_tokens=9), "last")
         (completion,) = session.generate(last)
@@ -158,7 +158,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         session.generate(last)
         session.end(last, full)
 
-    def test_a_response_ends_at_a_stop_text_or_is_refused(self, session: EngineSession) -> None:
+    def test_stop_text_ends_a_response_or_is_rejected(self, session: EngineSession) -> None:
         """The tokens that complete the text are its last; those before it do not change."""
         text_of = session.engine.renderer.text
         requests = _requests()
@@ -171,19 +171,19 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             except RolloutError:
                 return
             raise self.failure(
-                "ignores a stop text, and does not say so",
+                "ignores a stop text, but does not declare it",
                 "rllm_core.rollout.prompts.checked_prompt refuses it; or end there, and set stop_texts=True.",
             )
         for before, completion in zip(whole, session.generate(*stopping), strict=True):
             said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
             if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
                 raise self.failure(
-                    f"said {said!r} with the stop text {text!r}, and {before!r} without",
+                    f"returned {said!r} with the stop text {text!r}, and {before!r} without",
                     "End with the first token that completes the text; tokens before it do not change.",
                 )
             if text in said and completion.finish_reason != "stop":
                 raise self.failure(
-                    f"says {completion.finish_reason!r} of a response that ends at its stop text", "Say 'stop'."
+                    f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
                 )
 
     def test_a_cancelled_request_does_not_change_others(self, session: EngineSession) -> None:
@@ -200,10 +200,10 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         expected = [each.token_ids.tolist() for each in session.generate(*requests)[1::2]]
         if [each.token_ids.tolist() for each in session.ask(give_up_on_some())] != expected:
             raise self.failure(
-                "answers otherwise when requests beside it are cancelled", "Drop those, and go on with the rest."
+                "samples different tokens when other requests are cancelled", "Drop only those requests."
             )
 
-    def test_new_weights_are_sampled_with(self, session: EngineSession) -> None:
+    def test_new_weights_are_used_for_sampling(self, session: EngineSession) -> None:
         """Samples report the new version, use no cache of old weights, and do not depend on the caller's tensors."""
         request = Request(PROMPT, SamplingParams(max_tokens=MAX_TOKENS, seed=5), "kept")
         (before,) = session.generate(request)
@@ -216,17 +216,17 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         versions = [each.weight_version for each in (before, after, again)]
         if versions != [version, version + 1, version + 2]:
             raise self.failure(
-                f"says {versions} of completions that were sampled with versions {version} to {version + 2}",
-                "`weight_version` is what `load_weights` was told last when the completion began.",
+                f"reports {versions} for completions that were sampled with versions {version} to {version + 2}",
+                "`weight_version` is the version of the last `load_weights` before the completion began.",
             )
         if again.token_ids.tolist() != before.token_ids.tolist():
             raise self.failure(
-                "samples otherwise when it is given the weights of before once more",
-                "Put all weights in place, and forget what is cached.",
+                "samples different tokens after the earlier weights are loaded again",
+                "Replace all weights, and clear the caches.",
             )
         session.end(request)
 
-    def test_a_response_under_way_says_the_older_weights(self, session: EngineSession) -> None:
+    def test_weight_version_is_correct_during_a_sync(self, session: EngineSession) -> None:
         """A response with the new version has only tokens from the new weights. Version spans match the weights."""
         old, new, version = session.model, SmallModel(1), session.version
         requests = [_renamed(request) for request in _requests(max_tokens=100)]
@@ -243,8 +243,8 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         for request, completion in zip(requests, completions, strict=True):
             if completion.weight_version not in (version, version + 1):
                 raise self.failure(
-                    f"says version {completion.weight_version} of a response between versions {version} and {version + 1}",
-                    "The oldest weights that sampled a token of a response are its version.",
+                    f"reports version {completion.weight_version}, but versions {version} and {version + 1} sampled it",
+                    "The version of a response is the oldest version that sampled one of its tokens.",
                 )
             models = {version: old, version + 1: new}
             for said, part in _parts(completion, version):
@@ -252,7 +252,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                     models[said], request, completion, "in a response during which weights changed", part
                 )
 
-    def test_weights_of_another_model_are_refused(self, params: Any) -> None:
+    def test_weights_of_a_different_model_are_rejected(self, params: Any) -> None:
         session = EngineSession(lambda: self._made(params))
         try:
             strange = {f"strange.{name}": tensor for name, tensor in session.model.weights().items()}
@@ -265,16 +265,17 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             session.close()
         raise self._strange_weights("takes them")
 
-    def test_it_can_be_closed_twice(self, session: EngineSession) -> None:
-        """Nothing of it runs afterwards."""
-        with self.explain_errors("fails when it is closed twice", "A second time there is nothing to do."):
+    def test_close_twice_works(self, session: EngineSession) -> None:
+        """No thread or process of the engine runs afterwards."""
+        with self.explain_errors("fails when it is closed twice", "The second call does nothing."):
             session.close()
         different = find_changed_state(session.before)
         if different and RANDOM_NUMBERS.issuperset(different):
             different = changes_by(lambda: self._live(session.another()))
         if different:
             raise self.failure(
-                f"leaves {', '.join(different)} changed", "Release in `close` what `start` took, and put back the rest."
+                f"leaves {', '.join(different)} changed",
+                "Release the resources of `start` in `close`, and restore everything else.",
             )
 
     def _live(self, session: EngineSession) -> None:
@@ -292,7 +293,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             await engine.close()
             await engine.close()
 
-        with self.explain_errors(f"cannot be closed {when}", "`close` is fine at any time, and twice."):
+        with self.explain_errors(f"cannot be closed {when}", "`close` works at any time, and twice."):
             asyncio.run(close_twice())
 
     def _check_logprobs(
@@ -305,19 +306,19 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         if not off <= SAME:
             raise self.failure(
                 f"gives log-probs {where} that are up to {off:.4f} from the model's",
-                "They are of the sampled tokens under softmax(logits / temperature) of the newest weights, given the "
+                "Report each sampled token under softmax(logits / temperature) of the latest weights, given the "
                 "whole prompt, before top-p and top-k; under softmax(logits) at temperature 0.",
             )
 
     def _no_room(self, what: str) -> AssertionError:
         return self.failure(
-            f"{what} where the prompt leaves no room for a token",
+            f"{what} if the prompt leaves no room for a token",
             "Raise RolloutError: rllm_core.rollout.prompts.checked_prompt does.",
         )
 
     def _strange_weights(self, what: str) -> AssertionError:
         return self.failure(
-            f"{what} when it is given weights of another model", "Compare the names, and raise BackendError."
+            f"{what} when it is given weights of a different model", "Compare the names, and raise BackendError."
         )
 
 

@@ -51,34 +51,34 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         for split in SPLITS:
             check_json(self._tasks(params, split), self.failure)
 
-    def test_any_words_are_answered(self, params: Any) -> None:
+    def test_any_action_gets_an_outcome(self, params: Any) -> None:
         for task in self._some_tasks(params):
-            self._play(params, task, JUNK * 3)
+            self._run_episode(params, task, JUNK * 3)
             for words in JUNK:
-                self._play(params, task, [words])
-            self._play(params, task, self.actions)
+                self._run_episode(params, task, [words])
+            self._run_episode(params, task, self.actions)
 
-    def test_an_episode_ends(self, params: Any) -> None:
+    def test_episode_ends_within_max_steps(self, params: Any) -> None:
         if self.max_steps is None:
             pytest.skip("`max_steps` is None")
         for task in self._some_tasks(params):
             for words in (*JUNK[:4], *self.actions):
-                if not self._play(params, task, [words] * self.max_steps)[-1].done:
+                if not self._run_episode(params, task, [words] * self.max_steps)[-1].done:
                     raise self.failure(
-                        f"has not ended after {self.max_steps} steps of saying {words!r}",
-                        "Count the steps and end the episode (done=True); or set `max_steps` in the test, None where "
-                        "rllm.agent.max_steps is what ends it.",
+                        f"has not ended after {self.max_steps} steps with the action {words!r}",
+                        "Count the steps and end the episode (done=True), or set `max_steps` in the test. Use None if "
+                        "rllm.agent.max_steps ends the episode.",
                     )
 
-    def test_the_same_words_get_the_same_answers(self, params: Any) -> None:
+    def test_same_actions_give_same_outcomes(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         for task in self._some_tasks(params):
             for words in (JUNK, self.actions):
-                if self._play(params, task, words) != self._play(params, task, words):
+                if self._run_episode(params, task, words) != self._run_episode(params, task, words):
                     raise self.failure(
-                        f"answers the same words at task {task.id!r} differently in a second episode",
-                        "Seed what is random by the task, and keep nothing between episodes; or set "
+                        f"answers the same actions at task {task.id!r} differently in a second episode",
+                        "Seed random numbers by the task, and keep nothing between episodes. Or set "
                         "`deterministic = False` in the test.",
                     )
 
@@ -89,15 +89,15 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         tasks = self._some_tasks(params)
         one, other = tasks[0], tasks[-1]
         said = [*self.actions, *JUNK]
-        alone = [self._play(params, task, said) for task in (one, other)]
-        if asyncio.run(self._in_turns(params, (one, other), said)) != alone:
+        separate = [self._run_episode(params, task, said) for task in (one, other)]
+        if asyncio.run(self._run_interleaved(params, (one, other), said)) != separate:
             raise self.failure(
                 "gives different results when a second episode runs at the same time",
                 "Store an episode's state in the instance (self), never in the class or the module.",
             )
 
     def test_tools_are_functions(self, params: Any) -> None:
-        """Or pairs of a schema and a function; a workflow has nothing else to run."""
+        """Tools may also be pairs of a schema and a function. A workflow can run nothing else."""
         for task in self._some_tasks(params):
             offered = asyncio.run(self._tools(params, task))
             if not isinstance(offered, Sequence) or not all(map(_is_tool, offered)):
@@ -109,19 +109,19 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
     def test_it_does_not_change_tasks(self, params: Any) -> None:
         for task in self._some_tasks(params):
             before = json.dumps(task.data)
-            self._play(params, task, [*self.actions, *JUNK])
+            self._run_episode(params, task, [*self.actions, *JUNK])
             if json.dumps(task.data) != before:
                 raise self.failure(
-                    f"changes the data of task {task.id!r} while it is played",
+                    f"changes the data of task {task.id!r} during an episode",
                     "Copy the data before changing it, because other rollouts at the task get the same data.",
                 )
 
-    def test_it_can_be_closed_at_any_time(self, params: Any) -> None:
-        """Before the first observation too: a rollout that fails to start is closed as well."""
+    def test_close_at_any_time_works(self, params: Any) -> None:
+        """Closing works even before the first observation, because a rollout that fails to start is also closed."""
         asyncio.run(self._close(self._made(params)))
         for task in self._some_tasks(params):
-            self._play(params, task, [])
-            self._play(params, task, JUNK[:1])
+            self._run_episode(params, task, [])
+            self._run_episode(params, task, JUNK[:1])
 
     def _tasks(self, params: Any, split: Split) -> list[Task]:
         if self.dataset:
@@ -143,11 +143,11 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             environment: Environment = self.loaded()(params)
         return environment
 
-    def _play(self, params: Any, task: Task, said: Sequence[str]) -> list[Outcome]:
-        """The outcomes of one episode, until it ends or there is nothing more to say."""
-        return asyncio.run(self._in_turns(params, [task], said))[0]
+    def _run_episode(self, params: Any, task: Task, said: Sequence[str]) -> list[Outcome]:
+        """Return the outcomes of one episode, until it ends or no action is left."""
+        return asyncio.run(self._run_interleaved(params, [task], said))[0]
 
-    async def _in_turns(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
+    async def _run_interleaved(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
         environments = [self._made(params) for _ in tasks]
         outcomes: list[list[Outcome]] = [
             [Outcome(observation=await self._reset(*pair))] for pair in zip(environments, tasks, strict=True)
@@ -194,7 +194,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
 
     async def _ask(self, method: Any, *arguments: Any, what: str) -> Any:
         with self.explain_errors(
-            f"cannot go on: {what}",
+            f"cannot continue: {what}",
             "Return an observation for an invalid action instead of raising an error, and make `close` work in any "
             "state.",
         ):

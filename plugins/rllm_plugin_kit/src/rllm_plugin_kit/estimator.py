@@ -40,7 +40,7 @@ class EstimatorContract(EstimatorCalls):
     centres: ClassVar[bool] = True
     """True if equal rewards within its scope give advantages of exactly 0. Set it to False if they should not."""
 
-    def test_what_it_names_exists(self) -> None:
+    def test_declared_columns_and_loss_exist(self) -> None:
         """An estimator can read every column that it needs, and its default loss is installed."""
         record = self.plugin
         for need in sorted(record.needs - COLUMNS):
@@ -55,7 +55,7 @@ class EstimatorContract(EstimatorCalls):
                 fix = "Name an installed loss, or none."
                 raise self.failure(f"has a default loss that is not installed: {error.message}", fix) from error
 
-    def test_it_returns_finite_advantages_of_the_declared_level(self, params: Any) -> None:
+    def test_advantages_are_finite_at_the_declared_level(self, params: Any) -> None:
         for seed in SEEDS:
             self.tokens(params, self.groups(random_members(seed, RAGGED)), "ragged groups")
 
@@ -65,7 +65,7 @@ class EstimatorContract(EstimatorCalls):
         for group in groups:
             self.tokens(params, self.groups([group]), f"one group with rewards {[member.reward for member in group]}")
 
-    def test_it_works_on_the_smallest_batches(self, params: Any) -> None:
+    def test_smallest_batches_work(self, params: Any) -> None:
         nothing_said: tuple[tuple[int, int], ...] = ((2, 0),)
         for case, members in {
             "no group at all": [],
@@ -78,12 +78,12 @@ class EstimatorContract(EstimatorCalls):
         }.items():
             self.tokens(params, self.groups(members), case)
 
-    def test_equal_rewards_give_exactly_zero(self, params: Any) -> None:
+    def test_equal_rewards_give_zero_advantages(self, params: Any) -> None:
         scope = self.plugin.scope
         if not self.centres:
             pytest.skip("`centres` is False")
         if scope == "trajectory":
-            pytest.skip("an advantage that depends on its own trajectory alone is centred on nothing")
+            pytest.skip("an advantage that depends only on its own trajectory has no center")
         sizes = range(2, 12)
         lengths = [((2, 1 + number % 3),) for number in range(max(sizes))]
         for reward in CONSTANTS:
@@ -93,23 +93,23 @@ class EstimatorContract(EstimatorCalls):
                 raise self.failure(
                     f"gives advantages up to {np.abs(values).max():.3g} where all rewards are {reward}",
                     "Compare the rewards themselves (max == min) and give exactly 0: a mean of equal numbers is not "
-                    "always that number, and a division by a tiny deviation blows up what is left. "
+                    "always that number, and a division by a tiny deviation enlarges the remainder. "
                     "If it does not centre rewards, set `centres = False` in the test.",
                 )
 
-    def test_the_order_of_trajectories_and_groups_does_not_matter(self, params: Any) -> None:
+    def test_order_of_trajectories_and_groups_has_no_effect(self, params: Any) -> None:
         for seed in SEEDS:
             groups = self.groups(random_members(seed, RAGGED))
             random = np.random.default_rng(seed)
             shuffled = [_reordered(groups[place], random) for place in random.permutation(len(groups))]
             if (difference := self._difference(params, groups, shuffled)) > CLOSE:
                 raise self.failure(
-                    f"gives other advantages (by {difference:.2g} of the largest) when groups and their members are "
+                    f"gives different advantages (by {difference:.2g} of the largest) when groups and members are "
                     "shuffled",
-                    "Return values in the order of the inputs, and let no result depend on a position.",
+                    "Return values in the order of the inputs, and do not use positions.",
                 )
 
-    def test_the_declared_scope_is_neither_too_narrow_nor_too_wide(self) -> None:
+    def test_declared_scope_is_exact(self) -> None:
         scope = self.plugin.scope
         if scope in ("role", "batch"):
             self._check_a_wide_scope_is_used(scope)
@@ -121,43 +121,43 @@ class EstimatorContract(EstimatorCalls):
     def _check_nothing_beyond_the_scope_matters(self, params: Any, scope: str, seed: int) -> None:
         groups = self.groups(random_members(seed, RAGGED))
         together = self.tokens(params, groups, "ragged groups")
-        parts = groups if scope == "group" else [alone for group in groups for alone in _each_alone(group)]
+        parts = groups if scope == "group" else [part for group in groups for part in _split_members(group)]
         apart: dict[str, NDArray[np.float32]] = {}
         for part in parts:
-            apart |= self.tokens(params, [part], f"one {scope} alone")
+            apart |= self.tokens(params, [part], f"only one {scope}")
         if (difference := distance(together, apart)) > CLOSE:
             raise self.failure(
-                f"declares scope={scope!r}, but its advantages change (by {difference:.2g} of the largest) with what "
-                f"else is in the batch",
-                f"Declare a wider scope in the record, or use the rewards of its own {scope} alone.",
+                f"declares scope={scope!r}, but its advantages change (by {difference:.2g} of the largest) with the "
+                f"rest of the batch",
+                f"Declare a wider scope in the plugin spec, or use only the rewards of its own {scope}.",
             )
 
     def _check_a_wide_scope_is_used(self, scope: str) -> None:
-        """Under some of the `options` at least: a run may be refused for a scope that is wider than its batches."""
+        """The scope is exact for at least one of the `options`. A scope wider than a batch may be rejected."""
         few, more = [Member(1.0), Member(0.5, ((1, 4),))], [Member(8.0), Member(0.0), Member(0.0, ((2, 1),))]
         groups = self.groups([few, more, [Member(0.25), Member(0.0)]])
         for options in self.options:
             params = self.params_from(options)
             together = self.tokens(params, groups, "three groups")
-            alone = self.tokens(params, groups[:1], "one of three groups alone")
-            if distance({uid: together[uid] for uid in alone}, alone) > CLOSE:
+            separate = self.tokens(params, groups[:1], "only one of three groups")
+            if distance({uid: together[uid] for uid in separate}, separate) > CLOSE:
                 return
         raise self.failure(
             f"declares scope={scope!r}, but under none of the tested options does anything outside a group change its "
             "advantages",
-            "Declare scope='group', or add to `options` in the test a mapping under which it looks further.",
+            "Declare scope='group', or add a mapping to `options` in the test that makes it use more than one group.",
         )
 
-    def test_what_the_model_only_read_does_not_matter(self, params: Any) -> None:
-        """Longer prompts and observations move no advantage."""
+    def test_prompt_length_does_not_change_advantages(self, params: Any) -> None:
+        """Longer prompts and observations do not change the advantages."""
         members = random_members(0, RAGGED)
         longer = [
-            [Member(reward, tuple((heard + 3, said) for heard, said in turns)) for reward, turns in group]
+            [Member(reward, tuple((observed + 3, sampled) for observed, sampled in turns)) for reward, turns in group]
             for group in members
         ]
         if (difference := self._difference(params, self.groups(members), self.groups(longer))) > CLOSE:
             raise self.failure(
-                f"gives other advantages (by {difference:.2g} of the largest) when prompts are longer",
+                f"gives different advantages (by {difference:.2g} of the largest) when prompts are longer",
                 "Count only tokens where `inputs.loss_mask` is True; `inputs.response_lengths` does.",
             )
 
@@ -173,16 +173,16 @@ class EstimatorContract(EstimatorCalls):
                     "Treat its inputs, including the trajectories in `inputs.groups`, as read-only.",
                 )
 
-    def test_the_same_inputs_and_state_give_the_same_advantages(self, params: Any) -> None:
-        """Whatever it was called with in between, and in a run that was resumed."""
+    def test_same_inputs_and_state_give_same_advantages(self, params: Any) -> None:
+        """The results do not depend on other calls in between, and are the same in a resumed run."""
         groups = self.groups(random_members(0, RAGGED))
         first = self.called(params, groups, "ragged groups")
         self.called(params, self.groups(random_members(1, RAGGED)), "other groups")
         if not np.array_equal(first.values, self.called(params, groups, "ragged groups").values):
             raise self.failure(
-                "gives other advantages when it is called again with the same inputs",
+                "gives different advantages when it is called again with the same inputs",
                 "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs. If "
-                "it needs state, set `keeps_state=True` in its record.",
+                "it needs state, set `keeps_state=True` in its plugin spec.",
             )
         if self.plugin.keeps_state:
             self._check_a_resumed_run_continues_exactly(params)
@@ -217,7 +217,7 @@ def _reordered(group: TrajectoryGroup, random: np.random.Generator) -> Trajector
     )
 
 
-def _each_alone(group: TrajectoryGroup) -> list[TrajectoryGroup]:
+def _split_members(group: TrajectoryGroup) -> list[TrajectoryGroup]:
     return [
         TrajectoryGroup(group_id=group.group_id, trajectories=[trajectory], metadata=[entry])
         for trajectory, entry in zip(group.trajectories, group.metadata, strict=True)

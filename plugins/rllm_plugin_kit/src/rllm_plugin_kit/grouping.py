@@ -36,7 +36,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         if lost := [uid for key, uid in given.items() if key not in grouped]:
             raise self.failure(
                 f"leaves {len(lost)} of {len(given)} trajectories out, such as {lost[0]!r}",
-                "Put every trajectory into a group; filters and rejection modes say what is trained on.",
+                "Put every trajectory into a group. Filters and rejection modes select the groups to train on.",
             )
         if twice := [given[key] for key, count in grouped.items() if count > 1]:
             raise self.failure(
@@ -44,7 +44,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
                 "Put every trajectory into one group, once.",
             )
 
-    def test_metadata_is_one_json_entry_per_trajectory_or_none(self, params: Any) -> None:
+    def test_metadata_has_one_entry_per_trajectory(self, params: Any) -> None:
         for group in self._grouped(params, self._episodes()):
             if len(group.metadata) not in (0, len(group.trajectories)):
                 raise self.failure(
@@ -60,14 +60,14 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
                     "Keep numbers, text, lists and mappings in it: groups that wait are part of checkpoints.",
                 ) from error
 
-    def test_the_order_of_episodes_does_not_matter(self, params: Any) -> None:
+    def test_order_of_episodes_has_no_effect(self, params: Any) -> None:
         episodes = self._episodes()
         order = np.random.default_rng(0).permutation(len(episodes))
         shuffled = [episodes[place] for place in order]
         if _partition(self._grouped(params, episodes)) != _partition(self._grouped(params, shuffled)):
             raise self.failure(
-                "compares other trajectories with each other when episodes come in another order",
-                "Group by what a trajectory is (its task, role, rollout), not by where it stands in the list.",
+                "groups trajectories differently when episodes come in a different order",
+                "Group by properties of a trajectory (its task, role, rollout), not by its position in the list.",
             )
 
     def test_no_episodes_give_no_groups(self, params: Any) -> None:

@@ -28,7 +28,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
     gradient: ClassVar[Literal["exact", "surrogate"]] = "exact"
     """Set `surrogate` for a loss that detaches a factor, so that its gradient is not the derivative of its value."""
 
-    def test_what_it_needs_exists(self) -> None:
+    def test_declared_needs_exist(self) -> None:
         for need in sorted(self.plugin.needs - COLUMNS):
             raise self.failure(
                 f"needs {need!r}, which is not a column for losses",
@@ -40,15 +40,15 @@ class LossContract(PluginContract[LossPlugin[Any]]):
             self._losses(params, self._rows(seed), "some rows")
             self._losses(params, self._rows(seed, count=1), "one row")
 
-    def test_no_tokens_have_no_loss(self, params: Any) -> None:
+    def test_no_tokens_give_no_losses(self, params: Any) -> None:
         self._losses(params, self._rows(0).at(torch.zeros(0, dtype=torch.int64)), "no token at all")
 
-    def test_it_works_without_what_only_some_backends_know(self, params: Any) -> None:
+    def test_optional_columns_may_be_absent(self, params: Any) -> None:
         if "sampling_logprobs" in self.plugin.needs:
             pytest.skip("it needs sampling_logprobs")
         self._losses(params, replace(self._rows(0), sampling_logprobs=None), "rows without sampling_logprobs")
 
-    def test_it_works_where_the_sampler_reported_no_log_prob(self, params: Any) -> None:
+    def test_missing_sampler_log_probs_work(self, params: Any) -> None:
         if "sampling_logprobs" in self.plugin.needs:
             pytest.skip("it needs sampling_logprobs")
         rows = self._rows(0)
@@ -56,7 +56,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
         unknown = rows.sampling_logprobs.masked_fill(rows.row_ids == rows.row_ids[0], torch.nan)
         self._losses(params, replace(rows, sampling_logprobs=unknown), "a row whose sampling_logprobs are NaN")
 
-    def test_its_gradient_reaches_the_log_probs_and_is_finite(self, params: Any) -> None:
+    def test_gradient_reaches_log_probs_and_is_finite(self, params: Any) -> None:
         for seed in SEEDS:
             gradient = self._gradient(params, self._rows(seed), "some rows")
             if not gradient.any():
@@ -65,7 +65,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                     "Compute it from inputs.logprobs, and detach factors of the loss only, never all of it.",
                 )
 
-    def test_its_gradient_is_the_slope_of_its_value(self, params: Any) -> None:
+    def test_gradient_matches_the_numeric_slope(self, params: Any) -> None:
         if self.gradient == "surrogate":
             pytest.skip("`gradient` is 'surrogate'")
         inputs = _in_float64(self._rows(1))
@@ -84,7 +84,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                     "`gradient = 'surrogate'` in the test.",
                 )
 
-    def test_micro_batches_change_nothing(self, params: Any) -> None:
+    def test_micro_batches_do_not_change_losses(self, params: Any) -> None:
         """Whole rows, in any order and in any company, have the losses and gradients they have together."""
         for seed in SEEDS:
             inputs = self._rows(seed)
@@ -96,22 +96,22 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                 self._check_same(losses[places], self._losses(params, part, "a micro-batch"), "losses")
                 self._check_same(gradient[places], self._gradient(params, part, "a micro-batch"), "gradients")
 
-    def test_it_says_which_tokens_it_clips_in_any_micro_batch(self, params: Any) -> None:
+    def test_clipped_tokens_do_not_depend_on_micro_batches(self, params: Any) -> None:
         if self.plugin.load_clipped is None:
-            pytest.skip("it says nothing of clipped tokens")
+            pytest.skip("it does not report clipped tokens")
         function = self.plugin.load_clipped()
         for inputs in map(self._rows, SEEDS):
             together = function(inputs, params)
             if together.dtype != torch.bool or together.shape != inputs.logprobs.shape:
                 raise self.failure(
-                    f"counts clipped tokens by {together.dtype} of shape {tuple(together.shape)}",
+                    f"returns clipped tokens as {together.dtype} of shape {tuple(together.shape)}",
                     "Let `load_clipped` return a function that gives one bool per token.",
                 )
             for row in _row_ids(inputs):
                 places = inputs.row_ids == row
                 if not torch.equal(together[places], function(inputs.at(places), params)):
                     raise self.failure(
-                        "calls other tokens of a row clipped when other rows are in the same call",
+                        "reports different clipped tokens of a row when other rows are in the same call",
                         "Judge a row's tokens by their own row, as the loss does.",
                     )
 
@@ -136,7 +136,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                     "Use no in-place operation (such as add_ or clamp_) on what it is given.",
                 )
 
-    def test_the_same_inputs_and_seed_give_the_same_losses(self, params: Any) -> None:
+    def test_same_inputs_and_seed_give_same_losses(self, params: Any) -> None:
         """The loss does not depend on the global random state and does not change it."""
         inputs = self._rows(0)
         with torch.random.fork_rng(devices=[]):

@@ -31,7 +31,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
     deterministic: ClassVar[bool] = True
     """True if the same run always gets the same vetoes."""
 
-    def test_its_methods_are_events(self, params: Any) -> None:
+    def test_methods_are_known_events(self, params: Any) -> None:
         """The training loop would never call a misspelt method."""
         observer = self._made(params)
         for name in dir(observer):
@@ -41,14 +41,15 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                 )
             if name in EVENTS and inspect.iscoroutinefunction(getattr(observer, name)):
                 raise self.failure(
-                    f"has a coroutine function {name}, which nobody awaits", f"Write `def {name}(…)` without `async`."
+                    f"has a coroutine function {name}, which rllm does not await",
+                    f"Write `def {name}(…)` without `async`.",
                 )
 
     @pytest.mark.parametrize("run", RUNS)
-    def test_it_watches_any_run(self, params: Any, run: str) -> None:
+    def test_any_run_can_be_observed(self, params: Any, run: str) -> None:
         self._watch(self._made(params), events(*RUNS[run]), run)
 
-    def test_a_veto_is_true_or_false(self, params: Any) -> None:
+    def test_veto_is_a_bool(self, params: Any) -> None:
         for finished, vote in self._votes(params):
             if not isinstance(vote, bool):
                 raise self.failure(
@@ -56,7 +57,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                     "Return True for a validation that is to be made, and False for one that is not.",
                 )
 
-    def test_the_same_run_gets_the_same_vetoes(self, params: Any) -> None:
+    def test_same_run_gets_same_vetoes(self, params: Any) -> None:
         """Also the second of a process: `rllm` may train several runs in one."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
@@ -79,7 +80,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                     "An observer must not change a step. Write a stage to change it.",
                 )
 
-    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         self.check_surroundings(
             lambda: self._watch(self._made(params), events(), "a whole run"),
             "Put back what it changes, by then.",

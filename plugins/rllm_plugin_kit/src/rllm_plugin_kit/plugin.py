@@ -23,7 +23,7 @@ from rllm_plugin_kit.surroundings import changes_by
 
 UNKNOWN_OPTION = "an_option_nobody_has"
 LONGEST_LABEL = 200
-"""Letters of a test's name that say its options."""
+"""Maximum number of characters for the options in a test's name."""
 
 
 @cache
@@ -62,13 +62,13 @@ class PluginContract(Generic[RecordT]):
         return classes
 
     def record(self) -> RecordT:
-        """The record under test: the installed one of that `name`. Override it to test one that is not installed."""
+        """The tested plugin spec: the installed one with that `name`. Override it for one that is not installed."""
         record: RecordT = self._installed().plugin
         return record
 
     @cached_property
     def plugin(self) -> RecordT:
-        """The record, looked up once per test."""
+        """The plugin spec, looked up once per test."""
         return self.record()
 
     @property
@@ -117,7 +117,7 @@ class PluginContract(Generic[RecordT]):
             ) from error
 
     def params_from(self, options: Mapping[str, Any]) -> Any:
-        """An instance of the record's `params`, validated as config is; raises `ConfigError`."""
+        """Return an instance of the spec's `params`, validated like config. Raises ConfigError."""
         registry = Registry()
         added = registry.add(self.plugin)
         choice = {"name": added.qualified_name, **options}
@@ -127,7 +127,7 @@ class PluginContract(Generic[RecordT]):
         """Call the plugin's `load` and return its result."""
         with self.explain_errors(
             "cannot be loaded",
-            "Call the `load` of the plugin record in Python, and correct the import or call that fails.",
+            "Call the `load` of the plugin spec in Python, and correct the import or call that fails.",
         ):
             implementation: Callable[..., Any] = self.plugin.load()
         if not callable(implementation):
@@ -144,27 +144,27 @@ class PluginContract(Generic[RecordT]):
         if "params" in metafunc.fixturenames:
             metafunc.parametrize("params", self.options, indirect=True, ids=self.labels)
 
-    def test_the_record_is_well_formed(self) -> None:
-        """It is found by its name, made for this version of the records, and has every field its kind asks for."""
+    def test_plugin_spec_is_valid(self) -> None:
+        """The spec is found by its name, has this version of the API, and has every field that its kind needs."""
         try:
             Registry().add(self.plugin)
         except RllmError as error:
             raise AssertionError(str(error)) from error
 
-    def test_it_loads(self) -> None:
+    def test_plugin_loads(self) -> None:
         self.loaded()
 
-    def test_listing_it_imports_nothing_heavy(self) -> None:
+    def test_listing_imports_no_heavy_packages(self) -> None:
         if type(self).record is not PluginContract.record:
-            pytest.skip("this record is not looked up among the installed ones")
+            pytest.skip("this plugin spec is not installed")
         if heavy := heavy_imports(self._installed().distribution):
             raise self.failure(
                 f"comes with a package that imports {', '.join(heavy)} whenever plugins are listed",
-                "Move these imports into the record's `load` function, or into the module that `load` imports.",
+                "Move these imports into the plugin spec's `load` function, or into the module that `load` imports.",
             )
 
-    def test_its_options_are_checked(self, params: BaseModel) -> None:
-        """Unknown options are refused, and values cannot change after start."""
+    def test_options_are_validated(self, params: BaseModel) -> None:
+        """Unknown options are rejected, and values cannot change after start."""
         try:
             type(params).model_validate(params.model_dump() | {UNKNOWN_OPTION: 1})
         except ValidationError:
@@ -180,7 +180,7 @@ class PluginContract(Generic[RecordT]):
                 "Derive its params class from rllm_core.contracts.plugin.Params, which is frozen.",
             )
 
-    def test_its_options_are_read_back_as_they_were_written(self, params: BaseModel) -> None:
+    def test_options_survive_a_json_round_trip(self, params: BaseModel) -> None:
         """Config and checkpoints read options this way. This also validates defaults, which pydantic does not."""
         try:
             again = type(params).model_validate_json(params.model_dump_json(by_alias=True), strict=True)
@@ -196,7 +196,7 @@ class PluginContract(Generic[RecordT]):
                 "Use only types in its params that JSON supports.",
             )
 
-    def test_its_options_can_be_sent_to_another_process(self, params: BaseModel) -> None:
+    def test_options_can_be_pickled(self, params: BaseModel) -> None:
         try:
             again = pickle.loads(pickle.dumps(params))
         except (pickle.PickleError, AttributeError, TypeError) as error:

@@ -20,7 +20,7 @@ from rllm_plugin_kit.samples import Member, make_groups
 SEEDS = range(3)
 STEPS = 8
 MOST_BATCHES = 2_000
-"""Rounds of one step; a mode that still asks for more would never let the step end."""
+"""Maximum rollout batches of one step. A mode that requests more would never let the step end."""
 REWARDS: Sequence[Sequence[float]] = (
     (1.0, 0.0, 0.5),
     (1.0, 1.0),
@@ -34,7 +34,7 @@ REWARDS: Sequence[Sequence[float]] = (
 
 @dataclass
 class _Run:
-    """A mode, driven as training drives it, and what it said."""
+    """A mode that receives groups as in training, and its results."""
 
     mode: RejectionMode
     ask: Callable[[RejectionMode, list[TrajectoryGroup]], RejectionResult]
@@ -60,7 +60,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
 
     kind = "rejection"
 
-    def test_every_group_is_trained_on_once_or_waits_or_is_dropped(self, params: Any) -> None:
+    def test_each_group_has_exactly_one_verdict(self, params: Any) -> None:
         for seed in SEEDS:
             mode, waiting = self._mode(params), list[TrajectoryGroup]()
             seen: dict[str, str] = {}
@@ -71,36 +71,34 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 if problem := misplaced(result, [*offered, *waiting]):
                     raise self.failure(
                         f"was offered {len(offered)} groups while {len(waiting)} were waiting, and {problem}",
-                        "Put every group, the very object, into one of train, waiting and dropped (by reason); forget "
-                        "groups that waited once they are in another.",
+                        "Put every group, the same object, into one of train, waiting and dropped (by reason); forget "
+                        "groups that waited once they are in a different list.",
                     )
                 if result.more and result.train:
                     raise self.failure(
-                        "asks for more groups and returns some to train on", "Keep them waiting until there are enough."
+                        "requests more groups and returns some to train on", "Keep them waiting until there are enough."
                     )
                 waiting = list(result.waiting)
                 for group in result.train:
                     if seen[group.group_id] != _serialize_groups([group]):
-                        raise self.failure(
-                            f"returns group {group.group_id!r} changed", "Return the groups themselves, as they are."
-                        )
+                        raise self.failure(f"returns group {group.group_id!r} changed", "Return the groups unchanged.")
 
-    def test_a_step_without_groups_is_answered(self, params: Any) -> None:
+    def test_step_without_groups_works(self, params: Any) -> None:
         mode = self._mode(params)
         self._ask(mode, [])
         for groups in islice(_offers(0), STEPS):
             self._ask(mode, groups)
         self._ask(mode, [])
 
-    def test_it_stops_requesting_more(self, params: Any) -> None:
+    def test_batches_per_step_are_bounded(self, params: Any) -> None:
         without_signal = make_groups([[Member(0.0), Member(0.0)]])
         for groups in ([], without_signal):
             try:
                 _Run(self._mode(params), self._ask, map(list, repeat(groups))).step()
             except TimeoutError:
                 raise self.failure(
-                    f"still asks for more after {MOST_BATCHES} rounds of one step that brought no signal",
-                    "Bound the rounds of a step by an option, as `max_gen_batches` does.",
+                    f"still requests more after {MOST_BATCHES} rollout batches without signal in one step",
+                    "Limit the rollout batches of a step with an option, as `max_gen_batches` does.",
                 ) from None
 
     def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
@@ -118,19 +116,19 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                     resumed.step()
                 if resumed.said != whole.said[done:]:
                     raise self.failure(
-                        f"goes on differently when it is resumed after step {number}",
+                        f"continues differently when it is resumed after step {number}",
                         "Put everything that it keeps between steps into state_dict (groups with "
                         "rllm_core.data.codec.group_to_json), and take all of it up in load_state_dict.",
                     )
 
-    def test_the_same_groups_give_the_same_verdicts(self, params: Any) -> None:
+    def test_same_groups_give_same_verdicts(self, params: Any) -> None:
         runs = [_Run(self._mode(params), self._ask, _offers(0)) for _ in range(2)]
         for _ in range(STEPS):
             for run in runs:
                 run.step()
         if runs[0].said != runs[1].said:
             raise self.failure(
-                "decides otherwise about the same groups in another run",
+                "decides differently about the same groups in a second run",
                 "Keep state in the mode made by the factory, never in its class or module, and seed what is random.",
             )
 
@@ -166,12 +164,12 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
 
 
 def _offers(seed: int, first: int = 0) -> Iterator[list[TrajectoryGroup]]:
-    """The groups of each round: none to five, with and without differing rewards, and groups of one."""
+    """Yield the groups of each rollout batch: none to five, with and without differing rewards, and groups of one."""
     for number in count(first):
         random = np.random.default_rng([seed, number])
         chosen = random.integers(len(REWARDS), size=random.integers(6))
         members = [[Member(reward) for reward in REWARDS[kind]] for kind in chosen]
-        yield make_groups(members, prefix=f"round-{number}")
+        yield make_groups(members, prefix=f"batch-{number}")
 
 
 def _serialize_groups(groups: Sequence[TrajectoryGroup]) -> str:

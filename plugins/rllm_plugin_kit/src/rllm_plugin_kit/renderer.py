@@ -39,7 +39,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     """Responses, in words that the tokenizer keeps."""
 
     def setup(self) -> RendererSetup:
-        """The model that the renderer is made for. Override it for one that asks for a certain model.
+        """The model of the renderer. Override it if the renderer needs a certain model.
 
         The default is a tokenizer of characters with a chat template; it needs transformers.
         """
@@ -47,7 +47,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
         return RendererSetup(name="small", tokenizer=make_tokenizer(), stop_ids=frozenset({STOP_ID}))
 
-    def test_a_response_can_end(self, params: Any) -> None:
+    def test_stop_tokens_exist(self, params: Any) -> None:
         stops = self._made(params).stop_ids
         if not stops or not all(isinstance(stop, int) and stop >= 0 for stop in stops):
             raise self.failure(f"has the stop ids {set(stops)!r}", "Name the tokens that end a response, at least one.")
@@ -70,7 +70,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                         f"returns {tokens!r:.80} from {name}", "Return token ids, (n,) int32, at least one."
                     )
 
-    def test_a_bridge_keeps_every_token(self, params: Any) -> None:
+    def test_bridge_keeps_every_token(self, params: Any) -> None:
         """The next prompt starts with the previous prompt and the sampled response, for any response."""
         renderer = self._made(params)
         for prompt, response in self._sampled(renderer):
@@ -84,8 +84,8 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     "Append to them, or return None: what the model sampled is never tokenised again.",
                 )
 
-    def test_a_bridge_is_what_the_whole_conversation_gives(self, params: Any) -> None:
-        """For a response that is as the template writes it; a stop token is there once."""
+    def test_bridge_matches_the_whole_conversation(self, params: Any) -> None:
+        """The response is as the template writes it, with one stop token."""
         renderer = self._made(params)
         for conversation in self.conversations:
             prompt = self._ask(renderer.prompt, conversation)
@@ -95,11 +95,11 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 whole = [*conversation, {"role": "assistant", "content": words}, *NEXT]
                 if bridged is not None and bridged.tolist() != self._ask(renderer.prompt, whole).tolist():
                     raise self.failure(
-                        f"goes on after the response {words!r} otherwise than `prompt` of the whole conversation",
+                        f"continues after the response {words!r} differently from `prompt` of the whole conversation",
                         "End the model's turn once: where a stop token was sampled, do not write it again.",
                     )
 
-    def test_a_response_that_is_known_as_text_reads_back(self, params: Any) -> None:
+    def test_response_text_survives_a_round_trip(self, params: Any) -> None:
         renderer = self._made(params)
         for words in self.words:
             response = self._ask(renderer.response_ids, words)
@@ -120,7 +120,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             texts = self._ask(renderer.token_texts, response)
             if not isinstance(texts, list) or len(texts) != len(response) or words not in "".join(texts):
                 raise self.failure(
-                    f"says the texts {texts!r:.80} of the tokens of {words!r}",
+                    f"returns {texts!r:.80} for the tokens of {words!r}",
                     "Return one text per token in `token_texts`; together they are the text.",
                 )
 
@@ -132,12 +132,12 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 raise self.failure(f"parses {list(response)} as {parsed!r:.80}", "Return a Response.")
             if parsed.text != renderer.text(response):
                 raise self.failure(
-                    f"says the text {parsed.text!r:.60} of a response, where `text` says {renderer.text(response)!r:.60}",
-                    "`Response.text` is all of it; what is said to the user is `Response.content`.",
+                    f"returns the text {parsed.text!r:.50}, but `text` returns {renderer.text(response)!r:.50}",
+                    "`Response.text` is the whole text. `Response.content` is the part for the user.",
                 )
 
     def test_results_depend_only_on_the_arguments(self, params: Any) -> None:
-        """Also when they were asked for before, and in another renderer of the same model."""
+        """Results do not change in a second call, or in a second renderer of the same model."""
         first, other = self._made(params), self._made(params)
         for conversation in [*self.conversations, *self.conversations[::-1]]:
             tokens = self._ask(first.prompt, conversation)
@@ -159,7 +159,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             if before != conversation:
                 raise self.failure("changes the messages that it renders", "Make new messages instead.")
 
-    def test_tools_are_shown_or_refused(self, params: Any) -> None:
+    def test_tools_are_rendered_or_rejected(self, params: Any) -> None:
         """A renderer must not drop tools silently, because the model cannot call a tool that it does not see."""
         renderer = self._made(params)
         for conversation in self.conversations:
@@ -172,7 +172,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     "drops tools from the prompt without an error", "Render the tools, or raise RolloutError."
                 )
 
-    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         renderer = self._made(params)
 
         def render_and_parse() -> None:

@@ -48,13 +48,13 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     deterministic: ClassVar[bool] = True
     """True if the same rollout always gets the same reward."""
 
-    def test_its_needs_are_in_the_data_of_the_test(self) -> None:
+    def test_data_contains_the_declared_needs(self) -> None:
         if lacking := sorted(self.plugin.needs - self.data.keys()):
             raise self.failure(
                 f"needs {', '.join(lacking)} of a task's data", "Add these fields to `data` in the test."
             )
 
-    def test_it_reads_what_it_needs_and_nothing_more(self, params: Any) -> None:
+    def test_only_declared_needs_are_read(self, params: Any) -> None:
         """A rollout needs only the fields in `needs` to get a score, and gets no score without them."""
         reward = self._made(params)
         data = {name: self.data[name] for name in self.plugin.needs if name in self.data}
@@ -76,11 +76,11 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         best, worst = max(wrong, key=lambda each: wrong[each]), min(right, key=lambda each: right[each])
         if right[worst] <= wrong[best]:
             raise self.failure(
-                f"gives {right[worst]:g} to the right response {worst!r}, and {wrong[best]:g} to the wrong response {best!r}",
+                f"gives {right[worst]:g} to the right {worst!r}, and {wrong[best]:g} to the wrong {best!r}",
                 "Give right responses a higher reward than wrong ones.",
             )
 
-    def test_the_same_rollout_gets_the_same_reward(self, params: Any) -> None:
+    def test_same_rollout_gets_same_reward(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         # The second object scores in reverse order, so that a count of calls in the object shows.
@@ -91,7 +91,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 "Compute the reward only from the rollout, or set `deterministic = False` in the test.",
             )
 
-    def test_rollouts_scored_at_the_same_time_do_not_mix(self, params: Any) -> None:
+    def test_concurrent_scores_do_not_affect_each_other(self, params: Any) -> None:
         """One reward object scores all rollouts of a run, many of them concurrently."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
@@ -120,7 +120,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                     "Copy the data before changing it, because other rewards read it too.",
                 )
 
-    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         self.loaded()
         reward = self._made(params)
         asyncio.run(asyncio.sleep(0))

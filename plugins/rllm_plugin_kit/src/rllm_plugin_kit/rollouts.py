@@ -41,7 +41,7 @@ class Rollout:
 
 @dataclass
 class RolloutRun:
-    """A rollout that is being played, and what it used."""
+    """A rollout that is running, and the objects that it used."""
 
     engine: Answering
     world: World = field(default_factory=lambda: World(1))
@@ -62,26 +62,28 @@ class RolloutRun:
         return Score(value=0.0)
 
 
-async def play(make: Callable[..., Workflow], params: Any, rollout: Rollout, played: RolloutRun, resource: Any) -> None:
-    """Make the workflow as the runner does, and let it play."""
-    played.world.turns, played.world.fault = rollout.turns, rollout.fault
+async def run_rollout(
+    make: Callable[..., Workflow], params: Any, rollout: Rollout, result: RolloutRun, resource: Any
+) -> None:
+    """Make the workflow as the runner does, and run it."""
+    result.world.turns, result.world.fault = rollout.turns, rollout.fault
     context = WorkflowContext(
-        engine=PerRolloutEngine(played.engine),
+        engine=PerRolloutEngine(result.engine),
         sampling=SamplingParams(max_tokens=MAX_RESPONSE, temperature=0.8, seed=1000 + rollout.seed),
         max_prompt_length=MAX_PROMPT,
         max_response_length=MAX_RESPONSE,
         max_steps=rollout.max_steps,
         accumulate_reasoning=False,
-        make_agent=played.make_agent,
-        make_environment=played.world.make,
+        make_agent=result.make_agent,
+        make_environment=result.world.make,
         environment_blocks=False,
         label="train",
-        score=played.score,
+        score=result.score,
         rollout=0,
         resource=resource,
     )
-    played.workflow = make(context, **params.model_dump(), **rollout.options)
-    played.episode = await played.workflow.run(rollout.task, rollout.uid)  # type: ignore[arg-type]
+    result.workflow = make(context, **params.model_dump(), **rollout.options)
+    result.episode = await result.workflow.run(rollout.task, rollout.uid)  # type: ignore[arg-type]
 
 
 def describe_episode(episode: Episode) -> object:

@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
 
 def events(first_step: int = 0, last_step: int = STEPS) -> Iterator[Event]:
-    """A run from one step up to another, resumed where the first is not 0, stopped early where the last is not `STEPS`.
+    """A run from a first to a last step. It is resumed if the first is not 0, and stopped if the last is not `STEPS`.
 
     It validates before the first step and after every epoch; its second step has nothing to train on.
     """

@@ -62,7 +62,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
             for number in range(TASKS)
         ]
 
-    def test_a_batch_has_known_tasks_and_each_only_once(self, params: Any) -> None:
+    def test_batch_has_known_tasks_without_duplicates(self, params: Any) -> None:
         for size in SIZES:
             run = _Run(self._sampler(params, size), ahead=0)
             for _ in range(BATCHES):
@@ -104,7 +104,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
                         "Put everything that it stores between calls into state_dict, and seed each draw by its batch.",
                     )
 
-    def test_the_same_results_give_the_same_tasks(self, params: Any) -> None:
+    def test_same_results_give_same_tasks(self, params: Any) -> None:
         runs = [_Run(self._sampler(params), ahead=1) for _ in range(2)]
         for number in range(BATCHES):
             for seed, run in enumerate(runs):
@@ -117,11 +117,11 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
                 "Keep state in the object, never in its class or module, and use `rllm_core.seeding.derive_seed`.",
             )
 
-    def test_it_uses_no_shared_random_numbers(self, params: Any) -> None:
+    def test_global_random_state_is_not_used(self, params: Any) -> None:
         run = _Run(self._sampler(params), ahead=0)
         self.check_surroundings(lambda: self._step(run), "Use `np.random.default_rng(derive_seed(setup.seed, …))`.")
 
-    def test_a_step_without_results_is_observed(self, params: Any) -> None:
+    def test_step_without_results_works(self, params: Any) -> None:
         """All rollouts of a step may have failed."""
         sampler = self._sampler(params)
         with self.explain_errors("failed without results", "`observe` may receive an empty list."):
@@ -129,7 +129,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
             sampler.observe([])
             sampler.draw(1)
 
-    def test_one_task_is_enough(self, params: Any) -> None:
+    def test_one_task_works(self, params: Any) -> None:
         setup = SamplerSetup(tasks=self.tasks()[:1], batch_size=1, seed=0)
         try:
             made = self.loaded()(params, setup)
@@ -140,7 +140,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
         if drawn != [[0]] * 3:
             raise self.failure(f"drew {drawn} from one task", "Return [0] for each batch.")
 
-    def test_its_metrics_are_numbers(self, params: Any) -> None:
+    def test_metrics_are_numbers(self, params: Any) -> None:
         run = _Run(self._sampler(params), ahead=0)
         for _ in range(3):
             self._step(run)

@@ -40,11 +40,11 @@ def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
     """Make a trajectory. Its steps share its reward equally."""
     trajectory = Trajectory(role, reward=member.reward, uid=uid)
     history: list[int] = []
-    for number, (heard, said) in enumerate(member.turns):
-        history += _random(uid, "heard", number).integers(VOCABULARY, size=heard).tolist()
-        random = _random(uid, "said", number)
-        response = random.integers(VOCABULARY, size=said)
-        logprobs = -random.exponential(1.0, said) - 0.01
+    for number, (observed, sampled) in enumerate(member.turns):
+        history += _random(uid, "observed", number).integers(VOCABULARY, size=observed).tolist()
+        random = _random(uid, "sampled", number)
+        response = random.integers(VOCABULARY, size=sampled)
+        logprobs = -random.exponential(1.0, sampled) - 0.01
         trajectory.add_step(history, response, logprobs, reward=member.reward / len(member.turns), text="some words")
         history += response.tolist()
     return trajectory
@@ -91,7 +91,7 @@ def make_groups(members: Sequence[Sequence[Member]], prefix: str = "task") -> li
 
 
 def random_members(seed: int, sizes: Sequence[int]) -> list[list[Member]]:
-    """Groups of these sizes; rewards are eighths from 0 to 1, some of them equal, and some trajectories say nothing."""
+    """Groups of these sizes; rewards are eighths from 0 to 1, some are equal, and some trajectories have no tokens."""
     random = np.random.default_rng(seed)
     shapes = [((3, 2),), ((1, 1),), ((4, 5),), ((2, 2), (3, 1)), ((1, 3), (2, 2), (1, 4)), ((2, 0),)]
     return [

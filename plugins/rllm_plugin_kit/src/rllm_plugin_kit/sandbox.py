@@ -46,7 +46,7 @@ class SandboxContract(PluginContract[SandboxPlugin[Any]]):
                 "Return the exit code and both outputs. Pass `stdin` and `environment` to the command.",
             )
 
-    def test_a_program_that_does_not_exist_is_127(self, params: Any) -> None:
+    def test_missing_program_gives_exit_code_127(self, params: Any) -> None:
         async def use(sandbox: Sandbox) -> CommandResult:
             return await sandbox.run(["no-such-program"], seconds=SECONDS)
 

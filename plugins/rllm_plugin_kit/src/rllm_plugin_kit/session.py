@@ -52,7 +52,7 @@ class Session:
         return Session(self._make, self._run, self._loss)
 
     def sample(self, requests: Sequence[tuple[str, int]], **sampling: Any) -> list[Completion]:
-        """The completions of prompts with seeds, all asked for at once; `sampling` are fields of `SamplingParams`."""
+        """Return concurrent completions of prompts with seeds. `sampling` are fields of `SamplingParams`."""
 
         async def all_of_them() -> list[Completion]:
             return list(await asyncio.gather(*(self._complete(prompt, seed, sampling) for prompt, seed in requests)))
@@ -82,7 +82,7 @@ class Session:
         return old
 
     def update(self, *, advantage: float, **asked: Any) -> UpdateResult:
-        """Make one update and publish it. Every other trajectory has this advantage, the others its negative.
+        """Make one update and sync the weights. Every other trajectory has this advantage, the others its negative.
 
         `asked` are further fields of `UpdatePlan`. `trained` is the batch.
         """

@@ -36,7 +36,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
     def prepare(self, step: TrainStep) -> None:
         """Set values of a step that the stage reads in addition to its fields, such as ``step.extras``."""
 
-    def test_what_it_reads_is_written_by_some_stage(self) -> None:
+    def test_declared_reads_are_written_by_some_stage(self) -> None:
         written = GIVEN.union(*(entry.plugin.writes for entry in Registry.load().all("stage")))
         for name in sorted(self.plugin.reads - written):
             raise self.failure(
@@ -44,24 +44,24 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                 f"{did_you_mean(name, written)} Names are those that other stages have in `writes`.",
             )
 
-    def test_it_reads_only_what_it_declares(self, params: Any) -> None:
+    def test_only_declared_fields_are_read(self, params: Any) -> None:
         declared = self.plugin.reads | self.plugin.writes
         step = self._run(self._stage(params), self._step(EVERYTHING), "a step with everything in it")
         for field in sorted(step.seen):
             if not FIELD_NAMES[field] & declared:
                 raise self.failure(
                     f"looks at step.{field}, which is not among what it reads",
-                    f"Add {field!r} to `reads` in its record, so that the order of stages can be checked.",
+                    f"Add {field!r} to `reads` in its plugin spec, so that the order of stages can be checked.",
                 )
 
-    def test_it_needs_only_what_it_declares_to_read(self, params: Any) -> None:
+    def test_declared_reads_are_sufficient(self, params: Any) -> None:
         self._run(self._stage(params), self._step(self.plugin.reads), "a step with nothing but what it reads")
 
-    def test_it_works_on_a_step_without_anything_in_it(self, params: Any) -> None:
+    def test_empty_step_works(self, params: Any) -> None:
         step = self._step(self.plugin.reads, tasks=0)
         self._run(self._stage(params), step, "a step without tasks, episodes, groups or tokens")
 
-    def test_it_changes_only_what_it_declares(self, params: Any) -> None:
+    def test_only_declared_fields_are_changed(self, params: Any) -> None:
         for written in (EVERYTHING, self.plugin.reads):
             step = self._step(written)
             before = snapshot(step)
@@ -73,12 +73,12 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                     names = " or ".join(repr(name) for name in sorted(ASPECTS[aspect]))
                     raise self.failure(
                         f"changes {aspect} of the step, which is not among what it writes",
-                        f"Add {names} to `writes` in its record, or leave that as it is."
+                        f"Add {names} to `writes` in its plugin spec, or do not change it."
                         if names
                         else "No stage may; leave notes for other stages in step.extras.",
                     )
 
-    def test_its_metrics_are_finite_numbers(self, params: Any) -> None:
+    def test_metrics_are_finite(self, params: Any) -> None:
         step = self._run(self._stage(params), self._step(self.plugin.reads), "a filled step")
         for name, value in step.metrics.items():
             if not isinstance(value, int | float) or not math.isfinite(value):
@@ -87,17 +87,17 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                     "Return finite metrics. Omit a metric if it has no value.",
                 )
 
-    def test_it_keeps_nothing_between_steps_if_it_plays(self, params: Any) -> None:
+    def test_rollout_stage_has_no_state(self, params: Any) -> None:
         if self.plugin.is_rollout_stage and hasattr(self._stage(params), "state_dict"):
             raise self.failure(
-                "plays, and keeps something between steps (it has a state_dict)",
-                "Remove `is_rollout_stage=True` from its record: a rollout stage may run ahead of earlier updates.",
+                "is a rollout stage, but keeps state between steps (it has a state_dict)",
+                "Remove `is_rollout_stage=True` from its plugin spec: a rollout stage may run before earlier updates.",
             )
 
     def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
         whole = self._stage(params)
         if not hasattr(whole, "state_dict"):
-            pytest.skip("it keeps nothing between steps")
+            pytest.skip("it keeps no state between steps")
         outcomes, states = [], []
         for number in range(STEPS):
             outcomes.append(_outcome(self._run(whole, self._step(self.plugin.reads, number=number), "a filled step")))
@@ -111,9 +111,8 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                 same = same and _outcome(step) == outcomes[number]
             if not same:
                 raise self.failure(
-                    f"goes on differently when it is resumed after step {done - 1}",
-                    "Put everything that it keeps between steps into state_dict, and take all of it up in "
-                    "load_state_dict.",
+                    f"continues differently when it is resumed after step {done - 1}",
+                    "Put all state into state_dict, and restore all of it in load_state_dict.",
                 )
 
     def _step(self, written: frozenset[str], tasks: int = 3, number: int = 0) -> WatchedStep:

@@ -25,7 +25,7 @@ SessionT = TypeVar("SessionT", bound=Closing)
 
 
 class StartedContract(PluginContract[RecordT], Generic[RecordT, SessionT]):
-    """Tests that ask for `session` share one for each of the `options`."""
+    """Tests that request `session` share one for each of the `options`."""
 
     @abstractmethod
     def start(self, options: Mapping[str, Any]) -> SessionT:

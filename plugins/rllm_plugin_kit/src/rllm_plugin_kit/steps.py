@@ -1,4 +1,4 @@
-"""Training steps for testing stages: filled as far as a stage asks for, watched while it reads, compared afterwards."""
+"""Training steps for testing stages: filled with the fields that a stage reads, watched, and compared afterwards."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ Failure = Callable[[str, str], AssertionError]
 
 
 def some_of(tasks: Sequence[Task], failure: Failure) -> list[Task]:
-    """The tasks that are looked at, by index; the sequence may make them when they are asked for."""
+    """Return the checked tasks by index. The sequence may make them on request."""
     try:
         indices = [*range(min(len(tasks), LOOKED_AT)), *([len(tasks) - 1] if len(tasks) > LOOKED_AT else [])]
         looked_at = [tasks[index] for index in indices]
     except Exception as error:
         raise failure(
-            f"has tasks that cannot be asked for by index: {type(error).__name__}: {error}",
+            f"has tasks that cannot be read by index: {type(error).__name__}: {error}",
             "Return a sequence: `len(tasks)` and `tasks[index]`, the same task every time.",
         ) from error
     if strangers := [task for task in looked_at if not isinstance(task, Task)]:
@@ -33,7 +33,7 @@ def some_of(tasks: Sequence[Task], failure: Failure) -> list[Task]:
 
 
 def check_same_every_time(ask: Callable[[], list[Task]], failure: Failure) -> None:
-    """Also when the program has drawn random numbers in between, which is put back."""
+    """Check also after the program has drawn random numbers. The generators are restored."""
     states = random.getstate(), np.random.get_state()
     try:
         asked = []
@@ -46,9 +46,9 @@ def check_same_every_time(ask: Callable[[], list[Task]], failure: Failure) -> No
         np.random.set_state(states[1])
     if asked[0] != asked[1]:
         raise failure(
-            "returns other tasks, or in another order, when it is asked again",
-            "Make tasks a function of the options, with a seed of their own where they are drawn: a resumed run goes "
-            "on in the same order.",
+            "returns different tasks, or a different order, in a second call",
+            "Make tasks a function of the options, with their own seed if they are random. A resumed run "
+            "continues in the same order.",
         )
 
 

@@ -56,7 +56,7 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
         if (sampled > CLOSE).any():
             raise self.failure(f"returned the log-prob {sampled.max():.4g}", "Return log-probs, which are at most 0.")
 
-    def test_the_same_batch_has_the_same_logprobs(self, params: Any) -> None:
+    def test_same_batch_has_same_logprobs(self, params: Any) -> None:
         teacher, batch = self._teacher(params), self._batch(self.groups())
         first, second = (self._score(teacher, batch)[batch.loss_mask] for _ in range(2))
         if not np.allclose(first, second, rtol=0, atol=CLOSE):
@@ -64,7 +64,7 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
                 "returned different log-probs for the same batch", "Store nothing between calls, and sample nothing."
             )
 
-    def test_a_logprob_does_not_depend_on_other_rows(self, params: Any) -> None:
+    def test_logprob_does_not_depend_on_other_rows(self, params: Any) -> None:
         teacher, groups = self._teacher(params), self.groups()
         batch = self._batch(groups)
         together = self._score(teacher, batch)[batch.loss_mask]
@@ -76,7 +76,7 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
                 "Score each token after only the earlier tokens of its row (`TokenBatch.row_offsets`).",
             )
 
-    def test_likeliest_tokens_are_a_table_of_the_same_distribution(self, params: Any) -> None:
+    def test_top_tokens_match_the_sampled_logprobs(self, params: Any) -> None:
         if not self.plugin.distributions:
             pytest.skip("the spec has no `distributions`")
         teacher, batch = self._teacher(params), self._batch(self.groups())
@@ -108,7 +108,7 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
                 "Sort by probability, with the distribution before the sampled token.",
             )
 
-    def test_it_changes_nothing_that_other_code_shares(self, params: Any) -> None:
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         teacher, batch = self._teacher(params), self._batch(self.groups())
         before = batch.tokens.copy()
         self.check_surroundings(lambda: self._score(teacher, batch), "Restore the values after scoring.")

@@ -17,8 +17,8 @@ def trace_problem(trace: Any, batch: TokenBatch) -> tuple[str, str] | None:
     """Return the problem (the end of a sentence about the backend) and the remedy. None if the trace is correct."""
     if not isinstance(trace, TokenTrace):
         return (
-            f"says that it gives token traces, and gave {trace!r:.80} where the plan asks for one",
-            "Return a rllm_core.data.record.TokenTrace, or take token_trace out of its capabilities.",
+            f"declares token traces, but returned {trace!r:.80} for a plan with a trace",
+            "Return a rllm_core.data.record.TokenTrace, or remove token_trace from its capabilities.",
         )
     inside = (trace.row >= 0) & (trace.row < batch.n_rows) & (trace.position >= 0) & (trace.epoch >= 0)
     rows = np.where(inside, trace.row, 0)
@@ -32,7 +32,7 @@ def trace_problem(trace: Any, batch: TokenBatch) -> tuple[str, str] | None:
     if len(set(zip(trace.epoch.tolist(), tokens.tolist(), strict=True))) < trace.row.size:
         return "traces a token twice in one epoch", "Name every trained token once per epoch."
     if not np.isin(trace.clipped[~np.isnan(trace.clipped)], (0.0, 1.0)).all():
-        return "says of a token that it is clipped by a part", "`clipped` is 1, 0, or NaN where the loss does not say."
+        return "reports a token as partly clipped", "`clipped` is 1, 0, or NaN if the loss does not report it."
     others = (trace.entropy, trace.weight, trace.policy_part, trace.kl_part, trace.entropy_part)
     if any(np.isinf(column).any() for column in others) or not (trace.logprob <= ROUNDING).all():
         return (

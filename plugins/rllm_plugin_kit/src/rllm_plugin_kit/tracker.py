@@ -39,7 +39,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         """
         return None
 
-    def test_making_it_does_not_change_the_run_directory(self, params: Any, tmp_path: Path) -> None:
+    def test_creation_does_not_change_the_run_directory(self, params: Any, tmp_path: Path) -> None:
         """A run that cannot start must not change existing files. rllm removes a replaced run only after the start."""
         with self._directory(tmp_path) as directory:
             (directory.path / "report.html").write_text("of another run")
@@ -63,8 +63,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 "Put its files below `run.directory`.",
             )
 
-    def test_it_takes_every_number_at_every_step(self, params: Any, tmp_path: Path) -> None:
-        """Also NaN and infinity, no metric at all, one step twice, and -1: the validation before the first step."""
+    def test_any_value_and_step_can_be_logged(self, params: Any, tmp_path: Path) -> None:
+        """Test also NaN and infinity, no metrics, one step twice, and step -1 (validation before training)."""
         with self._directory(tmp_path) as directory:
             tracker = self._begun(directory, params)
             self._tell(tracker, Event(LOG, (-1, {})))
@@ -86,8 +86,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                     )
             self._do(tracker.close, "close")
 
-    def test_it_can_be_closed_at_any_time(self, params: Any, tmp_path: Path) -> None:
-        """Nothing follows on `close`; what comes before it may be any beginning of a run."""
+    def test_close_at_any_time_works(self, params: Any, tmp_path: Path) -> None:
+        """`close` is the last call. A run may have stopped at any event before it."""
         for number in (0, 1, 3, 8):
             with self._directory(tmp_path / str(number)) as directory:
                 tracker = self._begun(directory, params) if number else self._made(directory, params)
@@ -95,18 +95,17 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                     self._tell(tracker, event)
                 self._do(tracker.close, f"close after {number} events")
 
-    def test_it_changes_nothing_that_others_share(self, params: Any, tmp_path: Path) -> None:
-        """Once it is closed; threads that still run would keep the process from ending, or write later."""
+    def test_process_wide_state_is_unchanged(self, params: Any, tmp_path: Path) -> None:
+        """Nothing has changed after `close`. A thread that still runs could write later or keep the process alive."""
         self.loaded()
         with self._directory(tmp_path) as directory:
             if different := changes_by(lambda: self._live(directory, params), self.changes):
                 raise self.failure(
                     f"leaves {', '.join(different)} changed",
-                    "Put back in `close` what it changes; where its client library cannot, say so with `changes` in "
-                    "the test.",
+                    "Restore in `close` all that it changes. If its client library cannot, set `changes` in the test.",
                 )
 
-    def test_two_runs_at_a_time_have_a_tracker_each(self, params: Any, tmp_path: Path) -> None:
+    def test_concurrent_runs_have_separate_trackers(self, params: Any, tmp_path: Path) -> None:
         with self._directory(tmp_path / "one") as one, self._directory(tmp_path / "other") as other:
             trackers = [self._begun(directory, params) for directory in (one, other)]
             for tracker, which in zip(trackers, ("the first", "the second, when the first is closed"), strict=True):
@@ -116,7 +115,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             for directory in (one, other):
                 self._check_kept(directory, _logged(events()), "one of two runs at a time")
 
-    def test_what_is_logged_is_kept_with_its_step(self, params: Any, tmp_path: Path) -> None:
+    def test_logged_metrics_are_stored_with_their_step(self, params: Any, tmp_path: Path) -> None:
         with self._directory(tmp_path) as directory:
             self._live(directory, params)
             self._needs_read_back(directory)
@@ -130,7 +129,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._needs_read_back(directory)
             self._check_kept(directory, _logged(events()), "a run that was resumed after step 2")
 
-    def test_a_run_from_the_beginning_replaces_existing_files(self, params: Any, tmp_path: Path) -> None:
+    def test_run_from_the_start_replaces_existing_files(self, params: Any, tmp_path: Path) -> None:
         """A run that is killed before its first checkpoint starts from the beginning in the same directory."""
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)
@@ -191,12 +190,12 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             raise self.failure(
                 f"failed in {name}{shown}: {type(error).__name__}: {error}",
                 "A tracker that raises is switched off for the rest of the run; take every number at every step, and "
-                "let `close` end whatever was begun.",
+                "let `close` end everything that was started.",
             ) from error
 
     def _needs_read_back(self, directory: RunDirectory) -> None:
         if self.read_back(directory.path) is None:
-            pytest.skip("the test does not say how to read what it writes (`read_back`)")
+            pytest.skip("the test has no `read_back`, which reads the written metrics")
 
     def _check_kept(self, directory: RunDirectory, expected: Sequence[Logged], what: str) -> None:
         entries = self.read_back(directory.path)
@@ -210,9 +209,9 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 for one, other in ((names, expected_names), (expected_names, names))
             )
             raise self.failure(
-                f"has kept of {what} other figures than were logged: too often {surplus[:3]}, missing {missing[:3]}",
-                "Write everything that is logged; on_train_start says with `first_step` from which step on figures "
-                "come again, and those kept before must go.",
+                f"did not store the logged metrics of {what}: too often {surplus[:3]}, missing {missing[:3]}",
+                "Write every logged metric. `first_step` in on_train_start is the first step whose metrics are logged "
+                "again, so remove its stored metrics and all later ones.",
             )
         values = {(step, name): value for step, name, value in expected}
         for step, name, value in kept:

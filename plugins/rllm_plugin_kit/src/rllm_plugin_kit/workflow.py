@@ -19,7 +19,7 @@ from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit.playground import Answering, Fault
 from rllm_plugin_kit.plugin import UNKNOWN_OPTION, PluginContract
-from rllm_plugin_kit.rollouts import MAX_PROMPT, MAX_RESPONSE, RolloutRun, Rollout, describe_episode, play
+from rllm_plugin_kit.rollouts import MAX_PROMPT, MAX_RESPONSE, Rollout, RolloutRun, describe_episode, run_rollout
 from rllm_plugin_kit.surroundings import changes_by
 
 FAULTS: tuple[Fault, ...] = ("reset raises", "step raises", "engine raises")
@@ -46,8 +46,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         made = self.plugin.open
         return contextlib.nullcontext() if made is None else made(run, params)
 
-    def test_a_rollout_gives_the_episode_that_was_asked_for(self, params: Any) -> None:
-        episode = self._play(params).episode
+    def test_rollout_returns_the_requested_episode(self, params: Any) -> None:
+        episode = self._run_rollout(params).episode
         if not isinstance(episode, Episode):
             raise self.failure(f"returns {episode!r:.80}", "Return the Episode.")
         if episode.id != "task-0:3":
@@ -65,11 +65,11 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 if number is None or not isinstance(number, int | float) or not math.isfinite(number):
                     raise self.failure(f"gives {name} the value {number!r}", "Rewards and metrics are finite numbers.")
 
-    def test_steps_hold_the_tokens_of_the_engine(self, params: Any) -> None:
+    def test_steps_contain_the_engine_tokens(self, params: Any) -> None:
         """A step has the sent prompt, and the sampled tokens and log-probs. No text is tokenised again."""
-        played = self._play(params)
-        calls = [(call.prompt, call.completion) for call in played.engine.calls]
-        for trajectory in played.episode.trajectories:
+        result = self._run_rollout(params)
+        calls = [(call.prompt, call.completion) for call in result.engine.calls]
+        for trajectory in result.episode.trajectories:
             for step in trajectory.steps:
                 tokens = step.response_ids.tolist()
                 of_these = [
@@ -94,16 +94,17 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                         "Pass on `weight_version=completion.weight_version`.",
                     )
 
-    def test_the_same_rollout_goes_the_same(self, params: Any) -> None:
+    def test_same_rollout_gives_same_episode(self, params: Any) -> None:
         if self._content(params) != self._content(params):
             raise self.failure(
                 "gives different results when the same rollout runs again",
                 "Draw random numbers only from `context.sampling.seed`, and keep no state between rollouts.",
             )
 
-    def test_another_rollout_is_sampled_with_another_seed(self, params: Any) -> None:
+    def test_each_rollout_has_its_own_seed(self, params: Any) -> None:
         seeds = [
-            {call.sampling.seed for call in self._play(params, Rollout(seed=seed)).engine.calls} for seed in (1, 2)
+            {call.sampling.seed for call in self._run_rollout(params, Rollout(seed=seed)).engine.calls}
+            for seed in (1, 2)
         ]
         if seeds[0] & seeds[1]:
             raise self.failure(
@@ -113,9 +114,9 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_concurrent_rollouts_do_not_affect_each_other(self, params: Any) -> None:
         rollouts = [Rollout(uid=f"task-0:{index}", seed=index) for index in range(SIDE_BY_SIDE)]
-        alone = [self._content(params, rollout) for rollout in rollouts]
+        separate = [self._content(params, rollout) for rollout in rollouts]
         together = self._run(self._run_concurrently(params, rollouts))
-        if [describe_episode(each.episode) for each in together] != alone:
+        if [describe_episode(each.episode) for each in together] != separate:
             raise self.failure(
                 "gives different results when other rollouts run at the same time",
                 "Store a rollout's state in the instance (self), never in the class or the module.",
@@ -129,62 +130,63 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_it_does_not_change_the_task(self, params: Any) -> None:
         task = json.loads(json.dumps(self.task))
-        self._play(params, Rollout(task=task))
+        self._run_rollout(params, Rollout(task=task))
         if task != self.task:
             raise self.failure(
                 "changes the data of its task",
                 "Copy the data before changing it, because other rollouts get the same data.",
             )
 
-    def test_it_keeps_to_the_lengths(self, params: Any) -> None:
+    def test_length_limits_are_respected(self, params: Any) -> None:
         """If a prompt is too long, the workflow returns an episode with that reason. rllm would retry on an error."""
-        for call in self._play(params, Rollout(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
+        for call in self._run_rollout(params, Rollout(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
             if call.sampling.max_tokens > MAX_RESPONSE or len(call.prompt) > MAX_PROMPT:
                 raise self.failure(
-                    f"asks for {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
+                    f"requests {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
                     f"{MAX_RESPONSE} after {MAX_PROMPT} are allowed",
                     "Use `context.max_response_length` and `context.max_prompt_length`, as `Conversation` does.",
                 )
 
     def test_it_reads_exactly_its_config_keys(self, params: Any) -> None:
         """The plugin's `config_keys` contains exactly the keys that the workflow reads. rllm rejects all other keys."""
-        played = self._play(params)
+        result = self._run_rollout(params)
         for key, used, what in (
-            ("rllm.agent.name", played.agents, "makes the agent that is chosen by name"),
-            ("rllm.reward", played.scored, "adds what `context.score` says"),
+            ("rllm.agent.name", result.agents, "makes the agent that is chosen by name"),
+            ("rllm.reward", result.scored, "adds the score of `context.score`"),
         ):
             said = key in self.plugin.config_keys
             if said != (used > 0):
-                raise self._honour(key, said, what)
+                raise self._key_failure(key, said, what)
         turns = "rllm.agent.max_steps" in self.plugin.config_keys
         if self.turns > 1 or turns:
             made = [
-                len(self._play(params, Rollout(fault="never done", max_steps=most)).engine.calls) for most in (2, 4)
+                len(self._run_rollout(params, Rollout(fault="never done", max_steps=most)).engine.calls)
+                for most in (2, 4)
             ]
             if turns != (made[0] < made[1]):
-                raise self._honour("rllm.agent.max_steps", turns, "ends after as many turns")
+                raise self._key_failure("rllm.agent.max_steps", turns, "ends after as many turns")
 
     @pytest.mark.parametrize("fault", FAULTS)
-    def test_what_raises_leaves_nothing_open(self, params: Any, fault: Fault) -> None:
+    def test_errors_leave_nothing_open(self, params: Any, fault: Fault) -> None:
         """The workflow passes the error on. The runner retries, or records the rollout as failed."""
-        played = self._run_until_it_fails(params, fault)
-        if played is None:
+        result = self._run_until_it_fails(params, fault)
+        if result is None:
             pytest.skip("it uses no environment")
-        self._check_closed(played, f"when {fault}")
+        self._check_closed(result, f"when {fault}")
 
     @pytest.mark.parametrize("fault", HANGS)
-    def test_what_hangs_is_ended_from_outside(self, params: Any, fault: Fault) -> None:
+    def test_cancellation_ends_a_hanging_rollout(self, params: Any, fault: Fault) -> None:
         """A timeout cancels the rollout. The steps up to then stay in `episode`."""
-        if not self._play(params).world.made:
+        if not self._run_rollout(params).world.made:
             pytest.skip("it uses no environment")
 
         async def cancel_when_it_hangs() -> RolloutRun:
             async with self._opened(params) as (engine, resource):
-                played = RolloutRun(engine=engine)
+                result = RolloutRun(engine=engine)
                 rollout = asyncio.ensure_future(
-                    play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
+                    run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
                 )
-                hanging = asyncio.ensure_future(played.world.hanging.wait())
+                hanging = asyncio.ensure_future(result.world.hanging.wait())
                 await asyncio.wait([rollout, hanging], return_when=asyncio.FIRST_COMPLETED)
                 hanging.cancel()
                 rollout.cancel()
@@ -194,11 +196,11 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                         f"continues when it is cancelled while {fault}",
                         "Do not catch asyncio.CancelledError. Clean up in `finally`.",
                     )
-                return played
+                return result
 
         self._check_closed(self._run(cancel_when_it_hangs()), f"when it is cancelled while {fault}")
 
-    def test_unknown_options_are_refused(self, params: Any) -> None:
+    def test_unknown_options_are_rejected(self, params: Any) -> None:
         try:
             self._run(self._one(params, Rollout(options={UNKNOWN_OPTION: 1})))
         except (ConfigError, TypeError):
@@ -208,26 +210,26 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             "Declare its options in the constructor. `Workflow.__init__` rejects unknown options.",
         )
 
-    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+    def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         self.loaded()
-        played: list[RolloutRun] = []
-        if different := changes_by(lambda: played.append(self._play(params))):
+        results: list[RolloutRun] = []
+        if different := changes_by(lambda: results.append(self._run_rollout(params))):
             raise self.failure(
                 f"leaves {', '.join(different)} changed",
                 "Close everything that `open` opens, and restore all other state.",
             )
-        self._check_closed(played[-1], "after a rollout")
+        self._check_closed(results[-1], "after a rollout")
 
     def _rollout(self, rollout: Rollout) -> Rollout:
         return rollout.filled(task=self.task, turns=self.turns)
 
-    def _play(self, params: Any, rollout: Rollout | None = None) -> RolloutRun:
-        played: RolloutRun = self._run(self._one(params, rollout or Rollout()))
-        return played
+    def _run_rollout(self, params: Any, rollout: Rollout | None = None) -> RolloutRun:
+        result: RolloutRun = self._run(self._one(params, rollout or Rollout()))
+        return result
 
     async def _one(self, params: Any, rollout: Rollout) -> RolloutRun:
-        (played,) = await self._run_concurrently(params, [rollout])
-        return played
+        (result,) = await self._run_concurrently(params, [rollout])
+        return result
 
     async def _run_concurrently(self, params: Any, rollouts: Sequence[Rollout]) -> list[RolloutRun]:
         async with self._opened(params) as (_, resource):
@@ -235,8 +237,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             make = self.loaded()
             await asyncio.gather(
                 *(
-                    play(make, params, self._rollout(rollout), played, resource)
-                    for rollout, played in zip(rollouts, each, strict=True)
+                    run_rollout(make, params, self._rollout(rollout), result, resource)
+                    for rollout, result in zip(rollouts, each, strict=True)
                 )
             )
             return each
@@ -244,14 +246,14 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def _run_until_it_fails(self, params: Any, fault: Fault) -> RolloutRun | None:
         async def fail() -> RolloutRun:
             async with self._opened(params) as (_, resource):
-                played = RolloutRun(engine=Answering(self.responses, fault))
-                # Where an agent runs in another process, its error arrives as one of the rollout.
+                result = RolloutRun(engine=Answering(self.responses, fault))
+                # If an agent runs in a separate process, its error arrives as an error of the rollout.
                 with contextlib.suppress(RuntimeError, RolloutError):
-                    await play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
-                return played
+                    await run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
+                return result
 
-        played: RolloutRun = self._run(fail())
-        return played if played.world.made or fault == "engine raises" else None
+        result: RolloutRun = self._run(fail())
+        return result if result.world.made or fault == "engine raises" else None
 
     @contextlib.asynccontextmanager
     async def _opened(self, params: Any) -> Any:
@@ -261,7 +263,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             yield engine, resource
 
     def _content(self, params: Any, rollout: Rollout | None = None) -> object:
-        return describe_episode(self._play(params, rollout).episode)
+        return describe_episode(self._run_rollout(params, rollout).episode)
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         async def without_leftovers() -> Any:
@@ -280,17 +282,17 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 "Correct the error, or set the `turns`, `task` and `responses` that it needs in the test.",
             ) from error
 
-    def _check_closed(self, played: RolloutRun, when: str) -> None:
-        if any(closed != 1 for closed in played.world.closed):
+    def _check_closed(self, result: RolloutRun, when: str) -> None:
+        if any(closed != 1 for closed in result.world.closed):
             raise self.failure(
-                f"closes its environments {played.world.closed} times {when}",
+                f"closes its environments {result.world.closed} times {when}",
                 "Close each environment once, in `finally`.",
             )
-        if played.engine.open_sessions:
+        if result.engine.open_sessions:
             raise self.failure(f"leaves sessions open in the engine {when}", "Call `engine.end_session` in `finally`.")
 
-    def _honour(self, key: str, said: bool, what: str) -> AssertionError:
+    def _key_failure(self, key: str, said: bool, what: str) -> AssertionError:
         return self.failure(
-            f"{'does not act' if said else 'acts'} on {key}, and {'says that it does' if said else 'does not say so'}",
-            f"Put the key into `config_keys` of its record if it {what}, and only then.",
+            f"{'does not use' if said else 'uses'} {key}, but {'declares it' if said else 'does not declare it'}",
+            f"Put the key into `config_keys` of its plugin spec if it {what}, otherwise remove it.",
         )

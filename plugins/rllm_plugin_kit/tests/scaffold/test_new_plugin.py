@@ -197,7 +197,7 @@ def test_help_teaches_with_an_example_and_loads_no_plugin(rllm_from_inside) -> N
     assert printed.splitlines()[-1] == "set()"
 
 
-def test_the_group_lists_it_beside_the_other_commands(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_group_lists_it_with_other_commands(capfd: pytest.CaptureFixture[str]) -> None:
     main(["plugins", "--help"])
 
     printed = capfd.readouterr().out

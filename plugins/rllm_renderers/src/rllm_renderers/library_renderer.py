@@ -131,21 +131,21 @@ class LibraryRenderer:
     def _stays(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
         """True if the template changes no earlier part of the prompt, because the model did not reason."""
         marks, prompt = self._template.reasoning_ids, np.asarray(prompt_ids, np.int32)
-        if marks is None or (self._thinks(prompt_ids, response_ids) and not self._shows_empty_thought(response_ids)):
+        if marks is None or (self._thinks(prompt_ids, response_ids) and not self._shows_empty_reasoning(response_ids)):
             return False
         opened, closed = np.flatnonzero(prompt == marks[0]), np.flatnonzero(prompt == marks[1])
         if len(opened) != len(closed):
             return False
         return all(not self.text(prompt[start:end]).strip() for start, end in zip(opened + 1, closed, strict=True))
 
-    def _shows_empty_thought(self, response_ids: TokenIds) -> bool:
+    def _shows_empty_reasoning(self, response_ids: TokenIds) -> bool:
         """True if a response begins with empty reasoning, which the template also writes before earlier responses."""
         text = str(self.tokenizer.decode(_plain_ids(response_ids), skip_special_tokens=False))
-        begun = self._empty_thought
+        begun = self._empty_reasoning
         return bool(begun) and text.startswith(begun) and THINK not in text[len(begun) :]
 
     @cached_property
-    def _empty_thought(self) -> str:
+    def _empty_reasoning(self) -> str:
         shown = str(self.tokenizer.decode(self.prompt([*HISTORY, HISTORY[0]]).tolist()))
         start = str(self.tokenizer.decode(self.prompt(HISTORY[:1]).tolist()))
         before = shown.partition(RESPONSE)[0]

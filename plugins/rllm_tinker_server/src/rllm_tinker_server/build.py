@@ -136,13 +136,13 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
 
 
 def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
-    """Save the tokenizer atomically if it is not saved yet. Clients of other servers may read the directory meanwhile."""
+    """Save the tokenizer atomically if it is not saved yet. Other servers' clients may read the directory meanwhile."""
     if directory.exists():
         return
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
-        tokenizer.save_pretrained(Path(beside) / directory.name)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
+        tokenizer.save_pretrained(Path(temporary) / directory.name)
         try:
-            (Path(beside) / directory.name).rename(directory)
+            (Path(temporary) / directory.name).rename(directory)
         except OSError:
             # Another server may have been faster.
             if not directory.exists():
@@ -150,7 +150,7 @@ def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
 
 
 def _tokenizer_of(options: ModelOptions, loaded: LoadedModel) -> str:
-    """Return the directory or hub id from which clients on this machine load the tokenizer. Save it first for `tiny`."""
+    """Return the directory or hub id from which local clients load the tokenizer. Save it first for `tiny`."""
     if options.model == "tiny":
         directory = (options.checkpoints / "tokenizer-of-tiny").resolve()
         _save_tokenizer(loaded.tokenizer, directory)

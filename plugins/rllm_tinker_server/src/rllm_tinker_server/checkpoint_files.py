@@ -1,7 +1,7 @@
-"""Files of a saved LoRA model: a directory that peft can load, with a description of the model and the optimiser's state.
+"""Files of a saved LoRA model: a directory that peft can load, with a model description and the optimizer's state.
 
 - ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter in peft's format.
-- ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in directories for sampling.
+- ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``. Not saved for sampling.
 - ``base.json``: the base model in the format of `rllm_local.adapter_files`, with the seed of the weights of `tiny`.
 - ``model.json``: the base model's name and the fingerprint of its weights, the `LoraSpec`, and the version of this
   format. The name is only for people. The fingerprint decides if an adapter belongs to a model.
@@ -134,7 +134,7 @@ def _record(directory: Path) -> dict[str, Any]:
         record = json.loads((directory / RECORD_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RequestRefused(
-            f"{directory.name} holds no saved model, or only a part of one: no {RECORD_FILE}."
+            f"{directory.name} contains no saved model, or only a part of one: no {RECORD_FILE}."
         ) from error
     except ValueError as error:
         raise _damaged(directory, RECORD_FILE, error) from error

@@ -147,7 +147,7 @@ class Checkpoints:
         return checkpoint
 
     def directory(self, path: TinkerPath) -> Path:
-        """The directory that holds the checkpoint's files. Raises NotFound."""
+        """Return the directory that contains the checkpoint's files. Raises NotFound."""
         self.get(path)
         return path.below(self.root)
 
@@ -174,18 +174,18 @@ class Checkpoints:
             raise RequestRefused(f"A checkpoint {checkpoint.path} exists. Use another name, or overwrite=True.")
         with self._disk_faults(checkpoint.path):
             target.parent.mkdir(parents=True, exist_ok=True)
-            beside = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+            temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
             try:
-                beside.mkdir()
-                save(beside)
-                written = replace(checkpoint, size=sum(file.stat().st_size for file in _files(beside)))
-                write_atomically(beside / RECORD, _to_json(written))
-                for file in _files(beside):
+                temporary.mkdir()
+                save(temporary)
+                written = replace(checkpoint, size=sum(file.stat().st_size for file in _files(temporary)))
+                write_atomically(temporary / RECORD, _to_json(written))
+                for file in _files(temporary):
                     sync_file(file)
-                sync_directory(beside)
-                _replace(target, beside)
+                sync_directory(temporary)
+                _replace(target, temporary)
             except BaseException:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
                 raise
         return written
 
@@ -269,12 +269,12 @@ def _visible(hidden: Path) -> Path:
     return hidden.with_name(hidden.name[1:].rsplit(".", 2)[0])
 
 
-def _replace(target: Path, beside: Path) -> None:
-    """Rename `beside` to `target`. At no instant are both the old and the new content lost: see `_recover`."""
+def _replace(target: Path, temporary: Path) -> None:
+    """Rename `temporary` to `target`. At no instant are both the old and the new content lost: see `_recover`."""
     old = target.with_name(f".{target.name}.{uuid4().hex}.old")
     if target.exists():
         target.rename(old)
-    beside.rename(target)
+    temporary.rename(target)
     sync_directory(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 

@@ -62,7 +62,7 @@ class Adam:
             self.drop_gradient()
             raise RequestRefused(
                 "The gradient is not finite. It was dropped and the weights stay as they were; look at the advantages "
-                "and log-probs that were sent, or lower the learning rate and go on from an earlier checkpoint."
+                "and log-probs that were sent, or lower the learning rate and continue from an earlier checkpoint."
             )
         if step.grad_clip_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(trained, step.grad_clip_norm, norm)
@@ -123,7 +123,7 @@ class Adam:
         return state
 
     def replace(self, state: State) -> None:
-        """Go on from this state; an empty one is that before the first step."""
+        """Continue from this state. An empty state is the state before the first step."""
         self._diverged = None
         self._optimizer.state.clear()
         self._optimizer.state.update(state)
@@ -133,7 +133,7 @@ def _check(step: AdamStep) -> None:
     for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
         value = getattr(step, name)
         if not 0 <= value <= LARGEST:
-            raise RequestRefused(f"{name} is {value}; it must be a number of 0 or more that float32 holds.")
+            raise RequestRefused(f"{name} is {value}; it must be a number of 0 or more in the range of float32.")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(step, name) < 1:
             raise RequestRefused(f"{name} is {getattr(step, name)}; it must be at least 0 and below 1.")

@@ -53,7 +53,7 @@ class TinkerLimits:
     stand_in_losses: bool = False
     """Accept `messages.STAND_IN`."""
     max_sparse_numbers: int = 1 << 24
-    """Maximum numbers in a request's sparse tensors after expansion: as many as the largest body could hold dense."""
+    """Maximum numbers in a request's sparse tensors after expansion: the number of dense values in the largest body."""
     fwdbwd_max_chunk_len: int = 1024
     """Maximum examples per request. Clients split their requests by this limit."""
     fwdbwd_max_chunk_bytes: int = 5_000_000

@@ -59,7 +59,7 @@ def target_names(model: Any, spec: LoraSpec) -> tuple[str, ...]:
                 groups[group].append(name)
     if spec.train_mlp and _has_fused_experts(model):
         raise RequestRefused(
-            "The experts of this model are not linear layers, and this server adapts those alone. Set train_mlp=False."
+            "This model's experts are not linear layers, and only linear layers can be adapted. Set train_mlp=False."
         )
     for group, asked in wanted.items():
         if asked and not groups[group]:

@@ -101,7 +101,7 @@ def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> Sample
     room, needed = base.max_context - longest, 0 if scores_prompt else 1
     if room < needed:
         raise RequestRefused(
-            f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and response together."
+            f"The prompt has {longest} tokens; {base.name} has a context of {base.max_context} for prompt and response."
         )
     last = optional_number_of(found, "prompt_logprobs_last_n")
     if last is not None and not (wanted and 1 <= last < longest):

@@ -68,7 +68,7 @@ class Samplers:
         Args:
             weights: None: the base model.
             prompts: (n,) tokens each, which fit into the context. `sample_request` checks that.
-            settings: valid settings, see `check_settings`. More tokens than the context holds are not sampled.
+            settings: valid settings, see `check_settings`. Sampling stops at the end of the context.
 
         Raises:
             RequestRefused: a prompt has tokens outside the vocabulary, or the weights are not finite.

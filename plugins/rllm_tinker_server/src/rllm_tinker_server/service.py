@@ -121,7 +121,7 @@ class Service:
             known = ", ".join(map(repr, self.names))
             raise NotFound(
                 f"There is no model {name!r}; this server has {known}. Ask for that, or start a server with "
-                f"`--model {name}` (or with `--name {name}` beside another --model, to have that called so)."
+                f"`--model {name}` (or with `--name {name}` next to another --model, to give it that name)."
             )
 
     def open_session(self, metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
@@ -171,8 +171,8 @@ class Service:
         if session is None:
             return False
         why = (
-            f"sent no heartbeat for {self.limits.heartbeat_missed:g} s and gave way to others, who needed room. Go on "
-            "from the last checkpoint with a new client."
+            f"sent no heartbeat for {self.limits.heartbeat_missed:g} s and gave way to others, who needed room. "
+            "Continue from the last checkpoint with a new client."
         )
         self.sessions.end(session, why)
         self.spawn(self.end_session(session, why))
@@ -199,7 +199,7 @@ class Service:
             await self.end_session(
                 session,
                 f"was ended after {self.limits.session_idle:g} s without a sign of its client, and its models "
-                "were released. Go on from the last checkpoint with a new client.",
+                "were released. Continue from the last checkpoint with a new client.",
             )
 
     async def close(self) -> None:

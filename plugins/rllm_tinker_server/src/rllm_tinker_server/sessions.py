@@ -59,7 +59,7 @@ class Snapshots:
             self._forget(held.weights)
 
 
-RESTARTED = "This server does not know it; if the server has restarted since, go on from the last checkpoint."
+RESTARTED = "This server does not know it; if the server has restarted since, continue from the last checkpoint."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -186,7 +186,7 @@ class Training:
 
     async def _save_for_sampler(self, model: TrainedModel, found: Found) -> Answer:
         if found.get("path") is not None:
-            # The request has no overwrite flag, so a reused name refers to the newest weights.
+            # The request has no overwrite flag, so a reused name refers to the latest weights.
             return wire.saved_for_sampler(path=await self._write(model, found, "sampler_weights", overwrite=True))
         number = number_of(found, "sampling_session_seq_id")
         sampler_id = sampler_id_of(model.model_id.partition(":")[0], number)

@@ -98,7 +98,7 @@ class Futures:
             raise Gone(
                 f"No result for request {request_id!r}: it is kept for {self._limits.keep_retrieved:g} s after it was "
                 f"fetched and {self._limits.keep_unretrieved:g} s if it was not, and is lost when the server restarts. "
-                "Send the request again; if the server has restarted, go on from the last checkpoint."
+                "Send the request again; if the server has restarted, continue from the last checkpoint."
             )
         return again.answer
 
@@ -185,7 +185,7 @@ class Turns:
         return self.request_id(number)
 
     def close(self, why: str) -> None:
-        """Fail whatever waits; what is being executed ends by itself."""
+        """Fail all waiting requests. The running requests end by themselves."""
         self._cancel_deadline()
         for number in sorted(self._waiting):
             self._fail(number, why)
@@ -195,7 +195,7 @@ class Turns:
         if before is None:
             raise RequestRefused(
                 f"Request {number} of {self.model_id} came over {self._limits.turn_deadline:g} s after later ones; "
-                "those have failed meanwhile. Go on from the last checkpoint with a new training client."
+                "those have failed meanwhile. Continue from the last checkpoint with a new training client."
             )
         if before != kind:
             raise RequestRefused(

@@ -25,7 +25,7 @@ def build_tied() -> Any:
 
 
 def build_untied() -> Any:
-    """A Qwen3 with an output layer of its own."""
+    """A Qwen3 with its own output layer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -48,7 +48,7 @@ def build_untied() -> Any:
 
 
 def make_host(model: Any = None, *, name: str = "tiny", **settings: Any) -> Host:
-    """A host on a model of its own, the tied one unless another is given."""
+    """A host with its own model. The default model has tied embeddings."""
     model = build_tied() if model is None else model
     context = int(model.config.max_position_embeddings)
     loaded = LoadedModel(model=model, tokenizer=tiny_tokenizer(), stop_ids=frozenset({2}), max_context=context)

@@ -52,7 +52,7 @@ def test_loading_goes_back_in_a_model_that_exists_and_drops_its_gradient(host: H
     assert torch.equal(weights_of(host, "m"), after)
 
 
-def test_without_the_optimiser_adamw_starts_anew(host: Host, saved: Path) -> None:
+def test_without_optimizer_state_adamw_starts_from_scratch(host: Host, saved: Path) -> None:
     fresh = make_host()
     fresh.load_state("again", saved, optimizer=False)
     assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))

@@ -136,7 +136,7 @@ def test_gradients_of_requests_add_up_until_a_step(host: Host) -> None:
     assert _gradient(host) is None
 
 
-def test_a_forward_pass_alone_leaves_no_gradient(host: Host) -> None:
+def test_a_forward_pass_leaves_no_gradient(host: Host) -> None:
     expected = host.forward_backward("m", make_request(seed=3))
     gradient = _gradient(host)
     result = host.forward_backward("m", make_request(seed=3, forward_only=True))
@@ -171,9 +171,9 @@ def test_gradient_after_log_probs_reuses_their_pass(loss: str, host: Host) -> No
     result = host.forward_backward("m", request)
     assert len(passes) == 1
     for index, (logprobs, again) in enumerate(zip(found.logprobs, result.logprobs, strict=True)):
-        alone = by_member[index]
-        np.testing.assert_array_equal(logprobs, alone)
-        np.testing.assert_array_equal(again, alone)
+        separate = by_member[index]
+        np.testing.assert_array_equal(logprobs, separate)
+        np.testing.assert_array_equal(again, separate)
     assert result.metrics == plain.metrics
     assert torch.equal(_gradient(host), plain_gradient)  # type: ignore[arg-type]
     host.forward_backward("m", request)

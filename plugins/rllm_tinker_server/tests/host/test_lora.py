@@ -35,18 +35,18 @@ def _randomised(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
 
 
 @pytest.mark.parametrize(
-    ("flag", "ending"),
+    ("flag", "suffixes"),
     [
         ("train_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
         ("train_mlp", ("gate_proj", "up_proj", "down_proj")),
         ("train_unembed", ("lm_head",)),
     ],
 )
-def test_each_flag_adapts_the_layers_it_speaks_of(flag: str, ending: tuple[str, ...]) -> None:
+def test_each_flag_adapts_its_layers(flag: str, suffixes: tuple[str, ...]) -> None:
     flags = {"train_attn": False, "train_mlp": False, "train_unembed": False, flag: True}
     names = target_names(build_untied(), LoraSpec(rank=4, **flags))
-    assert {name.rpartition(".")[2] for name in names} == set(ending)
-    assert len(names) == (1 if flag == "train_unembed" else 2 * len(ending))
+    assert {name.rpartition(".")[2] for name in names} == set(suffixes)
+    assert len(names) == (1 if flag == "train_unembed" else 2 * len(suffixes))
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_the_initial_weights_are_those_of_the_seed() -> None:
     assert all(not parameter.any() for name, parameter in first.parameters().items() if "lora_B" in name)
 
 
-def test_making_a_lora_model_leaves_the_global_random_numbers_alone() -> None:
+def test_making_a_lora_model_keeps_global_random_state() -> None:
     base, before = build_tied(), torch.get_rng_state()
     LoraModel(base, ALL)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_adapters_are_float32_and_alone_are_trained(dtype: torch.dtype) -> None:
+def test_only_float32_adapters_are_trained(dtype: torch.dtype) -> None:
     base = build_tied().to(dtype).requires_grad_(False)
     lora = LoraModel(base, ALL)
     assert {parameter.dtype for parameter in lora.parameters().values()} == {torch.float32}
@@ -180,7 +180,7 @@ def test_a_merged_model_shares_all_tensors_that_are_not_adapted() -> None:
         assert (merged[name] is parameter) == ("self_attn" not in name or "norm" in name)
 
 
-def test_adapting_a_tied_output_layer_leaves_the_input_embedding_alone() -> None:
+def test_adapting_a_tied_output_keeps_input_embeddings() -> None:
     base = build_tied()
     embedding = base.get_input_embeddings().weight
     before = embedding.detach().clone()
@@ -205,7 +205,7 @@ def test_training_leaves_the_base_model_as_it_was() -> None:
     assert torch.equal(_logits(host.model), expected)
 
 
-def test_two_lora_models_in_turns_learn_what_each_learns_alone() -> None:
+def test_interleaved_lora_models_learn_as_separate_ones() -> None:
     specs = {"a": LoraSpec(rank=8, seed=1), "b": LoraSpec(rank=3, seed=2, train_mlp=False)}
     requests = {"a": make_request("ppo"), "b": make_request("cross_entropy", seed=5)}
     together = make_host()
@@ -215,10 +215,10 @@ def test_two_lora_models_in_turns_learn_what_each_learns_alone() -> None:
         for name in specs:
             train(together, name, requests[name])
     for name, spec in specs.items():
-        alone = make_host()
-        alone.create(name, spec)
-        train(alone, name, requests[name], 3)
-        assert torch.equal(weights_of(alone, name), weights_of(together, name))
+        separate = make_host()
+        separate.create(name, spec)
+        train(separate, name, requests[name], 3)
+        assert torch.equal(weights_of(separate, name), weights_of(together, name))
 
 
 def test_a_snapshot_does_not_follow_later_steps(host: Host) -> None:

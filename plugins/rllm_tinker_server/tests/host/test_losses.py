@@ -37,7 +37,7 @@ FORMULAS: dict[str, Callable[[Tensor, Columns, dict[str, float]], Tensor]] = {
 
 
 def _gspo(logp: Tensor, on: Columns, config: dict[str, float]) -> Tensor:
-    """Of one example."""
+    """Return the loss of one example."""
     mean = (logp.detach() - on["logprobs"])[on["sequence_ratio_mask"] != 0].mean()
     ratio = (mean + logp - logp.detach()).exp()
     bounded = ratio.clamp(config["clip_low_threshold"], config["clip_high_threshold"])

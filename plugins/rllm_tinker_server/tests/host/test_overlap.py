@@ -38,8 +38,8 @@ def _sampled(host: Host, weights: AdapterWeights | None) -> Found:
     return [(each.tokens.tolist(), each.logprobs.tolist()) for each in found]
 
 
-def _trained_beside(host: Host, train: Callable[[], None], work: Callable[[], Found]) -> list[Found]:
-    """What `work` returns, again and again while `train` runs on a thread of its own; once at least."""
+def _work_during_training(host: Host, train: Callable[[], None], work: Callable[[], Found]) -> list[Found]:
+    """Return the results of `work`, which is called at least once while `train` runs in its own thread."""
     found = []
     with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
         training = executor.submit(train)
@@ -53,20 +53,24 @@ def _trained_beside(host: Host, train: Callable[[], None], work: Callable[[], Fo
 def test_a_version_samples_the_same_while_the_model_is_trained(host: Host, of_base: bool) -> None:
     train(host, "m", make_request())
     weights = None if of_base else host.weights("m")
-    alone = _sampled(host, weights)
-    beside = _trained_beside(host, lambda: train(host, "m", make_request(), STEPS), lambda: _sampled(host, weights))
-    assert all(found == alone for found in beside)
+    separate = _sampled(host, weights)
+    concurrent = _work_during_training(
+        host, lambda: train(host, "m", make_request(), STEPS), lambda: _sampled(host, weights)
+    )
+    assert all(found == separate for found in concurrent)
 
 
 def test_training_makes_the_same_weights_while_others_sample() -> None:
-    alone, beside = make_host(), make_host()
-    for host in (alone, beside):
+    separate, concurrent = make_host(), make_host()
+    for host in (separate, concurrent):
         host.create("m", LoraSpec(rank=8, seed=1))
         train(host, "m", make_request())
-    weights = beside.weights("m")
-    train(alone, "m", make_request(), STEPS)
-    _trained_beside(beside, lambda: train(beside, "m", make_request(), STEPS), lambda: _sampled(beside, weights))
-    assert torch.equal(weights_of(alone, "m"), weights_of(beside, "m"))
+    weights = concurrent.weights("m")
+    train(separate, "m", make_request(), STEPS)
+    _work_during_training(
+        concurrent, lambda: train(concurrent, "m", make_request(), STEPS), lambda: _sampled(concurrent, weights)
+    )
+    assert torch.equal(weights_of(separate, "m"), weights_of(concurrent, "m"))
 
 
 def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(host: Host) -> None:
@@ -80,7 +84,7 @@ def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(
 def _during_a_training_request(tmp_path: Path, ask: Callable[[Service], Any]) -> bool:
     """Whether something is answered before a training request is, which waits for that answer."""
 
-    async def play(service: Service) -> bool:
+    async def scenario(service: Service) -> bool:
         begun, answered = threading.Event(), threading.Event()
 
         def train() -> bool:
@@ -95,7 +99,7 @@ def _during_a_training_request(tmp_path: Path, ask: Callable[[Service], Any]) ->
 
     with opened_service(ModelOptions(model="tiny", checkpoints=tmp_path, kv_cache_gib=0.01)) as service:
         service.host.create("m", LoraSpec(rank=4, seed=1))
-        return asyncio.run(play(service))
+        return asyncio.run(scenario(service))
 
 
 def test_samples_are_answered_while_a_training_request_runs(tmp_path: Path) -> None:

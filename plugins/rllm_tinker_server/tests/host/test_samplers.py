@@ -196,8 +196,8 @@ def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_
     (several,) = _run(samplers.sample(None, [PROMPT] * 3, FREE))
     for index, sampled in enumerate(several):
         seed = derive_seed(3, "sequence", index) if index else 3
-        ((alone,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, seed=seed)))
-        _same(sampled, alone)
+        ((separate,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, seed=seed)))
+        _same(sampled, separate)
     assert len({tuple(sampled.tokens.tolist()) for sampled in several}) == 3
 
 
@@ -264,14 +264,14 @@ def test_each_snapshot_is_sampled_with_its_own_weights_however_they_are_mixed(
     make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
 ) -> None:
     wanted = [None, *snapshots]
-    alone = [_run(make_samplers().sample(weights, [PROMPT] * 2, FREE))[0] for weights in wanted]
+    separate = [_run(make_samplers().sample(weights, [PROMPT] * 2, FREE))[0] for weights in wanted]
     samplers = make_samplers(max_merged=2)
     order = [0, 3, 1, 4, 2, 3, 0, 1, 2, 4]
     found = _run(*(samplers.sample(wanted[index], [PROMPT] * 2, FREE) for index in order))
     for index, sequences in zip(order, found, strict=True):
-        for sampled, expected in zip(sequences, alone[index], strict=True):
+        for sampled, expected in zip(sequences, separate[index], strict=True):
             _same(sampled, expected)
-    assert len({tuple(sequences[0].tokens.tolist()) for sequences in alone}) == 5
+    assert len({tuple(sequences[0].tokens.tolist()) for sequences in separate}) == 5
     assert len(tuple(samplers.models._merged)) == 2
 
 
@@ -282,12 +282,12 @@ def test_the_least_recently_used_model_leaves(
     samplers = make_samplers(max_merged=2)
     seen = []
 
-    async def play() -> None:
+    async def scenario() -> None:
         for weights in (a, b, a, c, None, b):
             await samplers.sample(weights, [PROMPT], FREE)
             seen.append(tuple(samplers.models._merged))
 
-    _run(play())
+    _run(scenario())
     assert seen == [(a,), (a, b), (b, a), (a, c), (a, c), (c, b)]
 
 
@@ -297,7 +297,7 @@ def test_a_model_in_use_stays_and_others_wait_for_its_place(
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
-    async def play() -> list[str]:
+    async def scenario() -> list[str]:
         ended = []
         async with samplers.models.use(a):
             waiting = asyncio.create_task(samplers.sample(b, [PROMPT], FREE))
@@ -310,7 +310,7 @@ def test_a_model_in_use_stays_and_others_wait_for_its_place(
         assert tuple(samplers.models._merged) == (b,)
         return ended
 
-    assert _run(play()) == [["base", "b"]]
+    assert _run(scenario()) == [["base", "b"]]
 
 
 def test_whoever_waits_gets_a_place_however_busy_the_others_are(
@@ -323,7 +323,7 @@ def test_whoever_waits_gets_a_place_however_busy_the_others_are(
         while not until.done():
             await samplers.sample(a, [PROMPT], FREE)
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with samplers.models.use(a):
             waiting = asyncio.create_task(samplers.sample(b, [PROMPT], FREE))
             await asyncio.sleep(0)
@@ -331,7 +331,7 @@ def test_whoever_waits_gets_a_place_however_busy_the_others_are(
             await asyncio.sleep(0)
         await asyncio.gather(waiting, *streams)
 
-    _run(play())
+    _run(scenario())
 
 
 def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
@@ -340,7 +340,7 @@ def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
     a, b, *_ = snapshots
     samplers = make_samplers()
 
-    async def play() -> None:
+    async def scenario() -> None:
         await samplers.sample(a, [PROMPT], FREE)
         samplers.forget(a)
         samplers.forget(a)
@@ -351,16 +351,16 @@ def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
         assert tuple(samplers.models._merged) == ()
         await samplers.sample(a, [PROMPT], FREE)
 
-    _run(play())
+    _run(scenario())
 
 
-def test_only_models_in_use_and_the_last_one_hold_a_cache(
+def test_only_used_and_last_models_have_caches(
     make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
 ) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers()
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with samplers.models.use(a) as first:
             engine = first.engine
             async with samplers.models.use(b) as second:
@@ -371,7 +371,7 @@ def test_only_models_in_use_and_the_last_one_hold_a_cache(
         async with samplers.models.use(None):
             assert second._engine is None
 
-    _run(play())
+    _run(scenario())
 
 
 def test_a_request_that_is_cancelled_gives_its_model_back(
@@ -380,7 +380,7 @@ def test_a_request_that_is_cancelled_gives_its_model_back(
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
-    async def play() -> None:
+    async def scenario() -> None:
         for _ in range(2):
             task = asyncio.create_task(samplers.sample(a, [PROMPT] * 2, replace(FREE, max_tokens=400)))
             await asyncio.sleep(0.02)
@@ -389,7 +389,7 @@ def test_a_request_that_is_cancelled_gives_its_model_back(
                 await task
         await samplers.sample(b, [PROMPT], FREE)
 
-    _run(play())
+    _run(scenario())
 
 
 def test_weights_that_are_not_finite_are_refused_and_others_are_served(
@@ -420,11 +420,11 @@ def test_a_large_top_k_means_all_tokens(make_samplers: Callable[..., Samplers], 
     _same(free, wide)
 
 
-def test_several_prompts_with_a_seed_each_are_sampled_as_if_each_were_alone(
+def test_seeded_prompts_are_sampled_independently(
     make_samplers: Callable[..., Samplers],
 ) -> None:
     prompts, seeds = [PROMPT, PROMPT[:2], PROMPT], (11, 12, 13)
     (together,) = _run(make_samplers().sample(None, prompts, replace(FREE, seeds=seeds)))
     for prompt, seed, sequence in zip(prompts, seeds, together, strict=True):
-        ((alone,),) = _run(make_samplers().sample(None, [prompt], replace(FREE, seed=seed)))
-        assert sequence.tokens.tolist() == alone.tokens.tolist()
+        ((separate,),) = _run(make_samplers().sample(None, [prompt], replace(FREE, seed=seed)))
+        assert sequence.tokens.tolist() == separate.tokens.tolist()

@@ -59,7 +59,7 @@ def _batch(model: Any, prompts: tuple[int, ...], responses: tuple[int, ...]) -> 
 
 
 def _examples(batch: TokenBatch, loss: str) -> tuple[Example, ...]:
-    """What a client makes of the batch: inputs shifted by one, 0 where nothing was sampled."""
+    """Return a client's data for the batch: inputs shifted by one, and 0 for tokens that were not sampled."""
     assert batch.advantages is not None
     examples = []
     for start, end in zip(batch.row_offsets, batch.row_offsets[1:], strict=False):

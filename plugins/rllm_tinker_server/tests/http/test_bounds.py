@@ -1,4 +1,4 @@
-"""A small request cannot make the server hold much, and what it holds is bounded."""
+"""A small request cannot make the server store much, and the stored data is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real client trains, samples, saves and goes on."""
+"""The real client trains, samples, saves and continues."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_sparse_targets_are_read_as_dense_ones(server: Server, connect: Connect)
     assert result.loss_fn_outputs[0]["logprobs"].to_numpy().tolist() == expected
 
 
-def test_a_forward_pass_leaves_the_gradient_alone(server: Server, connect: Connect) -> None:
+def test_a_forward_pass_keeps_the_gradient(server: Server, connect: Connect) -> None:
     trainer = connect(server).create_lora_training_client(base_model="fake").result()
     trainer.forward([datum(1)], "cross_entropy").result(DEADLINE)
     assert trainer.optim_step(types.AdamParams()).result(DEADLINE).metrics["value"] == 0.0
@@ -132,18 +132,18 @@ def test_the_likeliest_tokens_are_told(server: Server, connect: Connect) -> None
 def test_a_prompt_that_fills_the_context_has_log_probs(server: Server, connect: Connect) -> None:
     sampler = connect(server).create_sampling_client(base_model="fake").result()
     assert len(sampler.compute_logprobs(types.ModelInput.from_ints([1] * 64)).result(DEADLINE)) == 64
-    with pytest.raises(tinker.BadRequestError, match="64 tokens; fake holds 64"):
+    with pytest.raises(tinker.BadRequestError, match="64 tokens; fake has a context of 64"):
         sampler.sample(types.ModelInput.from_ints([1] * 64), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
 
 
-def test_two_clients_train_models_of_their_own(server: Server, connect: Connect) -> None:
+def test_two_clients_train_separate_models(server: Server, connect: Connect) -> None:
     first, second = (connect(server).create_lora_training_client(base_model="fake").result() for _ in range(2))
     train(first)
     train(second)
     assert train(first)[1].metrics["value"] == train(second)[1].metrics["value"] == 6.0
 
 
-def test_a_restarted_server_goes_on_from_checkpoints(start: Start, connect: Connect, tmp_path: Path) -> None:
+def test_a_restarted_server_continues_from_checkpoints(start: Start, connect: Connect, tmp_path: Path) -> None:
     before = start(checkpoints=tmp_path)
     trainer = connect(before).create_lora_training_client(base_model="fake", rank=8).result()
     train(trainer)
@@ -239,7 +239,7 @@ def test_a_model_that_cannot_be_created_says_why(server: Server, connect: Connec
     assert failed.value.category == types.RequestErrorCategory.User
 
 
-def test_a_loss_that_is_refused_does_not_hold_up_what_follows(server: Server, connect: Connect) -> None:
+def test_a_rejected_loss_does_not_block_later_requests(server: Server, connect: Connect) -> None:
     trainer = connect(server).create_lora_training_client(base_model="fake").result()
     refused = trainer.forward_backward([datum(1)], "gspo")
     step = trainer.optim_step(types.AdamParams())

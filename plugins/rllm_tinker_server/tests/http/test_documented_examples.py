@@ -83,12 +83,12 @@ EXAMPLES = documented_examples()
 
 @dataclass(frozen=True)
 class Run:
-    """What an earlier program left on the server, still open."""
+    """Objects that an earlier program left open on the server."""
 
     model_id: str
 
     def named_in(self, source: str) -> str:
-        """The example with the ids of this run in the place of its own."""
+        """Return the example with the ids of this run instead of its own ids."""
         return source.replace("run-id", self.model_id).replace("session-id", self.model_id.partition(":")[0])
 
 
@@ -110,7 +110,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[tinker.ServiceClient]:
-    """What examples share, but for the one that closes it."""
+    """Objects that examples share, except the example that closes them."""
     client = tinker.ServiceClient(base_url=url, api_key=KEY)
     yield client
     client.close("success").result(DEADLINE)
@@ -126,7 +126,7 @@ def run(client: tinker.ServiceClient) -> Run:
 
 @pytest.fixture(scope="module")
 def names(client: tinker.ServiceClient) -> dict[str, Any]:
-    """What examples use without having made it."""
+    """Objects that examples use but do not create."""
     trainer = client.create_lora_training_client(base_model=NAME).result(DEADLINE)
     return {
         "tinker": tinker,

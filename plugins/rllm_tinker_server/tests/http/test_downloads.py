@@ -120,7 +120,7 @@ def test_an_export_is_listed_and_is_not_loaded(url: str, trainer: Any) -> None:
     client.close("success").result(DEADLINE)
 
 
-def test_an_encrypted_export_is_refused_and_training_goes_on(trainer: Any) -> None:
+def test_an_encrypted_export_is_rejected(trainer: Any) -> None:
     with pytest.raises(tinker.RequestFailedError, match="does not encrypt"):
         trainer.save_weights_external("secret", age_encryption_recipients=["age1x"]).result(DEADLINE)
     assert trainer.optim_step(types.AdamParams()).result(DEADLINE)

@@ -1,4 +1,4 @@
-"""What is sent again long after, stopped before it began, or closed while it waits."""
+"""Requests that are repeated late, stopped before they start, or closed while they wait."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def wait_until_discarded(server: Server, request_id: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["create_model", "load_weights"])
-def test_a_creation_that_is_sent_again_after_its_result_was_discarded_leaves_the_model_alone(
-    start: Start, route: str
-) -> None:
+def test_a_late_repeated_creation_keeps_the_model(start: Start, route: str) -> None:
     server = start(keep_retrieved=0.1, sweep_interval=0.02)
     session_id = server.session()
     first = server.model(session_id)
@@ -87,7 +85,7 @@ def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Pa
 
 
 def in_turns(limits: TinkerLimits, scenario: Callable[[Turns, Futures], Awaitable[None]]) -> list[str]:
-    """What the event loop was told of as an error meanwhile."""
+    """Return the errors that the event loop received during the scenario."""
     faults: list[str] = []
 
     async def main() -> None:
@@ -103,7 +101,7 @@ async def nothing() -> Answer:
     return json_answer({})
 
 
-def test_a_model_that_is_closed_while_requests_wait_is_left_alone_after() -> None:
+def test_waiting_requests_do_not_change_closed_models() -> None:
     async def scenario(turns: Turns, futures: Futures) -> None:
         turns.submit(3, "optim_step", 1, nothing)
         turns.close("It was unloaded.")

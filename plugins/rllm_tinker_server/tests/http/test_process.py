@@ -1,4 +1,4 @@
-"""The command `rllm tinker serve` in a process of its own, with the real model `tiny`."""
+"""The command `rllm tinker serve` in its own process, with the real model `tiny`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def losses(trainer: Any, steps: int) -> list[float]:
 
 
 @pytest.mark.long
-def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(serve: Serve) -> None:
+def test_training_continues_after_a_killed_server(serve: Serve) -> None:
     """The steps after the checkpoint are those of a run that was not interrupted."""
     with serve() as first:
         client = tinker.ServiceClient(base_url=first.url, api_key=KEY)

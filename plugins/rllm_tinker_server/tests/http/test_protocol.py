@@ -415,7 +415,7 @@ def test_a_time_to_live_that_is_none_is_the_clients_fault(server: Server, model_
 
 @pytest.mark.parametrize("route", ["save_weights_elsewhere", "forward", "forward_backward", "a/b"])
 def test_an_operation_that_is_not_done_takes_its_number(start: Start, route: str) -> None:
-    """Those after it would wait for it until the deadline, and fail."""
+    """Later requests would wait until the deadline, and fail."""
     server = start(turn_deadline=DEADLINE)
     model_id = server.model(server.session())
     step = server.step(model_id, 2)
@@ -432,7 +432,7 @@ def test_what_this_server_does_not_do_is_said_and_final(server: Server, route: s
     assert f"POST /api/v1/{route}" in response.json()["detail"]
 
 
-def test_a_bug_is_told_and_the_server_goes_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_reported_and_serving_continues(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(_: Any) -> None:
         raise ZeroDivisionError("by nothing")
 

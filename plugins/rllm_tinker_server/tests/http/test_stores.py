@@ -1,4 +1,4 @@
-"""What the server keeps: results, snapshots, and checkpoints on disk."""
+"""Stored data of the server: results, snapshots, and checkpoints on disk."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def loaded(directory: Path) -> LoadedModel:
-    """The model that vLLM is given. Shared: a test that changes its weights publishes them."""
+    """The model that vLLM serves. It is shared: a test that changes its weights syncs them."""
     return load_model(ModelSection(name=str(directory), device="cpu"), 0)
 
 

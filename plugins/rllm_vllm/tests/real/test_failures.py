@@ -50,7 +50,7 @@ def test_an_argument_that_vllm_does_not_have_is_named(
 def test_a_killed_engine_process_is_an_error_and_nothing_is_left(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig
 ) -> None:
-    async def kill_and_go_on() -> int:
+    async def kill_and_continue() -> int:
         hosting = make_hosting()
         engine = hosting.engine
         assert isinstance(engine, VllmEngine)
@@ -79,5 +79,5 @@ def test_a_killed_engine_process_is_an_error_and_nothing_is_left(
         finally:
             await hosting.close()
 
-    group = asyncio.run(kill_and_go_on())
+    group = asyncio.run(kill_and_continue())
     assert not _group(group)

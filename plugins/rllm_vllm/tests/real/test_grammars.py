@@ -113,18 +113,20 @@ def test_constrained_logprobs_are_those_before_the_mask(
     assert all((completion.logprobs < -1).any() for completion in direct)  # the free model would not have written this
 
 
-def test_unconstrained_response_beside_a_constrained_one_unchanged(
+def test_constrained_response_does_not_change_unconstrained_one(
     engines: tuple[Any, LocalEngine], runner: asyncio.Runner
 ) -> None:
     free: dict[str, Any] = {"max_tokens": 20, "seed": 5, "top_k": 9}
-    [alone] = sample(runner, engines[0], free)
+    [separate] = sample(runner, engines[0], free)
     together, _ = sample(runner, engines[0], free, {"json_schema": json.dumps(SCHEMA)})
 
-    assert alone.token_ids.tolist() == together.token_ids.tolist()
-    np.testing.assert_allclose(alone.logprobs, together.logprobs, atol=CLOSE, rtol=0)
+    assert separate.token_ids.tolist() == together.token_ids.tolist()
+    np.testing.assert_allclose(separate.logprobs, together.logprobs, atol=CLOSE, rtol=0)
 
 
-def test_open_thoughts_are_free_until_they_close(engines: tuple[Any, LocalEngine], runner: asyncio.Runner) -> None:
+def test_open_reasoning_is_unconstrained_until_it_closes(
+    engines: tuple[Any, LocalEngine], runner: asyncio.Runner
+) -> None:
     request = {"json_schema": json.dumps(SCHEMA), "temperature": 0.0, "max_tokens": 60}
     [one], [two] = (sample(runner, engine, request, prompt=[*PROMPT, THINK[0]]) for engine in engines)
 

@@ -120,14 +120,14 @@ def test_a_response_during_which_weights_change_says_which_sampled_what(
         assert np.abs(completion.logprobs[:before] - expected[:before]).max() > CLOSE
 
 
-def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
+def test_prompts_of_several_passes_have_own_seeds(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig, plain_logprobs: Plain
 ) -> None:
     """On a CPU a prompt that was split over passes ended the engine."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(4, 40, 200).tolist() for _ in range(12)]
 
-    async def together_and_alone() -> tuple[list[Completion], list[Completion]]:
+    async def together_and_separate() -> tuple[list[Completion], list[Completion]]:
         hosting = make_hosting(engine_args={"max_num_batched_tokens": 300})
 
         def response(seed: int) -> Awaitable[Completion]:
@@ -141,7 +141,7 @@ def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
         finally:
             await hosting.close()
 
-    together, alone = asyncio.run(together_and_alone())
-    assert [each.token_ids.tolist() for each in together] == [each.token_ids.tolist() for each in alone]
+    together, separate = asyncio.run(together_and_separate())
+    assert [each.token_ids.tolist() for each in together] == [each.token_ids.tolist() for each in separate]
     for prompt, completion in zip(prompts, together, strict=True):
         _assert_agrees(completion, 1.0, plain_logprobs, prompt)

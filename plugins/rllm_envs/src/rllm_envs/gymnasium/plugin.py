@@ -34,7 +34,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         family_option="id",
         # An environment may simulate for long between two turns.
         blocking=True,
-        # A prompt holds all turns until then.
+        # A prompt contains all turns until then.
         defaults={
             "rllm.workflow.name": "multi_turn_workflow",
             "data.max_prompt_length": 8192,

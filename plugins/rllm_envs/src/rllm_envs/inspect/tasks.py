@@ -51,8 +51,8 @@ class InspectTasks(WorkflowEnvironment):
         elif params.val_size is not None:
             ids = ids[:held_out] if separate else ids[len(ids) - held_out :]
         # Ids of different splits must differ.
-        ending = "-train" if separate and split == "train" else ""
+        suffix = "-train" if separate and split == "train" else ""
         return [
-            Task(id=f"{task.name}-{each}{ending}", data={SAMPLE: each, SPLIT: split}, data_source=task.name)
+            Task(id=f"{task.name}-{each}{suffix}", data={SAMPLE: each, SPLIT: split}, data_source=task.name)
             for each in ids
         ]

@@ -40,7 +40,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         check=_check,
         check_task=_check_task,
         family_option="url",
-        # A prompt holds the tools and all turns until then.
+        # A prompt contains the tools and all turns until then.
         defaults={
             "rllm.workflow.name": "tool_calling",
             "data.max_prompt_length": 8192,

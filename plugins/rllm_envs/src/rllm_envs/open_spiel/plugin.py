@@ -40,7 +40,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_environment,
         check=_check,
         family_option="game",
-        # A prompt holds all turns until then.
+        # A prompt contains all turns until then.
         defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 64},
     )
 

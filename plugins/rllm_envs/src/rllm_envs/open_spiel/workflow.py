@@ -81,7 +81,7 @@ class OpenSpielWorkflow(Workflow):
         table = self._open(environment.params, task["seed"], uid)
         trained = {seat: table.conversations[seat].trajectory for seat in sorted(set(table.params.seats))}
         try:
-            await self._play(table, self.episode)
+            await self._play_game(table, self.episode)
         except Exception as error:
             # The engine's errors are raised. They are not the game's.
             if not _is_of_game(error):
@@ -100,7 +100,7 @@ class OpenSpielWorkflow(Workflow):
     def _open(self, params: OpenSpielParams, seed: int, uid: str) -> _Table:
         game = load_game(params)
         seats = range(game.num_players())
-        played = seats if params.opponent == "policy" else sorted(set(params.seats))
+        policy_seats = seats if params.opponent == "policy" else sorted(set(params.seats))
         others = [seat for seat in seats if seat not in params.seats] if params.opponent == "mcts" else []
         return _Table(
             params=params,
@@ -109,7 +109,7 @@ class OpenSpielWorkflow(Workflow):
             chance=random.Random(derive_seed(seed, "chance")),
             moves=random.Random(derive_seed(seed, "moves")),
             bots={seat: make_bot(game, params, derive_seed(seed, "bot", seat) % 2**31) for seat in others},
-            conversations={seat: self._converse(seat, uid) for seat in played},
+            conversations={seat: self._converse(seat, uid) for seat in policy_seats},
             counts=Counter(),
         )
 
@@ -119,7 +119,7 @@ class OpenSpielWorkflow(Workflow):
         context = replace(self.context, sampling=sampling)
         return Conversation(context, trajectory, session=f"{trajectory.uid}#{sampling.seed}")
 
-    async def _play(self, table: _Table, episode: Episode) -> None:
+    async def _play_game(self, table: _Table, episode: Episode) -> None:
         """Play until the end, and set the rewards of all conversations."""
         state = table.state
         episode.termination_reason = TerminationReason.ENV_DONE

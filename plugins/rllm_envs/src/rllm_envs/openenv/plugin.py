@@ -32,7 +32,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_openenv,
         check=_check,
         family_option="server",
-        # A prompt holds all turns until then.
+        # A prompt contains all turns until then.
         defaults={
             "rllm.workflow.name": "multi_turn_workflow",
             "data.max_prompt_length": 8192,

@@ -144,7 +144,7 @@ class ReasoningGym(Environment):
         return Outcome(reward=value, done=True, correct=value >= 1.0, metrics=metrics)
 
     def final_state(self) -> dict[str, Any]:
-        """``{"answer": text}``, what the generator holds to be right, for rewards; None where it has no such text."""
+        """Return ``{"answer": text}``, the generator's correct answer, for rewards. None if it has none as text."""
         answer = self._ask("answer", seconds=SECONDS_TO_GENERATE)
         return {"answer": None if answer is None else str(answer)}
 

@@ -70,7 +70,7 @@ def start(name: str, options: Mapping[str, Any], *, seed: int, numbers: random.R
     """A game at its first turn.
 
     Args:
-        name: of the game, without the ending of a variant.
+        name: of the game, without the suffix of a variant.
         options: of the game's own.
         seed: of the game.
         numbers: its random numbers, which it seeds; see `playing`.

@@ -34,7 +34,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         family_option="game",
         # Some games search for seconds before their first turn.
         blocking=True,
-        # A prompt holds all turns until then, many with a board.
+        # A prompt contains all turns until then, many with a board.
         defaults={
             "rllm.workflow.name": "multi_turn_workflow",
             "data.max_prompt_length": 8192,

@@ -111,8 +111,8 @@ class VerifiersTasks(WorkflowEnvironment):
                 "Set rllm.env.env_args.val_size or rllm.env.env_args.train_size to a smaller number.",
             )
         # Ids of different tasksets must differ.
-        ending = "-val" if split == "val" and params.val_taskset is not None else ""
-        ids = [f"{params.id}-{index}{ending}" for index in indices]
+        suffix = "-val" if split == "val" and params.val_taskset is not None else ""
+        ids = [f"{params.id}-{index}{suffix}" for index in indices]
 
         def make(at: int) -> Task:
             return Task(id=ids[at], data={INDEX: indices[at], SPLIT: split}, data_source=params.id)

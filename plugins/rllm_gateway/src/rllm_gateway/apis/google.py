@@ -437,10 +437,10 @@ def _response(asked: Asked, answer: Answer, parts: Sequence[Sequence[dict[str, A
     """Return an answer, or the last event of a streamed answer."""
     candidates = list[dict[str, Any]]()
     for index, choice in enumerate(answer.choices):
-        ending: dict[str, Any] = {"finishReason": FINISH[choice.finish]}
+        finish_fields: dict[str, Any] = {"finishReason": FINISH[choice.finish]}
         if asked.logprobs:
-            ending["logprobsResult"] = _logprobs(choice)
-        candidates.append(_candidate(index, parts[index]) | ending)
+            finish_fields["logprobsResult"] = _logprobs(choice)
+        candidates.append(_candidate(index, parts[index]) | finish_fields)
     return _head(asked, answer) | {"candidates": candidates, "usageMetadata": _usage(answer)}
 
 
@@ -456,11 +456,11 @@ def _token(token: SampledToken) -> dict[str, Any]:
 
 
 def _usage(answer: Answer) -> dict[str, Any]:
-    thoughts = sum(each.reasoning_tokens for each in answer.choices)
+    reasoning_tokens = sum(each.reasoning_tokens for each in answer.choices)
     return {
         "promptTokenCount": answer.prompt_tokens,
         "cachedContentTokenCount": answer.cached_tokens,
-        "candidatesTokenCount": answer.tokens - thoughts,
-        "thoughtsTokenCount": thoughts,
+        "candidatesTokenCount": answer.tokens - reasoning_tokens,
+        "thoughtsTokenCount": reasoning_tokens,
         "totalTokenCount": answer.prompt_tokens + answer.tokens,
     }

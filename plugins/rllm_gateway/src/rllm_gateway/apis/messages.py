@@ -154,8 +154,8 @@ class _Messages(MessageParts):
         rest = [b for b in blocks if b.get("type") not in ("tool_use", "thinking", "redacted_thinking")]
         message: dict[str, Any] = {"role": "assistant", "content": self.read(rest, f"{where}.content")}
         if reasoning:
-            thought = [fields.text(block, "thinking", f"{where}.content") for block in reasoning]
-            message["reasoning_content"] = "".join(thought)
+            reasoning_parts = [fields.text(block, "thinking", f"{where}.content") for block in reasoning]
+            message["reasoning_content"] = "".join(reasoning_parts)
         return message | ({"tool_calls": calls} if calls else {})
 
 
@@ -190,8 +190,8 @@ class MessagesApi:
 
     def answer(self, asked: Asked, answer: Answer) -> bytes:
         choice = answer.choices[0]
-        ending = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
-        said = _head(asked, answer) | ending
+        stop_fields = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
+        said = _head(asked, answer) | stop_fields
         return orjson.dumps(said | {"content": _blocks(choice), "usage": _usage(answer, answer.tokens)})
 
     def stream(self, asked: Asked, begun: Begun) -> MessagesStream:
@@ -280,8 +280,8 @@ class MessagesStream:
             for delta in deltas:
                 yield {"type": "content_block_delta", "index": index, "delta": delta}
             yield {"type": "content_block_stop", "index": index}
-        ending = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
-        yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": answer.tokens}}
+        stop_fields = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
+        yield {"type": "message_delta", "delta": stop_fields, "usage": {"output_tokens": answer.tokens}}
         yield {"type": "message_stop"}
 
 

@@ -167,10 +167,10 @@ class _Items(MessageParts):
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
         """Begin a message with reasoning."""
         parts = fields.objects(item, "content", where) or fields.objects(item, "summary", where)
-        thought = "".join(fields.text(part, "text", f"{where}.content") for part in parts)
+        reasoning = "".join(fields.text(part, "text", f"{where}.content") for part in parts)
         self._open = None
-        if thought:
-            self._assistant()["reasoning_content"] = thought
+        if reasoning:
+            self._assistant()["reasoning_content"] = reasoning
 
     def _assistant(self) -> dict[str, Any]:
         if self._open is None:
@@ -259,8 +259,8 @@ def _output(asked: Asked, answer: Answer) -> list[dict[str, Any]]:
 
 
 def _reasoning(begun: Begun, text: str) -> dict[str, Any]:
-    thought = [{"type": "reasoning_text", "text": text}]
-    return {"id": f"rs_{begun.id}", "type": "reasoning", "summary": [], "content": thought}
+    reasoning = [{"type": "reasoning_text", "text": text}]
+    return {"id": f"rs_{begun.id}", "type": "reasoning", "summary": [], "content": reasoning}
 
 
 def _message(begun: Begun, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -106,21 +106,21 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
 def _make(path: Path) -> None:
     """Create an empty store under a temporary name, and link it. So other processes never see an incomplete store."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         # Create the file directly, because SQLite does not report why it cannot create a file.
-        beside.touch(mode=PRIVATE)
-        with failures(path, "made"), closing(sqlite3.connect(beside, isolation_level=None)) as connection:
+        temporary.touch(mode=PRIVATE)
+        with failures(path, "made"), closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.executescript(tables.TABLES)
             connection.execute("PRAGMA journal_mode = WAL")
-        sync_file(beside)
-        path.hardlink_to(beside)
+        sync_file(temporary)
+        path.hardlink_to(temporary)
     except FileExistsError:
         # A different process was faster. Use its store.
         return
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 

@@ -94,7 +94,7 @@ class ForkServer:
             self._become_agent(order, parent)
         except BaseException:  # noqa: BLE001  (this process must not serve)
             os._exit(FAILED)
-        return self._play(order)
+        return self._run_agent(order)
 
     def _become_agent(self, order: Mapping[str, Any], parent: int) -> None:
         with contextlib.suppress(PermissionError):
@@ -121,7 +121,7 @@ class ForkServer:
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
 
-    def _play(self, order: Mapping[str, Any]) -> NoReturn:
+    def _run_agent(self, order: Mapping[str, Any]) -> NoReturn:
         """Call the function in this process, and leave it."""
         code = FAILED
         try:

@@ -50,8 +50,8 @@ class Program:
         places = [] if found is None else _virtual_environment(Path(found).absolute())
         words = [found if places and found else command[0], *command[1:]]
         files = {word: Path(word).expanduser().absolute() for word in words if Path(word).expanduser().is_file()}
-        alone = [file for file in files.values() if not any(file.is_relative_to(place) for place in places)]
-        return cls(tuple(str(files.get(word, word)) for word in words), (*places, *alone))
+        single_files = [file for file in files.values() if not any(file.is_relative_to(place) for place in places)]
+        return cls(tuple(str(files.get(word, word)) for word in words), (*places, *single_files))
 
 
 def _virtual_environment(program: Path) -> list[Path]:

@@ -15,7 +15,7 @@ CORE_BOUNDS = f">={_MAJOR}.{_MINOR},<{_MAJOR}.{_MINOR + 1}"
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Data of a kind that is not in the directory ``templates/<kind>``. ``$chosen`` is replaced by the name in config."""
+    """Data of a kind that is not in ``templates/<kind>``. ``$chosen`` is replaced by the name in config."""
 
     title: str
     """Name of the kind in prose."""
@@ -156,7 +156,7 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
         ),
         "tracker": Template(
             title="Tracker",
-            summary="A CSV file with one line per figure.",
+            summary="A CSV file with one line per metric.",
             train='rllm train guess "rllm.trainer.logger=[console,$chosen]"',
             config="rllm:\n  trainer:\n    logger: [console, {name: $chosen, file: run.csv}]",
             dependencies=_PLAIN,

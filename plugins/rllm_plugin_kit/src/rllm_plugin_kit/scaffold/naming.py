@@ -17,7 +17,7 @@ _DISTRIBUTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """The form in which names of distributions are compared, beginning with a letter as Python's names do."""
 _PREFIX = "rllm_"
 LONGEST = 64
-"""Longer names make paths that some file systems do not hold."""
+"""Longer names make paths that some file systems do not support."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def names_for(distribution: str, kind: str) -> Names:
         raise PluginError(
             "bad-package-name",
             f"{distribution} is one of rllm's own packages.",
-            f"Choose another name: my-{distribution}.",
+            f"Choose a different name: my-{distribution}.",
         )
     module = distribution.replace("-", "_")
     _check_module(distribution, module)
@@ -67,7 +67,7 @@ def _usable(name: str, kind: str) -> bool:
 
 
 def _check_module(distribution: str, module: str) -> None:
-    hint = f"Choose another name: rllm-{distribution}, or my-{distribution}."
+    hint = f"Choose a different name: rllm-{distribution}, or my-{distribution}."
     if keyword.iskeyword(module) or not _usable(module, "environment"):
         raise PluginError(
             "bad-package-name", f"{distribution!r} means something else in Python or in config files.", hint
@@ -88,6 +88,6 @@ def _check_module(distribution: str, module: str) -> None:
 
 
 def _installed(distribution: str) -> bool:
-    """True if an installed plugin has this package name. You may write such a package again in a different directory."""
+    """True if an installed plugin has this package name. You may write it again in another directory."""
     found = discover(environ={})
     return distribution in {normalise(candidate.distribution) for candidate in found.candidates}

@@ -16,7 +16,7 @@ SUFFIX = ".template"
 MODULE = "MODULE"
 """Placeholder for the module in paths of templates."""
 DOT = "DOT_"
-"""Placeholder for the dot of hidden directories in paths of templates, because packagers and tools skip hidden directories."""
+"""Placeholder for the dot of hidden directories in paths of templates. Packagers and tools skip hidden directories."""
 _DIRECTORY = Path(__file__).parent / "templates"
 _COMMON = "common"
 
@@ -47,7 +47,9 @@ def write(files: Mapping[str, str], directory: Path) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         what = "is not empty" if directory.is_dir() else "is a file"
         raise PluginError(
-            "directory-in-use", f"{directory} {what}.", "Choose another name, or another directory: --into DIRECTORY."
+            "directory-in-use",
+            f"{directory} {what}.",
+            "Choose a different name, or a different directory: --into DIRECTORY.",
         )
     try:
         for path, text in files.items():
@@ -56,7 +58,9 @@ def write(files: Mapping[str, str], directory: Path) -> None:
             file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PluginError(
-            "not-writable", f"{directory} cannot be written: {error}.", "Choose another directory: --into DIRECTORY."
+            "not-writable",
+            f"{directory} cannot be written: {error}.",
+            "Choose a different directory: --into DIRECTORY.",
         ) from error
 
 
@@ -72,9 +76,9 @@ def _templates(directory: Path) -> Iterator[tuple[str, str]]:
 
 def _values(names: Names, kind: str, chosen: str) -> dict[str, str]:
     template = TEMPLATES[kind]
-    # `my_estimator` says what it is; `median` becomes `median_estimator`, which no import or builtin is called.
-    says_so = names.plugin.endswith(f"_{kind}")
-    identifier = names.plugin if says_so else f"{names.plugin}_{kind}"
+    # `my_estimator` contains its kind. `median` becomes `median_estimator`, which is no import or builtin.
+    has_kind = names.plugin.endswith(f"_{kind}")
+    identifier = names.plugin if has_kind else f"{names.plugin}_{kind}"
     return {
         "distribution": names.distribution,
         "module": names.module,
