@@ -1,9 +1,9 @@
-"""What looking into a large run costs: ``python benchmarks/view.py [STEPS]`` prints one line per figure.
+"""Cost of viewing a large run: ``python benchmarks/view.py [STEPS]`` prints one line per measurement.
 
-A run of 100 steps with 1,000 trajectories each (100,000), two turns of 100 tokens; traces in the newest step, as a page
-reads those of one step. CPU seconds are those of the server's process (`/proc`): from its start to its first answer,
-until all steps are read in, and of one answer each, the mean of 20. Memory is the most that the process ever held.
-Targets: list 0.5 s, filter 1 s, trajectory 1 s, memory 400 MB.
+The run has 100 steps with 1,000 trajectories each (100,000), with two turns of 100 tokens. The newest step has traces,
+because a page reads the traces of one step. CPU seconds are the server process's (`/proc`): from its start to its first
+answer, until all steps are read, and of one answer each (mean of 20). Memory is the peak of the process. Targets: list
+0.5 s, filter 1 s, trajectory 1 s, memory 400 MB.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rllm_record.steps.parquet import VERSION, VERSION_KEY
 from rllm_view.serving import KEY_HEADER, KEY_VARIABLE
 
 GROUPS, MEMBERS, TURNS, PROMPT, RESPONSE = 125, 8, 2, 20, 80
-ROUNDS = 20
+REPEATS = 20
 KEY = "benchmark"
 _random = np.random.default_rng(0)
 
 
 def write(run: Path, kind: str, step: int, rows: list[dict[str, Any]]) -> None:
-    """One file of a record."""
+    """Write a file of a record."""
     marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: "tokens", OBJECTIVE_KEY: json.dumps({"losses": {}})}
     place = run / "record" / kind / f"step_{step:06d}.parquet"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -44,14 +44,14 @@ def write(run: Path, kind: str, step: int, rows: list[dict[str, Any]]) -> None:
 
 
 def turns(step: int) -> list[dict[str, Any]]:
-    """Spans of one trajectory."""
+    """Return the spans of one trajectory."""
     starts = range(0, TURNS * (PROMPT + RESPONSE), PROMPT + RESPONSE)
-    heard = [{"role": "user", "text": "lower", "data": None}]
+    observed = [{"role": "user", "text": "lower", "data": None}]
     fixed = {
         "segment_start": 0,
         "weight_version": step,
         "version_spans": [],
-        "messages": heard,
+        "messages": observed,
         "text": "a response" * 20,
     }
     return [
@@ -61,7 +61,7 @@ def turns(step: int) -> list[dict[str, Any]]:
 
 
 def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was played, and its outcome."""
+    """Return an episode and its outcome."""
     uid, reward = f"{step}.0:task-{group}:{member}", float(_random.random() < 0.3)
     peers = [f"{step}.0:task-{group}:{other}/0" for other in range(MEMBERS) if other != member]
     trajectory = {
@@ -78,7 +78,7 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "info": "{}",
     }
     place = {"step": step, "batch": 0}
-    played = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
+    generated = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
     ended = {"is_correct": reward > 0, "ending": "env_done", "error": "", "tries": 1, "metrics": [], "task": "{}"}
     outcome = {
         "trajectory": f"{uid}/0",
@@ -95,11 +95,11 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "estimator": "grpo",
         "advantage": reward,
     }
-    return place | played | ended | {"trajectories": [trajectory]}, place | outcome | decided
+    return place | generated | ended | {"trajectories": [trajectory]}, place | outcome | decided
 
 
 def trace(uid: str, step: int, epoch: int) -> dict[str, Any]:
-    """What the update did with a trajectory."""
+    """Return the update's use of a trajectory."""
     at = [turn * (PROMPT + RESPONSE) + PROMPT + token for turn in range(TURNS) for token in range(RESPONSE)]
     names = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part", "advantage")
     metrics = {name: _random.random(len(at)).tolist() for name in names}
@@ -111,7 +111,7 @@ def make_run(run: Path, steps: int) -> None:
     """The directory of a run."""
     for step in range(steps):
         pairs = [episode(step, group, member) for group in range(GROUPS) for member in range(MEMBERS)]
-        write(run, "episodes", step, [played for played, _ in pairs])
+        write(run, "episodes", step, [generated for generated, _ in pairs])
         if step == steps - 1:
             write(
                 run,
@@ -128,7 +128,7 @@ def make_run(run: Path, steps: int) -> None:
 
 
 class Server:
-    """`rllm view` in a process of its own."""
+    """`rllm view` in its own process."""
 
     def __init__(self, run: Path) -> None:
         place = run.parent / "view.json"
@@ -139,18 +139,18 @@ class Server:
         self._url = json.loads(place.read_text())["url"]
 
     def get(self, path: str, **query: object) -> bytes:
-        """An answer."""
+        """Return an answer."""
         url = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         with urllib.request.urlopen(urllib.request.Request(url, headers={KEY_HEADER: KEY})) as response:
             return bytes(response.read())
 
     def cpu(self) -> float:
-        """CPU seconds of all its threads so far."""
+        """Return the CPU seconds of all its threads so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def megabytes(self) -> float:
-        """Most memory that it ever held."""
+        """Return the peak memory."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) / 1024
@@ -160,15 +160,15 @@ class Server:
         self._process.wait()
 
     def mean_cpu(self, call: Callable[[], object]) -> float:
-        """Of one call."""
+        """Return the mean CPU seconds of a call."""
         before = self.cpu()
-        for _ in range(ROUNDS):
+        for _ in range(REPEATS):
             call()
-        return (self.cpu() - before) / ROUNDS
+        return (self.cpu() - before) / REPEATS
 
 
 def measure(run: Path, steps: int) -> None:
-    """Print all figures."""
+    """Print all values."""
     server = Server(run)
     try:
         server.get("")

@@ -72,7 +72,7 @@ def _trained(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
     return waiting_runs.run(registry, "one", settings, steps=waiting_runs.STEPS, resume=False)
 
 
-@pytest.mark.parametrize("settings", [{}, waiting_runs.NEWEST], ids=["fixed", "latest"])
+@pytest.mark.parametrize("settings", [{}, waiting_runs.LATEST], ids=["fixed", "latest"])
 def test_an_engine_that_fails_ends_the_run_by_name(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

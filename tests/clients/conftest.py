@@ -14,7 +14,7 @@ from tool_tokenizer import STOP, ToolTokenizer
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.gateway import Gateway
 
-from .rollout import Player
+from .rollout import ProgramRunner
 
 ROOM = 50_000
 """Characters; smolagents explains itself in ten thousand."""
@@ -65,5 +65,5 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def player(world: World, pytestconfig: pytest.Config, tmp_path: Path) -> Player:
-    return Player(world, pytestconfig.getoption("--client-python"), tmp_path)
+def runner(world: World, pytestconfig: pytest.Config, tmp_path: Path) -> ProgramRunner:
+    return ProgramRunner(world, pytestconfig.getoption("--client-python"), tmp_path)

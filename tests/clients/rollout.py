@@ -36,14 +36,14 @@ class Rollout:
 
 
 @dataclass(frozen=True, eq=False)
-class Player:
+class ProgramRunner:
     """Plays programs with a Python that has the clients and nothing of ours."""
 
     world: World
     python: Path
     directory: Path
 
-    def play(self, program: str, task: Mapping[str, Any], **changes: Any) -> Rollout:
+    def run(self, program: str, task: Mapping[str, Any], **changes: Any) -> Rollout:
         """Run a program of `PROGRAMS` to its end, in a session with `changes` to its `SessionSpec`."""
         world = self.world
         session = world.open(max_tokens=MAX_TOKENS, **changes)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gateway_world import World
 
-from .rollout import Player, Rollout
+from .rollout import ProgramRunner, Rollout
 
 QUESTION = "What is 6 times 7?"
 ANSWER = "It is 42."
@@ -53,9 +53,9 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(params=AGENTS)
-def agent(request: pytest.FixtureRequest, player: Player) -> Callable[[], Rollout]:
+def agent(request: pytest.FixtureRequest, runner: ProgramRunner) -> Callable[[], Rollout]:
     program, options = AGENTS[request.param]
-    return lambda: player.play(program, {"question": QUESTION, **options})
+    return lambda: runner.run(program, {"question": QUESTION, **options})
 
 
 def test_one_turn(agent: Callable[[], Rollout], world: World) -> None:
@@ -82,23 +82,25 @@ def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Calla
     assert second.prompt.startswith(f"{first.prompt}{CALLS}$")
 
 
-def test_google_genai_waits_for_a_slow_stream(player: Player, world: World) -> None:
+def test_google_genai_waits_for_a_slow_stream(runner: ProgramRunner, world: World) -> None:
     """It tries to parse comments, with which other streams are kept alive."""
     world.gateway.limits = replace(world.gateway.limits, keep_alive_seconds=0.05)
     world.policy.go.clear()
     slow = Thread(target=lambda: world.policy.asked.wait(60) and not time.sleep(0.5) and world.policy.go.set())
     slow.start()
-    done = player.play("google_genai", {"question": QUESTION, "streamed": True})
+    done = runner.run("google_genai", {"question": QUESTION, "streamed": True})
     slow.join()
     assert done.answer == "hello"
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool, player: Player, world: World) -> None:
+def test_smolagents_that_write_code_go_on_behind_what_was_sampled(
+    streamed: bool, runner: ProgramRunner, world: World
+) -> None:
     """It writes more into its response; that is context, behind the sampled tokens."""
     code = iter(("print(multiply(6, 7))", "final_answer(multiply(6, 7))"))
     world.policy.response = lambda prompt: f"Thought: I multiply.\n<code>\n{next(code)}\n</code> and more"
-    done = player.play("smolagents_code", {"question": QUESTION, "streamed": streamed})
+    done = runner.run("smolagents_code", {"question": QUESTION, "streamed": streamed})
     assert done.answer == 42
     assert_stored_as_sampled(done)
     assert all(bytes(each.completion.token_ids.tolist()).endswith(b"</code>") for each in done.sampled)
@@ -107,13 +109,13 @@ def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_smolagents_that_call_tools_write_them_as_text_which_is_another_row(
-    streamed: bool, player: Player, world: World
+    streamed: bool, runner: ProgramRunner, world: World
 ) -> None:
     final = '<call>{"name": "final_answer", "arguments": {"answer": "42"}}</call>'
     responses = iter((CALL, final))
     world.policy.response = lambda prompt: next(responses)
     # It asks for `tool_choice: required`, which no policy can promise.
-    done = player.play("smolagents_tools", {"question": QUESTION, "streamed": streamed}, unsupported="ignore")
+    done = runner.run("smolagents_tools", {"question": QUESTION, "streamed": streamed}, unsupported="ignore")
     assert done.answer == "42"
     assert_stored_as_sampled(done)
     assert (len(done.sampled), done.rows) == (2, 2)

@@ -31,7 +31,7 @@ WORDS = (
 AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
 # The sampler and both estimators keep state between steps.
 STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}")
-NEWEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
+LATEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
 SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
 
 
@@ -67,7 +67,7 @@ def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forke
 
 
 @pytest.mark.parametrize(
-    "terms", [(*AHEAD, *STATEFUL), pytest.param(NEWEST, marks=pytest.mark.long)], ids=["fixed", "latest"]
+    "terms", [(*AHEAD, *STATEFUL), pytest.param(LATEST, marks=pytest.mark.long)], ids=["fixed", "latest"]
 )
 def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
     start_forked_rllm: Any, forked_rllm: Any, directory: Path, terms: tuple[str, ...]

@@ -45,7 +45,7 @@ SETTINGS = {
     "data.max_response_length": 6,
     "training.learning_rate": 0.01,
 }
-NEWEST = {"rllm.async_training.partial_rollout": True}
+LATEST = {"rllm.async_training.partial_rollout": True}
 INVARIANT = {"rllm.async_training.staleness_threshold": 0, "local.batch_invariant": True}
 ONE_PROCESS = {"local.training_process": False}
 
@@ -138,7 +138,7 @@ def main() -> None:
         made[f"synchronous {count}"] = run(found, f"sync{count}", INVARIANT | _slots(count), steps=2, resume=False)
     made["stopped"] = run(found, "stopped", ONE_PROCESS, steps=2, resume=False)
     made["resumed"] = run(found, "stopped", ONE_PROCESS | _slots(3), steps=STEPS, resume=True)
-    made["latest"] = run(found, "latest", ONE_PROCESS | NEWEST, steps=STEPS, resume=False)
+    made["latest"] = run(found, "latest", ONE_PROCESS | LATEST, steps=STEPS, resume=False)
     json.dump(made, sys.stdout)
 
 
