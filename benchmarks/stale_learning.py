@@ -59,10 +59,10 @@ def main() -> None:
     arguments = parser.parse_args()
     for ahead in arguments.ahead:
         for seed in arguments.seeds:
-            learnt = learn(seed, [*words_of(ahead), *arguments.words])
-            first = "never" if learnt.first is None else f"after {learnt.first} steps"
+            learned = learn(seed, [*words_of(ahead), *arguments.words])
+            first = "never" if learned.first is None else f"after {learned.first} steps"
             print(
-                f"S={ahead} seed {seed}: solved {learnt.solved:.3f}, numbers found {learnt.found:.3f}, 95 % {first}",
+                f"S={ahead} seed {seed}: solved {learned.solved:.3f}, numbers found {learned.found:.3f}, 95 % {first}",
                 flush=True,
             )
 

@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="repeats of each conversion (default: 5)")
     parser.add_argument("--steps", type=int, default=9, help="steps of each trainer, two to warm up (default: 9)")
-    parser.add_argument("--minibatches", type=int, default=1, help="optimiser steps per step (default: 1)")
+    parser.add_argument("--minibatches", type=int, default=1, help="optimizer steps per step (default: 1)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -63,7 +63,7 @@ GRADIENTS = Expectation(
     metric=GRADIENT,
     expected="more than 0",
     is_expected=lambda step, value: value > 0,
-    otherwise="nothing was learnt: gradients do not reach the weights",
+    otherwise="nothing was learned, because gradients do not reach the weights",
 )
 STARTS_AT_ITS_REFERENCE = Expectation(
     metric=DIVERGENCE,

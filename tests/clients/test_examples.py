@@ -1,4 +1,4 @@
-"""examples/agents_sdk: the agent as it is, and the training of its page with fewer steps."""
+"""examples/agents_sdk: the unchanged agent, and the training of its page with fewer steps."""
 
 from __future__ import annotations
 
