@@ -42,7 +42,7 @@ def pytest_runtest_setup() -> None:
     """Freeze the current objects, so that the garbage collector ignores them.
 
     Otherwise it visits the modules and all collected tests repeatedly: 0.3 s at the start of every training.
-    Whatever has become garbage meanwhile is collected now and then.
+    The garbage is collected after every `TESTS_BETWEEN_COLLECTIONS` tests.
     """
     if next(_finished_tests) % TESTS_BETWEEN_COLLECTIONS == 0:
         gc.unfreeze()
@@ -51,13 +51,13 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Unfreeze, because leaks are searched among all objects after the last test."""
+    """Unfreeze, so that the collection at exit finds unclosed resources among all objects."""
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
 def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
-    """Return a server that starts commands in processes without imports of torch and transformers."""
+    """Yield a server that starts commands in processes without imports of torch and transformers."""
     with running(tmp_path_factory.mktemp("output")) as server:
         yield server
 

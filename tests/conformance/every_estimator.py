@@ -77,7 +77,7 @@ def batch_of(groups: Groups) -> TokenBatch:
         TrajectoryGroup(group_id=f"t{task}:agent", trajectories=list(members)) for task, members in enumerate(groups)
     ]
     batch = build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])])
-    # The n-th sampled token of a row is the same for all observations between sampled tokens.
+    # Columns depend only on the number of earlier sampled tokens of a row, not on observations between them.
     position = np.concatenate([np.cumsum(row) for row in np.split(batch.loss_mask, batch.row_offsets[1:-1])])
     probabilities = (1 + position % 5) / 8
     columns = {

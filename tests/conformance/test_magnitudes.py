@@ -27,16 +27,16 @@ EPSILONS_GONE = 1e12
 """For rewards of this size, no epsilon of a formula matters."""
 EPSILONS_RULE = 1e-18
 """Rewards of this size are negligible compared with the epsilons."""
-NORMALISED = {
+NORMALIZED = {
     *("grpo", "grpo_verl", "grpo_trl", "reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline_verl"),
     *("prpo", "grpo_passk", "gdpo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
     *("gae_whitened", "step_reinforce", "maxrl", "maxrl_skyrl"),
     *("gigpo", "grpo_length", "hierarchical_grpo", "liteppo"),
 }
-"""Divide by what grows with the rewards."""
+"""Estimators that divide by a value that grows with the rewards."""
 UNLIKE = {"a2po", "remax", "gdpo_nemo", "spo", "mix"}
-"""remax compares with a greedy reward of 0.5, whatever the rewards are. gdpo_nemo has a test to itself.
-a2po has a temperature. spo, which is a part of mix here, starts from an estimate of 0.5 for rewards from 0 to 1."""
+"""remax compares with a fixed greedy reward of 0.5. gdpo_nemo has its own test. a2po has a temperature.
+spo, which is a part of mix here, starts from an estimate of 0.5 for rewards from 0 to 1."""
 FLOAT32 = np.finfo(np.float32)
 
 eighths = st.integers(1, 40).map(lambda number: number / 8)
@@ -65,7 +65,7 @@ def close(values: Any, expected: Any) -> bool:
 @example(size=1e300, groups=reasonable)
 @given(size=large, groups=groups_of_eighths)
 def test_normalized_advantages_do_not_depend_on_reward_size(size: float, groups: list[list[float]]) -> None:
-    for label in NORMALISED:
+    for label in NORMALIZED:
         if label == "gae_whitened" and size > 1e36:
             with pytest.raises(AdvantageError, match=r"(?s)returns .*float32.*3\.4e\+38"):
                 estimated(label, of_size(size * 1e3, groups))  # targets of a critic have the size of the rewards
@@ -93,7 +93,7 @@ def test_gdpo_of_nemo_divides_by_the_deviation_of_the_others_at_any_size(size: f
 @example(size=1e30, groups=reasonable)
 @given(size=sizes, groups=groups_of_eighths)
 def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, groups: list[list[float]]) -> None:
-    for label in set(VARIANTS) - NORMALISED - UNLIKE:
+    for label in set(VARIANTS) - NORMALIZED - UNLIKE:
         _grows(label, size, 1.0, groups)
 
 
@@ -101,7 +101,7 @@ def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, 
 @example(size=1e-30, groups=reasonable)
 @given(size=small, groups=groups_of_eighths)
 def test_rewards_too_small_for_the_epsilon_are_divided_by_it(size: float, groups: list[list[float]]) -> None:
-    for label in NORMALISED - {"maxrl"}:
+    for label in NORMALIZED - {"maxrl"}:
         _grows(label, size, EPSILONS_RULE, groups)
 
 

@@ -58,7 +58,7 @@ def chat(messages, **options):
 def ask(words="hi", **options):
     return chat([{"role": "user", "content": words}], **options)
 """
-"""Time limit of a rollout. The import of a client takes more time than a whole session."""
+"""Start of an agent's file, with a small client. The import of a real client takes more time than a session."""
 SHORT = {"data.max_response_length": 4}
 WRITES_WHAT_IT_SEES = """
 import dataclasses, json

@@ -58,16 +58,16 @@ BEFORE = {
 """Commands that a page requires before its own."""
 NOT_RUN = {
     "rllm train sum rllm.rollout.engine=vllm": "vLLM has its own environment: `make test-vllm`",
-    "rllm train sum rllm/backend=verl --profile cpu_vllm": "so has vLLM behind verl: `make test-verl-vllm`",
+    "rllm train sum rllm/backend=verl --profile cpu_vllm": "vLLM with verl has its own environment: `make test-verl-vllm`",
     "rllm train MY_ENVIRONMENT rllm/backend=verl": "GPUs: `make smoke-gpu`",
-    "rllm plugins doctor --gpu": "says that there is no GPU, and fails; rllm_verl/tests and `make smoke-gpu`",
+    "rllm plugins doctor --gpu": "reports that no GPU exists, and fails; rllm_verl/tests and `make smoke-gpu`",
     "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
     "TINKER_BASE_URL=": "a program of yours",
     "rllm export runs/rllm-training/default --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
     "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
 }
 PLANNED = ("rllm/backend=tinker", "rllm/backend=verl")
-"""Commands that run with `--dry-run` only, because they need a service or half a minute of Ray."""
+"""Arguments of commands that run with `--dry-run` only, because they need a service or half a minute of Ray."""
 PAGES = (
     "docs/backends/tinker-server.md",
     "docs/backends/tinker.md",

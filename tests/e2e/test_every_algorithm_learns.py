@@ -49,7 +49,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 """Settings that an algorithm needs to learn."""
 
 FOR_THE_BEST = "grpo_passk"
-"""Estimators that follow a group's only success. They ignore two successes. They raise pass@16, not the mean reward."""
+"""An estimator that follows a group's only success and ignores two. It raises pass@16, not the mean reward."""
 
 ONE_OF_EACH_FAMILY = (
     "grpo",  # baselines of the group; its loss is ppo, which clips the ratio

@@ -35,7 +35,7 @@ REDUNDANT = [name for name, key in KEYS.items() if key.mark(Rejected) and key.ma
 SWITCHES = ("enable", "log_episodes")
 SWITCHED = [name for name, key in KEYS.items() if key.inherited and key.path[-1] not in SWITCHES]
 MASKS = [name for name in SWITCHED if name.startswith("rllm.compact_filtering.") and KEYS[name].default is True]
-"""Keys of filters. Without filters nothing is masked, so their other value has no effect."""
+"""Keys of masks. Without filters nothing is masked, so their other value has no effect."""
 OTHER_VALUES: dict[str, Any] = {
     "rllm.agent.name": "rllm-core/math_agent",
     "rllm.agent.agent_args": {"system_prompt": "guess"},
@@ -82,7 +82,7 @@ OTHER_VALUES: dict[str, Any] = {
 NO_READERS = layer_from_dotted(
     {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["deaf", "log"]}, "set-up"
 )
-"""Settings of a run whose plugins read no key. Its engine is hosted by the backend."""
+"""Settings of a run whose plugins read no key. They have no engine, because the backend does not host one."""
 
 CORRECTION = "rllm.algorithm.rollout_correction"
 

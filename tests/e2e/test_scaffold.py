@@ -62,7 +62,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Packages:
-    """Make a new package of each kind, and a directory with all of them installed."""
+    """A new package of each kind, and a directory with all of them installed."""
 
     directory: Path
     site: Path

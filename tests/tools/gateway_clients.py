@@ -13,7 +13,7 @@ from gateway_world import World
 
 @contextmanager
 def openai_client(world: World, **changes: Any) -> Iterator[openai.OpenAI]:
-    """Return a client of a new session. `changes` are fields of its `SessionSpec`."""
+    """Yield a client of a new session. `changes` are fields of its `SessionSpec`."""
     session = world.open(**changes)
     with openai.OpenAI(base_url=session.openai_url(), api_key=session.key, _strict_response_validation=True) as client:
         yield client
@@ -21,7 +21,7 @@ def openai_client(world: World, **changes: Any) -> Iterator[openai.OpenAI]:
 
 @contextmanager
 def anthropic_client(world: World, **changes: Any) -> Iterator[anthropic.Anthropic]:
-    """Return a client of a new session. `changes` are fields of its `SessionSpec`."""
+    """Yield a client of a new session. `changes` are fields of its `SessionSpec`."""
     session = world.open(**changes)
     with anthropic.Anthropic(
         base_url=session.anthropic_url(), api_key=session.key, _strict_response_validation=True

@@ -57,7 +57,7 @@ class Scripted:
     cancelled: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
-    """An event that calls wait for."""
+    """Calls wait for this event."""
     held_back: int | None = None
     """Number of last tokens that are sampled after `may_end` is set. The others are streamed. None: no streaming."""
     may_end: threading.Event = field(default_factory=threading.Event)
@@ -68,7 +68,7 @@ class Scripted:
     options: frozenset[str] = frozenset()
     """Supported options: ``json_schema``, which its responses must match, and ``top_logprobs``."""
     schemas: list[Any] = field(default_factory=list)
-    """The received options."""
+    """The received schemas."""
 
     def __post_init__(self) -> None:
         self.go.set()

@@ -28,7 +28,7 @@ from rllm_local.update import Updater
 
 
 def sharpen(model: Any) -> Any:
-    """Scale of the weights. Small initial weights give uniform attention, and with larger ones every token matters."""
+    """Scale up the weights. Small initial weights give uniform attention, and with larger ones every token matters."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:

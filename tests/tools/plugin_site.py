@@ -83,7 +83,7 @@ def installed_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 
 def estimator_record(name: str = "raw", **changes: object) -> EstimatorPlugin[NoParams]:
-    """Return a valid plugin spec with the given changes."""
+    """Return a plugin spec, which is a valid one with the given changes."""
 
     def raw(inputs: object, params: object) -> Advantages:
         raise NotImplementedError

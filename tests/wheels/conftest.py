@@ -62,7 +62,7 @@ def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="session")
 def with_line(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Environment]:
-    """Return an install line's environment. It is made once for all lines with the same packages."""
+    """Return a function that makes an install line's environment, once for all lines with the same packages."""
     made: dict[str, Environment] = {}
 
     def environment(line: tuple[str, ...]) -> Environment:
