@@ -58,9 +58,9 @@ BEFORE = {
 """Commands that a page requires before its own."""
 NOT_RUN = {
     "rllm train sum rllm.rollout.engine=vllm": "vLLM has its own environment: `make test-vllm`",
-    "rllm train sum rllm/backend=verl --profile cpu_vllm": "vLLM with verl has its own environment: `make test-verl-vllm`",
+    "rllm train sum rllm/backend=verl --profile cpu_vllm": "its own environment: `make test-verl-vllm`",
     "rllm train MY_ENVIRONMENT rllm/backend=verl": "GPUs: `make smoke-gpu`",
-    "rllm plugins doctor --gpu": "reports that no GPU exists, and fails; rllm_verl/tests and `make smoke-gpu`",
+    "rllm plugins doctor --gpu": "reports a missing GPU, and fails; rllm_verl/tests and `make smoke-gpu`",
     "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
     "TINKER_BASE_URL=": "a program of yours",
     "rllm export runs/rllm-training/default --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
