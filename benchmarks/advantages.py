@@ -1,14 +1,15 @@
-"""What advantages cost, ours beside verl's and TRL's own functions: time, peak memory, and the same numbers out.
+"""Costs of advantages, ours next to the functions of verl and TRL: time, peak memory, and equality of the results.
 
 python benchmarks/advantages.py                       # every estimator at both sizes, about eight minutes
 python benchmarks/advantages.py --only gae --size 4096
 python benchmarks/advantages.py --json > table.json
 
-One process and one thread; what is compared runs in turns; times are medians of CPU time, which a busy machine hardly
-disturbs. verl's functions return a number for every token, so ours is the estimator and the framework's broadcast to
-tokens together, the latter also by itself. What each side is given is said in `advantage_cases.py`. Peak memory is what
-a call needs on top of its inputs (resident; Linux only). First comes building a TokenBatch, beside copying the columns
-it then has; both into memory fresh from the system, as a batch is made once per step.
+The benchmark uses one process and one thread, and calls the compared functions alternately. Times are medians of CPU
+time, which a busy machine hardly disturbs. verl's functions return a number for every token. So our time contains the
+estimator and the framework's broadcast to tokens. The broadcast is also printed separately. `advantage_cases.py`
+specifies the input of each side. Peak memory is the resident memory that a call needs on top of its inputs (Linux
+only). The first measurement compares building a TokenBatch with copying its columns. Both use memory fresh from the
+system, because a batch is made once per step.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from rllm_estimators import plugin as catalogue
 SIZES = (4096, 131_072)
 TOKENS = 256
 TURNS = 30
-HEARD, SAID = 32, 32
+OBSERVED, SAMPLED = 32, 32
 COPY_TARGET = 5.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. Milliseconds and megabytes."""
+    """A line of the table, in milliseconds and megabytes."""
 
     name: str
     label: str
@@ -60,8 +61,8 @@ class Row:
     largest_difference: float
 
 
-def measure(case: Case, record: EstimatorPlugin[Any], batch: Batch, library: SimpleNamespace, rounds: int) -> Row:
-    """Run both, compare what comes out, and time them.
+def measure(case: Case, record: EstimatorPlugin[Any], batch: Batch, library: SimpleNamespace, repeats: int) -> Row:
+    """Run both, compare their results, and time them.
 
     Raises:
         SystemExit: they do not give the same numbers.
@@ -84,7 +85,7 @@ def measure(case: Case, record: EstimatorPlugin[Any], batch: Batch, library: Sim
         raise SystemExit(f"{case.name}: ours and {case.library}'s differ by {difference}")
     memory = peak_megabytes(ours), peak_megabytes(theirs)
     advantages = function(inputs, params)
-    whole, broadcast, other = seconds([ours, lambda: spread(advantages), theirs], rounds)
+    whole, broadcast, other = seconds([ours, lambda: spread(advantages), theirs], repeats)
     return Row(
         name=case.name,
         label=case.label,
@@ -103,7 +104,7 @@ def measure(case: Case, record: EstimatorPlugin[Any], batch: Batch, library: Sim
 
 
 def _difference(ours: Any, theirs: Any, inputs: AdvantageInput) -> float:
-    """Largest distance between the two, relative to numbers above 1. GAE's between turns are nobody's business."""
+    """Return the largest difference, relative to numbers above 1. GAE's values between turns do not matter."""
     other = theirs.reshape(-1).numpy()
     if len(other) == len(inputs.loss_mask):
         ours, other = ours[inputs.loss_mask], other[inputs.loss_mask]
@@ -112,7 +113,7 @@ def _difference(ours: Any, theirs: Any, inputs: AdvantageInput) -> float:
 
 @dataclass(frozen=True)
 class Building:
-    """What making a TokenBatch takes."""
+    """Costs of building a TokenBatch."""
 
     trajectories: int
     turns: int
@@ -124,8 +125,8 @@ class Building:
     build_peak_mb: float | None
 
 
-def building(n: int, rounds: int) -> Building:
-    """Time `build_batch` beside copying the columns it makes."""
+def building(n: int, repeats: int) -> Building:
+    """Time `build_batch`, and next to it a copy of the columns it makes."""
     groups = [
         TrajectoryGroup(group_id=f"task {task}:agent", trajectories=[_conversation() for _ in range(GROUP)])
         for task in range(n // GROUP)
@@ -134,7 +135,7 @@ def building(n: int, rounds: int) -> Building:
     columns = (batch.tokens, batch.loss_mask, batch.sampling_logprobs)
     peak = peak_megabytes(lambda: build_batch(groups))
     build, copy = seconds(
-        [lambda: build_batch(groups), lambda: [column.copy() for column in columns]], rounds, release_freed_memory
+        [lambda: build_batch(groups), lambda: [column.copy() for column in columns]], repeats, release_freed_memory
     )
     return Building(
         trajectories=n,
@@ -150,10 +151,10 @@ def building(n: int, rounds: int) -> Building:
 
 def _conversation() -> Trajectory:
     trajectory = Trajectory("agent", reward=1.0)
-    said = np.full(SAID, 9, np.int32)
-    logprobs = np.full(SAID, -1.0, np.float32)
+    said = np.full(SAMPLED, 9, np.int32)
+    logprobs = np.full(SAMPLED, -1.0, np.float32)
     for turn in range(TURNS):
-        prompt = np.empty((turn + 1) * HEARD + turn * SAID, np.int32)
+        prompt = np.empty((turn + 1) * OBSERVED + turn * SAMPLED, np.int32)
         so_far = trajectory.tokens.ids
         prompt[: len(so_far)] = so_far
         prompt[len(so_far) :] = 7
@@ -162,7 +163,7 @@ def _conversation() -> Trajectory:
 
 
 def growth(rows: Sequence[Row]) -> dict[str, float]:
-    """Cost of one trajectory at the largest size over that at the smallest, of each estimator; 1 is linear."""
+    """Return each estimator's cost per trajectory at the largest size divided by that at the smallest. 1 is linear."""
     ratios = {}
     for row in rows:
         same = [other for other in rows if (other.name, other.label) == (row.name, row.label)]
@@ -177,7 +178,7 @@ def _size(row: Row) -> int:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For people."""
+    """Return the table as text."""
     lines = [
         f"{'estimator':<30}{'trajectories':>13}{'ours ms':>10}{'to tokens':>10}{'theirs ms':>11}{'faster':>9}"
         f"{'target':>8}{'ours MB':>9}{'theirs MB':>10}{'difference':>12}"
@@ -203,11 +204,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=[*names, "build_batch"], metavar="NAME", help=f"one of {', '.join(names)}")
     parser.add_argument("--size", type=int, help="trajectories (default: both 4096 and 131072)")
-    parser.add_argument("--rounds", type=int, default=7, help="of each pair (default: 7, fewer for what takes long)")
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="repeats of each pair (default: 7, fewer for slow functions)"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    built = building(SIZES[0], arguments.rounds) if arguments.only in (None, "build_batch") else None
+    built = building(SIZES[0], arguments.repeats) if arguments.only in (None, "build_batch") else None
     keep_freed_memory()
     sizes = SIZES if arguments.size is None else (max(GROUP, arguments.size // GROUP * GROUP),)
     libraries = {"verl": peers.verl(), "trl": peers.trl()}
@@ -218,7 +221,7 @@ def main() -> None:
         for case in CASES:
             if arguments.only in (None, case.name):
                 print(f"{case.name} at {size:,} …", file=sys.stderr)
-                rows.append(measure(case, records[case.name], batch, libraries[case.library], arguments.rounds))
+                rows.append(measure(case, records[case.name], batch, libraries[case.library], arguments.repeats))
     versions = {name: peers.version_of(name) for name in libraries} | {"torch": torch.__version__}
     if arguments.json:
         print(

@@ -1,8 +1,8 @@
-"""What starting and ending an agent costs, beside its model calls: ``python benchmarks/agent_rollouts.py [ROLLOUTS]``.
+"""Cost of starting and ending an agent, without its model calls: ``python benchmarks/agent_rollouts.py [ROLLOUTS]``.
 
-Milliseconds of CPU per rollout, by everybody who takes part, for agents that make their client and return. `fork` is
-what a run does; `fresh` starts a Python for each rollout; `shared` plays all rollouts as coroutines of one process,
-which isolates nothing: it shows what is left to gain.
+The unit is milliseconds of CPU per rollout, summed over all processes, for agents that make their client and return.
+`fork` is the way of a training run. `fresh` starts a Python for each rollout. `shared` runs all rollouts as coroutines
+of one process. It isolates nothing and shows the lower bound.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ AS_PROGRAM = (
     "import asyncio, inspect, json\nsaid = solve({})\nif inspect.isawaitable(said):\n    said = asyncio.run(said)\n"
 )
 AS_PROGRAM += "print(json.dumps({'reward': said}))\n"
-Play = Callable[[], Awaitable[Any]]
+RunAll = Callable[[], Awaitable[Any]]
 
 
 def cpu_seconds(children: list[int]) -> float:
-    """Of this process, of what it has waited for, and of `children` with what they have waited for."""
+    """Return the CPU seconds of this process, of `children`, and of the processes that these have waited for."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(each.ru_utime + each.ru_stime for each in own)
     for pid in children:
@@ -56,16 +56,16 @@ def cpu_seconds(children: list[int]) -> float:
     return seconds
 
 
-async def milliseconds(play: Play, rollouts: int, children: Callable[[], list[int]]) -> tuple[float, float]:
-    """CPU of a rollout, and how long one waits for one, median; the first is not counted."""
-    await play()
+async def milliseconds(run_all: RunAll, rollouts: int, children: Callable[[], list[int]]) -> tuple[float, float]:
+    """Return the median CPU time and the median duration of a rollout. The first one is not counted."""
+    await run_all()
     before, waited = cpu_seconds(children()), list[float]()
     slots = asyncio.Semaphore(AT_A_TIME)
 
     async def one() -> None:
         async with slots:
             began = time.perf_counter()
-            await play()
+            await run_all()
             waited.append(time.perf_counter() - began)
 
     await asyncio.gather(*(one() for _ in range(rollouts)))
@@ -97,12 +97,12 @@ async def shared(agent: Path, directory: Path, rollouts: int) -> tuple[float, fl
     names: dict[str, Any] = {}
     exec(agent.read_text(), names)
 
-    async def play() -> None:
+    async def run_all() -> None:
         said = names["solve"]({})
         if asyncio.iscoroutine(said):
             await said
 
-    return await milliseconds(play, rollouts, list)
+    return await milliseconds(run_all, rollouts, list)
 
 
 async def _succeeded(running: Awaitable[Any]) -> None:

@@ -1,11 +1,15 @@
-"""What rounds played ahead save and cost on the backend `local`: ``python benchmarks/async.py [waiting|guess|tinker]``.
+"""Gains and costs of rollouts ahead of training on the backend `local`: ``python benchmarks/async.py [NAME ...]``.
 
-`waiting`: an environment whose answers take 0.3 s (median of a lognormal); seconds a step, as a ratio to rollouts and
-updates that take turns. Waiting dominates, so that ratios hold on a busy machine too. `guess`: the demo, which computes
-all the time; CPU of a step in the process that plays and in the one that trains, and how many times the slower of them
-is faster than the one process of a run that takes turns. That is what two free cores give; the ratio of seconds beside
-it means something on a quiet machine only. `tinker`: the demo on the backend `tinker` with its own server, which is the
-process that trains, and also samples. Each prints the largest staleness that it saw.
+NAME is `waiting`, `guess` or `tinker`:
+
+- `waiting` is an environment that answers after 0.3 s (median of a lognormal). The value is seconds per step, as a
+  ratio to a synchronous run. Waiting dominates, so the ratios are valid on a busy machine too.
+- `guess` is the demo, which computes all the time. The values are CPU seconds of a step in the process that generates
+  and in the process that trains. The ratio shows how much faster the slower one is than the single process of a
+  synchronous run. Two free cores give this gain. The ratio of seconds next to it is valid only on a quiet machine.
+- `tinker` is the demo on the backend `tinker` with its own server. The server trains and also samples.
+
+Each line shows the largest staleness of the run.
 """
 
 from __future__ import annotations
@@ -42,15 +46,15 @@ def main(names: Sequence[str]) -> None:
 
 
 def waiting_line(base: Times, took: Times) -> str:
-    """Seconds."""
+    """Return the line for `waiting`, in seconds."""
     return f"{base.wall / took.wall:5.2f}x a step  {(took.here + took.child) * 1e3:6.0f} ms of CPU"
 
 
 def guess_line(base: Times, took: Times) -> str:
-    """CPU."""
+    """Return the line for a demo, in CPU time."""
     return (
-        f"{base.slower / took.slower:5.2f}x by the CPU of the slower process: plays {took.here * 1e3:4.0f} ms, trains "
-        f"{took.child * 1e3:4.0f} ms; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
+        f"{base.slower / took.slower:5.2f}x by the CPU of the slower process: generates {took.here * 1e3:4.0f} ms, "
+        f"trains {took.child * 1e3:4.0f} ms; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
     )
 
 

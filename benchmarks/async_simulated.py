@@ -1,9 +1,11 @@
-"""Asynchronous runs, simulated: ``python benchmarks/async_simulated.py [waiting] [guess] [table]``.
+"""Simulated asynchronous runs: ``python benchmarks/async_simulated.py [waiting] [guess] [table]``.
 
-`waiting`, `guess`: the runs of ``async.py``. The simulation is calibrated on the run that takes turns alone, and what
-it says of the others stands beside what they take: seconds of `waiting`, CPU of the slower process of `guess`.
-`table`: gains on more devices than there are here, calibrated on published times, beside published gains; for rounds in
-order, and for training on what is completed first.
+`waiting` and `guess` are the runs of ``async.py``. The simulation is calibrated only on the synchronous run. Its
+predictions for the other runs are printed next to the measurements: seconds of `waiting`, CPU time of the slower
+process of `guess`.
+
+`table` prints gains on more devices than this machine has, next to published gains. It is calibrated on published
+times. It covers batches in order, and training on the rollouts that end first.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from rllm_core.plugins.registry import Registry
 
 STALENESSES = (1, 2, 4)
 PASSES = 3
-"""Over all runs; what is shown is the median. Other work on the machine comes and goes."""
+"""Passes over all runs. The median is printed, because other work on the machine comes and goes."""
 
 
 def compare(name: str) -> None:
-    """Measure runs in an environment, and print what the simulation says of them."""
+    """Measure runs in an environment, and print them with the simulation's predictions."""
     from async_sides.runs import registry
 
     found = registry()
@@ -40,14 +42,15 @@ def compare(name: str) -> None:
 
 
 def _one_pass(found: Registry, name: str) -> Iterator[tuple[tuple[int, bool], tuple[float, float]]]:
-    """By staleness and choice of weights, the gain that is measured, and the one that is predicted."""
+    """Yield the measured and the predicted gain for each staleness and choice of weights."""
     from async_sides.calibrated import calibrated, seconds_per_step
     from async_sides.runs import run
 
     turns = run(found, name, 0, latest=False)
     base = turns.per_step()
     fit = calibrated(name, turns)
-    shares = f"a response takes {fit.response / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
+    response, update = fit.response / base.wall, fit.world.update / base.wall
+    shares = f"a response takes {response:.1%} of a synchronous step, an update {update:.1%}"
     print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores; {shares}", flush=True)
     for staleness in STALENESSES:
         for latest in (False, True):
@@ -57,7 +60,7 @@ def _one_pass(found: Registry, name: str) -> Iterator[tuple[tuple[int, bool], tu
 
 
 def main(names: Sequence[str]) -> None:
-    """Print what was asked for."""
+    """Print the requested comparisons."""
     for name in names or ("waiting", "guess", "table"):
         if name == "table":
             from async_sides.table import print_table

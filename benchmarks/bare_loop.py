@@ -36,7 +36,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Games:
-    """One batch of finished games: all rows have the same shape, `live` marks the guesses that count."""
+    """One batch of finished games: all rows have the same shape, and `live` marks the counted guesses."""
 
     rows: Tensor
     guesses: Tensor
@@ -62,7 +62,7 @@ class GuessTheNumber:
 
     @torch.no_grad()
     def play(self, model: LlamaForCausalLM, hidden: Tensor, generator: torch.Generator) -> Games:
-        """Play one game per entry of `hidden`, all at once, at temperature 1; finished games play on, uncounted."""
+        """Play one game per entry of `hidden`, all at once, at temperature 1; finished games continue, uncounted."""
         count = len(hidden)
         cache = DynamicCache(config=model.config)
         fresh = self.prompt.repeat(count, 1)
@@ -117,7 +117,7 @@ def policy_loss(
 
 
 def train(recipe: Recipe, seed: int, on_step: Callable[[int], None] | None = None) -> tuple[float, float]:
-    """Train from scratch; returns (seconds of the steps alone, share of games solved in a final round)."""
+    """Train from scratch; returns (seconds of the steps only, share of games solved at the end)."""
     game = GuessTheNumber()
     model = build_model(len(game.values), seed).eval()
     generator = torch.Generator().manual_seed(seed)

@@ -15,14 +15,14 @@ STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
     *("<|user|>", "<|observation|>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
 )
-"""What ends responses, in the families that there are."""
+"""The tokens that end responses, in all known families."""
 OTHER_MARKS = ("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "/nothink", "<think>", "</think>")
-"""Special tokens that renderers ask for although the template does not write them."""
+"""Special tokens that renderers need although the template does not write them."""
 MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>")
 
 
 def templates() -> list[Path]:
-    """One file for each family and version; none where TRL is not installed."""
+    """Return a file for each family and version. Empty if TRL is not installed."""
     try:
         found = sorted((peers.directory_of("trl") / "chat_templates").glob("*.jinja"))
     except peers.PeerMissingError:

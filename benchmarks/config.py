@@ -1,8 +1,9 @@
-"""What composing and checking a configuration costs: ``python benchmarks/config.py [RUNS]`` prints one line.
+"""Cost of composing and checking a configuration: ``python benchmarks/config.py [RUNS]`` prints one line.
 
-CPU time of ``rllm config validate`` for the local backend, as a whole process; within such a process the part from the
-command line's words to a checked plan; and both again with 50 more plugins installed, each with an estimator. Every
-round runs all variants one after the other, so that a busy machine disturbs them alike.
+The values are CPU times of ``rllm config validate`` for the local backend. The first is the time of the whole process.
+The second is the part from the command line's overrides to a checked plan. Both are measured again with 50 more
+plugins, each with an estimator. Each repeat runs all variants one after the other, so a busy machine disturbs them
+alike.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def rllm_estimators():
 
 
 def install_plugins(directory: Path) -> None:
-    """Lay out packages as an installer would, without one."""
+    """Write packages to a directory as an installer would."""
     for index in range(PLUGINS):
         name = f"bench_estimator_{index}"
         (directory / f"{name}.py").write_text(MODULE.format(name=name))
@@ -63,7 +64,7 @@ def install_plugins(directory: Path) -> None:
 
 
 def run(file: Path, extra: Path | None) -> tuple[float, float]:
-    """CPU milliseconds of one process, and of the part that composes and checks."""
+    """Return the CPU milliseconds of one process, and of the part that composes and checks."""
     environ = os.environ | ({"PYTHONPATH": str(extra)} if extra else {})
     words = ["config", "validate", str(file), "guess", "rllm.rollout.n=4"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -87,14 +88,14 @@ def main() -> None:
         install_plugins(extra)
         run(file, extra)  # compiles the modules
         pairs = [(run(file, None), run(file, extra)) for _ in range(runs)]
-    alone, crowded = zip(*pairs, strict=True)
-    whole, part = (statistics.median(values) for values in zip(*alone, strict=True))
+    usual, crowded = zip(*pairs, strict=True)
+    whole, part = (statistics.median(values) for values in zip(*usual, strict=True))
     whole_crowded, part_crowded = (statistics.median(values) for values in zip(*crowded, strict=True))
     ratio = statistics.median(b[1] / a[1] for a, b in pairs)
     print(
         f"compose and check: {part:.0f} ms CPU (target {TARGET_MS}), the whole process {whole:.0f} ms; "
         f"with {PLUGINS} more plugins {part_crowded:.0f} ms and {whole_crowded:.0f} ms, ratio {ratio:.2f}; "
-        f"medians of {runs} rounds"
+        f"medians of {runs} repeats"
     )
 
 

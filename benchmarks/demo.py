@@ -1,6 +1,6 @@
-"""What `make demo` costs once installed, and what it reaches: seconds, resident memory, games solved, per seed.
+"""Cost and result of `make demo` after installation: seconds, resident memory and share of solved games, per seed.
 
-python benchmarks/demo.py             # seeds 0, 1 and 2, one line of figures
+python benchmarks/demo.py             # seeds 0, 1 and 2, one line of metrics
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 
-def play(seed: int, directory: Path) -> tuple[float, float, dict[str, float]]:
-    """Train with one seed; returns (seconds, peak resident GiB, last validation)."""
+def train(seed: int, directory: Path) -> tuple[float, float, dict[str, float]]:
+    """Train with one seed, and return (seconds, peak resident GiB, last validation)."""
     command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed)]
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
@@ -35,7 +35,7 @@ def main() -> None:
     parts = []
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as directory:
-            seconds, memory, metrics = play(seed, Path(directory))
+            seconds, memory, metrics = train(seed, Path(directory))
         solved, guesses = metrics["val/guess/pass@1"], metrics["val/guess/guesses"]
         parts.append(f"seed {seed} {seconds:.0f} s {memory:.2f} GiB solved {solved:.1%} guesses {guesses:.3f}")
     print(f"demo: {'; '.join(parts)} (targets: 120 s, 1.5 GB, 95%, best possible 3.375)")

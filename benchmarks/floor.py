@@ -1,6 +1,6 @@
 """Steps per second of `rllm train guess` over those of a bare loop: same game, model, batch, epochs and minibatches.
 
-python benchmarks/floor.py            # 40 steps of each, in turns, one line of figures
+python benchmarks/floor.py            # 40 steps of each, alternately, one line of metrics
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StepClock(Observer):
 
 
 def framework_seconds(composed: Composed, registry: Registry) -> float:
-    """Train with everything a user gets (metrics, trackers, checkpoints at the end) and time the steps."""
+    """Train as a user does (metrics, trackers, checkpoints at the end) and time the steps."""
     plan = make_plan(composed, registry)
     clock = StepClock()
     directory = RunDirectory.open(composed.config.rllm.trainer, overwrite=True)
@@ -67,13 +67,13 @@ def recipe_of(composed: Composed) -> bare_loop.Recipe:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40, help="training steps of each (default: 40)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, bare loop and framework in turns (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of each, alternately (default: 3)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     registry = Registry.load()
     bare, ours = [], []
     with tempfile.TemporaryDirectory() as directory:
-        for _ in range(arguments.rounds):
+        for _ in range(arguments.repeats):
             words = [
                 "rllm.env.name=guess",
                 f"rllm.trainer.total_batches={arguments.steps}",
@@ -87,7 +87,7 @@ def main() -> None:
     ratios = sorted(mine / floor for mine, floor in zip(ours, bare, strict=True))
     print(
         f"floor: {max(bare):.2f} steps/s bare, {max(ours):.2f} steps/s rllm train guess, "
-        f"ratio {ratios[len(ratios) // 2]:.2f} (median of {len(ratios)} rounds: "
+        f"ratio {ratios[len(ratios) // 2]:.2f} (median of {len(ratios)} repeats: "
         f"{', '.join(f'{ratio:.2f}' for ratio in ratios)}; target 0.57)"
     )
 

@@ -1,12 +1,15 @@
 """Costs of a gateway call: ``gateway.py [cost] [latency] [memory [DIRECTORY]] [kills [COUNT]] [--litellm]``.
 
-cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
-with 32 clients; beside a server that reads, samples and answers alone. latency: how long one idle client waits, beside
-that server, and that server with a commit to the same store, in turns. memory: 200 sessions of 50 turns of 600 tokens,
-and a run's gateway before its first session, with the real renderers of the model `tiny` or of the tokenizer in DIRECTORY.
-kills: acknowledged calls that are not in the store after SIGKILL. --litellm: cost and latency of the same requests
-through LiteLLM's proxy too (`make .venv-litellm/.installed`). Conversations have four turns and grow, as those of
-agents do; the renderer costs next to nothing.
+- cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, 32 clients, a policy that answers at once
+  over the link). Next to it is a server that only reads, samples and answers.
+- latency: time that one idle client waits for the gateway, for that server, and for that server with a commit to the
+  same store. The client calls them alternately.
+- memory: 200 sessions of 50 turns of 600 tokens. A run's gateway before its first session, with the real renderers of
+  the model `tiny` or of the tokenizer in DIRECTORY.
+- kills: acknowledged calls that are not in the store after SIGKILL.
+- --litellm: cost and latency of the same requests through LiteLLM's proxy too (`make .venv-litellm/.installed`).
+
+Conversations have four turns and grow, as those of agents do. The renderer costs next to nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ from rllm_gateway.process import Place, gateway_process
 CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
 PAGE = 4096
 TURNS, OPENING, TURN = 4, 5_200, 800
-"""Turns of a conversation, characters of its first message, and of what follows each response of 800: 8 kB on average."""
+"""Turns of a conversation, characters of its first message, and characters after each response of 800.
+
+A request has 8 kB on average."""
 RESPONSE_TOKENS = 200
 SESSIONS, LONG_TURNS, NEW_TOKENS = 200, 50, 400
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -73,14 +78,14 @@ class Dummy:
 
 @dataclass(frozen=True)
 class Child:
-    """The process that is measured."""
+    """The measured process."""
 
     kind: str
     process: asyncio.subprocess.Process
     port: int
     link: TrainerLink | None
     key: str = "k"
-    """Where there are no sessions."""
+    """A process without sessions."""
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -93,7 +98,7 @@ class Child:
 
 @asynccontextmanager
 async def child(kind: str, store: Path) -> AsyncIterator[Child]:
-    """A process of one kind; see `gateway_server.py`. ``litellm``: LiteLLM's proxy."""
+    """Start a process of one kind, as listed in `gateway_server.py`. ``litellm`` is LiteLLM's proxy."""
     if kind == "litellm":
         async with litellm_proxy(store.parent) as (process, port, key):
             yield Child(kind, process, port, None, key)
@@ -119,7 +124,7 @@ async def child(kind: str, store: Path) -> AsyncIterator[Child]:
 
 
 class Client:
-    """A connection that asks, without the cost of a real client. One that the server has closed is made anew."""
+    """A connection without the cost of a real client. It reconnects if the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -168,7 +173,7 @@ async def opened(child: Child, name: str) -> OpenedSession:
 async def conversation(
     child: Child, client: Client, name: str, turns: int, new: int, first: int
 ) -> AsyncIterator[tuple[float, bytes]]:
-    """Seconds and body of each answer; the session is closed behind the last."""
+    """Yield the seconds and body of each answer, and close the session after the last one."""
     keeps_sessions = child.kind == "gateway"
     path, key = "", child.key
     if keeps_sessions:
@@ -194,7 +199,7 @@ async def cost(kind: str) -> None:
 
 
 async def latency(kinds: tuple[str, ...]) -> None:
-    """Servers are asked in turns, so that what else the machine does meets all alike."""
+    """Print the latencies. The servers are called alternately, so other work on the machine disturbs them alike."""
     waited: dict[str, list[float]] = {kind: [] for kind in (*kinds, "fsync of a page")}
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
@@ -211,14 +216,14 @@ async def latency(kinds: tuple[str, ...]) -> None:
                     waited[kind].append((await anext(conversed))[0])
                 waited["fsync of a page"].append(_synced(page))
             for conversed in conversations:
-                await anext(conversed, None)  # to its end: it closes the session
+                await anext(conversed, None)  # The end of the conversation closes the session.
     for kind, each in waited.items():
         quantiles = statistics.quantiles(each[20:], n=100)
         print(f"{kind}: one idle client waits p50 {quantiles[49] * 1e3:.2f} ms, p99 {quantiles[98] * 1e3:.2f} ms")
 
 
 def _synced(page: BinaryIO) -> float:
-    """Seconds that the disk takes for a page, which no durable call is quicker than."""
+    """Return the seconds of one fsync of a page, the lower bound of a durable call."""
     page.write(b"x" * PAGE)
     began = time.perf_counter()
     os.fsync(page.fileno())
@@ -226,7 +231,7 @@ def _synced(page: BinaryIO) -> float:
 
 
 async def _loaded(served: Child) -> tuple[float, int]:
-    """CPU seconds of the process, and calls."""
+    """Return the CPU seconds of the process, and the number of calls."""
     calls, until = 0, time.monotonic() + SECONDS
 
     async def work(number: int) -> None:
@@ -251,8 +256,8 @@ async def memory() -> None:
             before = served.megabytes()
             ends, all_asked = asyncio.Event(), asyncio.Semaphore(0)
 
-            async def play(number: int, round_: int) -> None:
-                name, turn = f"{round_}-{number}", 0
+            async def converse(number: int, pass_: int) -> None:
+                name, turn = f"{pass_}-{number}", 0
                 async with Client.connected(served.port) as client:
                     async for _ in conversation(served, client, name, LONG_TURNS, 4 * NEW_TOKENS, 4 * NEW_TOKENS):
                         turn += 1
@@ -260,14 +265,14 @@ async def memory() -> None:
                             all_asked.release()
                             await ends.wait()
 
-            for round_ in range(2):
+            for pass_ in range(2):
                 ends.clear()
-                playing = [asyncio.create_task(play(number, round_)) for number in range(SESSIONS)]
-                for _ in playing:
+                running = [asyncio.create_task(converse(number, pass_)) for number in range(SESSIONS)]
+                for _ in running:
                     await all_asked.acquire()
                 most = served.megabytes()
                 ends.set()
-                await asyncio.gather(*playing)
+                await asyncio.gather(*running)
                 after = served.megabytes()
                 print(f"{SESSIONS} sessions of {LONG_TURNS} turns: {before:.0f} MB before, ", end="")
                 print(f"{most:.0f} MB with all open, {after:.0f} MB after their close")
@@ -293,7 +298,7 @@ async def start(directory: Path | None) -> None:
 
 
 def _before_sessions() -> str:
-    """Memory and CPU time of the one child that is a gateway."""
+    """Return the memory and CPU time of the child process that is a gateway."""
     children = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
     (pid,) = (pid for pid in children if "rllm_gateway.child" in Path(f"/proc/{pid}/cmdline").read_text())
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
@@ -307,7 +312,7 @@ def _before_sessions() -> str:
 
 
 async def kills(count: int) -> tuple[int, int]:
-    """How many calls were acknowledged in all, and how many of these are not in the store."""
+    """Return the number of acknowledged calls, and how many of them are not in the store."""
     acknowledged = lost = 0
     for _ in range(count):
         with tempfile.TemporaryDirectory() as directory:
@@ -325,7 +330,7 @@ async def kills(count: int) -> tuple[int, int]:
 
 
 async def _killed(store: Path, within: float) -> set[str]:
-    """Ids of the calls that were acknowledged before the kill."""
+    """Return the ids of the calls that were acknowledged before the kill."""
     said = set[str]()
     async with child("gateway", store) as served:
 
@@ -354,7 +359,7 @@ async def main(words: list[str]) -> None:
         if LITELLM.exists():
             others += ("litellm",)
         else:
-            print(f"litellm: skipped, as there is no {LITELLM}; {HOW_TO_INSTALL} makes it")
+            print(f"litellm: skipped, because {LITELLM} does not exist. {HOW_TO_INSTALL} makes it")
     if not words or "cost" in words:
         for kind in (*others, "gateway"):
             await cost(kind)

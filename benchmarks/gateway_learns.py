@@ -1,10 +1,11 @@
-"""Whether `guess` is learnt by an agent of openai-python as by the built-in workflow: validation curves of both.
+"""Compare an agent of openai-python with the built-in workflow on `guess`: validation curves of both.
 
 python benchmarks/gateway_learns.py             # the demo's 240 steps, seed 0: a process per game, hours of CPU
 python benchmarks/gateway_learns.py --steps 3   # 1,280 games
 
-Rewards are equal until the last bits of a log-prob, which depend on what is sampled together, have grown into another
-token: agents ask when they are ready, the built-in workflow asks for a whole batch.
+Rewards are equal at first. The last bits of a log-prob depend on the sequences that are sampled together. Agents make
+calls when they are ready, and the built-in workflow makes the calls of a whole batch. When the difference has changed a
+token, the rewards differ.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SOLVED, REWARD = "val/guess/pass@1", "reward/agent/mean"
 
 
 def learn(way: str, seed: int, steps: int) -> tuple[dict[int, dict[str, float]], float]:
-    """The metrics of every step, by how many were made, and CPU seconds."""
+    """Return the metrics by the number of finished steps, and CPU seconds."""
     before = _cpu_seconds()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -59,7 +60,7 @@ def learn(way: str, seed: int, steps: int) -> tuple[dict[int, dict[str, float]],
 
 
 def equal_steps(one: dict[int, dict[str, float]], other: dict[int, dict[str, float]]) -> int:
-    """How many steps begin with the same mean reward in both."""
+    """Return the number of first steps with the same mean reward in both."""
     made = 0
     while (made + 1) in one and one[made + 1][REWARD] == other[made + 1][REWARD]:
         made += 1

@@ -38,7 +38,7 @@ ANSWER = orjson.dumps(
 
 
 async def answering(scope: Scope, receive: Receive, send: Send) -> None:
-    """The model's server: 200 tokens at once, whatever is asked."""
+    """The model's server. It answers every request with 200 tokens at once."""
     while (await receive()).get("more_body", False):
         pass
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(ANSWER)).encode())]
@@ -48,7 +48,7 @@ async def answering(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def litellm_proxy(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, str]]:
-    """The process, its port and its key, once it answers. `directory` is for its files."""
+    """Yield the process, its port and its key when it answers. Its files are in `directory`."""
     with listen() as free:
         port = free.getsockname()[1]
     listening = listen()

@@ -1,7 +1,10 @@
 """The process that `benchmarks/gateway.py` measures: ``gateway_server.py KIND DESCRIPTOR STORE``.
 
-KIND: ``gateway``; ``pass_through``, which reads, samples and answers; ``stored_pass_through``, which commits a row of
-the size of a call to the same store before it answers.
+KIND is one of these:
+
+- ``gateway``
+- ``pass_through``, which reads, samples and answers
+- ``stored_pass_through``, which commits a row of the size of a call to the same store before it answers
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ WORD = 4
 
 
 class Words:
-    """A renderer that costs next to nothing: four bytes of text are a token."""
+    """A cheap renderer: four bytes of text are a token."""
 
     stop_ids = frozenset((-1,))
     reasoning_ids = None
@@ -60,7 +63,7 @@ class Words:
 
 
 class PassThrough:
-    """Reads a request, samples, answers: no key, no translation, no store unless it is given one."""
+    """A server that reads a request, samples and answers. It has no key, no translation and no default store."""
 
     def __init__(self, policy: LinkPolicy, store: CallStore | None = None) -> None:
         self._policy = policy
@@ -82,7 +85,7 @@ class PassThrough:
 
 
 def row_of(number: int, new_ids: NDArray[np.int32], completion: Completion) -> CallRow:
-    """A row as the gateway stores it for a later turn: what is new of the prompt, and the response."""
+    """Return a row as the gateway stores it for a later turn: the new part of the prompt, and the response."""
     said = {"role": "assistant", "content": completion.token_ids.tobytes().decode()}
     return CallRow(
         id=str(number),

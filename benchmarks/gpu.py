@@ -1,9 +1,9 @@
-"""Tokens per second of the backend `local` on a device, each beside its floor: ``python benchmarks/gpu.py``.
+"""Tokens per second of the backend `local` on a device, next to floors: ``python benchmarks/gpu.py``.
 
-- sampling: the engine, beside `generate` of transformers, and beside vLLM where it is installed
-- updates: an update, beside a bare loop over the same tokens (forward, cross-entropy, backward, AdamW)
+- sampling: the engine, next to `generate` of transformers, and next to vLLM if it is installed
+- updates: an update, next to a bare loop over the same tokens (forward, cross-entropy, backward, AdamW)
 
-The model has random weights. No CUDA device has run this yet; `--device cpu --hidden 128 --layers 2` runs it anywhere.
+The model has random weights. No CUDA device has run this yet. `--device cpu --hidden 128 --layers 2` runs it anywhere.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def ppo_plan() -> UpdatePlan:
 
 
 def bare_update(model: Any, optimizer: torch.optim.Optimizer, batch: TokenBatch, options: argparse.Namespace) -> None:
-    """All rows are of one length."""
+    """Return a batch whose rows have the same length."""
     ids = torch.from_numpy(batch.tokens.astype(np.int64)).view(options.rows, -1).to(model.device)
     optimizer.zero_grad(set_to_none=True)
     size = max(1, options.microbatch // ids.shape[1])
@@ -132,7 +132,7 @@ def vllm_sampling(model: Any, options: argparse.Namespace) -> Callable[[], objec
 
 
 def seconds(works: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> dict[str, float]:
-    """Medians, alternating; each is warmed up once."""
+    """Return median seconds. The works run alternately, each after one warm-up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for repeat in range(repeats + 1):
         for name, work in works.items():

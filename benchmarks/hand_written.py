@@ -1,4 +1,4 @@
-"""What one would write without a framework: sampling by `generate`, and an update with padded rows."""
+"""A trainer without a framework: sampling by `generate`, and an update with padded rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rllm_local.settings import TrainingSection
 
 
 def sample(model: Any, prompts: Sequence[Sequence[int]], count: int) -> Tensor:
-    """(n_prompt, count) tokens drawn at temperature 1, with prompts padded on the left; none ends a response."""
+    """(n_prompt, count) tokens drawn at temperature 1, with prompts padded on the left. No token ends a response."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     real = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -33,7 +33,7 @@ def sample(model: Any, prompts: Sequence[Sequence[int]], count: int) -> Tensor:
 
 
 class Update:
-    """One step of PPO: rows padded to the longest, micro-batches of 16 rows, logits of responses alone, AdamW."""
+    """One step of PPO: rows padded to the longest, micro-batches of 16 rows, logits of responses only, AdamW."""
 
     def __init__(self, model: Any, settings: TrainingSection) -> None:
         self._model = model
@@ -46,7 +46,7 @@ class Update:
         )
 
     def __call__(self, batch: TokenBatch) -> float:
-        """Step on a batch that has `advantages` and `old_logprobs`; returns the loss."""
+        """Make a step on a batch that has `advantages` and `old_logprobs`, and return the loss."""
         self._optimizer.zero_grad()
         total = float(batch.loss_mask.sum())
         loss = 0.0

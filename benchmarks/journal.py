@@ -1,8 +1,8 @@
-"""What the journal costs, in CPU time, and what it saves: ``python benchmarks/journal.py [STEPS | kills [COUNT]]``.
+"""CPU cost of the journal, and its gain: ``python benchmarks/journal.py [STEPS | kills [COUNT]]``.
 
-First its share of a run of `guess` that keeps one: digests, records, writes and syncs against all CPU time of the
-process while it trains. Then a record of the journal against a row of the gateway's store of calls, for the same call.
-`kills`: runs that are killed at random instants and resumed (`journal_kills.py`).
+The first value is the journal's share of a run of `guess`: digests, records, writes and syncs over all CPU time of the
+process while it trains. The second compares a record of the journal with a row of the gateway's store of calls, for the
+same call. `kills`: runs that are killed at random instants and resumed (`journal_kills.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOGPROBS = np.full(8, -0.5, np.float32)
 
 
 class Clock(Observer):
-    """CPU seconds of the process between the first step and the last."""
+    """CPU seconds of the process between the first step and the last one."""
 
     seconds = 0.0
 
@@ -47,7 +47,7 @@ class Clock(Observer):
 
 @contextmanager
 def timed(places: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
-    """CPU seconds of the calling thread in functions, by name."""
+    """Measure the calling thread's CPU seconds in functions, by name."""
     spent: dict[str, float] = {}
     originals = [(owner, name, getattr(owner, name)) for owner, name in places]
 

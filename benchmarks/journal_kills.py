@@ -1,9 +1,9 @@
 """Runs of `guess` that are killed at random instants and resumed: the part `kills` of ``journal.py``.
 
-A run is killed twice, the second time as it goes on, and then ends. It must make every step, on the tasks that it would
-have had, with no token above the bound, and sample no call that its journal holds. With pinned weights it must end with
-the weights of a run that nobody disturbed. Each start is a new process, forked from one that has imported torch
-and has not computed.
+A run is killed twice, the second time after its resume, and then runs to its end. It must make every step, on the same
+tasks as an undisturbed run, with no token above the bound. It must not sample a call that is in its journal. With
+fixed-version weights it must end with the weights of an undisturbed run. Each start is a new process, forked from a
+process that has imported torch and has not computed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ KILLS_PER_RUN = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A run that nobody disturbed."""
+    """An undisturbed run."""
 
     digest: str
     tasks: list[Any]
-    """Of each step: the number of its batch, and its rollouts."""
+    """The batch's number and the rollouts of each step."""
     seconds: float
 
 
@@ -57,7 +57,7 @@ class Runs:
         )
 
     def disturbed(self, instants: random.Random) -> tuple[int, list[str]]:
-        """How often a run was killed, and what is wrong with it."""
+        """Return how often a run was killed, and its faults."""
         self._count += 1
         name, kills = f"run{self._count}", 0
         wrong, tasks = list[str](), dict[int, Any]()
@@ -65,7 +65,7 @@ class Runs:
         killed = True
         while killed:
             first, kept = _finished(directory), _read_call_seeds(directory)
-            # One that is killed early says nothing: what the last start said is not its own.
+            # A start that is killed early writes nothing, and the file would contain the lines of the start before.
             (directory / SAID).unlink(missing_ok=True)
             process = self._started(self._settings(name))
             killed = kills < KILLS_PER_RUN and _killed(process, instants.uniform(0, self._whole.seconds))
@@ -78,7 +78,7 @@ class Runs:
 
     @property
     def _weights(self) -> str:
-        return "newest" if self._latest else "pinned"
+        return "latest" if self._latest else "fixed"
 
     def _wrong_with_start(self, directory: Path, first: int, kept: set[int], tasks: dict[int, Any]) -> Iterator[str]:
         said = _read_lines(directory)
@@ -123,7 +123,7 @@ class Runs:
 
 
 def _killed(process: BaseProcess, seconds: float) -> bool:
-    """Whether it was still under way then."""
+    """True if the run was still running at that time."""
     process.join(seconds)
     if process.exitcode is not None:
         assert process.exitcode == 0
@@ -139,7 +139,7 @@ def _wait_for(process: BaseProcess) -> None:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of a file."""
+    """Return the complete lines of a file."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
@@ -148,7 +148,7 @@ def _read_lines(directory: Path) -> list[dict[str, Any]]:
 
 
 def _finished(directory: Path) -> int:
-    """Steps in the newest checkpoint."""
+    """Return the number of steps in the newest checkpoint."""
     return max((int(each.name.removeprefix("step_")) for each in directory.glob("checkpoints/step_*")), default=0)
 
 
@@ -158,14 +158,14 @@ def _digest(directory: Path) -> str:
 
 
 def _read_call_seeds(directory: Path) -> set[int]:
-    """Seeds of the calls in the journal."""
+    """Return the seeds of the calls in the journal."""
     bodies = [body for path in directory.glob("journal/*.calls") for body in read_frames(path).records]
     calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
     return {call.seed for call in calls if isinstance(call, KeptCall)}
 
 
 def kills(count: int) -> int:
-    """Kill `count` times, half of them runs with pinned weights. Returns how much is wrong."""
+    """Kill `count` times, half of them in runs with fixed-version weights. Return the number of faults."""
     fix_order_of_sums()
     registry, instants, all_wrong = registry_of_starts(), random.Random(count), 0
     with tempfile.TemporaryDirectory() as directory:
@@ -177,6 +177,6 @@ def kills(count: int) -> int:
                 killed, wrong, made = killed + times, wrong + len(problems), made + 1
                 for problem in problems:
                     print(problem, flush=True)
-            print(f"{'newest' if latest else 'pinned'}: {killed} kills in {made} runs, {wrong} faults", flush=True)
+            print(f"{'latest' if latest else 'fixed'}: {killed} kills in {made} runs, {wrong} faults", flush=True)
             all_wrong += wrong
     return all_wrong

@@ -1,4 +1,4 @@
-"""One start of a run of `guess` that says what it does, in a process that may be killed."""
+"""One start of a run of `guess` that reports what it does, in a process that may be killed."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ SETTINGS: dict[str, Any] = {
 }
 IMPORTED_LATE = ("transformers.models.llama.modeling_llama", "duckdb", "PIL.Image")
 SAID = "said.jsonl"
-"""What a start did, a line each: the seed of a call that was sampled, or a step with its rollouts."""
+"""A file with a line for each sampled call (its seed) and each step (its rollouts)."""
 
 
 class Listening(EngineWrapper):
-    """The engine behind the journal: says the seed of each call that it samples."""
+    """The engine under the journal. It reports the seed of each call that it samples."""
 
     def __init__(self, engine: RolloutEngine, said: Said) -> None:
         super().__init__(engine)
@@ -59,7 +59,7 @@ class Listening(EngineWrapper):
 
 
 class Said(Observer):
-    """Writes down what a start of a run does. A line is written at once: it survives the process."""
+    """Writes a line for each event of a start. It writes the line at once, so the line survives the process."""
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
         self._file = os.open(run.directory / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -76,7 +76,7 @@ class Said(Observer):
 
 
 def fit(registry: Registry, settings: dict[str, Any]) -> None:
-    """Begin the run, or go on with it."""
+    """Begin or continue the run."""
     plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
     tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
     directory = RunDirectory.open(plan.config.rllm.trainer, resume=True)
@@ -84,7 +84,7 @@ def fit(registry: Registry, settings: dict[str, Any]) -> None:
 
 
 def registry_of_starts() -> Registry:
-    """What is installed and the observer, with all imported that a run imports: a start is to be short."""
+    """Return the registry with the observer. Import the modules of a run now, so that a start is short."""
     found = Registry.load()
     found.add(ObserverPlugin(name="said", summary="For the benchmark.", params=NoParams, load=lambda: lambda _: Said()))
     for entry in make_plan(compose(found, [layer_from_dotted(SETTINGS, "the benchmark")]), found).registered():

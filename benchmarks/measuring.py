@@ -1,8 +1,8 @@
 """CPU time and peak memory of calls in this process.
 
-What glibc's allocator does with freed memory depends on what was freed before: it may hand every array back to the
-system and fetch fresh pages for the next one, which costs more than the arithmetic. `keep_freed_memory` takes that
-chance out of timings, for everything measured alike.
+The treatment of freed memory in glibc's allocator depends on earlier calls. It may return every array to the system and
+get fresh pages for the next one, which costs more than the arithmetic. `keep_freed_memory` removes this chance from all
+timings.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 8.0
-"""Seconds after which no further round is begun; three are made in any case."""
+"""Seconds after which no further repeat begins. At least three are made."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 
 
 def keep_freed_memory() -> None:
-    """Have the allocator reuse what is freed. Does nothing where the C library is not glibc."""
+    """Make the allocator reuse freed memory. Does nothing if the C library is not glibc."""
     libc = _glibc()
     if libc is not None:
         libc.mallopt(TRIM_THRESHOLD, 2**31 - 1)
@@ -30,18 +30,18 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Give everything that is freed back to the system, where the C library is glibc."""
+    """Return all freed memory to the system, if the C library is glibc."""
     gc.collect()
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
 
 
-def seconds(calls: Sequence[Callable[[], Any]], rounds: int, before: Callable[[], object] = gc.collect) -> list[float]:
-    """The median CPU time of each, called in turns; `before` is called before each and not timed."""
+def seconds(calls: Sequence[Callable[[], Any]], repeats: int, before: Callable[[], object] = gc.collect) -> list[float]:
+    """Return each call's median CPU time. They are called alternately. `before` is called before each and not timed."""
     taken: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()
-    for done in range(rounds):
+    for done in range(repeats):
         if done >= 3 and time.perf_counter() - began > PATIENCE:
             break
         for call, times in zip(calls, taken, strict=True):
@@ -53,7 +53,7 @@ def seconds(calls: Sequence[Callable[[], Any]], rounds: int, before: Callable[[]
 
 
 def peak_megabytes(call: Callable[[], Any]) -> float | None:
-    """Most memory resident during a call, above what was before. None where the system does not say."""
+    """Return the peak resident memory of a call above the memory before it. None if the system does not report it."""
     release_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")

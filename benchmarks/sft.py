@@ -1,4 +1,4 @@
-"""`rllm sft` with backend `local` next to TRL's SFTTrainer: the same model, rows and optimiser, in one process.
+"""`rllm sft` with backend `local` next to TRL's SFTTrainer: the same model, rows and optimizer, in one process.
 
 python benchmarks/sft.py                      # 7 steps of each; about five minutes
 python benchmarks/sft.py --ragged             # rows of 32 to 256 tokens instead of equal ones
@@ -210,7 +210,7 @@ def trl_and_datasets() -> tuple[Any, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=7, help="optimiser steps of each side (default: 7)")
+    parser.add_argument("--steps", type=int, default=7, help="optimizer steps of each side (default: 7)")
     parser.add_argument("--rows", type=int, default=2, help="rows in a batch (default: 2)")
     parser.add_argument("--tokens", type=int, default=256, help="tokens of the longest row (default: 256)")
     parser.add_argument("--ragged", action="store_true", help=f"rows of {SHORTEST} to --tokens tokens")

@@ -1,12 +1,12 @@
 """The first day on GPUs: five steps of each way to train, on one device and on eight: ``make smoke-gpu``.
 
-    python benchmarks/smoke_gpu.py                 # all that the machine has devices and packages for
+    python benchmarks/smoke_gpu.py                 # all runs for which the machine has devices and packages
     python benchmarks/smoke_gpu.py --only local    # the runs with such a name
     python benchmarks/smoke_gpu.py --device cpu --only float32    # tries the script itself, anywhere
 
-Each run says which numbers it found and which are expected. One that fails says what failed, why that may be, its
-command and the end of its log, and the others go on. Exit code 0: all that ran is as expected; 1: something is not;
-2: there is no device, and nothing ran.
+Each run prints its values and the expected ones. A failed run prints the cause, its likely reason, its command and the
+end of its log, and the other runs continue. Exit codes: 0 if all runs are as expected, 1 if one is not, 2 if there is
+no device and nothing ran.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rllm_backend_kit.machine import Machine, look
 
 NOTHING_RAN = 2
 GIVEN_BACK = 30.0
-"""Seconds in which a device's memory is free again when its processes have gone."""
+"""Seconds in which a device's memory is free after the end of its processes."""
 NEEDED = {"local": ("rllm_local",), "verl": ("rllm_verl", "vllm")}
 INSTALL = {"local": "pip install rllm 'rllm-local[lora]'", "verl": "pip install rllm 'rllm-verl[vllm]'"}
 
 
 def missing(scenario: Scenario, device: str, devices: int) -> str | None:
-    """Why a run cannot be made here; None: it can."""
+    """Return why a run cannot be made here. None if it can."""
     if scenario.several and devices < 2:
         return f"needs 2 to {SEVERAL} devices, and there is {devices}"
     modules = [name for name in NEEDED[scenario.backend] if not (device == "cpu" and name == "vllm")]
@@ -45,7 +45,7 @@ def missing(scenario: Scenario, device: str, devices: int) -> str | None:
 
 
 def no_device(machine: Machine) -> str | None:
-    """What is said where no run on a GPU can be made; None where one can."""
+    """Return why no run on a GPU can be made. None if one can."""
     errors = [finding for finding in examine_machine(machine) if finding.severity == "error"]
     if not errors:
         return None
@@ -54,7 +54,7 @@ def no_device(machine: Machine) -> str | None:
 
 
 def make(scenario: Scenario, words: Sequence[str], directory: Path) -> Outcome:
-    """Make a run, in two parts where it is to be killed."""
+    """Make a run, in two parts if it must be killed."""
     if not scenario.killed:
         return run(words, directory)
     first = run(words, directory, kill_behind=SAVED)
@@ -62,7 +62,7 @@ def make(scenario: Scenario, words: Sequence[str], directory: Path) -> Outcome:
 
 
 def free_memory(at_least: Sequence[int] = ()) -> list[int]:
-    """Free bytes of each device; waits until they are about what they were."""
+    """Return the free bytes of each device, after a wait until they are about as before."""
     deadline = time.monotonic() + GIVEN_BACK
     while True:
         free = [gpu.free for gpu in look().gpus]
@@ -72,7 +72,7 @@ def free_memory(at_least: Sequence[int] = ()) -> list[int]:
 
 
 def judge(scenario: Scenario, device: str, devices: int, directory: Path) -> bool:
-    """Make a run and print what came of it. Returns whether all is as expected."""
+    """Make a run and print its result. Return True if all is as expected."""
     words = scenario.command(str(directory / "model"), device, devices)
     before = free_memory()
     outcome = make(scenario, words, directory / scenario.name.replace(", ", "-").replace(" ", "-"))

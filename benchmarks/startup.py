@@ -1,7 +1,7 @@
-"""How long the command line takes to start: ``python benchmarks/startup.py [RUNS]`` prints one line.
+"""Start time of the command line: ``python benchmarks/startup.py [RUNS]`` prints one line.
 
 CPU time (user + system) of whole processes, which a busy machine disturbs less than wall time. Output goes into a
-pipe. The line also names what must not be imported and was.
+pipe. The line also lists imported packages that must not be imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.exit(exit_code)
 
 
 def run(arguments: tuple[str, ...]) -> tuple[float, list[str]]:
-    """CPU milliseconds of one run, and which of the heavy packages it imported."""
+    """Return the CPU milliseconds of one run, and the heavy packages that it imported."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     finished = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,9 +1,9 @@
-"""What the Tinker API costs on one machine: our server over bare torch, over the engine in process, and a whole run.
+"""Cost of the Tinker API on one machine: our server over bare torch, over the engine in process, and a whole run.
 
-python benchmarks/tinker.py           # nine lines of figures, about five minutes
+python benchmarks/tinker.py           # nine lines of values, about five minutes
 
-Everything is done in turns in one run; the ratio of the medians counts. The server is a process of its own, asked by
-the real client over HTTP.
+All measurements alternate in one run. The result is the ratio of the medians. The server is its own process. The real
+client calls it over HTTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TINKER_TELEMETRY"] = "0"
-# This file has the client's name, and lies in the directory that Python looks into first.
+# This file has the client's name, and Python looks into its directory first.
 sys.path.append(sys.path.pop(0))
 
 import numpy as np
@@ -47,10 +47,10 @@ MIB = 1 << 20
 SNAPSHOTS = 16
 
 
-def in_turns(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, called in turns after one call that does not count."""
+def time_alternately(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the median seconds of each. They are called alternately, after one call that is not counted."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
+    for number in range(repeats + 1):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
@@ -65,7 +65,7 @@ def rows() -> list[list[int]]:
 
 
 def bare_lora_loop(loaded: LoadedModel) -> Callable[[], None]:
-    """Forward and backward of the same LoRA model, in as many rows at once as fit well: no framework, no server."""
+    """Forward and backward of the same LoRA model, in as many rows at once as fit well. No framework, no server."""
     from peft import LoraConfig, inject_adapter_in_model
 
     projections = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]
@@ -128,8 +128,8 @@ def sampling_through_server(client: tinker.ServiceClient) -> Callable[[], None]:
     return sample
 
 
-def at_once(client: tinker.ServiceClient, process: int, rounds: int) -> None:
-    """A gradient and samples, asked for at the same time: by how much they overlap, and what that costs the server."""
+def at_once(client: tinker.ServiceClient, process: int, repeats: int) -> None:
+    """Request a gradient and samples at the same time. Print their overlap and its cost for the server."""
     gradient, samples = through_server(client), sampling_through_server(client)
     cpu = {"one by one": 0.0, "both": 0.0}
 
@@ -146,7 +146,7 @@ def at_once(client: tinker.ServiceClient, process: int, rounds: int) -> None:
                 asked.result()
         cpu["both"] += cpu_seconds(process) - before
 
-    found = in_turns({"one by one": one_by_one, "both": both}, rounds)
+    found = time_alternately({"one by one": one_by_one, "both": both}, repeats)
     print(
         f"a gradient and samples at once take {found['both'] / found['one by one']:.2f} of one after the other, and "
         f"{cpu['both'] / cpu['one by one']:.2f} of the server's CPU seconds"
@@ -154,20 +154,20 @@ def at_once(client: tinker.ServiceClient, process: int, rounds: int) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """Of all threads of a process so far."""
+    """Return the CPU seconds of all threads of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_megabytes(process: int, what: str) -> float:
-    """``VmRSS``: now; ``VmHWM``: the most so far."""
+    """Return the resident memory: ``VmRSS`` now, ``VmHWM`` the peak so far."""
     found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024 / MIB
 
 
 def megabytes_per_snapshot(client: tinker.ServiceClient, process: int, model: str) -> tuple[float, float]:
-    """What the memory of a new server grows by: with each snapshot, and when one of them is sampled from."""
+    """Return the memory growth of a new server: per snapshot, and when one of them is sampled from."""
     training = client.create_lora_training_client(base_model=model, rank=RANK).result()
     training.save_weights_and_get_sampling_client().result()
     before = resident_megabytes(process, "VmRSS")
@@ -186,8 +186,8 @@ def several_clients(server: LocalServer) -> None:
     )
 
 
-def long_prompts(rounds: int) -> None:
-    """Of a server of its own, whose model has room for them; before, what its snapshots take."""
+def long_prompts(repeats: int) -> None:
+    """Measure long prompts, and the memory of snapshots, on a separate server with a long context."""
     with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
         directory = tinker_long.save_long_model(Path(name) / "long")
         states = str(Path(name) / "states")
@@ -198,13 +198,13 @@ def long_prompts(rounds: int) -> None:
         sampler = client.create_sampling_client(base_model=str(directory)).result()
         model = load_model(ModelSection(name=str(directory), device="cpu"), 0).model
         for new_tokens in (1, 32):
-            found = in_turns(
+            found = time_alternately(
                 {
                     "bare": tinker_long.bare_loop(model, new_tokens),
                     "one": tinker_long.one_request(sampler, new_tokens),
                     "many": tinker_long.many_requests(sampler, new_tokens),
                 },
-                rounds,
+                repeats,
             )
             print(
                 f"{tinker_long.SAMPLES} samples of {new_tokens} after {tinker_long.PROMPT} tokens: "
@@ -218,7 +218,7 @@ def long_prompts(rounds: int) -> None:
 
 
 def steps_per_second(words: list[str], steps: int, directory: str) -> float:
-    """Of `rllm train guess` with everything a user gets."""
+    """Measure `rllm train guess` as a user runs it."""
     from floor import framework_seconds
 
     from rllm.config.compose import compose
@@ -239,7 +239,7 @@ def steps_per_second(words: list[str], steps: int, directory: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of each measurement (default: 7)")
+    parser.add_argument("--repeats", type=int, default=7, help="repeats of each measurement (default: 7)")
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run (default: 30)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -248,7 +248,7 @@ def main() -> None:
         at_start = resident_megabytes(server.process.pid, "VmRSS")
         client = tinker.ServiceClient(base_url=server.url, api_key=server.api_key)
         calls = {"bare": bare_lora_loop(load_model(ModelSection(), 0)), "server": through_server(client)}
-        found = in_turns(calls, arguments.rounds)
+        found = time_alternately(calls, arguments.repeats)
         tokens = ROWS * LENGTH
         print(
             f"forward/backward: {tokens / found['bare']:,.0f} tokens/s bare torch with the same LoRA, "
@@ -259,7 +259,7 @@ def main() -> None:
             "engine": sampling_in_process(load_model(ModelSection(), 0)),
             "server": sampling_through_server(client),
         }
-        found = in_turns(calls, arguments.rounds)
+        found = time_alternately(calls, arguments.repeats)
         tokens = CONCURRENT * NEW_TOKENS
         print(
             f"{CONCURRENT} samples of {NEW_TOKENS} tokens: {tokens / found['engine']:,.0f} tokens/s by the engine in "
@@ -268,11 +268,11 @@ def main() -> None:
         )
         now, most = (resident_megabytes(server.process.pid, what) for what in ("VmRSS", "VmHWM"))
         print(f"server, resident: {at_start:.0f} MB at start, {now:.0f} MB now, {most:.0f} MB at most (target 700)")
-        at_once(client, server.process.pid, arguments.rounds)
+        at_once(client, server.process.pid, arguments.repeats)
         several_clients(server)
         client.close("success").result()
         runner.run(server.stop())
-    long_prompts(arguments.rounds)
+    long_prompts(arguments.repeats)
     with tempfile.TemporaryDirectory() as directory:
         tinker_words = [
             "rllm.backend=tinker",

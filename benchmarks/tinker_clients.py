@@ -1,6 +1,6 @@
-"""Several clients at once for `benchmarks/tinker.py`; run by itself, it is one of them: ``… URL KEY MODEL``.
+"""Several clients at once for `benchmarks/tinker.py`. Run as a program, it is one of them: ``… URL KEY MODEL``.
 
-Each trains a LoRA model of its own and samples from it: a step, a snapshot, and samples, in turns.
+Each trains its own LoRA model and samples from it: a step, a snapshot, and samples, alternately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROW = [4 + position % 32 for position in range(33)]
 
 
 def tokens_per_second(clients: int, url: str, key: str, model: str) -> float:
-    """Sampled by all clients together, steps and snapshots between them included."""
+    """Sampled by all clients together, with the steps and snapshots between them."""
     program = [sys.executable, str(Path(__file__)), url, key, model]
     processes = [
         subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(clients)
@@ -47,7 +47,7 @@ def _next_line(process: subprocess.Popen[str]) -> str:
 
 
 def main(url: str, key: str, model: str) -> None:
-    # This file lies beside one that has the client's name.
+    # A file next to this one has the client's name.
     sys.path.append(sys.path.pop(0))
     import tinker
     from tinker import types

@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def save_long_model(directory: Path) -> Path:
-    """The model `tiny` with a longer context: it has no weights of positions."""
+    """The model `tiny` with a longer context: it has no position weights."""
     tokenizer = tiny.build_tokenizer()
     model = tiny.build_model(len(tokenizer), 0)
     model.config.max_position_embeddings = CONTEXT
@@ -30,7 +30,7 @@ def save_long_model(directory: Path) -> Path:
 
 
 def new_prompt() -> list[int]:
-    """One that nobody has computed before."""
+    """Return a prompt that was not computed before."""
     return np.random.default_rng(next(_numbers)).integers(4, 40, PROMPT).tolist()
 
 
@@ -56,7 +56,7 @@ def bare_loop(model: Any, new_tokens: int) -> Callable[[], None]:
 
 
 def one_request(sampler: tinker.SamplingClient, new_tokens: int) -> Callable[[], None]:
-    """All samples asked for at once."""
+    """Request all samples in one call."""
 
     def sample() -> None:
         params = types.SamplingParams(max_tokens=new_tokens, seed=1, stop=[])
@@ -66,7 +66,7 @@ def one_request(sampler: tinker.SamplingClient, new_tokens: int) -> Callable[[],
 
 
 def many_requests(sampler: tinker.SamplingClient, new_tokens: int) -> Callable[[], None]:
-    """A request for each sample."""
+    """Send a request for each sample."""
 
     def sample() -> None:
         prompt = types.ModelInput.from_ints(new_prompt())

@@ -1,7 +1,7 @@
-"""What renderers make of known chat templates when models call tools: ``python benchmarks/tool_templates.py``.
+"""Results of renderers on known chat templates when models call tools: ``python benchmarks/tool_templates.py``.
 
-One line for each template: supported or refused, by `template` and by `auto`. Silently wrong are those that a run
-would start with although a conversation loses a call, a result or a sampled token; there must be none.
+One line for each template: supported or refused, by `template` and by `auto`. A template is silently wrong if a run
+starts with it although a conversation loses a call, a result or a sampled token. There must be none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESULTS = ("walrus one", "walrus two")
 
 
 def result(make: Any, path: Path) -> tuple[str, str]:
-    """What a renderer makes of a template, and why."""
+    """Return a renderer's result for a template, and the reason."""
     try:
         renderer = make(setup_of(path), NoParams())
         check_tool_calls(renderer, "")
@@ -55,7 +55,7 @@ def result(make: Any, path: Path) -> tuple[str, str]:
 
 
 def find_problem(renderer: Renderer) -> str | None:
-    """A call, two results, and a question more; what of it a model would not see, or None."""
+    """Render a call, two results and a further question. Return a part that a model would not see, or None."""
     prompt = renderer.prompt(ASKED, TOOLS)
     response = _call(renderer, prompt)
     calls = renderer.parse(prompt, response, TOOLS).tool_calls
@@ -78,7 +78,7 @@ def find_problem(renderer: Renderer) -> str | None:
 
 
 def _call(renderer: Renderer, prompt: Any) -> Any:
-    """The response of a model that calls the tool, as its own template writes one."""
+    """Return the response of a model that calls the tool, as its own template writes it."""
     import json
 
     import numpy as np
@@ -97,7 +97,7 @@ def _call(renderer: Renderer, prompt: Any) -> Any:
 
 
 def main() -> int:
-    """Print a line for each template, and the sums; 1 where one is silently wrong."""
+    """Print a line for each template, and the sums. Return 1 if one is silently wrong."""
     from rllm_renderers.auto import make_auto
 
     found = templates()

@@ -1,11 +1,11 @@
-"""What the backend verl costs beside what computes: its start, the way of a batch to workers, a step beside verl's own.
+"""Overhead of the backend verl: its start, the conversion of a batch for workers, and a step, next to verl's own.
 
 python benchmarks/verl.py             # about four minutes
 
-Everything is done in turns in one run, on one machine; the ratio counts. Steps are those of `rllm train` with
+All measurements alternate in one run on one machine. The result is the ratio. Steps are those of `rllm train` with
 ``--profile cpu`` and of `verl.trainer.main_ppo` on the same model directory, prompts, numbers of rows, lengths,
 minibatches and micro-batches, with one training process and one rollout server each. verl's is the trainer of
-``trainer.use_v1=false``: the other one needs TransferQueue, which verl does not install.
+``trainer.use_v1=false``, because the other one needs TransferQueue, which verl does not install.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 os.environ["VERL_PLATFORM"] = "cpu"
 os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
-# This file has the library's name, and lies in the directory that Python looks into first.
+# This file has the library's name, and Python looks into its directory first.
 sys.path.append(sys.path.pop(0))
 
 import torch
@@ -46,8 +46,8 @@ def start() -> None:
         print(f"  {phase}: {seconds:.1f} s")
 
 
-def conversion(rounds: int) -> None:
-    found = {name: seconds * MS for name, seconds in against_padding(ROWS, LIMITS, rounds).items()}
+def conversion(repeats: int) -> None:
+    found = {name: seconds * MS for name, seconds in against_padding(ROWS, LIMITS, repeats).items()}
     length = LIMITS.prompt + LIMITS.response
     print(
         f"conversion of {ROWS} rows of {length:,} tokens: {found['padded']:.0f} ms padded first (from verl's lists), "
@@ -59,7 +59,7 @@ def conversion(rounds: int) -> None:
         f"both from lists: {found['padded']:.0f} ms and {found['ours from lists']:.0f} ms, "
         f"ratio {found['padded'] / found['ours from lists']:.1f}"
     )
-    seconds = growth(ROWS, LIMITS, FACTORS, RANKS, rounds)
+    seconds = growth(ROWS, LIMITS, FACTORS, RANKS, repeats)
     each = {rows: value / rows * 1e6 for rows, value in seconds.items()}
     most, fewest = max(each), min(each)
     print(
@@ -92,7 +92,7 @@ def steps(number: int, minibatches: int) -> None:
         costs = step_costs(work.to_json(), number, Path(directory))
     ours, theirs = costs["ours"], costs["theirs"]
     print(
-        f"{len(ours)} steps of each trainer, in turns: {work.prompts * work.rollouts} rows in {minibatches} "
+        f"{len(ours)} steps of each trainer, alternately: {work.prompts * work.rollouts} rows in {minibatches} "
         f"minibatches; {median(ours, 'tokens'):,.0f} tokens a step ours, {median(theirs, 'tokens'):,.0f} verl's own"
     )
     _print("driver, from responses to the gradient step", "driver", ours, theirs)
@@ -113,15 +113,15 @@ def _print(what: str, name: str, ours: list[StepCost], theirs: list[StepCost]) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each conversion (default: 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of each conversion (default: 5)")
     parser.add_argument("--steps", type=int, default=9, help="steps of each trainer, two to warm up (default: 9)")
-    parser.add_argument("--minibatches", type=int, default=1, help="optimiser steps per step (default: 1)")
+    parser.add_argument("--minibatches", type=int, default=1, help="optimizer steps per step (default: 1)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     quieten()
     start()
-    conversion(arguments.rounds)
+    conversion(arguments.repeats)
     steps(arguments.steps, arguments.minibatches)
 
 

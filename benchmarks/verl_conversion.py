@@ -1,4 +1,4 @@
-"""What it costs to bring a batch into the form that verl's workers are given: our way, and padded first as in verl."""
+"""Cost of converting a batch into the input of verl's workers: our way, and padded first as in verl."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOCABULARY = 30_000
 
 
 def list_rows(n: int, limits: RowLimits) -> list[ListRow]:
-    """Rows as long as the limits allow, in lists, as inference servers return them."""
+    """Return rows as long as the limits allow, in lists, as inference servers return them."""
     rng = np.random.default_rng(0)
     return [
         ListRow(
@@ -32,7 +32,7 @@ def list_rows(n: int, limits: RowLimits) -> list[ListRow]:
 
 
 def batch_of(rows: list[ListRow]) -> TokenBatch:
-    """The core's way from lists to a batch, with its columns filled as for an update."""
+    """Return the core's batch from lists, with its columns filled as for an update."""
     group = TrajectoryGroup(group_id="task:agent", trajectories=[])
     for row in rows:
         trajectory = Trajectory("agent", reward=0.0)
@@ -44,7 +44,7 @@ def batch_of(rows: list[ListRow]) -> TokenBatch:
 
 
 def repeated(batch: TokenBatch, times: int) -> TokenBatch:
-    """The rows of a batch several times over."""
+    """Return a batch with the rows repeated several times."""
     columns = ("tokens", "loss_mask", "sampling_logprobs", "old_logprobs", "advantages")
     of_rows = ("trajectory", "group", "role", "weight_version")
     lengths = np.tile(batch.row_lengths, times)
@@ -54,7 +54,7 @@ def repeated(batch: TokenBatch, times: int) -> TokenBatch:
 
 
 def converted(batch: TokenBatch, ranks: int) -> Any:
-    """What our workers are given for an update, with all its columns, dealt to `ranks`."""
+    """Return our workers' input for an update, with all its columns, distributed to `ranks`."""
     assert batch.old_logprobs is not None
     assert batch.advantages is not None
     columns = {
@@ -67,10 +67,10 @@ def converted(batch: TokenBatch, ranks: int) -> Any:
     return rows.tensordict(columns, temperature=1.0)
 
 
-def in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, called in turns after a round that does not count."""
+def time_alternately(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the median seconds of each. They are called alternately, after one call that is not counted."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
+    for number in range(repeats + 1):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
@@ -79,28 +79,28 @@ def in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, f
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def against_padding(n: int, limits: RowLimits, rounds: int) -> dict[str, float]:
-    """Seconds for the same `n` rows: ours and padded, each from arrays and from lists."""
+def against_padding(n: int, limits: RowLimits, repeats: int) -> dict[str, float]:
+    """Return the seconds for the same `n` rows: ours and padded, each from arrays and from lists."""
     rows = list_rows(n, limits)
     arrays, batch = [ArrayRow.from_lists(row) for row in rows], batch_of(rows)
-    return in_turns(
+    return time_alternately(
         {
             "ours": lambda: converted(batch, 1),
             "padded": lambda: from_lists(rows, limits),
             "ours from lists": lambda: converted(batch_of(rows), 1),
             "padded from arrays": lambda: from_arrays(arrays, limits),
         },
-        rounds,
+        repeats,
     )
 
 
-def growth(n: int, limits: RowLimits, factors: tuple[int, ...], ranks: int, rounds: int) -> dict[int, float]:
-    """Seconds of our conversion by number of rows: `n` times each factor, dealt to `ranks`."""
+def growth(n: int, limits: RowLimits, factors: tuple[int, ...], ranks: int, repeats: int) -> dict[int, float]:
+    """Return the seconds of our conversion for `n` times each factor rows, distributed to `ranks`."""
     few = batch_of(list_rows(n, limits))
     batches = {n * factor: repeated(few, factor) for factor in factors}
 
     def conversion(batch: TokenBatch) -> Callable[[], Any]:
         return lambda: converted(batch, ranks)
 
-    seconds = in_turns({str(rows): conversion(batch) for rows, batch in batches.items()}, rounds)
+    seconds = time_alternately({str(rows): conversion(batch) for rows, batch in batches.items()}, repeats)
     return {int(rows): value for rows, value in seconds.items()}

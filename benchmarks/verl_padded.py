@@ -1,10 +1,10 @@
 """The usual way to verl's training workers, as a baseline: rows padded to rectangles first, then made ragged again.
 
-It does what verl's agent loops and its trainer do with rows of tokens: lists are padded to the longest prompt and
-response that the configuration allows, prompts on the left, responses on the right; rows become one batch with masks
-and positions; and `left_right_2_no_padding` takes the padding out before workers are called. verl pads by the
-tokenizer, which takes longer than what is done here, and pads the columns of an update (advantages and the like) when
-it computes them; they cost nothing here.
+It follows verl's agent loops and its trainer. Lists are padded to the longest prompt and response of the configuration,
+prompts on the left and responses on the right. Rows become one batch with masks and positions.
+`left_right_2_no_padding` removes the padding before workers are called. verl pads with the tokenizer, which is slower
+than this code. verl also pads the columns of an update (advantages and others) when it computes them. They cost nothing
+here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAD_ID = 0
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Tokens that the configuration allows."""
+    """Maximum numbers of tokens in the configuration."""
 
     prompt: int
     response: int
@@ -31,7 +31,7 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class ListRow:
-    """A row as verl's agent loops have it (`AgentLoopOutput`)."""
+    """A row of verl's agent loops (`AgentLoopOutput`)."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -41,7 +41,7 @@ class ListRow:
 
 @dataclass(frozen=True)
 class ArrayRow:
-    """The same without lists, as verl would have it if it kept arrays."""
+    """The same with arrays instead of lists."""
 
     prompt_ids: NDArray[np.int32]
     response_ids: NDArray[np.int32]
@@ -59,7 +59,7 @@ class ArrayRow:
 
 
 def from_lists(rows: Sequence[ListRow], limits: RowLimits) -> TensorDict:
-    """A batch as verl's trainer hands it to its workers.
+    """Return a batch as verl's trainer gives it to its workers.
 
     Returns:
         (n_row,) nested ``input_ids`` and ``position_ids``; ``prompts``, ``responses``, masks and log-probs padded.
@@ -69,7 +69,7 @@ def from_lists(rows: Sequence[ListRow], limits: RowLimits) -> TensorDict:
 
 
 def from_arrays(rows: Sequence[ArrayRow], limits: RowLimits) -> TensorDict:
-    """The same from arrays, each written into its place at once: the least that padding can cost."""
+    """Return the same from arrays, each copied once to its position: the lower bound of padding."""
     n, width = len(rows), limits.prompt + limits.response
     input_ids = np.full((n, width), PAD_ID, np.int64)
     attention_mask = np.zeros((n, width), np.int64)
@@ -97,7 +97,7 @@ def from_arrays(rows: Sequence[ArrayRow], limits: RowLimits) -> TensorDict:
 
 
 def _padded_row(row: ListRow, limits: RowLimits) -> dict[str, Tensor]:
-    """(1, …) tensors of one row."""
+    """Return (1, …) tensors of one row."""
     missing_prompt = limits.prompt - len(row.prompt_ids)
     missing = limits.response - len(row.response_ids)
     prompts = torch.tensor([[PAD_ID] * missing_prompt + row.prompt_ids])

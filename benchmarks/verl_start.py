@@ -14,13 +14,13 @@ WORDS = (
 )
 BEFORE, LAST = "starting the program", "making the first step"
 PHASE = "verl: "
-"""How the backend begins the line that says what begins."""
-PUBLISHING = "bringing weights to the rollout servers"
+"""Start of the backend's line for a phase that begins."""
+SYNCING = "bringing weights to the rollout servers"
 FIRST_STEP = "step 1/"
 
 
 def start_seconds(directory: Path) -> Mapping[str, float]:
-    """Run the command in an empty directory; seconds by phase, in order. The last one begins with moving weights."""
+    """Run the command in an empty directory. Return its seconds by phase. The last one begins with moving weights."""
     began = time.monotonic()
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name("rllm")), *WORDS],
@@ -38,7 +38,7 @@ def start_seconds(directory: Path) -> Mapping[str, float]:
 
 
 def by_phase(began: float, lines: Iterable[tuple[float, str]]) -> dict[str, float]:
-    """Seconds of each phase, by the lines that a run prints and the times of their arrival."""
+    """Return the seconds of each phase, from the printed lines of a run and their times."""
     found: dict[str, float] = {}
     phase, since = BEFORE, began
     for now, line in lines:
@@ -47,8 +47,8 @@ def by_phase(began: float, lines: Iterable[tuple[float, str]]) -> dict[str, floa
         if line.startswith(PHASE):
             found[phase] = now - since
             phase, since = line.removeprefix(PHASE), now
-            if phase == PUBLISHING:
-                phase = f"{PUBLISHING}, {LAST}"
+            if phase == SYNCING:
+                phase = f"{SYNCING}, {LAST}"
     return found
 
 

@@ -1,7 +1,7 @@
-"""Steps of our trainer and of verl's own on the same work, in turns: what they cost beside what computes.
+"""Steps of our trainer and of verl's own on the same work, alternately: their cost without the computation.
 
-Each side is a process with Ray and workers of its own (see verl_sides/). Both are there all the time, and one of them
-makes a step while the other waits, so that whatever else the machine does hits both alike.
+Each side is a process with its own Ray and workers (see verl_sides/). Both exist all the time. One of them makes a step
+while the other waits, so other work on the machine disturbs both alike.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, NoReturn, Self, TextIO
 
 SIDES = ("theirs", "ours")
-"""In the order in which they are started: the first calls when its Ray is up, so that no two Rays start at once."""
+"""Sides in the order of their start. The first one reports when its Ray runs, so two Rays never start at once."""
 DIRECTORY = Path(__file__).parent / "verl_sides"
 WARM_UP = 2
-"""Steps that do not count; both sides make the first of them at the same time."""
+"""First steps that are not counted. Both sides make the first one at the same time."""
 START_SECONDS, STEP_SECONDS, END_SECONDS = 300.0, 120.0, 60.0
 TAIL = 3000
-"""Characters of what a side wrote that are shown when it fails."""
+"""Characters of a failed side's output that are shown."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,24 @@ class StepCost:
     """Seconds of one step, measured alike on both sides."""
 
     driver: float
-    """From the responses to the gradient step, without what the training engine computes in its process and without
-    moving weights: grouping, advantages, batches, conversion, transport to workers and back."""
+    """Seconds from the responses to the gradient step: grouping, advantages, batches, conversion, transport.
+    Without the training engine's computation and without moving weights."""
     around: float
     """As `driver`, with metrics, logging and the next prompts."""
     without_generation: float
-    """The whole step less `generation`."""
+    """The whole step without `generation`."""
     whole: float
     tokens: float
 
     @classmethod
     def from_lines(cls, said: Mapping[str, float], spans: Sequence[tuple[float, float]]) -> Self:
-        """From what a side says of a step (see ``verl_sides/turns.py``) and all spans of its training engine."""
+        """Return the costs from a side's report of a step (``verl_sides/turns.py``) and its training engine's spans."""
         began, ended = said["began"], said["ended"]
         compute = sum(end - start for start, end in spans if began <= start < ended)
-        beside = said["generation"] + said["transfer"] + compute
+        elsewhere = said["generation"] + said["transfer"] + compute
         return cls(
-            driver=said["step"] - beside,
-            around=ended - began - beside,
+            driver=said["step"] - elsewhere,
+            around=ended - began - elsewhere,
             without_generation=ended - began - said["generation"],
             whole=ended - began,
             tokens=said["tokens"],
@@ -73,7 +73,7 @@ class Side:
         }
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                # In a directory of its own: Ray lets workers import from where they are, and benchmarks/ has a verl.py.
+                # Ray's workers import from the current directory, and benchmarks/ has a verl.py.
                 [sys.executable, str(DIRECTORY / f"{name}.py"), workload],
                 cwd=directory,
                 env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | environment,
@@ -87,7 +87,7 @@ class Side:
             self._fail(f"ended with status {self._process.returncode}")
 
     def read_line(self) -> dict[str, Any]:
-        """What it says of the step that it has made."""
+        """Return its report of the finished step."""
         assert self.line is not None
         try:
             line = self.line.readline()
@@ -107,7 +107,7 @@ class Side:
         return [(start, end) for start, end in map(json.loads, self._spans.read_text().splitlines())]
 
     def end(self) -> None:
-        """Wait until it has put an end to its Ray and to itself."""
+        """Wait until its Ray and its process have ended."""
         try:
             status = self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ class Side:
             self._fail(f"ended with status {status}")
 
     def stop(self) -> None:
-        """End it where it still runs; its Ray ends with it."""
+        """Stop it if it still runs. Its Ray stops too."""
         if self.line is not None:
             self.line.close()
         self._process.terminate()
@@ -132,12 +132,12 @@ class Side:
 
 
 def step_costs(workload: str, steps: int, directory: Path) -> dict[str, list[StepCost]]:
-    """What steps cost, by side.
+    """Return the costs of steps, by side.
 
     Args:
         workload: see ``verl_sides/workload.py``, as JSON.
-        steps: of each side, those of the warm-up included.
-        directory: empty.
+        steps: number of steps of each side, including the warm-up.
+        directory: an empty directory.
     """
     with _sides(workload, directory) as sides:
         said: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
@@ -161,7 +161,7 @@ def median(costs: Sequence[StepCost], what: str) -> float:
 
 @contextmanager
 def _sides(workload: str, directory: Path) -> Iterator[dict[str, Side]]:
-    """Both sides, each after its first step."""
+    """Yield both sides, each after its first step."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         sides, connections = {}, []

@@ -1,9 +1,9 @@
-"""How a word of the command line reaches the plan: ``python benchmarks/word_path.py [FILE]`` prints one line.
+"""The path of an override from the command line to the plan: ``python benchmarks/word_path.py [FILE]`` prints one line.
 
-Follows one value through the calls into files of ``rllm_core`` and ``rllm`` that receive it, however deep an argument
-holds it. What one call of a function calls in a loop counts once. A call that only asks an object with the value about
-itself (``composed.origin(key)``) does not count. A *stay* is a run of such calls in one file; a *return* is a stay in a
-file that was left before. FILE is a configuration below the word, such as the ``config.yaml`` of a run.
+It follows one value through the calls into files of ``rllm_core`` and ``rllm`` that receive it, at any depth of an
+argument. Several calls in a loop of one function count once. A call that only reads an attribute of an object with the
+value (``composed.origin(key)``) does not count. A *stay* is a run of such calls in one file. A *return* is a stay in a
+file that was left before. FILE is a configuration below the override, such as the ``config.yaml`` of a run.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ WORD = f"rllm.trainer.experiment_name={VALUE}"
 ROOTS = tuple(str(path) for module in (rllm_core, rllm) for path in module.__path__)
 
 
-def holds(value: Any, seen: set[int]) -> bool:
-    """Whether a value is the followed one, or contains it."""
+def contains(value: Any, seen: set[int]) -> bool:
+    """Return True if a value is the followed one, or contains it."""
     if isinstance(value, str):
         return VALUE in value
     if id(value) in seen:
         return False
     seen.add(id(value))
     if isinstance(value, Mapping):
-        return any(holds(item, seen) for item in value.values())
+        return any(contains(item, seen) for item in value.values())
     if isinstance(value, list | tuple):
-        return any(holds(item, seen) for item in value)
+        return any(contains(item, seen) for item in value)
     if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return any(holds(item, seen) for item in vars(value).values())
+        return any(contains(item, seen) for item in vars(value).values())
     return False
 
 
 def path_of_word(files: tuple[str, ...]) -> list[str]:
-    """The file of every call that was given the value, in order."""
+    """Return the file of every call that received the value, in order."""
     visited: list[str] = []
     seen: set[tuple[FrameType, CodeType]] = set()
 
@@ -59,7 +59,7 @@ def path_of_word(files: tuple[str, ...]) -> list[str]:
         if caller is None or (caller, code) in seen:
             return
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(holds(frame.f_locals.get(name), set()) for name in arguments if name != "self"):
+        if any(contains(frame.f_locals.get(name), set()) for name in arguments if name != "self"):
             seen.add((caller, code))
             visited.append(_name(code.co_filename))
 
@@ -74,7 +74,7 @@ def path_of_word(files: tuple[str, ...]) -> list[str]:
 
 
 def _name(file: str) -> str:
-    """The path of a source file from its package on: ``rllm/config/merge.py``."""
+    """Return the path of a source file in its package: ``rllm/config/merge.py``."""
     root = next(Path(root) for root in ROOTS if file.startswith(root))
     return str(Path(file).relative_to(root.parent))
 

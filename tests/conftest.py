@@ -1,4 +1,4 @@
-"""Runs the real `rllm` command in a process started anew (`rllm`) or forked (`forked_rllm`), or here (`rllm_here`)."""
+"""Runs the real `rllm` command in a new process (`rllm`), a forked one (`forked_rllm`), or this one (`rllm_here`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = (
     "rllm.trainer.test_freq=10",
     "rllm.trainer.save_freq=5",
 )
-"""A few games per step: what is tested is the machinery, not whether it learns."""
+"""A few games per step, because the tests check the machinery and not the learning."""
 
 RLLM = "rllm.cli.main"
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -35,7 +35,7 @@ def command(words: Sequence[str]) -> list[str]:
 
 @pytest.fixture
 def environ() -> dict[str, str]:
-    """The environment of the processes; tests may add to it."""
+    """Return the environment of the processes. Tests may add to it."""
     return os.environ | {"COLUMNS": "200", "RLLM_BLOCK_PLUGINS": "", "RLLM_DEBUG": "0"}
 
 
@@ -53,7 +53,7 @@ def rllm(tmp_path: Path, environ: dict[str, str]) -> Rllm:
 
 @pytest.fixture
 def rllm_here(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Rllm:
-    """Run `rllm WORDS` in an empty directory, in this process: for tests that say nothing about a process."""
+    """Run `rllm WORDS` in an empty directory, in this process. For tests that check nothing about a process."""
     monkeypatch.chdir(tmp_path)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -83,7 +83,7 @@ def start_rllm(tmp_path: Path, environ: dict[str, str]) -> StartRllm:
 def start_forked_rllm(
     command_server: CommandServer, tmp_path: Path, environ: dict[str, str]
 ) -> Iterator[Callable[..., ForkedProcess]]:
-    """Start `rllm WORDS` in an empty directory, in a process that need not import torch and transformers first."""
+    """Start `rllm WORDS` in an empty directory, in a process that has imported torch and transformers."""
     started: list[ForkedProcess] = []
 
     def start(*words: str) -> ForkedProcess:
@@ -97,7 +97,7 @@ def start_forked_rllm(
 
 @pytest.fixture
 def forked_rllm(start_forked_rllm: Callable[..., ForkedProcess]) -> Rllm:
-    """Run `rllm WORDS` so, and wait for it: for tests that run much and say nothing about how a process starts."""
+    """Run `rllm WORDS` in such a process, and wait for it. For tests that check nothing about process start."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         process = start_forked_rllm(*words)

@@ -1,4 +1,4 @@
-"""docs/reference/config.md is what the schemas say."""
+"""docs/reference/config.md equals the schemas."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def page(registry: Registry) -> str:
 
 
 def paragraphs(page: str, heading: str) -> list[str]:
-    """The paragraphs below a heading, up to the next one."""
+    """Return the paragraphs below a heading, up to the next one."""
     return page.partition(f"\n{heading}\n\n")[2].partition("\n#")[0].strip().split("\n\n")
 
 
 def facts(page: str, key: str) -> str:
-    """Type, default and who acts on it."""
+    """Return the type, the default and the readers of a key."""
     return paragraphs(page, f"### `{key}`")[-1]
 
 
@@ -51,7 +51,7 @@ def test_every_key_is_on_the_page_below_its_section_with_its_type_and_meaning(pa
         assert before.rpartition("\n## ")[2].partition("\n")[0] == f"`{'.'.join(key.path[:-1])}`"
 
 
-def test_it_says_who_acts_on_a_key(page: str) -> None:
+def test_it_lists_the_readers_of_a_key(page: str) -> None:
     assert "read by loss `ppo`, loss `cispo`" in facts(page, "rllm.algorithm.eps_clip")
     assert facts(page, "rllm.algorithm.adv_estimator").endswith("read by stage `advantages`")
     assert facts(page, "rllm.algorithm.kl_beta").endswith("backend `local`, backend `tinker`, backend `verl`")

@@ -1,4 +1,4 @@
-"""What every distribution of this repository says of itself: metadata, bounds, licence, types, and an example."""
+"""Contents of every distribution of this repository: metadata, bounds, license, types, and an example."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workspace import ROOT, brought_by, distributions
 ALL = {each.name: each for each in distributions()}
 PLUGIN_GROUPS = {"rllm.plugins", "rllm.commands", "rllm.commands.plugins"}
 NEEDS_ITS_OWN_ENVIRONMENT = {"rllm-vllm"}
-"""What `rllm[all]` leaves out."""
+"""Distributions that are not in `rllm[all]`."""
 
 REQUIRED_BY_CORE = {"numpy", "packaging", "pluggy", "pydantic"}
 
@@ -26,11 +26,11 @@ def test_the_directory_is_named_like_the_distribution() -> None:
         assert distribution.directory.name == distribution.file_name
 
 
-def test_it_has_the_licence() -> None:
+def test_it_has_the_license() -> None:
     for distribution in ALL.values():
-        licence = distribution.directory / "LICENSE"
-        assert licence.is_file(), f"cp LICENSE {licence.relative_to(ROOT)}"
-        assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+        license_file = distribution.directory / "LICENSE"
+        assert license_file.is_file(), f"cp LICENSE {license_file.relative_to(ROOT)}"
+        assert license_file.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_it_says_whose_it_is_and_what_it_is_for() -> None:

@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "reference" / "errors.md"
 
 @cache
 def read_error_calls() -> list[ErrorCall]:
-    """Every call that makes an error, read once: it takes seconds."""
+    """Return every call that makes an error. Read once, because it takes seconds."""
     return list(error_calls())
 
 
@@ -32,7 +32,7 @@ def test_every_error_has_literal_code() -> None:
 
 def _has_code(call: ast.Call) -> bool:
     if any(each.arg is None for each in call.keywords):
-        return True  # the parts of an error that another process sent
+        return True  # The parts of the error come from a different process.
     codes = [each.value for each in call.keywords if each.arg == "code"] or call.args[:1]
     return len(codes) == 1 and _is_code(codes[0])
 

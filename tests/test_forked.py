@@ -1,4 +1,4 @@
-"""A forked command ends as a process does that was started anew: its code, its threads, its functions at exit."""
+"""A forked command ends like a new process: its exit code, its threads, its functions at exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ atexit.register(print, "at exit")
 threading.Thread(target=work).start()
 print("ends")
 """
-ENDINGS = {
+LAST_LINES = {
     "the last line": ("", 0),
     "sys.exit()": ("sys.exit()", 0),
     "a code": ("sys.exit(7)", 7),
@@ -30,13 +30,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("last", "code"), ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize(("last", "code"), LAST_LINES.values(), ids=LAST_LINES)
 def test_threads_are_joined_and_functions_at_exit_are_called(
     last: str, code: int, command_server: CommandServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "ending.py").write_text(f"{PROGRAM}{last}\n")
-    process = command_server.start("ending", [], tmp_path, dict(os.environ))
+    (tmp_path / "command.py").write_text(f"{PROGRAM}{last}\n")
+    process = command_server.start("command", [], tmp_path, dict(os.environ))
     printed, errors = process.communicate()
-    anew = subprocess.run([sys.executable, "-m", "ending"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert (process.returncode, printed) == (code, "ends\nworked\nat exit\n") == (anew.returncode, anew.stdout)
-    assert errors.splitlines()[-1:] == anew.stderr.splitlines()[-1:]
+    new = subprocess.run([sys.executable, "-m", "command"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (process.returncode, printed) == (code, "ends\nworked\nat exit\n") == (new.returncode, new.stdout)
+    assert errors.splitlines()[-1:] == new.stderr.splitlines()[-1:]

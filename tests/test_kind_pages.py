@@ -1,4 +1,4 @@
-"""The pages of the kinds are what contracts, hooks, records and contract tests say."""
+"""The pages of the kinds equal the contracts, hooks, plugin specs and contract tests."""
 
 from __future__ import annotations
 

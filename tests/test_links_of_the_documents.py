@@ -1,4 +1,4 @@
-"""Every link between Markdown pages of the repository leads to a file, and to a heading where it names one."""
+"""Every link between Markdown pages of the repository leads to a file, and to its heading if it has one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pages() -> list[str]:
 
 @cache
 def anchors(file: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes from headings."""
     found: set[str] = set()
     text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The page of plugins is what the index and the records say, and the index takes sound entries alone."""
+"""The page of plugins equals the index and the plugin specs, and the index accepts only valid entries."""
 
 from __future__ import annotations
 

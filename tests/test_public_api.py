@@ -18,7 +18,7 @@ KEPT = ROOT / "docs" / "reference" / "public-api.txt"
 
 
 def changes(kept: str, now: str) -> str:
-    """What differs, and what to do about it; empty where nothing does."""
+    """Return the differences and their remedy. Empty if there are none."""
     before, after = kept.splitlines(), now.splitlines()
     gone = [f"  - {line}" for line in before if line not in set(after)]
     new = [f"  + {line}" for line in after if line not in set(before)]
@@ -37,7 +37,7 @@ def test_the_public_api_changes_on_purpose_only() -> None:
     assert not difference, difference
 
 
-def test_nothing_that_is_installed_beside_it_changes_it() -> None:
+def test_other_installed_packages_do_not_change_it() -> None:
     printed = subprocess.run(
         [sys.executable, "-X", "utf8", str(ROOT / "docs" / "generate" / "public_api.py")],
         env={"RLLM_BLOCK_PLUGINS": "*", "PYTHONHASHSEED": "7"},

@@ -1,6 +1,6 @@
-"""The documentation site: every page is in its navigation, and what checks built pages sees what is wrong.
+"""The documentation site: every page is in its navigation, and the check of built pages finds faults.
 
-`make site` builds it; these need no generator.
+`make site` builds it. These tests need no generator.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_a_picture_is_the_one_drawn(name: str) -> None:
 
 
 def site(directory: Path, body: str) -> list[str]:
-    """What is wrong with a site of two pages."""
+    """Return the problems of a site with two pages."""
     (directory / "index.html").write_text(f"<html><head></head><body>{body}</body></html>")
     (directory / "other.html").write_text('<h1 id="there">Other</h1>')
     return list(problems_of(directory))

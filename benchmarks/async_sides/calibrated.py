@@ -1,4 +1,4 @@
-"""What a simulation says of runs on this machine, from a run that takes turns alone."""
+"""A simulation of runs on this machine, calibrated only on a synchronous run."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ SLOTS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A world, and what was found of it."""
+    """A world and its fitted value."""
 
     world: World
     response: float
-    """Seconds in which one response is sampled."""
+    """Seconds to sample one response."""
 
 
 @cache
 def turns_of_waiting(rollout: int) -> Sequence[Turn]:
-    """A response is one unit of what is sampled; answers take what they take in the run."""
+    """Return the turns of a rollout. A response has the length 1, and answers take as long as in the run."""
     return [(1.0, seconds_of_answer(rollout, turn)) for turn in range(TURNS)]
 
 
 def turns_of_guess(rollout: int) -> Sequence[Turn]:
-    """Games compute all the time: one unit each."""
+    """Return one turn of length 1, because games compute all the time."""
     return [(1.0, 0.0)]
 
 
 def calibrated(name: str, clock: Clock) -> Calibrated:
-    """The world in which a simulated run that takes turns takes what the measured one took.
+    """Return the world in which a simulated synchronous run is as fast as the measured one.
 
     Args:
-        name: of the environment.
-        clock: of a run that takes turns.
+        name: the environment's name.
+        clock: of a synchronous run.
     """
     step = clock.per_step().wall
     update = step - statistics.mean(clock.generating[SKIPPED + 1 :])
@@ -52,12 +52,12 @@ def calibrated(name: str, clock: Clock) -> Calibrated:
         rate=lambda sequences: 1.0,
         update=update,
         slots=SLOTS,
-        # A pass is of one version, and takes what it takes for few rows or many.
+        # A forward pass uses one version, and takes equally long for few rows and for many.
         versions_at_once=not waiting,
     )
 
     def at(response: float) -> World:
-        # A pass gives every sequence a token, in about the same time; games of `guess` share one core.
+        # A forward pass gives every sequence a token, in about the same time. Games of `guess` share one core.
         return replace(world, rate=lambda sequences: 1 / response / (1 if waiting else sequences))
 
     low, high = 0.0, step
@@ -68,5 +68,5 @@ def calibrated(name: str, clock: Clock) -> Calibrated:
 
 
 def seconds_per_step(world: World, staleness: int, *, latest: bool) -> float:
-    """Of a simulated run as long as the measured ones."""
-    return Simulation(world, staleness, in_order, pinned=not latest).play(STEPS).seconds_per_step(SKIPPED)
+    """Return the seconds per step of a simulated run that is as long as the measured ones."""
+    return Simulation(world, staleness, in_order, fixed_version=not latest).run(STEPS).seconds_per_step(SKIPPED)

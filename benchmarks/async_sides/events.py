@@ -1,8 +1,8 @@
 """Rollouts and updates as discrete events: when each update of a simulated run ends, and how old its tokens are.
 
-What the run does is what rounds and slots do: tasks are drawn in order; those of round r may begin once round
-r - S - 1 has been trained on; slots go to older tasks first. Tokens are sampled at a rate that depends on how many
-sequences there are, and environments take seconds between them.
+The simulation follows the rules of a run. Tasks are drawn in order. Tasks of batch b may begin after the update on
+batch b - S - 1. Slots go to older tasks first. The sampling rate depends on the number of sequences. Environments take
+seconds between the turns.
 """
 
 from __future__ import annotations
@@ -15,73 +15,73 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 Turn = tuple[float, float]
-"""Tokens that the model samples, and the seconds that the environment takes to answer them."""
+"""Tokens that the model samples, and the environment's seconds for its answer."""
 Rate = Callable[[int], float]
-"""Tokens per second of each of so many sequences that are sampled at once."""
+"""Tokens per second of each sequence, given the number of sequences that are sampled at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What is simulated. Times are seconds."""
+    """Settings of a simulation. Times are seconds."""
 
     tasks: int
-    """Of a round."""
+    """Tasks of a batch."""
     group: int
     """Rollouts of a task."""
     turns_of: Callable[[int], Sequence[Turn]]
-    """The turns of a rollout, by its number in the order in which tasks are drawn."""
+    """Returns the turns of a rollout, given its number in the order in which tasks are drawn."""
     rate: Rate
     update: float
     sync_weights: float = 0.0
     validation: float = 0.0
-    """After every `validated_every` updates; rounds that are under way go on, and none begins."""
+    """Seconds of a validation after every `validated_every` updates. Running batches continue, and no batch begins."""
     validated_every: int = sys.maxsize
     slots: int = sys.maxsize
-    """Rollouts under way at once."""
+    """Maximum number of concurrent rollouts."""
     samples_during_updates: bool = True
     versions_at_once: bool = True
-    """Whether the rate is as high where sequences have several versions of the weights; False: they take turns."""
+    """True if sequences of several weight versions are sampled at the full rate. If False, the versions alternate."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """An entry per update."""
+    """Results of a simulation: lists with an entry per update."""
 
     ends: list[float] = field(default_factory=list)
-    """Seconds since the run began."""
+    """Seconds since the start of the run."""
     stale: list[int] = field(default_factory=list)
-    """Updates between the weights that a rollout began with and those that train on it, of the oldest rollout."""
+    """Staleness of the oldest rollout: updates between its first weights and the weights that train on it."""
     lengths: list[float] = field(default_factory=list)
-    """Mean tokens of the rollouts that it trains on."""
+    """Mean number of tokens of the rollouts in the update."""
 
     def seconds_per_step(self, skipped: int) -> float:
-        """Without the first updates."""
+        """Return the mean seconds of an update, without the first ones."""
         return (self.ends[-1] - self.ends[skipped]) / (len(self.ends) - 1 - skipped)
 
 
 class Sampler:
-    """Sequences that share what samples."""
+    """A sampler that all running sequences share."""
 
     def __init__(self, world: World) -> None:
         self._world, self._paused = world, False
-        self._now = self._sampled = 0.0  # `_sampled`: what a sequence has got that was there from the beginning
+        self._now = self._sampled = 0.0  # `_sampled`: tokens of a sequence that began at 0
         self._ends: list[tuple[float, int, int]] = []
         self._versions = Counter[int]()
 
     def add(self, now: float, tokens: float, rollout: int, version: int) -> None:
-        """The rollout samples so many tokens from now on, by a version of the weights."""
+        """Begin to sample this number of tokens for the rollout, with a version of the weights."""
         self._move_to(now)
         heapq.heappush(self._ends, (self._sampled + tokens, rollout, version))
         self._versions[version] += 1
 
     def next_end(self) -> float:
-        """When the next rollout has its tokens, if nothing changes."""
+        """Return the time at which the next rollout has its tokens, if nothing changes."""
         if self._paused or not self._ends:
             return math.inf
         return self._now + (self._ends[0][0] - self._sampled) / self._rate()
 
     def remove_next(self) -> int:
-        """Go on to `next_end`; the rollout that has its tokens."""
+        """Advance to `next_end`, and return the rollout that has its tokens."""
         self._now = self.next_end()
         self._sampled, rollout, version = heapq.heappop(self._ends)
         self._versions[version] -= 1
@@ -90,7 +90,7 @@ class Sampler:
         return rollout
 
     def pause(self, now: float, paused: bool) -> None:
-        """Stop sampling, or go on."""
+        """Pause or continue sampling."""
         self._move_to(now)
         self._paused = paused
 
@@ -105,40 +105,40 @@ class Sampler:
 
 
 Take = Callable[[Sequence[int], int, int], Sequence[int] | None]
-"""Which of the finished tasks, in the order in which they finished, an update trains on: given the number of the
-update and of tasks that it takes. None: it waits."""
+"""Chooses the tasks of an update. Its arguments are the finished tasks in the order of their ends, the number of the
+update and the number of tasks in an update. None if the update has to wait."""
 
 
 def in_order(finished: Sequence[int], update: int, count: int) -> Sequence[int] | None:
-    """The tasks of the round with the number of the update."""
+    """Return the tasks of the batch with the update's number."""
     taken = range(update * count, (update + 1) * count)
     return taken if set(taken).issubset(finished) else None
 
 
 def as_completed(finished: Sequence[int], update: int, count: int) -> Sequence[int] | None:
-    """Those that finished first."""
+    """Return the tasks that finished first."""
     return finished[:count] if len(finished) >= count else None
 
 
 class Simulation:
-    """One run. `play` makes it."""
+    """A simulated run. `run` simulates it."""
 
-    def __init__(self, world: World, staleness: int, take: Take, *, pinned: bool) -> None:
-        self._world, self._staleness, self._take, self._pinned = world, staleness, take, pinned
+    def __init__(self, world: World, staleness: int, take: Take, *, fixed_version: bool) -> None:
+        self._world, self._staleness, self._take, self._fixed_version = world, staleness, take, fixed_version
         self._sampler = Sampler(world)
         self._now, self._version, self._begun, self._running = 0.0, 0, 0, 0
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._waiting: deque[int] = deque()
-        self._place: dict[int, int] = {}  # of a rollout: how many of its turns are over
+        self._place: dict[int, int] = {}  # rollout -> finished turns
         self._sampled_by: dict[int, int] = {}
-        self._left: dict[int, int] = {}  # rollouts of a task that have not ended
+        self._left: dict[int, int] = {}  # task -> unfinished rollouts
         self._finished: list[int] = []
         self._count = 0
         self._trains = False
         self.made = Simulated()
 
-    def play(self, updates: int) -> Simulated:
-        """Go on until so many updates have been made."""
+    def run(self, updates: int) -> Simulated:
+        """Simulate this number of updates."""
         self._begin()
         while len(self.made.ends) < updates:
             timed = self._later[0][0] if self._later else math.inf
@@ -171,14 +171,14 @@ class Simulation:
             rollout = self._waiting.popleft()
             self._running += 1
             self._place[rollout] = 0
-            if not self._pinned:
+            if not self._fixed_version:
                 self._sampled_by[rollout] = self._version
             self._sample(rollout)
 
     def _sample(self, rollout: int) -> None:
         tokens, _ = self._world.turns_of(rollout)[self._place[rollout]]
-        # With the newest weights all sequences have the same ones.
-        self._sampler.add(self._now, tokens, rollout, self._sampled_by[rollout] if self._pinned else 0)
+        # With the latest weights all sequences have the same version.
+        self._sampler.add(self._now, tokens, rollout, self._sampled_by[rollout] if self._fixed_version else 0)
 
     def _turn_sampled(self, rollout: int) -> None:
         _, seconds = self._world.turns_of(rollout)[self._place[rollout]]
@@ -201,7 +201,7 @@ class Simulation:
         self._fill_slots()
 
     def _train(self) -> None:
-        """Begin an update where none is under way and its tasks are there."""
+        """Begin an update if none is running and its tasks are finished."""
         if self._trains or len(self._finished) < self._world.tasks:
             return
         tasks = self._take(self._finished, self._version, self._world.tasks)

@@ -1,4 +1,4 @@
-"""Runs that are timed: in an environment that answers slowly, and in the demo."""
+"""Timed runs in an environment that answers slowly, and in the demo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rllm_core.plugins.registry import Registry
 
 MEDIAN, SIGMA, TURNS = 0.3, 0.75, 3
 STEPS, SKIPPED = 24, 6
-"""Of each run; the first are not counted: rounds ahead begin together there."""
+"""Steps of each run. The first ones are not counted, because batches ahead begin together there."""
 ALWAYS: dict[str, Any] = {
     "rllm.trainer.total_batches": STEPS,
     "rllm.trainer.val_before_train": False,
@@ -43,15 +43,15 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def seconds_of_answer(rollout: int, turn: int) -> float:
-    """What the environment `waiting` takes: the same in every run, by the number of the rollout in the run."""
+    """Return the seconds of an answer of `waiting`. They depend only on the rollout's number and the turn."""
     return MEDIAN * random.Random(f"{rollout} {turn}").lognormvariate(0, SIGMA)
 
 
 class Waiting(Environment):
-    """A few turns with something that takes its time."""
+    """An environment with a few turns that answers slowly."""
 
     numbers = itertools.count()
-    """Of the rollouts of a run: they begin in order."""
+    """Numbers of the rollouts of a run, which begin in order."""
 
     def __init__(self, params: NoParams) -> None:
         self._turns, self._number = 0, next(Waiting.numbers)
@@ -71,13 +71,13 @@ class Waiting(Environment):
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds."""
+    """Wall time and CPU time in seconds."""
 
     wall: float
     here: float
     """CPU of this process."""
     child: float
-    """CPU of the process that trains; 0 where there is none."""
+    """CPU of the process that trains. 0 if this process trains."""
 
     @property
     def slower(self) -> float:
@@ -93,7 +93,7 @@ class Clock(Observer):
 
     ends: list[Times] = field(default_factory=list)
     generating: list[float] = field(default_factory=list)
-    """Seconds of a round, also of those in which training did something else."""
+    """Seconds to generate a batch, including seconds in which training did something else."""
     stale: float = 0.0
 
     def on_batch_end(self, step: TrainStep) -> None:
@@ -111,12 +111,12 @@ class Clock(Observer):
 
 
 def cpu_of_child() -> float:
-    """CPU seconds so far of the process that trains, or of the Tinker server; 0: there is none."""
+    """Return the CPU seconds so far of the process that trains, or of the Tinker server. 0 if there is none."""
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"rllm_local.training_child" in command or b"\0tinker\0serve\0" in command:
-                # What clock_getcpuclockid(3) gives for a process.
+                # This is the clock id of clock_getcpuclockid(3).
                 return time.clock_gettime(~int(pid) << 3 | 2)
     return 0.0
 
@@ -144,7 +144,7 @@ def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock
 
 
 def registry() -> Registry:
-    """What is installed, and the environment."""
+    """Return the registry of installed plugins with the environment `waiting`."""
     found = Registry.load()
     found.add(
         EnvironmentPlugin(

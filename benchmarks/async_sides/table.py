@@ -1,4 +1,4 @@
-"""The table of simulated gains, beside published ones."""
+"""The table of simulated gains, next to published ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SPLITS = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Shares of the GPUs that sample."""
 STALENESSES = (1, 2, 4)
 UPDATES, SKIPPED = 40, 8
-"""Of a run, and of it those that are not counted: rounds ahead begin together there."""
+"""Updates of a run, and the first updates that are not counted, because batches ahead begin together there."""
 ORDERS: dict[str, Take] = {"in order": in_order, "as completed": as_completed}
 
 
 def print_table() -> None:
     """Simulate and print."""
-    rounds = UPDATES + max(STALENESSES) + 1
-    devices = Devices(drawn_lengths(rounds * TASKS * GROUP))
-    print("Seconds of a step in turns, published and fitted:")
+    batches = UPDATES + max(STALENESSES) + 1
+    devices = Devices(drawn_lengths(batches * TASKS * GROUP))
+    print("Seconds of a synchronous step, published and fitted:")
     for gpus, seconds in STEP.items():
         print(
             f"  {gpus:4} GPUs: {seconds:.0f} and {devices.step(gpus):.0f}, of it sampling {GENERATE[gpus]:.0f} and "
@@ -30,7 +30,9 @@ def print_table() -> None:
         found = {order: _simulated(devices, gpus, 0.5, 1, take) for order, take in ORDERS.items()}
         gains = [f"{order} {STEP[gpus] / made.seconds_per_step(SKIPPED):.2f}" for order, made in found.items()]
         print(f"  {gpus:4} GPUs: {STEP[gpus] / seconds:.2f}; {', '.join(gains)}")
-    print("Gain over a step in turns; by overlap: over one with an update as quick as on separate GPUs.")
+    print(
+        "Gain over a synchronous step. By overlap: over a synchronous step whose update is as fast as on separate GPUs."
+    )
     print("| GPUs | order | S | sampling | gain | by overlap | updates above S | oldest | trained length |")
     print("|---|---|---|---|---|---|---|---|---|")
     for gpus in GPUS:
@@ -42,18 +44,18 @@ def print_table() -> None:
 
 
 def _row(devices: Devices, gpus: int, order: str, take: Take, staleness: int) -> str:
-    """Of the best split."""
+    """Return the row of the table for the best split."""
     tried = {split: _simulated(devices, gpus, split, staleness, take) for split in SPLITS}
     split, made = min(tried.items(), key=lambda each: each[1].seconds_per_step(SKIPPED))
     seconds = made.seconds_per_step(SKIPPED)
-    alone = devices.generate(gpus) + devices.world(gpus, gpus).update
+    synchronous = devices.generate(gpus) + devices.world(gpus, gpus).update
     above = np.mean([stale > staleness for stale in made.stale])
     length = np.mean(made.lengths) / devices.lengths[: UPDATES * TASKS * GROUP].mean()
-    gains = f"{devices.step(gpus) / seconds:.2f} | {alone / seconds:.2f}"
+    gains = f"{devices.step(gpus) / seconds:.2f} | {synchronous / seconds:.2f}"
     ages = f"{above:.0%} | {max(made.stale)}"
     return f"| {gpus} | {order} | {staleness} | {split:.3g} | {gains} | {ages} | {length:.3f} |"
 
 
 def _simulated(devices: Devices, gpus: int, split: float, staleness: int, take: Take) -> Simulated:
     world = devices.world(gpus * split, gpus * (1 - split))
-    return Simulation(world, staleness, take, pinned=False).play(UPDATES)
+    return Simulation(world, staleness, take, fixed_version=False).run(UPDATES)

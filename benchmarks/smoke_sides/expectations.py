@@ -1,4 +1,4 @@
-"""What a smoke run must show, and what it means when it does not."""
+"""Expected values of a smoke run, and the meaning of deviations."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ VERSION = "train/weight_version"
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """One figure of a run."""
+    """An expected metric of a run."""
 
     metric: str
-    """Its name in metrics.jsonl."""
+    """The metric's name in metrics.jsonl."""
     expected: str
-    """The numbers to expect, for people."""
-    holds: Callable[[int, float], bool]
-    """Whether the value of a step (from 0) is one of them."""
+    """The expected values as text."""
+    is_expected: Callable[[int, float], bool]
+    """Returns True if a step's value is expected. Steps count from 0."""
     otherwise: str
-    """What is wrong when it is not."""
+    """The likely fault if it is not."""
 
     def problem(self, steps: Sequence[Metrics]) -> str | None:
-        """What is wrong with the first step that does not hold; None: all hold."""
+        """Return the problem of the first unexpected step. None if all are as expected."""
         for number, step in enumerate(steps):
             value = step.get(self.metric)
-            if value is None or not math.isfinite(value) or not self.holds(number, value):
+            if value is None or not math.isfinite(value) or not self.is_expected(number, value):
                 found = "missing" if value is None else f"{value:.4g}"
                 return (
                     f"{self.metric} is {found} in step {number + 1}, and {self.expected} is expected: {self.otherwise}"
@@ -38,17 +38,17 @@ class Expectation:
         return None
 
     def summary(self, steps: Sequence[Metrics]) -> str:
-        """The figure from its least to its greatest."""
+        """Return the metric's range."""
         values = [step[self.metric] for step in steps]
         return f"{self.metric} {min(values):.2g} to {max(values):.2g} ({self.expected})"
 
 
 def same_weights(limit: float) -> Expectation:
-    """Trainer and sampler agree about the log-probs of sampled tokens, to `limit`."""
+    """Trainer and sampler agree on the log-probs of sampled tokens within `limit`."""
     return Expectation(
         metric=DIFFERENCE,
         expected=f"below {limit:g}",
-        holds=lambda step, value: value < limit,
+        is_expected=lambda step, value: value < limit,
         otherwise="the sampler has other weights than the trainer, or computes with another precision or temperature",
     )
 
@@ -56,18 +56,18 @@ def same_weights(limit: float) -> Expectation:
 VERSIONS = Expectation(
     metric=VERSION,
     expected="the number of the step",
-    holds=lambda step, value: value == step + 1,
+    is_expected=lambda step, value: value == step + 1,
     otherwise="a step was lost, made twice, or its weights were not brought to the sampler",
 )
 GRADIENTS = Expectation(
     metric=GRADIENT,
     expected="more than 0",
-    holds=lambda step, value: value > 0,
-    otherwise="nothing was learnt: gradients do not reach the weights",
+    is_expected=lambda step, value: value > 0,
+    otherwise="nothing was learned, because gradients do not reach the weights",
 )
 STARTS_AT_ITS_REFERENCE = Expectation(
     metric=DIVERGENCE,
     expected="below 0.001 in step 1",
-    holds=lambda step, value: value < 1e-3 if step == 0 else True,
+    is_expected=lambda step, value: value < 1e-3 if step == 0 else True,
     otherwise="the reference model is another than the one that training began with",
 )

@@ -1,4 +1,4 @@
-"""What a smoke run says, in lines for people."""
+"""Results of a smoke run as lines of text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from smoke_sides.running import LIMIT, Outcome
 from smoke_sides.scenarios import STEPS, Scenario
 
 TAIL = 20
-"""Last lines of a failed run's log that are shown."""
+"""Number of shown last lines of a failed run's log."""
 MEMORY = 1 << 30
-"""Bytes of a device that another process may take or give back during a run."""
+"""Bytes of a device that another process may allocate or free during a run."""
 
 
 def problems(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
-    """What failed, and why that may be; nothing when all is as expected."""
+    """Yield the failures and their likely reasons. Empty if all is as expected."""
     if outcome.returned is None:
         yield f"it has not ended after {LIMIT:g} s: look for what waits in its log"
     elif outcome.returned:
@@ -31,17 +31,17 @@ def problems(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
 
 
 def memory_left(before: Sequence[int], after: Sequence[int]) -> Iterator[str]:
-    """What is said of devices (free bytes, before and after) on which memory was not given back."""
+    """Yield a line for each device on which memory was not freed, from free bytes before and after."""
     for number, (had, has) in enumerate(zip(before, after, strict=True)):
         if had - has > MEMORY:
-            yield f"GPU {number} has {(had - has) / (1 << 30):.1f} GiB less free than before: a process still holds it"
+            yield f"GPU {number} has {(had - has) / (1 << 30):.1f} GiB less free than before: a process still uses it"
 
 
 def metrics(scenario: Scenario, outcome: Outcome) -> str:
-    """The numbers of a run in which all is as expected."""
+    """Return the values of a run in which all is as expected."""
     return "; ".join(expectation.summary(outcome.steps) for expectation in scenario.expectations)
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, indented."""
+    """Return the end of a log, indented."""
     return "\n".join(f"      {line}" for line in log.read_text(errors="replace").splitlines()[-TAIL:])

@@ -1,4 +1,4 @@
-"""Runs `rllm train` and looks at what it leaves: metrics, processes, and memory of devices."""
+"""Runs `rllm train` and checks its metrics, its processes, and the memory of devices."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from smoke_sides.expectations import Metrics
 
 MARK = "RLLM_SMOKE_RUN"
 LIMIT = 1200.0
-"""Seconds that a run may take."""
+"""Time limit of a run in seconds."""
 END = 30.0
-"""Seconds in which processes and their memory go when their run has ended."""
+"""Seconds in which processes and their memory disappear after the end of their run."""
 BETWEEN_LOOKS = 0.2
 
 
@@ -28,21 +28,21 @@ class Outcome:
     """A run that has ended."""
 
     returned: int | None
-    """Its exit code; None: it was ended after `LIMIT`."""
+    """The exit code. None if the run was stopped after `LIMIT`."""
     seconds: float
     steps: Sequence[Metrics]
     log: Path
     left: Sequence[str] = ()
-    """Processes that it left behind."""
+    """Processes that still ran after it."""
 
 
 def run(words: Sequence[str], directory: Path, kill_behind: int | None = None) -> Outcome:
     """Run `rllm` with `words` in `directory`.
 
     Args:
-        words: of the command.
+        words: arguments of the command.
         directory: gets ``runs`` and the log.
-        kill_behind: kill it with SIGKILL when the checkpoint of this step is there; None: let it end.
+        kill_behind: step whose checkpoint triggers a SIGKILL. None: the run ends by itself.
     """
     directory.mkdir(parents=True, exist_ok=True)
     mark, log, started = uuid.uuid4().hex, directory / "log.txt", time.monotonic()
@@ -73,7 +73,7 @@ def run(words: Sequence[str], directory: Path, kill_behind: int | None = None) -
 
 
 def read_steps(directory: Path) -> list[Metrics]:
-    """The metrics of training steps in a directory's run."""
+    """Return the metrics of training steps in a directory's run."""
     lines = [line for file in directory.glob("runs/*/*/metrics.jsonl") for line in file.read_text().splitlines()]
     return [step for step in map(json.loads, lines) if "actor/loss" in step]
 

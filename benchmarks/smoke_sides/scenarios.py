@@ -1,4 +1,4 @@
-"""The runs of `make smoke-gpu`, in the order in which they say most."""
+"""The runs of `make smoke-gpu`. The most informative ones are first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from smoke_sides.expectations import GRADIENTS, STARTS_AT_ITS_REFERENCE, VERSION
 
 STEPS = 5
 SAVED = 2
-"""Steps between checkpoints; the run that is killed is killed behind the first."""
+"""Steps between checkpoints; one run is killed after the first checkpoint."""
 SEVERAL = 8
 ROUNDING = {"float32": 1e-3, "bfloat16": 2e-2}
-"""Greatest difference of log-probs that two kernels may have in a type of weights."""
+"""Largest allowed difference of log-probs between two kernels, by type of weights."""
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -28,7 +28,7 @@ COMMON = (
     "rllm.trainer.test_freq=-1",
     "rllm.trainer.val_before_train=false",
     "rllm.algorithm.rollout_correction.bypass_mode=false",
-    # A gradient also where no rollout is better than another: a model of random weights seldom wins.
+    # This gives a gradient even if no rollout is better than another. A model of random weights seldom wins.
     "rllm.algorithm.entropy.coeff=0.01",
 )
 ON: dict[tuple[Backend, str], tuple[str, ...]] = {
@@ -43,29 +43,29 @@ ON: dict[tuple[Backend, str], tuple[str, ...]] = {
         "deadlines.sync_weights=120",
     ),
 }
-"""Words that choose a backend on a type of device."""
+"""Overrides that choose a backend on a type of device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A run, and what it must show."""
+    """A run and its expected values."""
 
     name: str
     backend: Backend
     words: tuple[str, ...] = ()
     expectations: tuple[Expectation, ...]
     several: bool = False
-    """Whether it runs on as many devices as there are, up to `SEVERAL`."""
+    """True if it runs on all devices, up to `SEVERAL`."""
     killed: bool = False
-    """Whether it is killed behind its first checkpoint, and goes on."""
+    """True if it is killed after its first checkpoint, and resumed."""
 
     def command(self, model: str, device: str, devices: int) -> tuple[str, ...]:
-        """The words of `rllm train`.
+        """Return the arguments of `rllm train`.
 
         Args:
-            model: a directory.
+            model: directory of the model.
             device: ``cuda`` or ``cpu``.
-            devices: how many it has.
+            devices: number of devices.
         """
         count = (f"trainer.n_gpus_per_node={devices}",) if self.backend == "verl" else ()
         return ("train", *COMMON, "--model", model, *ON[self.backend, device], *count, *self.words)

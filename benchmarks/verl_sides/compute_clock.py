@@ -1,4 +1,4 @@
-"""Writes down when a training process computes: verl's FSDP engine, which both sides call, inside the process it is in.
+"""Logs when a training process computes, in the process of verl's FSDP engine, which both sides call.
 
 verl imports this module in every process that reads the model's configuration (``…model.external_lib``).
 """
@@ -15,8 +15,8 @@ from typing import Any
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
 SPANS = "RLLM_VERL_SPANS"
-"""Environment variable: the file to write to, a line ``[start, end]`` in seconds of the machine's monotonic clock for
-every pass over a batch, with or without gradients, and every step of the optimiser."""
+"""Environment variable with the path of the log. A line is ``[start, end]`` in seconds of the
+machine's monotonic clock, for every pass over a batch, with or without gradients, and every step of the optimizer."""
 
 
 def _timed(name: str) -> None:

@@ -1,4 +1,4 @@
-"""One side: `rllm train` with the backend verl, with everything a user gets.
+"""One side: `rllm train` with the backend verl, as a user runs it.
 
 python ours.py WORKLOAD, started by benchmarks/verl.py
 """

@@ -2,7 +2,7 @@
 
 python theirs.py WORKLOAD, started by benchmarks/verl.py
 
-It is the trainer of ``trainer.use_v1=false``: the other one needs TransferQueue, which verl does not install.
+It is the trainer of ``trainer.use_v1=false``, because the other one needs TransferQueue, which verl does not install.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rllm_verl.native import native_config
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
-    """The reward of the environment `sum`; verl loads it from this file."""
+    """Return the reward of the environment `sum`. verl loads this function from this file."""
     return float(solution_str.strip() == ground_truth)
 
 
 def configured(workload: Workload) -> Any:
-    """verl's configuration: its own, with our sections of it, and what its trainer needs beside."""
+    """Return verl's configuration, with our sections of it and the other keys that its trainer needs."""
     settings = compose(Registry.load(), layers_from_overrides(workload.words)).backend_config
     model = open_model(workload.model, seed=0, directory=Path(workload.directory), without_thinking=False)
     ours = native_config(settings, model, workload.steps)
@@ -39,7 +39,7 @@ def configured(workload: Workload) -> Any:
         whole = compose_of_verl("ppo_trainer")
     OmegaConf.set_struct(whole, False)
     data = written_prompts(workload)
-    beside = {
+    additional = {
         "data": {
             "train_files": data,
             "val_files": data,
@@ -68,11 +68,11 @@ def configured(workload: Workload) -> Any:
         "ray_kwargs": {"ray_init": {"log_to_driver": False, "logging_level": "ERROR"}},
     }
     sections = {name: ours[name] for name in ("actor_rollout_ref", "trainer", "ray_kwargs")}
-    return OmegaConf.merge(whole, sections, beside)
+    return OmegaConf.merge(whole, sections, additional)
 
 
 def written_prompts(workload: Workload) -> str:
-    """A data file with the tasks of the environment `sum`."""
+    """Write a data file with the tasks of the environment `sum`."""
     import pandas as pd
 
     numbers = range(LARGEST + 1)
@@ -92,7 +92,7 @@ def written_prompts(workload: Workload) -> str:
 
 
 def measured(runner: type) -> type:
-    """verl's runner, which tells of its steps; it runs in a process of its own."""
+    """Return verl's runner, which reports its steps. It runs in its own process."""
 
     class MeasuredRunner(runner):  # type: ignore[misc, valid-type]
         def run(self, config: Any) -> None:

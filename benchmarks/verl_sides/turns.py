@@ -1,4 +1,4 @@
-"""A side's end of the line to the process that measures: it says when a step has ended, and waits for its turn."""
+"""A side's connection to the measuring process: it reports the end of a step, and waits for its turn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 LINE = "RLLM_VERL_LINE"
 """Environment variable: port of the measuring process, on this machine."""
 TRANSFER = ("update_weights", "sleep_replicas")
-"""What brings weights to rollout servers and puts them away: verl's, on both sides."""
+"""verl's functions that move weights to rollout servers and unload them, on both sides."""
 
 
 class Turns:
-    """Both trainers are there at once, and only one of them makes a step at a time."""
+    """The turns of a trainer. Both trainers exist at once, and only one makes a step at a time."""
 
     def __init__(self) -> None:
         connection = socket.create_connection(("127.0.0.1", int(os.environ[LINE])))
@@ -36,12 +36,12 @@ class Turns:
         return self._spent.get(call, 0.0)
 
     def end_step(self, *, step: float, generation: float, tokens: float) -> None:
-        """Tell of the step since the last call, and wait for the turn of the next.
+        """Report the step since the last call, and wait for the next turn.
 
         Args:
-            step: its seconds as the trainer itself has them: without metrics, logging and the next prompts.
-            generation: seconds of it until all responses, with their rewards, are there; without `TRANSFER`.
-            tokens: in the rows of its batch.
+            step: the trainer's own seconds of the step, without metrics, logging and the next prompts.
+            generation: its seconds until all responses have their rewards, without `TRANSFER`.
+            tokens: number of tokens in the rows of its batch.
         """
         metrics = {
             "began": self._began,

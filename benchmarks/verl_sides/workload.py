@@ -1,4 +1,4 @@
-"""What both sides train: the same model directory, prompts, numbers of rows, lengths and minibatches."""
+"""The workload of both sides: the same model directory, prompts, numbers of rows, lengths and minibatches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Workload:
     model: str
     """Directory of the model, written by rllm's own `tiny`."""
     directory: str
-    """Where runs, data files and checkpoints may be written."""
+    """Directory for runs, data files and checkpoints."""
     steps: int
     prompts: int
-    """Per step."""
+    """Prompts per step."""
     rollouts: int
-    """Per prompt."""
+    """Rollouts per prompt."""
     repeats: int
-    """How often the question stands in a prompt, 31 tokens each time."""
+    """Copies of the question in a prompt, 31 tokens each."""
     max_response_length: int
     minibatches: int
     micro_batch_tokens: int
@@ -44,7 +44,7 @@ class Workload:
 
     @property
     def words(self) -> list[str]:
-        """Our configuration; verl's own trainer takes its sections of verl's from it."""
+        """Return our configuration. verl's own trainer uses its sections of verl's configuration."""
         return [
             "rllm.backend=verl",
             "rllm.profile=cpu",
@@ -64,12 +64,12 @@ class Workload:
             f"data.max_response_length={self.max_response_length}",
             f"training.num_minibatches={self.minibatches}",
             f"actor_rollout_ref.model.path={self.model}",
-            # A Ray of its own, whatever else runs on the machine.
+            # It uses its own Ray, separate from others on the machine.
             "ray_kwargs.ray_init.address=local",
-            # Imported by the processes that hold a model.
+            # Imported by the processes that load a model.
             "actor_rollout_ref.model.external_lib=compute_clock",
             "actor_rollout_ref.actor.ppo_epochs=1",
             f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={self.micro_batch_tokens}",
-            # The weights stay what they are, and with them the lengths of responses.
+            # The weights do not change, so the lengths of responses do not change either.
             "actor_rollout_ref.actor.optim.lr=1e-9",
         ]

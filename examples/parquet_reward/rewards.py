@@ -2,7 +2,7 @@
 
 
 def score(rollout):
-    """1 for the right number, a tenth for any number."""
+    """Return 1 for the right number, 0.1 for any number."""
     said = rollout.response.content.strip()
     correct = said == rollout.data["answer"]
     return {"value": 1.0 if correct else 0.1 * said.isdigit(), "correct": correct}

@@ -1,4 +1,4 @@
-"""A parent hands out parts of a sum: helpers work side by side, with a tool, and the parent puts it together."""
+"""A parent distributes the parts of a sum. Helpers work in parallel with a tool, and the parent adds their results."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ MOST_TURNS = 3
 
 
 async def ask(messages, **options):
-    """The model's next message, which joins the conversation."""
+    """Return the model's next message, and append it to the conversation."""
     async with get_chat_client_async() as client:
         said = await client.chat.completions.create(model="any", messages=messages, **options)
     messages.append(said.choices[0].message.model_dump(exclude_none=True))
@@ -23,7 +23,7 @@ async def ask(messages, **options):
 
 
 def call(wanted):
-    """What the tool says to a call of the model."""
+    """Return the tool's answer to a call of the model."""
     try:
         numbers = json.loads(wanted.function.arguments)
         return str(numbers["a"] + numbers["b"])
@@ -32,7 +32,7 @@ def call(wanted):
 
 
 async def help_with(part):
-    """One helper: it adds the numbers of a part, and may use the tool."""
+    """Run a helper, which adds the numbers of a part and may use the tool."""
     messages = [{"role": "user", "content": f"What is {' + '.join(map(str, part))}?"}]
     with session("helper"):
         for _ in range(MOST_TURNS):
@@ -46,7 +46,7 @@ async def help_with(part):
 
 
 async def solve(task):
-    """The parent: it plans, waits for its helpers, and answers."""
+    """Run the parent, which plans, waits for its helpers, and answers."""
     messages = [{"role": "user", "content": f"{task['question']} Plan."}]
     with session("parent"):
         await ask(messages)

@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 
 @dataclass
 class Made(Observer):
-    """What came of a run."""
+    """The result of a run."""
 
     directory: Path
     steps: list[TrainStep] = field(default_factory=list)
@@ -84,13 +84,13 @@ MakePlan = Callable[..., RunPlan]
 
 @pytest.fixture
 def world() -> Registry:
-    """Tests may add to it."""
+    """Return the registry. Tests may add to it."""
     return scripted_world.registry()
 
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report takes more time than a scripted run."""
+    """Skip the report, which takes more time than a scripted run."""
     monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)
 
 
@@ -104,8 +104,10 @@ def planned(world: Registry) -> MakePlan:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> Run:
-    """Make a run of these settings, in a directory of its own; `name` goes on in, or begins, a named one. `cut_after` so
-    many seconds it is over, with nothing saved."""
+    """Make a run with these settings in its own directory.
+
+    `name` begins or continues a named run. After `cut_after` seconds the run is cut off, and nothing more is saved.
+    """
     monkeypatch.chdir(tmp_path)
 
     def make(

@@ -1,4 +1,4 @@
-"""Runs that were cut off go on with what was finished: pinned ones as if nothing had happened."""
+"""Resumed runs that were cut off keep finished calls. Fixed-version runs end as if undisturbed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAVING = {
 DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
 WITHOUT = {"rllm.trainer.observers": [{"name": "journal", "keep": "off"}]}
 CUTS = [0.45, *(pytest.param(share, marks=pytest.mark.long) for share in (0.05, 0.3, 0.8, 0.97))]
-"""Shares of the seconds that an undisturbed run takes."""
+"""Shares of an undisturbed run's seconds."""
 
 
 def list_task_ids(made: Any) -> list[set[str]]:
@@ -38,15 +38,13 @@ def files(made: Any) -> list[Path]:
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("settings", [ahead(1), {**ahead(3), **DYNAMIC}], ids=["S1", "S3 dynamic"])
-def test_a_pinned_run_that_was_cut_off_ends_with_the_weights_of_an_undisturbed_one(
-    run: Any, settings: Any, cut: float
-) -> None:
+def test_fixed_version_run_cut_off_ends_with_same_weights(run: Any, settings: Any, cut: float) -> None:
     whole = run({**SAVING, **settings}, "whole")
     run({**SAVING, **settings}, cut_after=cut * whole.seconds)
     assert run({**SAVING, **settings}, resume=True).digest == whole.digest
 
 
-@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 def test_no_finished_call_is_sampled_again(run: Any, partial: bool) -> None:
     whole = run({**SAVING, **ahead(2, partial)}, "whole")
     sampled = list[int]()
@@ -57,7 +55,7 @@ def test_no_finished_call_is_sampled_again(run: Any, partial: bool) -> None:
     assert sorted(sampled) == sorted(whole.backend.engine.answered)
 
 
-def test_a_run_that_was_cut_off_twice_ends_with_the_weights_of_an_undisturbed_one(run: Any) -> None:
+def test_run_cut_off_twice_ends_with_same_weights(run: Any) -> None:
     settings = {**SAVING, **ahead(3)}
     whole = run(settings, "whole")
     run(settings, cut_after=0.5 * whole.seconds)
@@ -66,7 +64,7 @@ def test_a_run_that_was_cut_off_twice_ends_with_the_weights_of_an_undisturbed_on
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_newest_loses_and_doubles_no_task(run: Any, cut: float) -> None:
+def test_latest_weights_lose_and_repeat_no_task(run: Any, cut: float) -> None:
     settings = {**SAVING, **ahead(2, partial=True)}
     whole = run(settings, "whole")
     first, rest = run(settings, cut_after=cut * whole.seconds), run(settings, resume=True)
@@ -75,7 +73,7 @@ def test_newest_loses_and_doubles_no_task(run: Any, cut: float) -> None:
     assert all(step.metrics["staleness/max"] <= 2 for step in rest.steps)
 
 
-def test_a_pinned_run_that_was_stopped_samples_what_is_left_alone(run: Any) -> None:
+def test_stopped_fixed_version_run_samples_only_the_rest(run: Any) -> None:
     whole = run(ahead(3), "whole")
     tokens = whole.backend.engine.sampled
     first = run(ahead(3), stop_after=3).backend.engine.sampled
@@ -84,7 +82,7 @@ def test_a_pinned_run_that_was_stopped_samples_what_is_left_alone(run: Any) -> N
     assert first + rest.backend.engine.sampled == tokens
 
 
-def test_a_run_that_takes_turns_has_a_journal_where_it_asks_for_one(run: Any) -> None:
+def test_synchronous_run_has_a_journal_if_configured(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": ["journal"]}
     whole = run(settings, "whole")
     first = run(settings, cut_after=0.6 * whole.seconds)
@@ -102,12 +100,12 @@ def test_calls_of_a_validation_are_not_kept(run: Any) -> None:
     assert files(made) == []
 
 
-def test_rounds_that_no_checkpoint_goes_on_with_are_dropped(run: Any) -> None:
+def test_batches_that_no_checkpoint_needs_are_dropped(run: Any) -> None:
     made = run({**SAVING, **ahead(2), "rllm.trainer.keep_checkpoints": 2}, stop_after=6)
     assert [path.stem for path in files(made)] == ["000004", "000005", "000006", "000007"]
 
 
-def test_without_a_journal_the_rounds_are_played_again(run: Any) -> None:
+def test_batches_are_generated_again_without_journal(run: Any) -> None:
     run({**SAVING, **ahead(2)}, stop_after=3)
     rest = run({**SAVING, **ahead(2), **WITHOUT}, resume=True)
     (warning,) = rest.warnings
@@ -125,7 +123,7 @@ def test_a_flipped_bit_is_refused_by_record(run: Any) -> None:
         run({**SAVING, **ahead(2)}, resume=True)
 
 
-def test_a_journal_that_lacks_what_the_checkpoint_counted_is_refused(run: Any) -> None:
+def test_journal_with_fewer_records_than_checkpoint_is_refused(run: Any) -> None:
     made = run({**SAVING, **ahead(2)}, stop_after=3)
     path = files(made)[-1]
     path.write_bytes(path.read_bytes()[:-1])
@@ -141,7 +139,7 @@ def test_a_journal_that_is_gone_is_refused(run: Any) -> None:
         run({**SAVING, **ahead(2)}, resume=True)
 
 
-def test_what_follows_the_last_checkpoint_is_read_up_to_its_last_whole_record(run: Any) -> None:
+def test_records_after_last_checkpoint_are_read_until_damage(run: Any) -> None:
     settings = {**SAVING, **ahead(1)}
     whole = run(settings, "whole")
     made = run(settings, cut_after=0.6 * whole.seconds)
@@ -150,13 +148,13 @@ def test_what_follows_the_last_checkpoint_is_read_up_to_its_last_whole_record(ru
     assert run(settings, resume=True).digest == whole.digest
 
 
-def test_another_way_to_choose_weights_is_refused(run: Any) -> None:
+def test_changed_choice_of_weights_is_refused(run: Any) -> None:
     run({**SAVING, **ahead(2)}, stop_after=3)
     with expect_error(CheckpointError, "run-changed", "rllm.async_training.partial_rollout=false"):
         run({**SAVING, **ahead(2, partial=True)}, resume=True)
 
 
-def test_calls_of_weights_of_another_configuration_are_sampled_again(run: Any) -> None:
+def test_calls_of_a_different_configuration_are_sampled_again(run: Any) -> None:
     settings, other = {**SAVING, **ahead(2)}, {"rllm.algorithm.norm_adv_by_std_in_grpo": False}
     until_saved = run(settings, "stopped", stop_after=2)
     run(settings, "cut", cut_after=until_saved.seconds + 2.0)
@@ -166,7 +164,7 @@ def test_calls_of_weights_of_another_configuration_are_sampled_again(run: Any) -
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_an_observer_may_join_runs_that_do_not_name_it(world: Any, planned: Any, joins: bool) -> None:
+def test_observer_may_join_runs_that_do_not_list_it(world: Any, planned: Any, joins: bool) -> None:
     world.add(
         ObserverPlugin(
             name="joiner", summary="For tests.", load=lambda: lambda params: Observer(), joins=lambda config: joins
@@ -177,7 +175,7 @@ def test_an_observer_may_join_runs_that_do_not_name_it(world: Any, planned: Any,
     assert [entry.plugin.name for entry in planned({"rllm.trainer.observers": ["joiner"]}).observers] == ["joiner"]
 
 
-def test_a_checkpoint_without_a_note_is_noted_by_the_run_that_goes_on_from_it(run: Any) -> None:
+def test_resumed_run_adds_missing_note_of_checkpoint(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
     noted = run(settings, stop_after=4).directory / "journal" / "checkpoints.jsonl"
     lines = noted.read_text().splitlines()
@@ -187,7 +185,7 @@ def test_a_checkpoint_without_a_note_is_noted_by_the_run_that_goes_on_from_it(ru
     assert noted.read_text().splitlines()[:2] == lines
 
 
-def test_notes_of_steps_that_are_made_again_are_forgotten(run: Any) -> None:
+def test_notes_of_repeated_steps_are_removed(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
     made = run(settings, stop_after=4)
     shutil.rmtree(made.directory / "checkpoints" / "step_000004")
@@ -196,7 +194,7 @@ def test_notes_of_steps_that_are_made_again_are_forgotten(run: Any) -> None:
     assert [json.loads(line)["step"] for line in lines] == [2, 3]
 
 
-def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
+def test_changed_note_is_refused(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
     made = run(settings, stop_after=2)
     (made.directory / "journal" / "checkpoints.jsonl").write_text("{}\n")
@@ -204,14 +202,14 @@ def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
         run(settings, resume=True)
 
 
-def test_rollouts_that_ended_at_their_time_limit_end_there_again(run: Any) -> None:
+def test_rollouts_with_timeout_end_with_timeout_again(run: Any) -> None:
     settings = {**SAVING, **ahead(2), "rllm.agent.trajectory_timeout": 2.0}
     whole = run(settings, "whole")
     run(settings, stop_after=3)
     rest = run(settings, resume=True)
-    endings = [
+    reasons = [
         [(episode.id, episode.termination_reason.value) for step in steps for episode in step.generated]
         for steps in (whole.steps[3:5], rest.steps[:2])
     ]
-    assert endings[0] == endings[1]
-    assert "timeout" in {ending for _, ending in endings[0]}
+    assert reasons[0] == reasons[1]
+    assert "timeout" in {reason for _, reason in reasons[0]}

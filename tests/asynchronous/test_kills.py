@@ -1,4 +1,4 @@
-"""Runs that are killed, at whatever instant, and resumed."""
+"""Runs that are killed at any instant and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KILLS = [
 
 @pytest.fixture
 def killed_run(run: Any) -> Any:
-    """Begin a run in another process and kill it at an instant drawn from as long as `whole` took."""
+    """Begin a run in a new process, and kill it at a random instant within the seconds of `whole`."""
 
     def make(settings: dict[str, Any], seconds: float) -> None:
         process = multiprocessing.get_context("fork").Process(target=run, args=(settings,))
@@ -42,22 +42,20 @@ def killed_run(run: Any) -> Any:
 
 
 def timed(run: Any, settings: dict[str, Any]) -> tuple[Any, float]:
-    """An undisturbed run, and how long it takes here: of no importance to what a test demands."""
+    """Return an undisturbed run and its seconds. The seconds do not change the result of a test."""
     begun = time.monotonic()
     return run(settings, "whole"), time.monotonic() - begun
 
 
 def read_call_seeds(directory: Path) -> set[int]:
-    """Seeds of the calls in the journal."""
+    """Return the seeds of the calls in the journal."""
     bodies = [body for path in (directory / "journal").glob("*.calls") for body in read_frames(path).records]
     calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
     return {call.seed for call in calls if isinstance(call, KeptCall)}
 
 
 @pytest.mark.parametrize("number", KILLS)
-def test_a_pinned_run_that_was_killed_ends_with_the_weights_of_an_undisturbed_one(
-    run: Any, killed_run: Any, number: int
-) -> None:
+def test_killed_fixed_version_run_ends_with_same_weights(run: Any, killed_run: Any, number: int) -> None:
     settings = {**SETTINGS, **ahead(1 + number % 3)}
     whole, seconds = timed(run, settings)
     killed_run(settings, random.Random(number).uniform(0, seconds))
@@ -65,7 +63,7 @@ def test_a_pinned_run_that_was_killed_ends_with_the_weights_of_an_undisturbed_on
 
 
 @pytest.mark.parametrize("number", KILLS)
-def test_a_killed_run_loses_and_doubles_nothing(run: Any, killed_run: Any, number: int) -> None:
+def test_killed_run_loses_and_repeats_nothing(run: Any, killed_run: Any, number: int) -> None:
     settings = {**SETTINGS, **ahead(1 + number % 3, partial=True)}
     whole, seconds = timed(run, settings)
     killed_run(settings, random.Random(-number).uniform(0, seconds))

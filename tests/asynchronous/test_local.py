@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def made(command_server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of each run of `waiting_runs`."""
+    """Return the result of each run of `waiting_runs`."""
     environ = os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view", "PYTHONPATH": str(Path(waiting_runs.__file__).parent)}
     process = command_server.start("waiting_runs", [], tmp_path_factory.mktemp("runs"), environ)
     output, errors = process.communicate()
@@ -42,38 +42,38 @@ def test_synchronous_invariant_runs_ignore_n_parallel_tasks(made: dict[str, Any]
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_weights_of_one_that_was_not(made: dict[str, Any]) -> None:
+def test_stopped_and_resumed_run_ends_with_same_weights(made: dict[str, Any]) -> None:
     assert made["resumed"]["digest"] == made["first"]["digest"]
 
 
 def test_updates_change_the_weights(made: dict[str, Any]) -> None:
-    """Or equal digests say nothing."""
+    """Otherwise equal digests prove nothing."""
     assert made["first"]["digest"] != made["stopped"]["digest"]
 
 
-def test_pinned_tokens_are_as_old_as_the_bound_once_it_is_reached(made: dict[str, Any]) -> None:
+def test_fixed_version_tokens_are_as_old_as_the_bound(made: dict[str, Any]) -> None:
     assert made["first"]["stale"] == [0, 1, 2, 2, 2, 2]
     assert made["resumed"]["stale"] == [2, 2, 2, 2]
 
 
-def test_one_version_samples_a_pinned_rollout(made: dict[str, Any]) -> None:
+def test_one_version_samples_a_fixed_version_rollout(made: dict[str, Any]) -> None:
     assert not made["first"]["mixed"]
 
 
-def test_no_token_of_a_run_with_the_newest_weights_is_older_than_the_bound(made: dict[str, Any]) -> None:
+def test_no_token_of_latest_weights_exceeds_the_bound(made: dict[str, Any]) -> None:
     assert max(made["latest"]["stale"]) <= waiting_runs.STALENESS
     assert len(made["latest"]["stale"]) == waiting_runs.STEPS
 
 
 def _trained(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What came of a run of `waiting_runs` in this process."""
+    """Return the result of a run of `waiting_runs` in this process."""
     monkeypatch.chdir(tmp_path)
     registry = waiting_runs.registry()
     return waiting_runs.run(registry, "one", settings, steps=waiting_runs.STEPS, resume=False)
 
 
-@pytest.mark.parametrize("settings", [{}, waiting_runs.NEWEST], ids=["fixed", "latest"])
-def test_an_engine_that_fails_ends_the_run_by_name(
+@pytest.mark.parametrize("settings", [{}, waiting_runs.LATEST], ids=["fixed", "latest"])
+def test_failing_engine_stops_the_run_with_its_name(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = itertools.count()

@@ -1,4 +1,4 @@
-"""What asynchronous training cannot be asked for, and what it sets by itself."""
+"""Settings that asynchronous training refuses, and settings that it makes itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _read_refusal(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
         (7, "staleness-too-large", "6 steps"),
     ],
 )
-def test_a_bound_that_means_nothing(planned: Plan, staleness: float, code: str, value: str) -> None:
+def test_bound_without_effect_is_refused(planned: Plan, staleness: float, code: str, value: str) -> None:
     key = f"{SECTION}.staleness_threshold"
     check_error(_read_refusal(planned, {f"{SECTION}.enable": True, key: staleness}), code, key, staleness, value)
 
@@ -48,7 +48,7 @@ def test_a_bound_that_means_nothing(planned: Plan, staleness: float, code: str, 
     ("staleness", "above", "below"),
     [(0.5, "1 ", "0 "), (1.5, "2 ", "1 ")],
 )
-def test_a_fraction_of_an_update_names_the_whole_numbers_beside_it(
+def test_fraction_of_an_update_suggests_nearest_integers(
     planned: Plan, staleness: float, above: str, below: str
 ) -> None:
     settings = {f"{SECTION}.enable": True, f"{SECTION}.staleness_threshold": staleness}
@@ -65,7 +65,7 @@ def test_staleness_hint_suggests_accepted_value(planned: Plan, steps: int) -> No
         planned(settings | {f"{SECTION}.staleness_threshold": value})
 
 
-def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) -> None:
+def test_bound_beyond_the_epochs_is_refused_with_tasks(run: Any) -> None:
     # 12 tasks, 4 at a time.
     with pytest.raises(ConfigError, match="the run has 3 steps"):
         run({**ahead(3), "rllm.trainer.total_batches": -1, "rllm.trainer.total_epochs": 1})
@@ -81,15 +81,13 @@ def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) ->
         ("trajectory_group_offload_dir", "kept", "rllm.record"),
     ],
 )
-def test_keys_of_rllm_that_nothing_acts_on_say_what_to_do_instead(
-    planned: Plan, key: str, value: object, instead: str
-) -> None:
+def test_unused_keys_of_rllm_have_a_hint(planned: Plan, key: str, value: object, instead: str) -> None:
     error = _read_refusal(planned, {**ahead(1), f"{SECTION}.{key}": value})
     assert f"`{SECTION}.{key}`" in error.message
     assert instead in error.hint
 
 
-def test_all_keys_of_rllm_may_stand_at_their_defaults(planned: Plan) -> None:
+def test_all_keys_of_rllm_accept_their_defaults(planned: Plan) -> None:
     section = {
         "mini_batch_size": 64,
         "fwd_bwd_group_size": None,
@@ -107,18 +105,18 @@ def test_a_key_without_the_switch_has_no_effect(planned: Plan, key: str) -> None
     assert "has no effect" in error.message
 
 
-def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(planned: Plan) -> None:
+def test_latest_weights_have_no_effect_in_synchronous_runs(planned: Plan) -> None:
     error = _read_refusal(planned, {f"{SECTION}.enable": True, f"{SECTION}.partial_rollout": True})
     check_error(error, "unused-key", f"{SECTION}.partial_rollout", "staleness_threshold is 0")
 
 
-def test_the_switch_alone_changes_nothing_and_says_so(planned: Plan) -> None:
+def test_only_the_switch_has_no_effect_and_warns(planned: Plan) -> None:
     plan = planned({f"{SECTION}.enable": True})
     assert any(f"{SECTION}.enable" in line and "staleness_threshold" in line for line in plan.warnings)
     assert plan.batches_ahead == 0
 
 
-def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned: Plan) -> None:
+def test_waiting_groups_of_a_rejection_mode_reduce_the_bound(planned: Plan) -> None:
     dynamic = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
     assert [planned({**ahead(s), **dynamic}).batches_ahead for s in (1, 3)] == [0, 2]
     assert any("dynamic" in line and "ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
@@ -176,15 +174,15 @@ def stage(world: Registry) -> Any:
 INSERTED = {"rllm.pipeline.insert": [{"stage": "mine", "after": "generate"}]}
 
 
-def test_a_stage_among_those_that_play_must_say_that_it_may(planned: Plan, stage: Any) -> None:
+def test_stage_among_rollout_stages_must_be_a_rollout_stage(planned: Plan, stage: Any) -> None:
     stage()
     error = _read_refusal(planned, {**ahead(1), **INSERTED})
     check_error(error, "stage-order", "'mine'", "'greedy_baseline'")
 
 
-@pytest.mark.parametrize(("staleness", "plays"), [(0, False), (0, True), (2, True)])
-def test_a_stage_that_may_runs_there(run: Any, stage: Any, staleness: int, plays: bool) -> None:
-    stage(is_rollout_stage=plays)
+@pytest.mark.parametrize(("staleness", "is_rollout_stage"), [(0, False), (0, True), (2, True)])
+def test_rollout_stage_runs_among_rollout_stages(run: Any, stage: Any, staleness: int, is_rollout_stage: bool) -> None:
+    stage(is_rollout_stage=is_rollout_stage)
     made = run({**(ahead(staleness) if staleness else {}), **INSERTED})
     assert [step.metrics["mine"] for step in made.steps] == [1.0] * 6
 
@@ -209,13 +207,13 @@ def _correction(plan: RunPlan) -> tuple[Any, Any]:
         ({**ahead(1), "rllm.algorithm.loss_fn": "dppo_tv"}, (False, None)),
     ],
 )
-def test_old_tokens_are_corrected_unless_the_user_says_otherwise(
+def test_old_tokens_are_corrected_by_default(
     planned: Plan, settings: Mapping[str, Any], expected: tuple[Any, Any]
 ) -> None:
     assert _correction(planned(settings)) == expected
 
 
-def test_where_the_correction_comes_from_is_said(planned: Plan) -> None:
+def test_origin_of_the_correction_is_shown(planned: Plan) -> None:
     composed = planned(ahead(1)).composed
     for key, value in (("bypass_mode", False), ("tis_mode", "token")):
         assert composed.value(f"{CORRECTION}.{key}") == value
@@ -240,7 +238,7 @@ def test_a_loss_without_a_ratio_needs_the_correction(planned: Plan, loss: str) -
     planned({"rllm.algorithm.loss_fn": loss})
 
 
-# What a run says of itself
+# Output of a run
 
 OF_TRAINER = "the trainer's, weighed by their ratio to the sampler's, per token"
 
@@ -249,18 +247,16 @@ OF_TRAINER = "the trainer's, weighed by their ratio to the sampler's, per token"
     ("settings", "weights", "old"),
     [
         (ahead(2), ".* 2 steps", OF_TRAINER),
-        (ahead(2, partial=True), ".*newest", OF_TRAINER),
+        (ahead(2, partial=True), ".*(newest|latest)", OF_TRAINER),
         ({**ahead(1), f"{CORRECTION}.bypass_mode": True}, ".* 1 step", "the sampler's, as is"),
     ],
 )
-def test_the_dry_run_says_what_is_played_ahead(
-    planned: Plan, settings: Mapping[str, Any], weights: str, old: str
-) -> None:
+def test_dry_run_shows_batches_ahead(planned: Plan, settings: Mapping[str, Any], weights: str, old: str) -> None:
     text = "\n".join(batches_ahead(planned(settings)))
     assert "generate, impute_names, greedy_baseline" in text
     assert re.search(f"^ *weights +{weights}", text, re.MULTILINE)
     assert re.search(f"^ *old log-probs +{old}", text, re.MULTILINE)
 
 
-def test_the_dry_run_says_nothing_where_nothing_is_played_ahead(planned: Plan) -> None:
+def test_dry_run_of_synchronous_run_shows_no_batches_ahead(planned: Plan) -> None:
     assert list(batches_ahead(planned({}))) == []

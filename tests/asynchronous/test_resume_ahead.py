@@ -1,4 +1,4 @@
-"""Stopping and going on: rounds under way are played again, and no task is lost."""
+"""Stop and resume: unfinished batches are generated again, and no task is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _tasks(*runs: Any) -> list[set[str]]:
 
 
 @pytest.mark.parametrize(("staleness", "stop_after", "partial"), [(1, 3, False), (3, 1, True)], ids=["fixed", "latest"])
-def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, stop_after: int, partial: bool) -> None:
+def test_resumed_run_generates_the_next_tasks(run: Any, staleness: int, stop_after: int, partial: bool) -> None:
     whole = run(ahead(staleness, partial), "whole")
     first = run(ahead(staleness, partial), stop_after=stop_after)
     rest = run(ahead(staleness, partial), resume=True)
@@ -28,7 +28,7 @@ def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, s
     assert [step.task_batch for step in rest.steps] == list(range(stop_after, 6))
 
 
-def test_a_resumed_run_that_asks_for_more_rounds_goes_on_after_those_it_has_taken_up(run: Any) -> None:
+def test_resumed_run_with_more_batches_continues_after_used_ones(run: Any) -> None:
     settings = {**ahead(3), **DYNAMIC}
     first, rest = run(settings, stop_after=2), run(settings, resume=True)
     taken = sum(step.rollout_batches for step in first.steps)
@@ -37,7 +37,7 @@ def test_a_resumed_run_that_asks_for_more_rounds_goes_on_after_those_it_has_take
     assert all(step.metrics["staleness/max"] <= 3 for step in rest.steps)
 
 
-def test_without_rounds_ahead_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(run: Any) -> None:
+def test_resumed_synchronous_run_ends_with_same_weights(run: Any) -> None:
     whole = run({}, "whole")
     run({}, stop_after=3)
     assert run({}, resume=True).digest == whole.digest

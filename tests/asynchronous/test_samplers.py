@@ -39,7 +39,7 @@ def sampling(name: str, **more: Any) -> dict[str, Any]:
 
 
 def drawn(*runs: Any) -> list[list[str]]:
-    """The tasks of each step, and the sampler's metrics."""
+    """Return the tasks of each step, and the sampler's metrics."""
     return [
         [task.id for task in step.tasks]
         + [f"{key} {value}" for key, value in step.metrics.items() if key.startswith("sampler/")]

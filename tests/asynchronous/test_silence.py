@@ -1,4 +1,4 @@
-"""What never answers, in a round that is played ahead: it costs its time limit, and the run goes on or says why not."""
+"""A component that never answers costs its time limit in a batch ahead. The run continues or reports the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES = pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"
 
 
 class Silent(scripted_world.Letters):
-    """One task never begins."""
+    """An environment in which one task never begins."""
 
     async def reset(self, task: Mapping[str, Any]) -> str:  # type: ignore[override]
         if task["number"] == 5:
@@ -44,24 +44,22 @@ def silent_environment(world: Registry) -> None:
 
 
 def _timeouts(made: Any) -> list[int]:
-    """Rollouts of each step that met their time limit."""
+    """Return the number of rollouts of each step with a timeout."""
     reasons = [[episode.termination_reason for episode in step.generated] for step in made.steps]
     return [each.count(TerminationReason.TIMEOUT) for each in reasons]
 
 
 @MODES
-def test_a_silent_environment_costs_its_rollouts_and_no_more(run: Any, silent_environment: None, partial: bool) -> None:
+def test_silent_environment_costs_only_its_rollouts(run: Any, silent_environment: None, partial: bool) -> None:
     made = run({**ahead(2, partial), **LIMITED, "rllm.env.name": "silent"})
-    # 12 tasks, 4 a step: each is played twice in 6 steps, 3 times each.
+    # 12 tasks, 4 per step. In 6 steps each task occurs twice, with 3 rollouts each.
     assert sum(_timeouts(made)) == 6
     assert len(made.backend.updates) == 6
     assert made.seconds < 3 * LIMIT
 
 
 @MODES
-def test_an_engine_that_falls_silent_costs_the_rollouts_of_a_round(
-    run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool
-) -> None:
+def test_silent_engine_costs_the_rollouts_of_a_batch(run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool) -> None:
     generate = scripted_world.ScriptedEngine.generate
 
     async def sometimes(engine: Any, prompt_ids: Any, sampling: Any, *, session: str) -> Any:
@@ -78,8 +76,8 @@ def test_an_engine_that_falls_silent_costs_the_rollouts_of_a_round(
 
 
 @MODES
-def test_a_run_ends_with_the_last_round_of_its_last_epoch(run: Any, partial: bool) -> None:
-    # 12 tasks, 5 at a time: rounds ahead reach over the end of an epoch, and none is played that no step trains on.
+def test_run_ends_with_last_batch_of_last_epoch(run: Any, partial: bool) -> None:
+    # 12 tasks, 5 at a time. Batches ahead cross the end of an epoch, and every generated batch is trained on.
     made = run(
         {
             **ahead(3, partial),

@@ -1,4 +1,4 @@
-"""What `benchmarks/async_simulated.py` simulates, where it can be said without simulating it."""
+"""The simulation of `benchmarks/async_simulated.py`, in cases with a known result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def published(events: Any) -> Any:
 
 @pytest.fixture
 def lengths() -> Any:
-    """Of responses; one of them takes 100 times the median."""
+    """Return the lengths of responses. One is 100 times the median."""
     drawn = np.random.default_rng(20).lognormal(0.0, 1.5, 24 * BATCH)
     drawn[5 * BATCH + 2] = 100.0
     return drawn
@@ -50,47 +50,51 @@ def world(events: Any, lengths: Any) -> Any:
     )
 
 
-def test_taking_turns_is_what_the_formula_says(events: Any, published: Any, world: Any, lengths: Any) -> None:
-    rounds = [lengths[start : start + BATCH] for start in range(0, UPDATES * BATCH, BATCH)]
-    expected = list(accumulate(published.seconds_to_sample(each, 1.0, 0.2) + 3.0 + 0.5 for each in rounds))
+def test_synchronous_run_takes_the_time_of_the_formula(events: Any, published: Any, world: Any, lengths: Any) -> None:
+    batches = [lengths[start : start + BATCH] for start in range(0, UPDATES * BATCH, BATCH)]
+    expected = list(accumulate(published.seconds_to_sample(each, 1.0, 0.2) + 3.0 + 0.5 for each in batches))
     for take in (events.in_order, events.as_completed):
-        made = events.Simulation(world, 0, take, pinned=True).play(UPDATES)
+        made = events.Simulation(world, 0, take, fixed_version=True).run(UPDATES)
         assert made.ends == pytest.approx(expected)
         assert made.stale == [0] * UPDATES
 
 
-@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("fixed_version", [True, False])
 @pytest.mark.parametrize("slots", [5, BATCH, 1000])
 @pytest.mark.parametrize("staleness", range(9))
-def test_rounds_in_order_keep_the_bound_and_train_on_their_own_tasks(
-    events: Any, world: Any, lengths: Any, staleness: int, slots: int, pinned: bool
+def test_batches_in_order_keep_the_bound_and_tasks(
+    events: Any, world: Any, lengths: Any, staleness: int, slots: int, fixed_version: bool
 ) -> None:
-    made = events.Simulation(replace(world, slots=slots), staleness, events.in_order, pinned=pinned).play(UPDATES)
+    made = events.Simulation(replace(world, slots=slots), staleness, events.in_order, fixed_version=fixed_version).run(
+        UPDATES
+    )
     assert max(made.stale) <= staleness
     assert made.lengths == pytest.approx(lengths[: UPDATES * BATCH].reshape(UPDATES, BATCH).mean(1))
 
 
-def test_pinned_rounds_are_as_old_as_the_bound_once_it_is_reached(events: Any, world: Any) -> None:
-    assert events.Simulation(world, 2, events.in_order, pinned=True).play(6).stale == [0, 1, 2, 2, 2, 2]
+def test_fixed_version_batches_are_as_old_as_the_bound(events: Any, world: Any) -> None:
+    assert events.Simulation(world, 2, events.in_order, fixed_version=True).run(6).stale == [0, 1, 2, 2, 2, 2]
 
 
-def test_what_is_completed_first_exceeds_the_bound(events: Any, world: Any) -> None:
-    """Or the simulation says nothing of it."""
-    assert max(events.Simulation(world, 1, events.as_completed, pinned=False).play(20).stale) > 1
+def test_training_in_completion_order_exceeds_the_bound(events: Any, world: Any) -> None:
+    """Otherwise the simulation does not show the difference."""
+    assert max(events.Simulation(world, 1, events.as_completed, fixed_version=False).run(20).stale) > 1
 
 
 def test_with_one_slot_rollouts_come_one_after_the_other(events: Any, world: Any, lengths: Any) -> None:
-    made = events.Simulation(replace(world, slots=1), 0, events.in_order, pinned=True).play(1)
+    made = events.Simulation(replace(world, slots=1), 0, events.in_order, fixed_version=True).run(1)
     assert made.ends == pytest.approx([lengths[:BATCH].sum() + 3.5])
 
 
-def test_what_the_environment_takes_is_waited_for(events: Any, world: Any) -> None:
+def test_environment_time_is_part_of_the_step(events: Any, world: Any) -> None:
     waiting = replace(world, turns_of=lambda rollout: [(1.0, 7.0), (1.0, float(rollout))])
-    made = events.Simulation(replace(waiting, rate=lambda sequences: 1.0), 0, events.in_order, pinned=True).play(1)
+    made = events.Simulation(replace(waiting, rate=lambda sequences: 1.0), 0, events.in_order, fixed_version=True).run(
+        1
+    )
     assert made.ends == pytest.approx([1 + 7 + 1 + (BATCH - 1) + 3.5])
 
 
-def test_where_one_thread_does_both_nothing_is_saved(events: Any, world: Any) -> None:
+def test_one_thread_for_both_sides_saves_nothing(events: Any, world: Any) -> None:
     core = replace(
         world,
         turns_of=lambda rollout: [(1.0, 0.0)],
@@ -98,35 +102,37 @@ def test_where_one_thread_does_both_nothing_is_saved(events: Any, world: Any) ->
         slots=BATCH,
         samples_during_updates=False,
     )
-    steps = [events.Simulation(core, s, events.in_order, pinned=True).play(13).seconds_per_step(6) for s in (0, 1, 2)]
+    steps = [
+        events.Simulation(core, s, events.in_order, fixed_version=True).run(13).seconds_per_step(6) for s in (0, 1, 2)
+    ]
     assert steps == pytest.approx([BATCH + 3.5] * 3)
 
 
-def test_versions_that_take_turns_halve_the_rate(events: Any, world: Any) -> None:
-    """With pinned weights, while rounds of two versions are under way; with the newest there is one."""
+def test_alternating_versions_halve_the_rate(events: Any, world: Any) -> None:
+    """Fixed-version batches of two versions run at once. With the latest weights there is one version."""
     turns = replace(
         world, turns_of=lambda rollout: [(10.0, 0.0)], rate=lambda sequences: 1.0, update=5.0, sync_weights=0.0
     )
     alternating = replace(turns, versions_at_once=False)
-    # Rounds 0 and 1 begin at 0 and end at 10. Round 2 begins at 15, after the first update; round 3 at 20.
+    # Batches 0 and 1 begin at 0 and end at 10. Batch 2 begins at 15, after the first update, and batch 3 at 20.
     ends = {
-        name: events.Simulation(each, 1, events.in_order, pinned=pinned).play(3).ends
-        for name, each, pinned in (
+        name: events.Simulation(each, 1, events.in_order, fixed_version=fixed_version).run(3).ends
+        for name, each, fixed_version in (
             ("at once", turns, True),
             ("latest", alternating, False),
             ("fixed", alternating, True),
         )
     }
     assert ends["at once"] == ends["latest"] == pytest.approx([15.0, 20.0, 30.0])
-    # From 20 on at half the rate: 5 of 10 are left, beside round 3.
+    # From 20 the rate is half: 5 of 10 tokens are left, and batch 3 runs too.
     assert ends["fixed"] == pytest.approx([15.0, 20.0, 35.0])
 
 
-def test_no_round_begins_while_a_validation_runs(events: Any, world: Any) -> None:
+def test_no_batch_begins_during_a_validation(events: Any, world: Any) -> None:
     validated = replace(
         world, turns_of=lambda rollout: [(2.0, 0.0)], rate=lambda sequences: 1.0, validation=100.0, validated_every=2
     )
-    # Updates take 3.5. Round 2 begins at 5.5 and waits, round 3 begins at 109.
-    made = events.Simulation(validated, 1, events.in_order, pinned=True).play(4)
+    # Updates take 3.5. Batch 2 begins at 5.5 and waits, batch 3 begins at 109.
+    made = events.Simulation(validated, 1, events.in_order, fixed_version=True).run(4)
     assert made.ends == pytest.approx([5.5, 9.0, 112.5, 116.0])
     assert made.stale == [0, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""What an update on tokens of older weights is made of, on the backend `local`."""
+"""Inputs of an update on tokens of older weights, on the backend `local`."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ SETTINGS: dict[str, Any] = {
     "rllm.trainer.test_freq": -1,
     "rllm.trainer.logger": [],
     "rllm.record": "off",
-    "local.training_process": False,  # the model that is trained is looked at
+    "local.training_process": False,  # The test reads the trained model.
 }
 
 
 @dataclass
 class Seen:
-    """What was looked at, step after step."""
+    """Inputs of the updates, step by step."""
 
     models: list[Any] = field(default_factory=list)
-    """The trained model before each update, which is by version."""
+    """The trained model before each update, by version."""
     batches: list[TokenBatch] = field(default_factory=list)
     losses: list[list[tuple[LossInput, LossTerms]]] = field(default_factory=list)
-    """What the loss of each micro-batch was given, by update."""
+    """The arguments of the loss of each micro-batch, by update."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def _train(registry: Registry, directory: Path, noted: Any) -> None:
 
 
 def _logprobs(model: Any, batch: TokenBatch) -> NDArray[np.float32]:
-    """(n_sampled,) of the sampled tokens."""
+    """Return the values of the sampled tokens, (n_sampled,)."""
     filler = ColumnFiller(model, temperature=1.0, max_tokens_per_microbatch=10_000, recompute_old_logprobs=True)
     return filler.columns(batch, frozenset({"old_logprobs"}))["old_logprobs"][batch.loss_mask]
 
@@ -112,7 +112,7 @@ def test_tokens_are_of_the_version_that_they_say(seen: Seen) -> None:
 
 
 def test_that_version_differs_from_the_one_that_is_trained(seen: Seen) -> None:
-    """Or the test above says little."""
+    """Otherwise the test above proves little."""
     last = seen.batches[-1]
     assert np.abs(last.sampling_logprobs[last.loss_mask] - _logprobs(seen.models[-1], last)).mean() > 0.01
 

@@ -1,4 +1,4 @@
-"""How old weights may be, what is played when, and that nothing is lost or wasted."""
+"""Age of weights, order of batches, and that no rollout is lost or wasted."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_no_token_is_staler_than_the_bound(run: Any, staleness: int, rejection: 
 
 
 @pytest.mark.parametrize("staleness", [1, 3])
-def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: Any, staleness: int) -> None:
+def test_fixed_version_batch_has_one_version(run: Any, staleness: int) -> None:
     made = run({**ahead(staleness), **LONG})
-    for round, versions in enumerate(made.backend.updates):
-        assert set(versions.tolist()) == {max(0, round - staleness)}
+    for batch, versions in enumerate(made.backend.updates):
+        assert set(versions.tolist()) == {max(0, batch - staleness)}
 
 
-def test_rounds_go_on_with_new_weights_where_they_may(run: Any) -> None:
+def test_latest_weights_continue_running_batches(run: Any) -> None:
     made = run({**ahead(3, partial=True), **LONG})
     assert any(len(set(versions.tolist())) > 1 for versions in made.backend.updates)
     assert any(
@@ -47,7 +47,7 @@ def test_rounds_go_on_with_new_weights_where_they_may(run: Any) -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
-def test_steps_have_the_tasks_they_have_without_it_and_every_token_is_trained_on(run: Any, partial: bool) -> None:
+def test_steps_keep_their_tasks_and_train_all_tokens(run: Any, partial: bool) -> None:
     plain, made = run(LONG, "plain"), run({**ahead(4, partial), **LONG}, "ahead")
     tasks = [[[episode.id for episode in step.generated] for step in each.steps] for each in (plain, made)]
     assert tasks[0] == tasks[1]
@@ -57,27 +57,27 @@ def test_steps_have_the_tasks_they_have_without_it_and_every_token_is_trained_on
 
 
 @pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
-def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Any, rejection: dict[str, Any]) -> None:
+def test_fixed_version_run_does_not_depend_on_timing(run: Any, rejection: dict[str, Any]) -> None:
     settings = {**ahead(2), **rejection, **LONG}
     digests = {run({**settings, "script.timing": timing}, f"t{timing}").digest for timing in range(2)}
     assert len(digests) == 1
 
 
-def test_rounds_that_are_played_during_updates_save_their_time(run: Any) -> None:
+def test_batches_generated_during_updates_save_time(run: Any) -> None:
     settings = {"script.update_seconds": 10.0, "rllm.trainer.total_batches": 12}
     seconds = [run({**(ahead(s) if s else {}), **settings}, f"s{s}").seconds for s in (0, 1, 4)]
     assert seconds[0] / seconds[1] > 1.3
     assert seconds[2] <= seconds[1]
 
 
-def test_the_step_s_seconds_are_those_training_took(run: Any) -> None:
+def test_seconds_of_a_step_are_those_of_training(run: Any) -> None:
     made = run({**ahead(2), "rllm.trainer.total_batches": 8})
     for step in made.steps:
         assert 0 <= step.generated_ahead <= sum(step.timing_dict.values())
 
 
 @pytest.mark.parametrize("staleness", [0, 2, 4])
-def test_observers_hear_of_steps_and_epochs_in_order(run: Any, staleness: int) -> None:
+def test_observers_receive_steps_and_epochs_in_order(run: Any, staleness: int) -> None:
     made = run({**(ahead(staleness) if staleness else {})})
     # 12 tasks, 4 at a time: an epoch is 3 steps.
     expected: list[tuple[str, int]] = []
@@ -90,7 +90,7 @@ def test_observers_hear_of_steps_and_epochs_in_order(run: Any, staleness: int) -
     assert [step.weight_version for step in made.steps] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_validation_is_of_one_version(run: Any) -> None:
+def test_validation_uses_one_version(run: Any) -> None:
     made = run({**ahead(3, partial=True), "rllm.trainer.test_freq": 2, "script.update_seconds": 0.5})
     tokens = Counter(made.backend.engine.validated)
     assert set(tokens) == {2, 4, 6}

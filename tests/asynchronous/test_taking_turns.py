@@ -1,4 +1,4 @@
-"""Without rounds ahead a run is stages in a row: weights, metrics and episodes are the same, bit for bit."""
+"""A synchronous run calls its stages in order: weights, metrics and episodes are the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAMPLE = [
 
 
 class InARow:
-    """All stages on one step, one after another; a step that asks for more goes through them again from the first."""
+    """Call all stages on one step in order. A step that needs more repeats them from the first."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -103,11 +103,11 @@ class InARow:
 
 
 def _content(steps: Sequence[TrainStep]) -> list[Any]:
-    """What a run leaves behind, without times."""
+    """Return the results of a run without times."""
     return [
         (
             {name: value for name, value in step.metrics.items() if not name.startswith("time/")},
-            [[codec.episode_to_json(episode) for episode in played] for played in step.generated_by_batch],
+            [[codec.episode_to_json(episode) for episode in batch] for batch in step.generated_by_batch],
             [(decision.outcome, decision.rule, dict(decision.numbers)) for decision in step.decisions],
             (step.skip_reason, step.rollout_batches, step.task_batch, step.epoch, step.weight_version),
         )
@@ -121,7 +121,7 @@ def _content(steps: Sequence[TrainStep]) -> list[Any]:
     SAMPLE,
     ids=[f"{e}-{r.get('rllm.rejection_sample.mode', 'none')}-{g}-{w}" for e, r, g, w in SAMPLE],
 )
-def test_taking_turns_is_stages_in_a_row(
+def test_synchronous_run_is_its_stages_in_order(
     run: Any, planned: Any, estimator: str, rejection: dict[str, Any], grouping: str, workflow: str, enabled: bool
 ) -> None:
     settings = {
@@ -140,8 +140,8 @@ def test_taking_turns_is_stages_in_a_row(
     assert len(reference.steps) == STEPS
 
 
-def test_the_sample_asks_for_more_rounds_and_waits(planned: Any) -> None:
-    """Or the comparison above says little."""
+def test_sample_needs_more_batches_and_waits(planned: Any) -> None:
+    """Otherwise the comparison above proves little."""
     dynamic = InARow(planned({**REJECTIONS[3], "rllm.trainer.total_batches": STEPS}))
     waiting = InARow(planned({**REJECTIONS[2], "rllm.trainer.total_batches": STEPS}))
     for reference in (dynamic, waiting):
@@ -150,6 +150,6 @@ def test_the_sample_asks_for_more_rounds_and_waits(planned: Any) -> None:
     assert any(step.skip_reason == "waiting_for_more_groups" for step in waiting.steps)
 
 
-def test_the_world_tells_runs_apart(run: Any) -> None:
+def test_digests_of_different_runs_differ(run: Any) -> None:
     digests = {run({"rllm.trainer.seed": seed}, f"seed{seed}").digest for seed in range(2)}
     assert len(digests) == 2

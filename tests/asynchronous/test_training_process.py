@@ -1,4 +1,4 @@
-"""Asynchronous runs of `local`: the process that plays ends, or the one that trains, by signals and by kills."""
+"""Asynchronous runs of `local`: signals and kills stop the generating process or the training process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Start = Callable[..., Any]
 
 
 def _digests(run: Path) -> dict[str, str]:
-    """Of the last checkpoint's weights and optimiser, and of what is recorded of every step."""
+    """Return a digest of the last checkpoint's weights and optimizer, and of the record of every step."""
     files = [*(run / "checkpoints/latest/backend").rglob("*.safetensors"), *(run / "record").rglob("*.parquet")]
     return {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
@@ -51,7 +51,7 @@ def _steps(run: Path) -> int:
 
 
 def _trainer_of(run: int) -> int:
-    """The process that trains, a child of the run's command server."""
+    """Return the training process, a child of the run's command server."""
     (server,) = _children(run)
     (trainer,) = _children(server)
     return trainer
@@ -75,7 +75,7 @@ def environ(environ: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a run in one process, which nobody stops, ends with."""
+    """Return the result of an undisturbed run in one process."""
     directory = tmp_path_factory.mktemp("undisturbed")
     command = [sys.executable, "-m", "rllm.cli.main", *WORDS, "local.training_process=false"]
     environ = os.environ | WITHOUT_REPORT
@@ -85,7 +85,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def begun(start_forked_rllm: Start, tmp_path: Path) -> Callable[[], tuple[Any, int, Path]]:
-    """A run that has made some steps, the process that trains, and its directory."""
+    """Return a run that has made some steps, its training process, and its directory."""
 
     def make() -> tuple[Any, int, Path]:
         run, process = tmp_path / "runs/rllm-training/default", start_forked_rllm(*WORDS)
@@ -100,7 +100,7 @@ def begun(start_forked_rllm: Start, tmp_path: Path) -> Callable[[], tuple[Any, i
 
 
 @pytest.mark.long
-def test_a_run_that_is_stopped_takes_its_child_along_and_goes_on_as_if_it_had_not_been(
+def test_stopped_run_stops_its_child_and_resumes_exactly(
     begun: Any, forked_rllm: Any, undisturbed: dict[str, str]
 ) -> None:
     process, child, run = begun()
@@ -117,7 +117,7 @@ def test_a_run_that_is_stopped_takes_its_child_along_and_goes_on_as_if_it_had_no
 
 
 @pytest.mark.long
-def test_a_run_whose_child_is_killed_ends_by_name_keeps_its_steps_and_goes_on(
+def test_run_with_killed_child_keeps_steps_and_resumes(
     begun: Any, forked_rllm: Any, undisturbed: dict[str, str]
 ) -> None:
     process, child, run = begun()

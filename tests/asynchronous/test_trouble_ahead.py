@@ -1,4 +1,4 @@
-"""What fails in a round that is played ahead ends the run, with the error that it was."""
+"""An error in a batch ahead stops the run with this error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_an_engine_that_dies_ends_the_run(run: Any) -> None:
         run({**ahead(2), **ONCE, "script.dies_at": 2})
 
 
-def test_rollouts_that_fail_are_no_failure_of_the_run_where_that_is_allowed(run: Any) -> None:
+def test_failed_rollouts_do_not_stop_the_run_if_allowed(run: Any) -> None:
     settings = {**ahead(2), **ONCE, "script.dies_at": 2, "rllm.workflow.raise_on_error": False}
     made = run(settings)
     failed = [step.global_step for step in made.steps if step.skip_reason == "nothing_generated"]
@@ -38,7 +38,7 @@ def test_one_task_is_enough(run: Any) -> None:
     assert len(made.backend.updates) == 6
 
 
-def test_a_run_that_is_stopped_leaves_nothing_under_way(run: Any) -> None:
+def test_stopped_run_leaves_no_running_rollout(run: Any) -> None:
     made = run(ahead(3), stop_after=2)
     assert (made.loop.finished_steps, made.loop.stopped_early) == (2, True)
     assert (made.directory / "checkpoints" / "step_000002").is_dir()

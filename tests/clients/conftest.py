@@ -1,4 +1,4 @@
-"""A gateway with room for what frameworks explain to a model, and the Python that has the clients."""
+"""A gateway with room for the long prompts of frameworks, and the Python that has the clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tool_tokenizer import STOP, ToolTokenizer
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.gateway import Gateway
 
-from .rollout import Player
+from .rollout import ProgramRunner
 
 ROOM = 50_000
-"""Characters; smolagents explains itself in ten thousand."""
+"""Characters. The prompt of smolagents has ten thousand."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,7 +28,7 @@ MARKS = {"<think>": "«", "</think>": "»"}
 
 
 class Thinking(ToolTokenizer):
-    """``«`` and ``»`` stand around thoughts."""
+    """A tokenizer with ``«`` and ``»`` around reasoning."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return super().encode(MARKS.get(text, text), add_special_tokens=add_special_tokens)
@@ -36,7 +36,7 @@ class Thinking(ToolTokenizer):
 
 @pytest.fixture
 def statuses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The HTTP statuses of all answers. Name it before `world`."""
+    """Return the HTTP statuses of all answers. List it before `world`."""
     found = list[int]()
 
     def create_app(gateway: Gateway) -> ASGIApp:
@@ -65,5 +65,5 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def player(world: World, pytestconfig: pytest.Config, tmp_path: Path) -> Player:
-    return Player(world, pytestconfig.getoption("--client-python"), tmp_path)
+def runner(world: World, pytestconfig: pytest.Config, tmp_path: Path) -> ProgramRunner:
+    return ProgramRunner(world, pytestconfig.getoption("--client-python"), tmp_path)

@@ -1,4 +1,4 @@
-"""A client's program, run as a rollout of the gateway, and what it leaves."""
+"""A client's program, run as a rollout of the gateway, and its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_TOKENS = 1000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rollout:
-    """The answer of a program, and its session as the policy, the store and the trainer have it."""
+    """The answer of a program, and its session in the policy, the store and the trainer."""
 
     answer: Any
     sampled: tuple[Sampled, ...]
@@ -36,18 +36,18 @@ class Rollout:
 
 
 @dataclass(frozen=True, eq=False)
-class Player:
-    """Plays programs with a Python that has the clients and nothing of ours."""
+class ProgramRunner:
+    """Runs programs with a Python that has the clients and no package of this repository."""
 
     world: World
     python: Path
     directory: Path
 
-    def play(self, program: str, task: Mapping[str, Any], **changes: Any) -> Rollout:
+    def run(self, program: str, task: Mapping[str, Any], **changes: Any) -> Rollout:
         """Run a program of `PROGRAMS` to its end, in a session with `changes` to its `SessionSpec`."""
         world = self.world
         session = world.open(max_tokens=MAX_TOKENS, **changes)
-        # As it is called: behind the link is a Python without the environment's packages.
+        # The link must not be resolved, because its target is a Python without the environment's packages.
         runner = CommandRunner([str(self.python.absolute()), str(PROGRAMS / f"{program}.py")], self.directory)
         outcome = asyncio.run(runner.run(task, environment_of(session, task)))
         trace = world.close(session)

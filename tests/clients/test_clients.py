@@ -1,4 +1,4 @@
-"""Agents of the package index, unmodified: what they answer, what is stored, and how many rows it makes."""
+"""Unmodified agents from the package index: their answers, the stored calls, and the number of rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from gateway_world import World
 
-from .rollout import Player, Rollout
+from .rollout import ProgramRunner, Rollout
 
 QUESTION = "What is 6 times 7?"
 ANSWER = "It is 42."
 CALL = 'I multiply.<call>{"name": "multiply", "arguments": {"b": 7,  "a": 6}}</call>'
-"""Its keys are in no order, and its spaces nobody's: clients that write arguments anew write others."""
+"""A tool call with unusual key order and spaces. Clients that rewrite arguments change both."""
 CALLS = f'«By hand?»{CALL}<call>{{"name": "multiply", "arguments": {{"b": 8,  "a": 6}}}}</call>'
-"""With thoughts, which some clients leave out."""
+"""A response with reasoning, which some clients remove."""
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai chat": ("openai_chat", {"streamed": False}),
     "openai chat streamed": ("openai_chat", {"streamed": True}),
@@ -49,13 +49,13 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "pydantic-ai google streamed": ("pydantic_ai_agent", {"model": "google:gemini-2.5-flash", "streamed": True}),
 }
-"""Kind of agent -> its program, and what its task says beside the question."""
+"""Kind of agent -> its program, and the fields of its task besides the question."""
 
 
 @pytest.fixture(params=AGENTS)
-def agent(request: pytest.FixtureRequest, player: Player) -> Callable[[], Rollout]:
+def agent(request: pytest.FixtureRequest, runner: ProgramRunner) -> Callable[[], Rollout]:
     program, options = AGENTS[request.param]
-    return lambda: player.play(program, {"question": QUESTION, **options})
+    return lambda: runner.run(program, {"question": QUESTION, **options})
 
 
 def test_one_turn(agent: Callable[[], Rollout], world: World) -> None:
@@ -66,7 +66,7 @@ def test_one_turn(agent: Callable[[], Rollout], world: World) -> None:
     assert (len(done.sampled), done.rows) == (1, 1)
 
 
-def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Callable[[], Rollout], world: World) -> None:
+def test_reasoning_tool_calls_and_results_are_one_row(agent: Callable[[], Rollout], world: World) -> None:
     world.policy.response = lambda prompt: ANSWER if prompt.endswith("<t>42<t>48<a>") else CALLS
     done = agent()
     assert done.answer == ANSWER
@@ -82,23 +82,23 @@ def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Calla
     assert second.prompt.startswith(f"{first.prompt}{CALLS}$")
 
 
-def test_google_genai_waits_for_a_slow_stream(player: Player, world: World) -> None:
-    """It tries to parse comments, with which other streams are kept alive."""
+def test_google_genai_waits_for_a_slow_stream(runner: ProgramRunner, world: World) -> None:
+    """It tries to parse comments, which keep other streams alive."""
     world.gateway.limits = replace(world.gateway.limits, keep_alive_seconds=0.05)
     world.policy.go.clear()
     slow = Thread(target=lambda: world.policy.asked.wait(60) and not time.sleep(0.5) and world.policy.go.set())
     slow.start()
-    done = player.play("google_genai", {"question": QUESTION, "streamed": True})
+    done = runner.run("google_genai", {"question": QUESTION, "streamed": True})
     slow.join()
     assert done.answer == "hello"
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool, player: Player, world: World) -> None:
-    """It writes more into its response; that is context, behind the sampled tokens."""
+def test_smolagents_code_continues_after_sampled_tokens(streamed: bool, runner: ProgramRunner, world: World) -> None:
+    """It adds text to its response. This text is context after the sampled tokens."""
     code = iter(("print(multiply(6, 7))", "final_answer(multiply(6, 7))"))
     world.policy.response = lambda prompt: f"Thought: I multiply.\n<code>\n{next(code)}\n</code> and more"
-    done = player.play("smolagents_code", {"question": QUESTION, "streamed": streamed})
+    done = runner.run("smolagents_code", {"question": QUESTION, "streamed": streamed})
     assert done.answer == 42
     assert_stored_as_sampled(done)
     assert all(bytes(each.completion.token_ids.tolist()).endswith(b"</code>") for each in done.sampled)
@@ -106,14 +106,12 @@ def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_smolagents_that_call_tools_write_them_as_text_which_is_another_row(
-    streamed: bool, player: Player, world: World
-) -> None:
+def test_smolagents_tool_calls_as_text_are_a_second_row(streamed: bool, runner: ProgramRunner, world: World) -> None:
     final = '<call>{"name": "final_answer", "arguments": {"answer": "42"}}</call>'
     responses = iter((CALL, final))
     world.policy.response = lambda prompt: next(responses)
-    # It asks for `tool_choice: required`, which no policy can promise.
-    done = player.play("smolagents_tools", {"question": QUESTION, "streamed": streamed}, unsupported="ignore")
+    # It sends `tool_choice: required`, which no policy can guarantee.
+    done = runner.run("smolagents_tools", {"question": QUESTION, "streamed": streamed}, unsupported="ignore")
     assert done.answer == "42"
     assert_stored_as_sampled(done)
     assert (len(done.sampled), done.rows) == (2, 2)
@@ -121,7 +119,7 @@ def test_smolagents_that_call_tools_write_them_as_text_which_is_another_row(
 
 
 def assert_stored_as_sampled(done: Rollout) -> None:
-    """Every call of the policy is stored with its tokens, and delivered."""
+    """Check that every call of the policy is stored with its tokens, and delivered."""
     assert [each.id for each in done.stored.calls] == [each.call for each in done.sampled]
     for row, sampled in zip(done.stored.calls, done.sampled, strict=True):
         np.testing.assert_array_equal(done.stored.prompt_ids(row.id), sampled.prompt_ids)

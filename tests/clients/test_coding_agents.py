@@ -90,7 +90,7 @@ def count_rows(calls: Sequence[Sampled]) -> int:
     return len(calls) - len(continued)
 
 
-def play(world: World, directory: Path, agent: str, response: Callable[[str], str], *arguments: str) -> Any:
+def repair(world: World, directory: Path, agent: str, response: Callable[[str], str], *arguments: str) -> Any:
     """Run the agent on the repository. Check that it was repaired, that all tokens are used, and the number of rows.
 
     Return the trained trajectories.
@@ -126,7 +126,7 @@ def test_repair_in_twelve_turns_is_one_row(statuses: list[int], world: World, tm
         # mini-swe-agent ends with a command, and all others with a message without a call.
         return "Done." if name != "mini-swe-agent" and command == TURNS[-1] else call(tool, write(command))
 
-    trained = play(world, tmp_path, name, response)
+    trained = repair(world, tmp_path, name, response)
     prompts = [each.prompt for each in world.policy.calls]
     assert prompts[0].count(FILES["instruction.md"]) == 1
     assert "no network" in prompts[-1]
@@ -149,7 +149,7 @@ def test_calls_of_a_sub_agent_are_its_own_row(statuses: list[int], world: World,
             return start_agent
         return "Done." if repair in prompt else repair
 
-    trained = play(world, tmp_path, name, response)
+    trained = repair(world, tmp_path, name, response)
     assert trained.metrics["gateway/rows"] == 2
     assert set(statuses) == {200}
     assert len(statuses) == trained.metrics["gateway/calls"]
@@ -171,7 +171,7 @@ def test_calls_after_a_compaction_are_their_own_row(
         number = len(world.policy.calls)
         return call(tool, write(f"head -c 20000 /dev/zero | tr '\\0' {number}" if number else REPAIR))
 
-    trained = play(world, tmp_path, name, response, "--settings", str(tmp_path / "settings.json"))
+    trained = repair(world, tmp_path, name, response, "--settings", str(tmp_path / "settings.json"))
     assert trained.metrics["gateway/rows"] > 1
     assert set(statuses) == {200}
     assert len(statuses) == trained.metrics["gateway/calls"]

@@ -1,4 +1,4 @@
-"""examples/agents_sdk: the agent as it is, and the training of its page with fewer steps."""
+"""examples/agents_sdk: the unchanged agent, and the training of its page with fewer steps."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 from gateway_world import World
 from tool_model import save_tool_model
 
-from .rollout import Player
+from .rollout import ProgramRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CALL = '<call>{"name": "multiply", "arguments": {"a": 6, "b": 7}}</call>'
 
 
-def test_the_agent_calls_its_tool_and_answers(player: Player, world: World) -> None:
+def test_the_agent_calls_its_tool_and_answers(runner: ProgramRunner, world: World) -> None:
     world.policy.response = lambda prompt: "42" if prompt.endswith("<t>42<a>") else CALL
     task = json.loads((EXAMPLES / "agents_sdk/tasks.jsonl").read_text().splitlines()[0])
-    done = player.play(str(EXAMPLES / "agents_sdk/agent"), task)
+    done = runner.run(str(EXAMPLES / "agents_sdk/agent"), task)
     assert done.answer == task["answer"] == "42"
     assert (len(done.sampled), done.rows) == (2, 1)
 

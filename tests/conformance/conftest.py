@@ -1,6 +1,6 @@
 """The same random batch in our form (columns, ragged) and in the other libraries' (padded tensors), in float64.
 
-The libraries' functions come from `benchmarks/peers.py`; where they are not installed, these tests are skipped.
+The libraries' functions come from `benchmarks/peers.py`. If they are not installed, these tests are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPONENTS = ("correct", "format")
 
 @dataclass(frozen=True)
 class Rewarded:
-    """Trajectories in groups; `padded` holds what follows the prompt, one row each."""
+    """Trajectories in groups. `padded` contains the tokens after the prompt, one row each."""
 
     inputs: AdvantageInput
     padded: SimpleNamespace
@@ -39,13 +39,13 @@ class Rewarded:
     `sum_pi_squared`; (n_traj,): `scores`, `greedy`; `index`, the group's name of each row; `components` by name."""
 
     def ours(self, advantages: Advantages) -> NDArray[np.float64]:
-        """(n_sampled,) what our estimator said, for every sampled token."""
+        """Return our estimator's advantage of every sampled token, (n_sampled,)."""
         if advantages.level == "token":
             return advantages.values[self.inputs.loss_mask]
         return np.repeat(advantages.values, self.inputs.response_lengths)
 
     def theirs(self, advantages: Tensor) -> NDArray[np.float64]:
-        """(n_sampled,) the same of a padded result."""
+        """Return the same of a padded result, (n_sampled,)."""
         return advantages[self.padded.mask.bool()].numpy().astype(np.float64)
 
 
@@ -61,18 +61,18 @@ class Sampled:
     """The divisor of `seq-mean-token-sum-norm`."""
 
     def ours(self, losses: Tensor, mode: str) -> tuple[Tensor, Tensor]:
-        """Our token losses as one number, and (n_sampled,) its gradient."""
+        """Return our token losses as one number, and its gradient, (n_sampled,)."""
         loss = (losses * torch.tensor(token_weights(mode, self.lengths, self.longest))).sum()
         (gradient,) = torch.autograd.grad(loss, self.inputs.logprobs)
         return loss.detach(), gradient
 
     def theirs(self, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """A loss computed from what is padded, and (n_sampled,) its gradient."""
+        """Return a loss of padded tensors, and its gradient, (n_sampled,)."""
         (gradient,) = torch.autograd.grad(loss, self.padded.new)
         return loss.detach(), gradient[self.padded.mask.bool()]
 
     def with_a_row_of_nothing(self) -> Sampled:
-        """The same batch, with one more row that the padded form has and masks."""
+        """Return the same batch with one more row, which is masked in the padded form."""
         columns = {name: column.detach() for name, column in vars(self.padded).items()}
         padded = {name: torch.cat((column, torch.zeros_like(column[:1]))) for name, column in columns.items()}
         padded["new"].requires_grad_()
@@ -84,7 +84,7 @@ def draw_groups(seed: int, *, smallest_group: int = 1) -> Rewarded:
     sizes = random.integers(smallest_group, 8, random.integers(2, 7))
     n = int(sizes.sum())
     width = 9
-    # After the prompt: what was sampled, with observations in between and padding behind.
+    # After the prompt: sampled tokens with observations between them, then padding.
     sampled = random.random((n, width)) < 0.6
     sampled[np.arange(width) >= random.integers(1, width + 1, n)[:, None]] = False
     sampled[:, 0] = True
@@ -95,7 +95,7 @@ def draw_groups(seed: int, *, smallest_group: int = 1) -> Rewarded:
     columns = {
         "values": random.random((n, width)),
         "old_logprobs": np.log(probabilities),
-        # At least what the sampled token itself adds, at most that of one other token beside it.
+        # At least the sampled token's own term, at most with one other token's term.
         "sum_pi_squared": probabilities**2 + random.random((n, width)) * (1 - probabilities) ** 2,
     }
     greedy = random.normal(size=n)
@@ -167,7 +167,7 @@ def draw_rows(seed: int, *, advantage_per_row: bool = False, n_rows: int | None 
 
 
 def one_group(rewards: Sequence[float]) -> AdvantageInput:
-    """One group of trajectories of one token each."""
+    """Return one group of trajectories of one token each."""
     n = len(rewards)
     ends = np.arange(n + 1)
     return AdvantageInput(
@@ -183,7 +183,7 @@ def one_group(rewards: Sequence[float]) -> AdvantageInput:
 
 
 def one_token(log_ratio: float, advantage: float) -> Sampled:
-    """One row of one token."""
+    """Return one row of one token."""
     columns = {"new": -1.0, "old": -1.0 - log_ratio, "ref": -1.0, "advantages": advantage, "mask": 1.0}
     padded = {name: torch.tensor([[value]], dtype=torch.float64) for name, value in columns.items()}
     inputs = LossInput(
@@ -207,7 +207,7 @@ def estimate(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
 
 
 def token_losses(name: str, inputs: LossInput, **options: Any) -> Tensor:
-    """The loss of each token by name, with these options."""
+    """Return the loss of each token by name, with these options."""
     result: Tensor = LOSSES[name].load()(inputs, LOSSES[name].params(**options))
     return result
 

@@ -1,4 +1,4 @@
-"""Every estimator we ship, in every dialect, called as the framework calls it: on a batch of tokens."""
+"""Every estimator of this repository, in every dialect, called on a batch of tokens as in the framework."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tir_otb_corrected": ("tir_otb", {"tis_mode": "sequence"}),
 }
 WITHOUT_A_CENTRE = {"gae", "gae_whitened", "rae", "reinforce", "remax"}
-"""Not compared with other trajectories of the batch, so equal rewards are nothing special to them."""
+"""Estimators that do not compare trajectories of the batch, so equal rewards are no special case."""
 TOKEN_BASELINES = {"otb", "otb_corrected", "tir_otb", "tir_otb_corrected"}
 READ_LENGTHS = {
     *TOKEN_BASELINES,
     *("grpo_length", "gae", "gae_whitened", "gdpo", "opo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
     "reinforce_plus_plus_baseline_verl",
 }
-"""Change when a trajectory says more, with the same reward."""
+"""Estimators whose values change with the length of a trajectory, with the same reward."""
 
 Turns = Sequence[tuple[int, int]]
 Groups = Sequence[Sequence[Trajectory]]
 
 
 def rollout(reward: float | None, turns: Turns = ((1, 2),)) -> Trajectory:
-    """A trajectory with turns of tokens read and said, and with all that any estimator wants to know of it."""
+    """Return a trajectory with turns of observed and sampled tokens, and with all columns of estimators."""
     trajectory = Trajectory("agent", reward=reward)
     history: list[int] = []
     for read, said in turns:
@@ -72,12 +72,12 @@ def of_rewards(groups: Sequence[Sequence[float]], said: int = 2) -> list[list[Tr
 
 
 def batch_of(groups: Groups) -> TokenBatch:
-    """With columns as a model might fill them; a critic's are all 0."""
+    """Return the batch with columns as from a model. A critic's values are all 0."""
     made = [
         TrajectoryGroup(group_id=f"t{task}:agent", trajectories=list(members)) for task, members in enumerate(groups)
     ]
     batch = build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])])
-    # The third, fourth, … sampled token of a row says the same whatever was read between them.
+    # Columns depend only on the number of earlier sampled tokens of a row, not on observations between them.
     position = np.concatenate([np.cumsum(row) for row in np.split(batch.loss_mask, batch.row_offsets[1:-1])])
     probabilities = (1 + position % 5) / 8
     columns = {
@@ -94,7 +94,7 @@ def with_options(name: str, **options: Any) -> EstimatorChoice:
 
 
 def advantages(label: str, groups: Groups) -> list[list[list[float]]]:
-    """The advantages of the sampled tokens of each trajectory of each group."""
+    """Return the advantages of the sampled tokens of each trajectory of each group."""
     name, options = VARIANTS[label]
     estimator = with_options(name, **options)
     batch = batch_of(groups)
@@ -111,7 +111,7 @@ def flat(groups: Sequence[Sequence[Sequence[float]]]) -> list[float]:
 
 
 def one_each(label: str, groups: Groups) -> list[float]:
-    """The advantage of each trajectory, which all its tokens must have."""
+    """Return the advantage of each trajectory, which all its tokens must have."""
     found = []
     for tokens in (tokens for group in advantages(label, groups) for tokens in group):
         assert len(set(tokens)) == 1

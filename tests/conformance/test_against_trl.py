@@ -1,7 +1,7 @@
 """Our estimators and losses and TRL's own code give the same numbers, and differ exactly where we say they do.
 
-TRL computes advantages and losses inside methods of its trainers. Run here are those very statements and methods, with
-an object in place of the trainer that has the settings they read.
+TRL computes advantages and losses inside methods of its trainers. These tests run the same statements and methods, with
+an object that has the settings they read instead of the trainer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_ragged_groups_of_one_and_more_have_trls_advantages(
     for seed in range(25):
         batch = draw_groups(seed)
         advantages = estimate(name, batch.inputs, **options)
-        # TRL's groups are all of one size, so each is a batch of its own.
+        # TRL's groups all have one size, so each is its own batch.
         groups = torch.tensor(batch.inputs.rewards)[:, None].split(np.diff(batch.inputs.group_offsets).tolist())
         expected = torch.cat([getattr(trl, theirs)(group, len(group), **settings) for group in groups])
         np.testing.assert_allclose(advantages.values, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
@@ -81,7 +81,7 @@ def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any) -> None:
 
 
 def trainer(more: dict[str, Any] | None = None, **settings: Any) -> SimpleNamespace:
-    """What TRL's `_compute_loss` reads of its trainer: our settings, and defaults for what has no part in it."""
+    """The trainer's attributes that TRL's `_compute_loss` reads: our settings, and defaults for the rest."""
     defaults = {
         "aux_loss_enabled": False,
         "top_entropy_quantile": 1.0,
@@ -120,7 +120,7 @@ def trainer(more: dict[str, Any] | None = None, **settings: Any) -> SimpleNamesp
 
 
 def theirs(loss: Any, batch: Any, gamma_weights: Any = None, **settings: Any) -> tuple[Tensor, Tensor]:
-    """TRL's loss, and (n_sampled,) its gradient."""
+    """Return TRL's loss, and its gradient, (n_sampled,)."""
     padded = batch.padded
     tokens = torch.zeros_like(padded.mask, dtype=torch.long)
     inputs = {
@@ -172,7 +172,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "delta": ("ppo", {**CLIP, "clip_ratio_c": 1.5}, "token-mean", {"loss_type": "bnpo", "more": {"delta": 1.5}}),
     "vespo": ("vespo", {}, "token-mean", {"loss_type": "vespo"}),
 }
-"""TRL's name to our name, options and aggregation, and TRL's settings."""
+"""TRL's name -> our name, options and aggregation, and TRL's settings."""
 
 
 @pytest.mark.parametrize(("name", "options", "mode", "settings"), LOSSES.values(), ids=LOSSES)
@@ -226,7 +226,7 @@ def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbi
         assert_close(batch.ours(losses, "seq-mean-token-mean"), expected, **CLOSE)
 
 
-# What follows are differences that we want; each says why.
+# The following differences are intended. Each gives its reason.
 
 
 def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_trl(trl: Any) -> None:

@@ -16,11 +16,11 @@ from .conftest import draw_groups, estimate, one_group
 SEEDS = range(25)
 
 Theirs = Callable[[SimpleNamespace, SimpleNamespace], Tensor]
-"""verl's advantages, (n_traj, width), from its functions and a padded batch."""
+"""Returns verl's advantages, (n_traj, width), from its functions and a padded batch."""
 
 
 def of_groups(name: str, **options: Any) -> Theirs:
-    """One of verl's estimators that compare the rewards of a group."""
+    """Return one of verl's estimators that compare the rewards of a group."""
     return lambda verl, batch: getattr(verl, name)(batch.rewards.clone(), batch.mask, batch.index, **options)[0]
 
 
@@ -41,7 +41,7 @@ def remax(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
 
 
 def reinforce(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
-    """verl has no estimator without a baseline; ReMax with a baseline of 0 is one."""
+    """Return ReMax with a baseline of 0, because verl has no estimator without a baseline."""
     nothing = torch.zeros_like(batch.greedy)
     result: Tensor = verl.compute_remax_outcome_advantage(batch.rewards, nothing, batch.mask)[0]
     return result
@@ -55,7 +55,7 @@ def token_baseline(name: str) -> Theirs:
 
 def gdpo(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
     config = {"gdpo_reward_keys": ["correct", "format"], "gdpo_reward_weights": [1.0, 0.5]}
-    # It looks only at the width of the prompts, and at where the response ends.
+    # It reads only the width of the prompts, and the end of the response.
     whole = {"prompts": batch.mask[:, :1], "attention_mask": torch.cat((batch.mask[:, :1], batch.mask), 1).long()}
     result: Tensor = verl.compute_gdpo_outcome_advantage(
         batch.rewards, batch.mask, batch.index, config=config, non_tensor_batch=batch.components, batch=whole
@@ -100,7 +100,7 @@ NOT_OF_ONE: dict[str, tuple[str, dict[str, Any], Theirs]] = {
         of_groups("compute_grpo_passk_outcome_advantage", **PASSK_PLAIN),
     ),
 }
-"""Those that verl refuses for groups of one."""
+"""Estimators that verl refuses for groups of one."""
 
 
 @pytest.mark.parametrize(("name", "options", "theirs"), ESTIMATORS.values(), ids=ESTIMATORS)
@@ -129,7 +129,7 @@ def test_gdpo_has_verls_advantages(verl: Any) -> None:
     for seed in SEEDS:
         batch = draw_groups(seed)
         ours = batch.ours(estimate("gdpo", batch.inputs, dialect="verl", weights={"format": 0.5}))
-        # verl computes this one in float32 whatever it is given.
+        # verl always computes this estimator in float32.
         np.testing.assert_allclose(
             ours, batch.theirs(gdpo(verl, batch.padded)), rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}"
         )
@@ -144,11 +144,11 @@ def test_targets_of_the_critic_are_verls(verl: Any) -> None:
         np.testing.assert_allclose(ours, batch.theirs(theirs), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
 
 
-# What follows are differences that we want; each says why.
+# The following differences are intended. Each gives its reason.
 
 
 def group(verl_function: Any, rewards: list[float], **options: Any) -> Tensor:
-    """(n,) verl's advantages of one group, a token each, in float32 as verl trains."""
+    """Return verl's advantages of one group, (n,), a token each, in float32 as verl trains."""
     column = torch.tensor(rewards)[:, None]
     result: Tensor = verl_function(column, torch.ones_like(column), np.array(["task"] * len(rewards)), **options)[0]
     return result[:, 0]
@@ -169,9 +169,9 @@ def test_whitening_equal_values_gives_exactly_zero_here_and_a_residue_in_verl(ve
 
 
 def test_a_single_token_is_zero_here_and_an_error_in_verl(verl: Any) -> None:
-    alone = torch.ones(1, 1)
+    single = torch.ones(1, 1)
     with pytest.raises(ValueError, match="division by zero"):
-        verl.compute_reinforce_plus_plus_outcome_advantage(alone, alone, SimpleNamespace(gamma=1.0))
+        verl.compute_reinforce_plus_plus_outcome_advantage(single, single, SimpleNamespace(gamma=1.0))
     assert estimate("reinforce_plus_plus", one_group([1.0])).values.tolist() == [0.0]
 
 
@@ -194,5 +194,5 @@ def test_by_default_grpo_divides_by_the_deviation_with_ddof_0(verl: Any) -> None
 
 
 def test_verls_grpo_lets_one_nan_reach_the_whole_group(verl: Any) -> None:
-    # Here a reward that is no number is an error that names the trajectory, long before any estimator.
+    # Here a NaN reward is an error with the trajectory's name, before any estimator is called.
     assert group(verl.compute_grpo_outcome_advantage, [1.0, float("nan"), 0.0]).isnan().all()

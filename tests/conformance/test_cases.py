@@ -1,7 +1,7 @@
-"""Twelve small cases on which implementations of advantage estimators are known to differ, for every estimator we ship.
+"""Twelve small cases on which implementations of advantage estimators are known to differ, for all our estimators.
 
-Numbers are of the formulas, worked out by hand; every estimator is called as the framework calls it, on a batch of
-tokens. Other files here compare with the libraries themselves.
+The numbers come from the formulas, computed by hand. Every estimator is called as in the framework, on a batch of
+tokens. Other files in this directory compare with the libraries themselves.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_c1_without_a_baseline_the_reward_is_the_advantage() -> None:
     )
 
 
-# C2: a group of one beside a pair, four tokens each.
+# C2: a group of one next to a pair, four tokens each.
 
 C2 = {
     "a2po": [0, 0.283110, -0.716890],
@@ -159,7 +159,7 @@ C2 = {
 }
 
 
-def test_c2_a_group_of_one_beside_a_pair() -> None:
+def test_c2_group_of_one_next_to_a_pair() -> None:
     assert {label: one_each(label, of_rewards([[1], [1, 0]], said=4)) for label in C2} == near(C2, off=2e-6)
 
 
@@ -167,10 +167,10 @@ def test_c2_a_group_of_one_beside_a_pair() -> None:
 
 CONSTANTS = [0.1, 0.7, 1 / 3, 100.1, -0.1, 1e-300, 1e15 + 0.3]
 SIZES = (2, 3, 5, 6, 7, 10, 13, 32)
-"""Sizes of groups. The mean of so many equal numbers is often another number."""
+"""Sizes of groups. The mean of this many equal numbers often differs from the number."""
 WITHIN_ROLE = {label for label in VARIANTS if RECORDS[VARIANTS[label][0]].scope == "role"} - WITHOUT_A_CENTRE
 SHIFTED = WITHIN_ROLE - {"gpg", "reinforce_plus_plus_baseline"}
-"""Brought to mean 0 over the role in the end, which moves groups of equal rewards as well."""
+"""Estimators that center over the role at the end, which also moves groups of equal rewards."""
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
@@ -191,7 +191,7 @@ def test_c3_equal_rewards_of_a_role_give_exactly_zero(reward: float) -> None:
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
-def test_c3_a_reward_that_greedy_decoding_also_earns_is_exactly_zero_to_remax(reward: float) -> None:
+def test_c3_remax_reward_equal_to_greedy_is_exactly_zero(reward: float) -> None:
     (members,) = of_rewards([[reward] * 32])
     for member in members:
         member.info["greedy_reward"] = reward
@@ -235,7 +235,7 @@ def test_c4_the_longest_has_no_baseline_beyond_the_second() -> None:
         assert flat(advantages(label, uneven())) == pytest.approx(expected, abs=2e-6), label
 
 
-# C5: a reward that is missing or no number. No estimator sees one.
+# C5: a missing or NaN reward. No estimator receives one.
 
 
 def after_check(rewards: Sequence[float | None], on_missing_reward: str) -> list[list[Trajectory]]:
@@ -265,12 +265,12 @@ def test_c5_a_trajectory_without_reward_can_be_dropped_which_gives_the_others_tr
 
 
 @MISSING
-def test_c5_a_missing_reward_never_reaches_the_rest_of_its_group(missing: float | None) -> None:
+def test_c5_missing_reward_does_not_change_its_group(missing: float | None) -> None:
     without, dropped = after_check([1, 0, 0], "error"), after_check([1, missing, 0, 0], "drop")
     assert [label for label in VARIANTS if advantages(label, dropped) != advantages(label, without)] == []
 
 
-# C6: what the model read between its turns.
+# C6: observations between the turns.
 
 GAP, WITHOUT_GAP = ((1, 2), (2, 2)), ((1, 2), (0, 2))
 
@@ -318,7 +318,7 @@ def mixed() -> list[list[Trajectory]]:
 # C9: one failure among near successes, where a difference of squares cancels.
 
 ONE_OF_EIGHT = [-2.474874, *[0.353553] * 7]
-"""Distances from the mean over the standard deviation (ddof 1), whatever the two rewards are."""
+"""Distances from the mean over the standard deviation (ddof 1), for any two rewards."""
 C9 = {
     "rloo": [-0.95, *[0.135714] * 7],
     "grpo": [-2.645743, *[0.377963] * 7],
@@ -353,15 +353,19 @@ def test_c10_the_epsilon_decides_where_rewards_hardly_differ() -> None:
         assert (-first, last) == pytest.approx((expected, expected), rel=1e-3), label
 
 
-# C11 and C12: next to nothing, and nothing.
+# C11 and C12: one token, and no token.
 
-ALONE = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")} | {"gdpo", "gae_whitened", "spo"}
-"""Compared with the rest of the role, of which there is none; verl raises ValueError where it whitens."""
+WITHOUT_OTHERS = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")} | {
+    "gdpo",
+    "gae_whitened",
+    "spo",
+}
+"""Estimators that compare with the rest of the role, which is empty. verl raises ValueError if it whitens."""
 
 
 def test_c11_a_single_token() -> None:
     singles = {"remax": 0.25, "gpg": 0.75, "mix": 0.375, "rae": 0.7125}
-    zero = {label for label in VARIANTS if label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"}
+    zero = {label for label in VARIANTS if label in WITHOUT_OTHERS or C2.get(label, [1.0])[0] == 0 or label == "prpo"}
     expected = {label: [singles.get(label, 0.0 if label in zero else 0.75)] for label in VARIANTS}
     assert {label: flat(advantages(label, [[rollout(0.75, ((1, 1),))]])) for label in VARIANTS} == near(
         expected, off=1e-6
@@ -373,6 +377,6 @@ def test_c12_nothing_gives_nothing(groups: Groups) -> None:
     assert [label for label in VARIANTS if flat(advantages(label, groups))] == []
 
 
-def test_c12_an_empty_group_hinders_nobody() -> None:
+def test_c12_empty_group_changes_no_other() -> None:
     with_empty, without = [[], *mixed(), []], mixed()
     assert [each for each in VARIANTS if flat(advantages(each, with_empty)) != flat(advantages(each, without))] == []

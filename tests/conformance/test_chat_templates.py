@@ -17,7 +17,7 @@ WORKING = {"llama3_1", "llama3_2", "qwen2_5", "qwen3", "qwen3_instruct_2507", "q
 UNREADABLE = {"gptoss", "idefics3", "llava_next", "muse_glimmer", "smolvlm"}
 """Templates with channels, and templates that show no message that is one text."""
 THINKING_PROMPTS = {"deepseek_r1_distill", "deepseekv3", "qwen3_5_nothink"}
-"""Templates whose prompts begin a thought, which later prompts do not repeat."""
+"""Templates whose prompts begin reasoning, which later prompts do not repeat."""
 TEMPLATES = templates()
 USER, ANSWER, NEXT = (
     {"role": role, "content": text} for role, text in (("user", "hi?"), ("assistant", "Two."), ("user", "and?"))
@@ -50,7 +50,7 @@ def test_template_reads_back_or_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_auto_extends_rows_exactly_without_thoughts(path: Path) -> None:
+def test_auto_extends_rows_exactly_without_reasoning(path: Path) -> None:
     """The next prompt is the template's, and begins with the sampled tokens."""
     if path.stem in UNREADABLE | THINKING_PROMPTS:
         return

@@ -1,4 +1,4 @@
-"""The share of clipped tokens: verl's own figure for each loss that clips, and where ours differs."""
+"""The share of clipped tokens: verl's own metric for each loss that clips, and differences from ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def clipped() -> Callable[..., Tensor]:
-    """Which tokens a loss clips, by its name, with these options."""
+    """Return the tokens that a loss clips, by its name, with these options."""
     records = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses())}
 
     def call(name: str, inputs: LossInput, **options: Any) -> Tensor:
@@ -45,7 +45,7 @@ def clipped() -> Callable[..., Tensor]:
 
 
 def theirs(verl: Any, name: str, batch: Any, settings: dict[str, Any]) -> dict[str, float]:
-    """The metrics that verl's loss reports."""
+    """Return the metrics of verl's loss."""
     from peers import ActorSettings
 
     padded = batch.padded

@@ -26,9 +26,9 @@ from .every_estimator import batch_of, of_rewards, with_options
 INF = math.inf
 LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses())}
 UNBOUNDED = {"dro", "ipo", "kl_cov"}
-"""Their penalty grows with the log-ratio without a bound."""
+"""Losses whose penalty grows with the log-ratio without a bound."""
 FOLLOW_LOGPROB = {"reinforce", "cispo", "dppo_tv", "dppo_kl", "dro", "reinforce_kl", "topr", "vespo"}
-"""Have the log-prob itself as a factor."""
+"""Losses with the log-prob itself as a factor."""
 CAP, FLOOR = 2.0, 0.25
 
 
@@ -76,8 +76,8 @@ def test_the_divergence_at_an_impossible_token(estimator: Literal["k1", "k2", "k
     assert found.tolist() == [0.0, 0.0]
     (gradient,) = torch.autograd.grad(found.sum(), logprobs)
     assert gradient.isfinite().all()
-    alone = kl_divergence(torch.tensor([-1.0, -INF]), torch.tensor([-INF, -1.0]), estimator)
-    assert alone.tolist() == [INF, -INF if estimator == "k1" else INF]
+    values = kl_divergence(torch.tensor([-1.0, -INF]), torch.tensor([-INF, -1.0]), estimator)
+    assert values.tolist() == [INF, -INF if estimator == "k1" else INF]
 
 
 def some(logprob: float, old: float, advantage: float) -> LossInput:
@@ -97,7 +97,7 @@ def test_a_loss_where_the_old_policy_calls_a_token_impossible(name: str, advanta
     inputs = some(-1.0, -INF, advantage)
     losses = LOSSES[name].load()(inputs, LOSSES[name].params())
     assert not losses.isnan().any()
-    assert losses[3:].isfinite().all(), "a row of its own"
+    assert losses[3:].isfinite().all(), "a separate row"
     if losses.isfinite().all():
         (gradient,) = torch.autograd.grad(losses.sum(), inputs.logprobs)
         assert gradient.isfinite().all()
@@ -129,7 +129,7 @@ def test_a_token_that_both_call_impossible_counts_as_one_that_did_not_change(nam
 
 
 def test_dppo_follows_a_token_that_was_impossible_only_while_it_is_unlikely() -> None:
-    """KL(q, p) with q = 0 is -log(1 - p), whatever 0 log 0 may be."""
+    """KL(q, p) with q = 0 is -log(1 - p), for any value of 0 log 0."""
     record = LOSSES["dppo_kl"]
     limit = record.params().max_divergence_high or record.params().max_divergence
     for probability, followed in ((1 - math.exp(-limit / 2), True), (1 - math.exp(-limit * 2), False)):

@@ -1,4 +1,4 @@
-"""The renderers of `rllm-renderers` against the chat templates of the families they are for."""
+"""The renderers of `rllm-renderers` compared with the chat templates of their families."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAMILIES = {
     "qwen3_6": "qwen3.6",
     "qwen3_8": "qwen3.8",
 }
-"""Template to family. Those of the same words may be of either of two families."""
+"""Template -> families. Equal templates may belong to two families."""
 BY_NAME = {path.stem: path for path in templates()}
 pytestmark = pytest.mark.skipif(not BY_NAME, reason="trl is not installed; `make install` puts it into conformance/")
 USER = {"role": "user", "content": "What is one plus two?"}
@@ -73,7 +73,7 @@ def test_results_extend_what_was_sampled(name: str) -> None:
 
 
 @FAMILY
-def test_thoughts_that_were_cut_off_are_closed(name: str) -> None:
+def test_reasoning_that_was_cut_off_is_closed(name: str) -> None:
     renderer = _auto(name)
     prompt = renderer.prompt([USER], TOOLS)
     opened = renderer.response_ids("<think>one and" if "think" not in renderer.text(prompt)[-12:] else "one and")[:-1]
@@ -103,7 +103,7 @@ def test_calls_that_cannot_be_read_are_malformed(call: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["Two.", "\n<think></think>\nTwo."])
-def test_glm_answers_without_thoughts_extend_the_row(said: str) -> None:
+def test_glm_answers_without_reasoning_extend_the_row(said: str) -> None:
     renderer = _auto("glm4moe")
     prompt, response = renderer.prompt([USER]), renderer.response_ids(said)
     parsed = renderer.parse(prompt, response)

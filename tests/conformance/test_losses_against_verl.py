@@ -51,11 +51,11 @@ OF_ONE_MODE: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "sapo": ("sapo", {"tau_positive": 1.5, "tau_negative": 2.5}, "sapo", {"tau_pos": 1.5, "tau_neg": 2.5}),
     "gmpo": ("gmpo", LOG_CLIP, "geo_mean", VERL_CLIP),
 }
-"""Those that verl averages over tokens, then over sequences, whatever the mode."""
+"""Losses that verl averages over tokens, then over sequences, in every mode."""
 
 
 def theirs(verl: Any, name: str, batch: Any, mode: str, settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """verl's loss, and (n_sampled,) its gradient."""
+    """Return verl's loss, and its gradient, (n_sampled,)."""
     from peers import ActorSettings
 
     padded = batch.padded
@@ -94,7 +94,7 @@ def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
         )
 
 
-def centred_row(seed: int) -> Any:
+def centered_row(seed: int) -> Any:
     """A row whose advantages have mean 0: there the covariance of our row is that of verl's batch.
 
     Long enough for one to be positive, as we choose no other.
@@ -107,18 +107,18 @@ def centred_row(seed: int) -> Any:
     return batch
 
 
-def test_kl_cov_of_a_row_with_centred_advantages_is_verls(verl: Any) -> None:
+def test_kl_cov_of_centered_row_is_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = centred_row(seed)
+        batch = centered_row(seed)
         share = 1 / int(batch.lengths[0])
         settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=share, ppo_kl_coef=0.7)}
         losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=share, ppo_kl_coef=0.7)
         assert_close(batch.ours(losses, "token-mean"), theirs(verl, "kl_cov", batch, "token-mean", settings), **CLOSE)
 
 
-def test_clip_cov_that_cuts_every_candidate_of_a_centred_row_is_verls(verl: Any) -> None:
+def test_clip_cov_of_centered_row_is_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = centred_row(seed)
+        batch = centered_row(seed)
         bounds = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 0.9}
         settings = {**VERL_CLIP, "policy_loss": SimpleNamespace(**bounds)}
         losses = token_losses("clip_cov", batch.inputs, **bounds, **CLIP)
@@ -173,11 +173,11 @@ def test_value_loss_is_verls(verl: Any, clip: float) -> None:
         assert_close(losses.mean(), expected, rtol=1e-6, atol=1e-8)
 
 
-# What follows are differences that we want; each says why.
+# The following differences are intended. Each gives its reason.
 
 
 def test_the_dual_clip_is_off_here_unless_asked_for_and_3_in_verl(verl: Any) -> None:
-    # A bound that nobody wrote down would change what `eps_clip` means from one backend to another.
+    # A default bound would give `eps_clip` a different meaning on each backend.
     batch = one_token(float(np.log(9.0)), -1.0)
     loss, _ = theirs(verl, "vanilla", batch, "token-mean", VERL_CLIP)
     assert loss.item() == pytest.approx(3.0)
@@ -218,7 +218,7 @@ def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(verl: Any)
 
 
 def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(verl: Any) -> None:
-    # Chosen over whatever shares a micro-batch, the same tokens would have another gradient in another cut.
+    # If tokens were chosen over the micro-batch, a different cut would give the same tokens a different gradient.
     batch = draw_rows(3, n_rows=4)
     settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=0.25, ppo_kl_coef=1.0)}
     _, theirs_gradient = theirs(verl, "kl_cov", batch, "token-mean", settings)

@@ -1,4 +1,4 @@
-"""Rewards of any size: the formula's numbers, or an error that names the limit; never a silent 0.
+"""Rewards of any size: the formula's numbers, or an error with the limit. Never a silent 0.
 
 Python's `statistics` computes with fractions, so nothing there overflows or is rounded away.
 """
@@ -24,19 +24,19 @@ from rllm_estimators.statistics import against_others
 from .every_estimator import VARIANTS, advantages, batch_of, flat, of_rewards
 
 EPSILONS_GONE = 1e12
-"""Beside rewards of this size no epsilon of a formula counts."""
+"""For rewards of this size, no epsilon of a formula matters."""
 EPSILONS_RULE = 1e-18
-"""Beside the epsilons rewards of this size count for nothing."""
-NORMALISED = {
+"""Rewards of this size are negligible compared with the epsilons."""
+NORMALIZED = {
     *("grpo", "grpo_verl", "grpo_trl", "reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline_verl"),
     *("prpo", "grpo_passk", "gdpo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
     *("gae_whitened", "step_reinforce", "maxrl", "maxrl_skyrl"),
     *("gigpo", "grpo_length", "hierarchical_grpo", "liteppo"),
 }
-"""Divide by what grows with the rewards."""
+"""Estimators that divide by a value that grows with the rewards."""
 UNLIKE = {"a2po", "remax", "gdpo_nemo", "spo", "mix"}
-"""remax compares with a greedy reward of 0.5, whatever the rewards are. gdpo_nemo has a test to itself.
-a2po has a temperature. spo, which is a part of mix here, starts from an estimate of 0.5 for rewards from 0 to 1."""
+"""remax compares with a fixed greedy reward of 0.5. gdpo_nemo has its own test. a2po has a temperature.
+spo, which is a part of mix here, starts from an estimate of 0.5 for rewards from 0 to 1."""
 FLOAT32 = np.finfo(np.float32)
 
 eighths = st.integers(1, 40).map(lambda number: number / 8)
@@ -57,15 +57,15 @@ def estimated(label: str, groups: Sequence[Sequence[float]]) -> Any:
 
 
 def close(values: Any, expected: Any) -> bool:
-    """To the digits of float32; differences that cancel out have none of their own."""
+    """Compare to the digits of float32. Differences that cancel have no digits."""
     return bool(np.allclose(values, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max(initial=0.0)))
 
 
 @example(size=1e155, groups=reasonable)
 @example(size=1e300, groups=reasonable)
 @given(size=large, groups=groups_of_eighths)
-def test_normalised_advantages_do_not_change_with_the_size_of_rewards(size: float, groups: list[list[float]]) -> None:
-    for label in NORMALISED:
+def test_normalized_advantages_do_not_depend_on_reward_size(size: float, groups: list[list[float]]) -> None:
+    for label in NORMALIZED:
         if label == "gae_whitened" and size > 1e36:
             with pytest.raises(AdvantageError, match=r"(?s)returns .*float32.*3\.4e\+38"):
                 estimated(label, of_size(size * 1e3, groups))  # targets of a critic have the size of the rewards
@@ -81,7 +81,7 @@ def test_maxrl_has_no_epsilon(size: float, groups: list[list[float]]) -> None:
 
 @pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-30, 1e30, 1e155, 1e300])
 def test_gdpo_of_nemo_divides_by_the_deviation_of_the_others_at_any_size(size: float) -> None:
-    """Its last division has no epsilon, so that its advantages have one size where the first epsilon counts alone."""
+    """Its last division has no epsilon, so its advantages have one size if only the first epsilon matters."""
     groups = [[1.0, 2.0, 5.0, 0.5], [3.0, 1.0, 2.5]]
     expected = estimated("gdpo_nemo", of_size(EPSILONS_GONE if size > 1 else EPSILONS_RULE, groups))
     assert close(estimated("gdpo_nemo", of_size(size, groups)), expected)
@@ -93,7 +93,7 @@ def test_gdpo_of_nemo_divides_by_the_deviation_of_the_others_at_any_size(size: f
 @example(size=1e30, groups=reasonable)
 @given(size=sizes, groups=groups_of_eighths)
 def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, groups: list[list[float]]) -> None:
-    for label in set(VARIANTS) - NORMALISED - UNLIKE:
+    for label in set(VARIANTS) - NORMALIZED - UNLIKE:
         _grows(label, size, 1.0, groups)
 
 
@@ -101,12 +101,12 @@ def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, 
 @example(size=1e-30, groups=reasonable)
 @given(size=small, groups=groups_of_eighths)
 def test_rewards_too_small_for_the_epsilon_are_divided_by_it(size: float, groups: list[list[float]]) -> None:
-    for label in NORMALISED - {"maxrl"}:
+    for label in NORMALIZED - {"maxrl"}:
         _grows(label, size, EPSILONS_RULE, groups)
 
 
 def _grows(label: str, size: float, than: float, groups: list[list[float]]) -> None:
-    # Of a size at which float32 holds all digits of the small ones too.
+    # At this size, float32 also stores all digits of the small ones.
     unit = estimated(label, of_size(than, groups)) / than
     expected = unit * size
     largest = np.abs(expected).max(initial=0.0)
@@ -152,7 +152,7 @@ def test_deviations_of_the_others_are_those_of_exact_arithmetic(size: float, gro
             assert distances[start + place] / size == pytest.approx((reward - statistics.mean(others)) / size, abs=1e-9)
 
 
-@pytest.mark.parametrize("weights", [None, np.array([1.0, 0.0, 3.0, 2.0])], ids=["alone", "weighted"])
+@pytest.mark.parametrize("weights", [None, np.array([1.0, 0.0, 3.0, 2.0])], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-20, 1e20, 1e155, 1e300])
 def test_whitening_has_no_largest_number(size: float, weights: Any) -> None:
     values = np.array([1.0, 2.0, 5.0, 3.0])
@@ -182,7 +182,7 @@ def test_metrics_of_advantages_have_the_deviation(size: float) -> None:
     assert found["advantage/agent/std"] / size == pytest.approx(statistics.pstdev(sampled) / size)
 
 
-def test_a_group_beside_an_extreme_one_keeps_its_digits() -> None:
+def test_group_next_to_an_extreme_one_keeps_its_digits() -> None:
     offsets = np.array([0, 3, 6])
     ordinary = np.array([0.1, 0.2, 0.4])
     for extreme in (1e-200, 1e200):

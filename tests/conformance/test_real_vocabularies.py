@@ -97,7 +97,7 @@ def test_both_read_and_answer_a_call_alike(of_template: TemplateRenderer, of_lib
     assert nexts[0] == nexts[1]
 
 
-def test_both_close_thoughts_that_were_cut_off(
+def test_both_close_reasoning_that_was_cut_off(
     qwen3: RendererSetup, of_template: TemplateRenderer, of_library: Any
 ) -> None:
     for renderer in (of_template, of_library):

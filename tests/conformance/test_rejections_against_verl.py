@@ -25,7 +25,7 @@ some_or_all = pytest.mark.parametrize("batches", [300, pytest.param(10_000, mark
 
 
 def columns(batch: Any) -> Any:
-    """Arguments of `rejected`: `ref` plays the sampler."""
+    """Return the arguments of `rejected`, with `ref` as the sampler."""
     inputs = batch.inputs
     arrays = (each.detach().numpy() for each in (inputs.old_logprobs, inputs.ref_logprobs, inputs.advantages))
     return (*arrays, batch.lengths)

@@ -45,12 +45,12 @@ def test_it_draws_from_the_tokens_that_transformers_keeps(which: str, top_p: flo
         parts = 4000
         drawn = [draw(logits, sampling, _Fixed((part + 0.5) / parts))[0] for part in range(parts)]
         shares = np.sort(np.bincount(drawn)[np.unique(drawn)] / parts)
-        # Which of equal tokens a cut keeps is arbitrary, so that shares are compared.
+        # A cut keeps arbitrary ones of equal tokens, so the test compares shares.
         np.testing.assert_allclose(shares, kept[kept > 2 / parts], atol=2 / parts)
 
 
 class _Fixed:
-    """Stands for a generator."""
+    """Replaces a generator."""
 
     def __init__(self, value: float) -> None:
         self._value = value

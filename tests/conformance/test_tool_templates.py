@@ -1,4 +1,4 @@
-"""`benchmarks/tool_templates.py`: no known template is silently wrong, and one that were would be seen."""
+"""`benchmarks/tool_templates.py`: no known template is silently wrong, and a wrong one is found."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def test_no_template_is_silently_wrong(capsys: pytest.CaptureFixture[str]) -> No
 
 
 class Losing(TemplateRenderer):
-    """Its next prompts have no results of tools."""
+    """A renderer whose next prompts have no tool results."""
 
     def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
         return super().bridge(prompt_ids, response_ids, [m for m in messages if m["role"] != "tool"], tools)
 
 
 class Rewriting(TemplateRenderer):
-    """Its next prompts end the sampled response in another way."""
+    """A renderer whose next prompts end the sampled response differently."""
 
     def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
         return super().bridge(prompt_ids, [*response_ids[:-2], response_ids[-1]], messages, tools)
 
 
 class Misreading(TemplateRenderer):
-    """Sees no calls."""
+    """A renderer that reads no calls."""
 
     call_format = None
 
@@ -51,6 +51,6 @@ class Misreading(TemplateRenderer):
         (TemplateRenderer, None),
     ],
 )
-def test_what_is_wrong_is_seen_in_a_played_conversation(kind: Any, problem: str | None) -> None:
+def test_wrong_renderer_is_found_in_a_rendered_conversation(kind: Any, problem: str | None) -> None:
     renderer = renderer_of(BY_NAME["qwen3"])
     assert tool_templates.find_problem(kind(renderer.tokenizer, renderer.stop_ids)) == problem

@@ -1,4 +1,4 @@
-"""Every agent of ours is held to the contract of agents."""
+"""Every agent of this repository keeps the contract of agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our backends are held to the contract of backends, with the smallest model."""
+"""Our backends keep the contract of backends, with the smallest model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ globals().update(BackendContract.for_each("rllm-local", local={"options": (TINY,
 
 
 class TestTinker(BackendContract):
-    """With a server on a thread. `rllm_tinker/tests/faults` starts the server as a process of the run."""
+    """The server runs on a thread. `rllm_tinker/tests/faults` starts the server as a process of the run."""
 
     name = "rllm-tinker/tinker"
     options = ({"model": {"name": "tiny"}, "training": {"learning_rate": 0.01}},)
@@ -37,7 +37,7 @@ class TestTinker(BackendContract):
 
 
 class TestLocalInAsynchronousRuns(BackendContract):
-    """In the process that samples. Other tests start the training process of `local`."""
+    """Train in the process that samples. Other tests start the training process of `local`."""
 
     name = "rllm-local/local"
     options = ({**TINY, "local": {"training_process": False}},)

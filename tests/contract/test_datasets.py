@@ -1,4 +1,4 @@
-"""Every dataset of ours is held to the contract of datasets."""
+"""Every dataset of this repository keeps the contract of datasets."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class TestStored(DatasetContract):
 
 def _rollout(name: str) -> RecordedEpisode:
     trajectory = Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)
-    played = RecordedTrajectory(uid=trajectory.uid, trajectory=trajectory, reward_given=None, reward_used=None)
+    recorded = RecordedTrajectory(uid=trajectory.uid, trajectory=trajectory, reward_given=None, reward_used=None)
     episode = Episode(id=name, trajectories=[trajectory])
     return RecordedEpisode(
-        uid=f"0.0:{name}", step=0, batch=0, episode=episode, trajectories=(played,), task={"name": name}
+        uid=f"0.0:{name}", step=0, batch=0, episode=episode, trajectories=(recorded,), task={"name": name}
     )
 
 

@@ -1,4 +1,4 @@
-"""The engine of the local backend is held to the contract of engines, with a model of its own."""
+"""The engine of the local backend keeps the contract of engines, with its own model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_plugin_kit import EngineContract
 
 
 class Hosted:
-    """The engine of the local backend with a model of its own, which is given weights."""
+    """The engine of the local backend with its own model, which receives weights."""
 
     def __init__(self, params: NoParams) -> None:
         self.executor: ThreadPoolExecutor | None = None

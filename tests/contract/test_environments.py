@@ -1,4 +1,4 @@
-"""Every environment of ours is held to the contract of environments."""
+"""Every environment of this repository keeps the contract of environments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rllm_plugin_kit import EnvironmentContract
 
 ROWS = ({"question": "2+2?", "answer": "4"}, {"messages": [{"role": "user", "content": "2+3?"}], "answer": "5"})
 TRL = Path(__file__).with_name("environment_for_trl.py")
-"""A class as TRL's `environment_factory` takes it."""
+"""A class for TRL's `environment_factory`."""
 TASK = Path(__file__).with_name("task_directory")
 
 tests = EnvironmentContract.for_each(
@@ -22,7 +22,7 @@ tests = EnvironmentContract.for_each(
             {"id": "CartPole-v1", "actions": ["left", "right"], "template": "Pole: {observation}."},
         ),
         "actions": ("right", "left"),
-        "max_steps": None,  # responses that are no actions change nothing; rllm.agent.max_steps ends it
+        "max_steps": None,  # Responses that are no actions change nothing. rllm.agent.max_steps ends it.
     },
     guess={"options": ({}, {"prompt": "guess"}), "actions": ("8", "4", "2", "1", "0"), "max_steps": 5},
     question={"dataset": ROWS, "options": ({}, {"system_prompt": "Think."}), "actions": ("4",), "max_steps": 1},
@@ -57,6 +57,6 @@ del tests["TestOpenSpiel"]
 del tests["TestNemoGym"]
 # verifiers is not installed here: `make test-envs` tests it.
 del tests["TestVerifiers"]
-# Neither are openenv and inspect-ai: `make test-envs` tests all three.
+# openenv and inspect-ai are not installed either: `make test-envs` tests all three.
 del tests["TestOpenenv"], tests["TestInspect"]
 globals().update(tests)

@@ -1,4 +1,4 @@
-"""Every estimator of ours is held to the contract of estimators, in all dialects."""
+"""Every estimator of this repository keeps the contract of estimators, in all dialects."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ globals().update(
         # Equal rewards of different lengths are not equal to it.
         grpo_length={"options": ({}, {"weight": 0.5}), "centres": False},
         gigpo={"options": ({}, SHARED), "centres": False},
-        # Equal rewards are not equal returns: those differ by the critic's values, by how far off they are, and where
-        # the longest trajectory of a group has nothing to be compared with.
+        # Equal rewards are not equal returns. Returns differ by the critic's values and their errors, and the longest
+        # trajectory of a group has no comparison.
         gae={
             "options": ({}, {"gamma": 0.9, "whiten": False}, {"use_step_rewards": True}, {"lam_alpha": 0.5}),
             "centres": False,

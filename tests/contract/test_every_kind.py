@@ -1,4 +1,4 @@
-"""A kind is the same word everywhere: contract, hook, contract test, template and page."""
+"""A kind has the same name everywhere: contract, hook, contract test, template and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index that says which distribution to install is the one made from the records."""
+"""The index of distributions to install equals the one made from the plugin specs."""
 
 from __future__ import annotations
 

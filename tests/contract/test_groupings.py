@@ -1,4 +1,4 @@
-"""Every grouping of ours is held to the contract of groupings."""
+"""Every grouping of this repository keeps the contract of groupings."""
 
 from __future__ import annotations
 

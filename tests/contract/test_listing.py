@@ -1,4 +1,4 @@
-"""Every package of this repository lists its plugins without importing what they compute with."""
+"""Every package of this repository lists its plugins without importing their libraries."""
 
 from __future__ import annotations
 

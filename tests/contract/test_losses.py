@@ -1,4 +1,4 @@
-"""Every loss of ours is held to the contract of losses."""
+"""Every loss of this repository keeps the contract of losses."""
 
 from __future__ import annotations
 

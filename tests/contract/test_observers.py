@@ -1,4 +1,4 @@
-"""Every observer of ours is held to the contract of observers."""
+"""Every observer of this repository keeps the contract of observers."""
 
 from __future__ import annotations
 

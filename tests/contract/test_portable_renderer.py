@@ -1,4 +1,4 @@
-"""A renderer that a backend has made is loaded by another process, and gives the same tokens there."""
+"""A different process loads a backend's renderer, and gets the same tokens."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ TOKENIZERS = {
 
 
 def portable(tokenizer: Any, directory: Path) -> PortableTokenizer:
-    """The tokenizer that another process has."""
+    """Return the tokenizer of a different process."""
     form = portable_form(tokenizer)
     assert form is not None
     tokenizer.save_pretrained(directory)

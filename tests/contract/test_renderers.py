@@ -1,4 +1,4 @@
-"""Every renderer of ours is held to the contract of renderers."""
+"""Every renderer of this repository keeps the contract of renderers."""
 
 from __future__ import annotations
 

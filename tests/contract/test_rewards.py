@@ -1,4 +1,4 @@
-"""Every reward of ours is held to the contract of rewards."""
+"""Every reward of this repository keeps the contract of rewards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ globals().update(
             "right": ("four",),
             "wrong": ("seven",),
         },
-        # Nobody answers there: whatever is asked is a missing reward.
+        # No server answers at this address, so every reward is missing.
         judge={"options": ({"url": "http://127.0.0.1:9", "model": "m", "retries": 0},)},
         python={"options": ({"function": f"{SCORE}:score"},), "right": ("42",), "wrong": ("41",)},
     )

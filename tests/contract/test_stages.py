@@ -1,4 +1,4 @@
-"""Every stage of ours is held to the contract of stages."""
+"""Every stage of this repository keeps the contract of stages."""
 
 from __future__ import annotations
 

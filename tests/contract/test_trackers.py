@@ -1,4 +1,4 @@
-"""Every tracker of ours is held to the contract of trackers."""
+"""Every tracker of this repository keeps the contract of trackers."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class TestTensorboard(TrackerContract):
 class TestWandb(TrackerContract):
     name = "rllm/wandb"
     options = ({"mode": "offline"},)
-    # Its client serves all runs of a process, and puts its own in place for good.
+    # Its client serves all runs of a process, and replaces functions permanently.
     changes = frozenset({"environment variables", "sys.exit", "sys.excepthook", "running threads"})
 
     @pytest.fixture(autouse=True)
     @staticmethod
     def no_account(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Its client reads settings and keys of the user, and starts a process."""
+        """Isolate its client, which reads settings and keys of the user, and starts a process."""
         import wandb
 
         monkeypatch.setattr(sys, "exit", sys.exit)

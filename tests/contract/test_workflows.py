@@ -1,4 +1,4 @@
-"""Every workflow of ours is held to the contract of workflows."""
+"""Every workflow of this repository keeps the contract of workflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs made in this process: a fraction of a second each, with everything that passed through their steps."""
+"""Runs in this process, which take a fraction of a second each, with all data of their steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK: dict[str, Any] = {
     "rllm.trainer.output_dir": "runs",
     "data.train_batch_size": 2,
 }
-"""Beneath the settings of a test, as values of an earlier run: those that another setting makes idle may be there."""
+"""Layer below a test's settings, like values of an earlier run. It may have values that other settings make unused."""
 FOUR_TASKS = {"rllm.env.env_args.largest": 1}
 
 
@@ -54,7 +54,7 @@ class Trained(Observer):
     steps: list[TrainStep] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
-    """The lines of its `metrics.jsonl`."""
+    """Return the lines of its `metrics.jsonl`."""
 
     def on_batch_end(self, step: TrainStep) -> None:
         self.steps.append(step)
@@ -69,7 +69,7 @@ class Trained(Observer):
 
 
 class Steps(Observer):
-    """Keeps what passes through a loop."""
+    """Stores the steps of a loop."""
 
     def __init__(self) -> None:
         self.steps: list[TrainStep] = []
@@ -83,23 +83,23 @@ Train = Callable[..., Trained]
 
 @pytest.fixture
 def without_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For runs with expensive rollouts: a validation at the end plays every task of the environment."""
+    """Settings of runs with expensive rollouts. A validation at the end would run every task of the environment."""
     monkeypatch.setattr(Trained, "on_validation_start", lambda *_: False)
 
 
 def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[Layer] = ()) -> RunPlan:
-    """The plan of values that a user set, above `layers`."""
+    """Return the plan of a user's values above `layers`."""
     return make_plan(compose(registry, [*layers, layer_from_dotted(settings, "the test")]), registry)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _forked_children(forked_children: None) -> None:
-    """No process of a run imports torch and transformers."""
+    """Fork the processes of a run, so that none imports torch and transformers."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_pages() -> Iterator[None]:
-    """No report in this process: it takes more time than a short run. `test_commands.py` reads it."""
+    """Skip the report in this process, because it takes more time than a short run. `test_commands.py` reads it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rllm_view.report.write_page", lambda *_: None)
         yield
@@ -107,7 +107,7 @@ def _no_pages() -> Iterator[None]:
 
 @pytest.fixture
 def environ(environ: dict[str, str]) -> dict[str, str]:
-    """The environment of other processes, which write no report either; `with_view` keeps it."""
+    """Return the environment of other processes, which write no report either. `with_view` keeps it."""
     return environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"}
 
 
@@ -152,7 +152,7 @@ def carry_out() -> Callable[[RunPlan], Trained]:
 
 
 def quick_plan(worlds: Registry, environment: str | None, settings: Mapping[str, Any] | None) -> RunPlan:
-    """One step of two tasks, each played twice, unless the settings say otherwise."""
+    """Return the plan of one step of two tasks with two rollouts each, changed by the settings."""
     named = {} if environment is None else {"rllm.env.name": environment}
     beneath = layer_from_dotted({**QUICK, **(FOUR_TASKS if environment == "sum" else {})}, "before", Tier.SAVED)
     return plan_of({**named, **(settings or {})}, worlds, [beneath])
@@ -162,7 +162,7 @@ def quick_plan(worlds: Registry, environment: str | None, settings: Mapping[str,
 def train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[[RunPlan], Trained]
 ) -> Train:
-    """Make the run of a `quick_plan`. A run replaces the last."""
+    """Make the run of a `quick_plan`. It replaces the last run."""
     monkeypatch.chdir(tmp_path)
 
     def run(environment: str | None = "sum", settings: Mapping[str, Any] | None = None) -> Trained:
@@ -190,7 +190,7 @@ def shared_run(
 
 
 class Paying(Environment):
-    """Three turns that are rewarded with 1, 2 and 4, whatever is said."""
+    """Three turns with rewards 1, 2 and 4 for any response."""
 
     def __init__(self, params: NoParams) -> None:
         self._turn = 0
@@ -208,7 +208,7 @@ class Paying(Environment):
 
 
 class Lucky(Paying):
-    """One turn; the reward depends on the letters of the response, and half of the responses are right."""
+    """One turn. The reward depends on the letters of the response, and half of the responses are right."""
 
     def step(self, action: str) -> Outcome:
         luck = sum(map(ord, action))
@@ -220,7 +220,7 @@ class SureParams(Params):
 
 
 class Sure(Agent):
-    """Does what its option says, whatever the model responses."""
+    """Behaves by its option, for any response of the model."""
 
     def __init__(self, params: SureParams) -> None:
         self._word = params.word
@@ -237,7 +237,7 @@ def _step_rewards(inputs: AdvantageInput, params: NoParams) -> Advantages:
 
 
 class Parrot:
-    """A rollout engine that says the last token of its prompt."""
+    """A rollout engine that returns the last token of its prompt."""
 
     def __init__(self, params: NoParams) -> None:
         self.version = -1
@@ -262,7 +262,7 @@ class Parrot:
 
 @pytest.fixture(scope="session")
 def worlds() -> Registry:
-    """What is installed, with environments, an agent, an estimator, an observer and an engine for tests."""
+    """Return the installed plugins with environments, an agent, an estimator, an observer and an engine for tests."""
     registry = Registry.load()
     multi = {"rllm.workflow.name": "multi_turn_workflow"}
     for world in (Paying, Lucky):

@@ -29,7 +29,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The files of the guide."""
+    """Write the files of the guide."""
     names = re.findall(r"This is `(\w+\.py)`", GUIDE)
     for name, source in zip(names, blocks("python"), strict=True):
         (tmp_path / name).write_text(source)
@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def words_of(command: str) -> list[str]:
-    """A command on the model `tiny`, with the Python that runs this test."""
+    """Return a command with the model `tiny` and the Python of this test."""
     return shlex.split(command.replace("./some-hf-directory", "tiny").replace("[python,", f"[{sys.executable},"))
 
 
@@ -54,7 +54,7 @@ def test_the_trainings_of_the_guide_train(
     assert step["batch/ended_error"] == 0
 
 
-def test_the_evaluation_of_the_guide_plays(
+def test_evaluation_of_the_guide_runs(
     directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     (command,) = (each for each in COMMANDS if each.startswith("eval"))

@@ -1,4 +1,4 @@
-"""Agents in anybody's code, with clients as they are: what they do in a run, and what it makes of them."""
+"""Agents in user code with unmodified clients: their behavior in a run, and the run's rollouts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def chat(messages, **options):
 def ask(words="hi", **options):
     return chat([{"role": "user", "content": words}], **options)
 """
-"""The import of a client takes more time than a whole session."""
+"""Start of an agent's file, with a small client. The import of a real client takes more time than a session."""
 SHORT = {"data.max_response_length": 4}
 WRITES_WHAT_IT_SEES = """
 import dataclasses, json
@@ -94,7 +94,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 @pytest.fixture
 def trained(train: Any, tmp_path: Path) -> Callable[..., Any]:
-    """One step on `sum` with an agent whose file is given, as code behind `PREAMBLE`; the gateway is the run's."""
+    """Run one step on `sum` with an agent, whose code follows `PREAMBLE`. The run has its own gateway."""
 
     def run(code: str, **settings: Any) -> Any:
         (tmp_path / "agent.py").write_text(PREAMBLE + textwrap.dedent(code))
@@ -105,7 +105,7 @@ def trained(train: Any, tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def train_agent(train: Any, serving: dict[str, Any], tmp_path: Path) -> Callable[..., Any]:
-    """The same, with the gateway of all tests."""
+    """Run the same with the gateway of all tests."""
 
     def run(code: str, **settings: Any) -> Any:
         (tmp_path / "agent.py").write_text(PREAMBLE + textwrap.dedent(code))
@@ -128,7 +128,7 @@ def tokens_of(episodes: list[Episode]) -> list[Any]:
     ]
 
 
-def test_a_game_played_through_the_gateway_has_the_same_tokens_and_rewards(train: Any, tmp_path: Path) -> None:
+def test_game_through_the_gateway_has_same_tokens_and_rewards(train: Any, tmp_path: Path) -> None:
     settings = {"data.max_response_length": 1, "data.train_batch_size": 2, "rllm.rollout.n": 2}
     built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).episodes
     (tmp_path / "guess_agent.py").write_text(GUESS)
@@ -146,7 +146,7 @@ def test_a_game_played_through_the_gateway_has_the_same_tokens_and_rewards(train
 
 
 @pytest.mark.long
-def test_a_game_is_learnt_through_the_gateway_with_the_same_curve(train: Any, tmp_path: Path) -> None:
+def test_game_through_the_gateway_has_the_same_curve(train: Any, tmp_path: Path) -> None:
     settings = {"data.max_response_length": 1, "data.train_batch_size": 8, "rllm.rollout.n": 8}
     settings |= {"rllm.trainer.total_batches": 4}
     (tmp_path / "guess_agent.py").write_text(GUESS)
@@ -214,7 +214,7 @@ def test_two_turns_of_token_ids_train_one_row(train_agent: Any, tmp_path: Path) 
     assert {episode.metrics["gateway/excluded_tokens"] for episode in result.episodes} == {0.0}
 
 
-def test_roles_are_trajectories_with_rewards_of_their_own(train_agent: Any) -> None:
+def test_roles_are_trajectories_with_their_own_rewards(train_agent: Any) -> None:
     code = """
         from rllm_gateway.client import get_chat_client, session
         def solve(task):
@@ -475,7 +475,7 @@ def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(
 
 
 def descendants_of(pid: int) -> list[int]:
-    """All processes that a process has started, and what these have."""
+    """Return all descendants of a process."""
     children = Path(f"/proc/{pid}/task").glob("*/children")
     own = [int(child) for file in children for child in file.read_text().split()]
     return [*own, *(each for child in own for each in descendants_of(child))]
@@ -489,7 +489,7 @@ def is_alive(pid: int) -> bool:
 
 
 def programs_with(words: str) -> list[int]:
-    """The processes that this one has started with these words, at least one."""
+    """Return the child processes of this process with these arguments, at least one."""
     children = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
     found = [int(pid) for pid in children if words in Path(f"/proc/{pid}/cmdline").read_text()]
     assert found

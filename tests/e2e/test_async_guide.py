@@ -1,4 +1,4 @@
-"""docs/how-to/async.md: what it shows works as it stands there, on the backend of the demo."""
+"""docs/how-to/async.md: its unchanged examples work on the backend of the demo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = (
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    """The file of the guide."""
+    """Write the file of the guide."""
     (text,) = blocks("docs/how-to/async.md", "yaml")
     (tmp_path / "ahead.yaml").write_text(text, encoding="utf-8")
     return str(tmp_path / "ahead.yaml")

@@ -1,4 +1,4 @@
-"""Data, models and rewards that cannot work, given to the command: what it says, and that it says so early."""
+"""Data, models and rewards that cannot work: the command reports an error early."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
     assert "Traceback" not in done.stderr
 
 
-def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, rllm_here: Rllm) -> None:
+def test_hanging_reward_is_killed_and_the_run_continues(directory: Path, rllm_here: Rllm) -> None:
     (directory / "rewards.py").write_text(
         "import time\n"
         "def score(rollout):\n"
@@ -185,7 +185,7 @@ def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, rllm
     assert missing == [4.0, 4.0]
 
 
-def test_a_pattern_that_takes_for_ever_does_not_stop_the_run(directory: Path, rllm_here: Rllm) -> None:
+def test_pattern_without_end_does_not_stop_the_run(directory: Path, rllm_here: Rllm) -> None:
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=zero"
     words += " 'rllm.reward=[{name: format, pattern: \"(.?.?.?.?)+(.?.?.?.?)+(x+x+)+y\", deadline: 1}]'"
     done = rllm_here(*shlex.split(words))

@@ -1,4 +1,4 @@
-"""Estimators that go wrong, and batches with nothing in them: what a user reads, and how the command ends."""
+"""Broken estimators and empty batches: the error message, and the exit of the command."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def mutates(inputs, params):
     inputs.rewards[:] -= inputs.rewards.mean()
     return Advantages(values=inputs.rewards)
 
-@register_rllm_grouping("nobody")
-def nobody(episodes, params):
+@register_rllm_grouping("no_groups")
+def no_groups(episodes, params):
     return []
 
 @register_rllm_grouping("empty_groups")
@@ -107,7 +107,7 @@ def test_broken_estimator_stops_run(
     assert "Traceback" not in said
 
 
-def test_a_role_without_groups_is_said_and_the_others_are_trained(capfd: pytest.CaptureFixture[str]) -> None:
+def test_role_without_groups_is_reported_and_others_train(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", "--role-estimator", "judge=no_pair", *QUICK]) == 0
     said = capfd.readouterr().err
     check_values(said, "warning: ", "rllm.algorithm.estimator_map", "judge", "roles agent")
@@ -117,12 +117,12 @@ def test_a_role_without_groups_is_said_and_the_others_are_trained(capfd: pytest.
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--grouping", "nobody"], "no_rewards"),
+        (["--grouping", "no_groups"], "no_rewards"),
         (["--grouping", "empty_groups"], "no_rewards"),
         (["--rejection", "group", "rllm.rejection_sample.min_trajs_per_group=3"], "all_groups_rejected"),
     ],
 )
-def test_a_step_with_an_empty_batch_is_passed_over_with_the_reason(words: list[str], reason: str) -> None:
+def test_step_with_empty_batch_is_skipped_with_the_reason(words: list[str], reason: str) -> None:
     assert main(["train", "guess", *words, *QUICK]) == 0
     metrics = last_metrics()
     assert metrics[f"batch/skipped_{reason}"] == 1

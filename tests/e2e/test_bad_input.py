@@ -1,4 +1,4 @@
-"""What a user who gets something wrong reads, and that nothing is lost by it."""
+"""Errors after a user's mistake, and that no file is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAST = (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
-    """The directory in which `rllm train guess` was called, once, and came to its end."""
+    """Return the directory of one finished `rllm train guess`."""
     directory = tmp_path_factory.mktemp("made")
     process = command_server.start("rllm.cli.main", ("train", "guess", *FAST), directory, dict(os.environ))
     _, errors = process.communicate()
@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
 
 @pytest.fixture
 def finished_run(made: Path, tmp_path: Path) -> Path:
-    """The directory of a finished run; it is the one that commands of the test mean."""
+    """Return the directory of a finished run. Commands of the test use it."""
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     return tmp_path / "runs" / "rllm-training" / "default"
 
@@ -92,7 +92,7 @@ def test_a_model_that_is_not_there_is_a_clear_error(rllm_here: Any, tmp_path: Pa
     assert result.returncode == 2
 
 
-def test_a_directory_that_holds_a_run_is_not_overwritten_unasked(rllm_here: Any, finished_run: Path) -> None:
+def test_directory_with_a_run_is_not_overwritten_by_default(rllm_here: Any, finished_run: Path) -> None:
     metrics = finished_run / "metrics.jsonl"
     before = metrics.read_bytes()
 
@@ -170,7 +170,7 @@ def rllm_environments():
 
 @pytest.fixture
 def bad_environments(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A package with environments that go wrong, installed beside the others."""
+    """Install a package with broken environments, next to the others."""
     site = tmp_path / "site"
     write_distribution(site, "bad-envs", BAD_ENVIRONMENTS)
     environ["PYTHONPATH"] = str(site)
@@ -192,7 +192,7 @@ QUICK = (
 
 @pytest.mark.parametrize("limit", ["training.max_length=3", "data.max_prompt_length=1"])
 def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit: str) -> None:
-    """It would make its steps, train on nothing, and end well."""
+    """Otherwise it would make its steps, train on nothing, and end normally."""
     result = rllm_here("train", "sum", *QUICK, limit)
     assert result.returncode == 1
     check_printed(result.stderr, "prompt-too-long", "data.max_prompt_length")
@@ -234,8 +234,8 @@ def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(for
         assert last_metrics(tmp_path)["batch/missing_rewards"] == 2
 
 
-def test_answers_that_cannot_be_parsed_are_played_on(finished_run: Path, tmp_path: Path) -> None:
-    """From random weights almost every answer is nonsense: the environment answers, the game goes on."""
+def test_games_continue_after_unparsable_answers(finished_run: Path, tmp_path: Path) -> None:
+    """From random weights almost every answer is nonsense. The environment answers, and the game continues."""
     metrics = last_metrics(tmp_path)
     assert metrics["batch/ended_env_done"] + metrics["batch/ended_max_response_length_exceeded"] == 1.0
     assert metrics["env/guesses"] > 4
@@ -290,7 +290,7 @@ def test_resume_and_overwrite_exclude_each_other(rllm_here: Any) -> None:
 
 
 def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm_here: Any) -> None:
-    """Alone it would have no effect: what it belongs to is in the saved config."""
+    """By itself it would have no effect. The key that it needs is in the saved config."""
     assert rllm_here("train", "guess", *FAST, "--rejection", "group").returncode == 0
     words = ("rllm.trainer.total_batches=5", "rllm.rejection_sample.min_trajs_per_group=1")
     assert "has no effect" in rllm_here("train", "guess", *words, "--overwrite").stderr
@@ -300,9 +300,7 @@ def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rll
 
 
 @pytest.mark.parametrize("content", ["", "rllm: {}\n", "rllm: {trainer: null}\n", "data: {train_batch_size: 128}\n"])
-def test_a_saved_config_that_holds_little_or_nothing_is_no_obstacle(
-    rllm_here: Any, tmp_path: Path, content: str
-) -> None:
+def test_saved_config_with_few_or_no_values_works(rllm_here: Any, tmp_path: Path, content: str) -> None:
     run = tmp_path / "runs" / "rllm-training" / "default"
     (run / "checkpoints" / "x").mkdir(parents=True)
     (run / "config.yaml").write_text(content)

@@ -31,7 +31,7 @@ def commands(guide: str) -> list[str]:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the scripts name, on a machine that has vLLM and flash-attn as far as anybody looks."""
+    """Make the scripts' files, on a machine that seems to have vLLM and flash-attn."""
     from textwrap import dedent
 
     import pyarrow

@@ -1,4 +1,4 @@
-"""What the commands of the README print and leave behind."""
+"""Output and files of the README's commands."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
 @pytest.mark.usefixtures("with_view")
 @pytest.mark.long
 def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict[str, str]) -> None:
-    """The run leaves behind everything that is needed to repeat and to continue it."""
+    """The run writes everything that is needed to repeat and to continue it."""
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", *FEW_STEPS, LOG_EPISODES]
     process = subprocess.Popen(
@@ -64,7 +64,7 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict
         pass  # the terminal is closed when the process ends
     assert process.wait(timeout=200) == 0, shown.decode()
     text = shown.decode()
-    assert "\x1b[" in text, "colours and cursor movements"
+    assert "\x1b[" in text, "colors and cursor movements"
     assert "4/4" in text
     assert "solved" in text
     assert "tokens/s" in text
@@ -90,15 +90,15 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict
 
 
 @pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
-def test_a_checkpoint_is_played_with_the_config_of_its_run(words: tuple[str, ...], forked_rllm: Any) -> None:
+def test_checkpoint_is_evaluated_with_its_runs_config(words: tuple[str, ...], forked_rllm: Any) -> None:
     trained = forked_rllm("train", "guess", *FEW_STEPS, *words)
     table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
     validated = {line.split("│")[1].split()[1]: float(line.split("│")[2]) for line in table}
-    played = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
-    assert played.returncode == 0, played.stderr
+    evaluated = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
+    assert evaluated.returncode == 0, evaluated.stderr
     model = "runs/rllm-training/default/checkpoints/latest"
-    check_values(played.stderr, "guess", f"model {model}", "config of runs/rllm-training/default")
-    (metrics,) = json.loads(played.stdout)["environments"]
+    check_values(evaluated.stderr, "guess", f"model {model}", "config of runs/rllm-training/default")
+    (metrics,) = json.loads(evaluated.stdout)["environments"]
     reached = {f"pass@{k}": estimate["value"] for k, estimate in metrics["passes"].items()}
     reached |= {"reward": metrics["reward"]["value"], **metrics["metrics"]}
     assert {name: round(reached[name], 3) for name in validated} == validated
@@ -161,13 +161,13 @@ def test_grouping_estimators_rejection_and_loss_are_flags(rllm_here: Any) -> Non
         assert f"{record} rllm-core" in " ".join(done.stdout.split())
 
 
-def test_all_values_are_shown_by_a_dry_run_alone(rllm_here: Any) -> None:
+def test_only_a_dry_run_shows_all_values(rllm_here: Any) -> None:
     result = rllm_here("train", "guess", "--all")
     assert (result.returncode, "--all goes with --dry-run." in result.stderr) == (2, True)
 
 
 def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -> None:
-    """Each of them ends a run before its first step."""
+    """Each of these errors stops a run before its first step."""
     (tmp_path / "runs/rllm-training/default").mkdir(parents=True)
     (tmp_path / "runs/rllm-training/default/plugins.json").write_text("[]")
     missing = "data.train_dataset={name: jsonl, path: none.jsonl}"
@@ -224,5 +224,5 @@ def test_two_processes_cannot_train_in_one_directory(forked_rllm: Any, start_for
 def test_a_config_of_a_run_is_given_to_eval_with_all_words_of_its_training(forked_rllm: Any, tmp_path: Path) -> None:
     shown = forked_rllm("config", "show", "guess", "rllm.trainer.total_batches=3", "rllm.rollout.n_val=1")
     (tmp_path / "given.yaml").write_text(shown.stdout)
-    played = forked_rllm("eval", "guess", "--config", "given.yaml")
-    assert played.returncode == 0, played.stderr
+    evaluated = forked_rllm("eval", "guess", "--config", "given.yaml")
+    assert evaluated.returncode == 0, evaluated.stderr

@@ -1,6 +1,6 @@
-"""The commands of pages that have no test of their own, one page after the other from top to bottom.
+"""The commands of pages without their own test, one page after the other from top to bottom.
 
-Trainings are of three steps. Where a command needs what no test has, a service or GPUs, its plan is made: `--dry-run`.
+Trainings have three steps. A command that needs a service or GPUs runs with `--dry-run`.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
         "my_world.py": python_with("register_rllm_environment"),
     },
 }
-"""What is in the directory before the first command."""
+"""Files in the directory before the first command."""
 BEFORE = {
     "docs/explain/resume.md": ["train guess"],
     "docs/backends/verl-operate.md": ["train guess"],
 }
-"""What a page takes for done."""
+"""Commands that a page requires before its own."""
 NOT_RUN = {
-    "rllm train sum rllm.rollout.engine=vllm": "vLLM has an environment of its own: `make test-vllm`",
-    "rllm train sum rllm/backend=verl --profile cpu_vllm": "so has vLLM behind verl: `make test-verl-vllm`",
+    "rllm train sum rllm.rollout.engine=vllm": "vLLM has its own environment: `make test-vllm`",
+    "rllm train sum rllm/backend=verl --profile cpu_vllm": "its own environment: `make test-verl-vllm`",
     "rllm train MY_ENVIRONMENT rllm/backend=verl": "GPUs: `make smoke-gpu`",
-    "rllm plugins doctor --gpu": "says that there is no GPU, and fails; rllm_verl/tests and `make smoke-gpu`",
+    "rllm plugins doctor --gpu": "reports a missing GPU, and fails; rllm_verl/tests and `make smoke-gpu`",
     "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
     "TINKER_BASE_URL=": "a program of yours",
     "rllm export runs/rllm-training/default --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
     "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
 }
 PLANNED = ("rllm/backend=tinker", "rllm/backend=verl")
-"""Words of commands that are planned and not run: a service, or half a minute of Ray."""
+"""Arguments of commands that run with `--dry-run` only, because they need a service or half a minute of Ray."""
 PAGES = (
     "docs/backends/tinker-server.md",
     "docs/backends/tinker.md",
@@ -92,13 +92,13 @@ PAGES = (
 
 
 def python_with(name: str) -> str:
-    """The block of Train from Python that registers something, without what trains below it."""
+    """Return the block of Train from Python that registers something, without the training after it."""
     (block,) = (each for each in blocks("docs/how-to/python.md", "python") if f"@{name}(" in each)
     return re.sub(r"^(AgentTrainer\(|config = ).*", "", block, flags=re.MULTILINE | re.DOTALL)
 
 
 def words_of(command: str) -> list[str]:
-    """The words after `rllm`, for a short run in a directory of which others may be left."""
+    """Return the arguments of `rllm` for a short run in a directory that may have other runs."""
     words = [IN_PLACE_OF.get(word, word) for word in shlex.split(command, comments=True)][1:]
     if words[0] not in ("train", "eval"):
         return words
@@ -133,7 +133,7 @@ def test_the_commands_of_the_page_run(
 
 
 def said_to_be_refused(page: str, command: str) -> str:
-    """The error that the page shows below a command, on one line; empty where it shows none."""
+    """Return the error that the page shows below a command, on one line. Empty if it shows none."""
     below = text_of(page).partition(f"$ {command}\n")[2].partition("\n\n")[0]
     return " ".join(below.split()) if below.lstrip().startswith("error[") else ""
 
@@ -164,6 +164,6 @@ def test_the_record_is_read_as_the_reference_says(
 
 @pytest.mark.parametrize("page", ["docs/reference/testing.md", "docs/how-to/plugin.md"])
 def test_the_python_of_the_page_imports_what_there_is(page: str) -> None:
-    """A contract test of somebody's plugin: what it proves is tried with ours in tests/contract."""
+    """This is a contract test of a user's plugin. tests/contract runs it with our plugins."""
     for code in blocks(page, "python"):
         exec(code, {"__name__": "example"})

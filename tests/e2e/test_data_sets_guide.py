@@ -1,4 +1,4 @@
-"""docs/how-to/data-sets.md, as it stands there."""
+"""docs/how-to/data-sets.md, unchanged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_tables_are_those_of_the_code() -> None:
     assert [name for name, _ in formats] == list(LAYOUTS)
     assert [first for _, first in formats] == [layout.needs[0][0] for layout in LAYOUTS.values()]
     assert f"the first of {', '.join(f'`{name}`' for name in ANSWERS)} |" in GUIDE
-    assert all(f"`train{ending}`" in GUIDE or f"`{ending}`" in GUIDE for ending in BUILDERS)
+    assert all(f"`train{suffix}`" in GUIDE or f"`{suffix}`" in GUIDE for suffix in BUILDERS)
 
 
 def test_the_names_of_the_guide_choose_the_dataset() -> None:

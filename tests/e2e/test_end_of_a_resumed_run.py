@@ -1,4 +1,4 @@
-"""What a resumed run prints and writes at its end is what the run prints and writes that was never stopped."""
+"""A resumed run prints and writes at its end the same as a run that was never stopped."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WORDS = (
     "rllm.trainer.test_freq=-1",
     "rllm.trainer.save_freq=5",
     "data.train_batch_size=8",
-    "rllm.algorithm.eps_clip=0.2",  # the default, and yet set by a user
+    "rllm.algorithm.eps_clip=0.2",  # The default, but set by a user.
     "rllm.algorithm.warmup_steps_ratio=0",  # a share of the length of the run, which differs here
 )
 RUNS = Path("runs/rllm-training")
 
 
 def report_of(run: Path) -> dict[str, Any]:
-    """What report.html holds of validations, values and plugins; what depends on the run's own name is left out."""
+    """Return the validations, values and plugins in report.html, without parts that depend on the run's name."""
     text = (run / "report.html").read_text(encoding="utf-8")
     (data,) = re.findall(r'<script id="copy"[^>]*>([^<]*)</script>', text)
     (found,) = json.loads(gzip.decompress(base64.b64decode(data)))["runs"].values()
@@ -49,7 +49,7 @@ OWN = ("rllm.trainer.experiment_name", "rllm.trainer.total_batches")
 
 
 def table_of(output: str) -> list[str]:
-    """The rows of the last validation's table."""
+    """Return the rows of the last validation's table."""
     _, title, rest = output.rpartition("validation, 2 rollouts per task")
     assert title
     return [line.split() for line in rest.splitlines() if line.startswith(("│", "|"))]
@@ -63,7 +63,7 @@ def values_of(dry_run: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> tuple[Path, int]:
-    """The directory of a run that was stopped by Ctrl-C with many steps to come, once, and how many it had finished."""
+    """Return the directory of a run stopped by Ctrl-C with many steps left, and its number of finished steps."""
     directory: Path = tmp_path_factory.mktemp("stopped")
     words = (*WORDS, "rllm.trainer.total_batches=500")
     process = command_server.start(
@@ -78,7 +78,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> tu
 
 @pytest.fixture
 def stopped_after(stopped: tuple[Path, int], tmp_path: Path) -> int:
-    """Finished steps of that run, which is in the directory of the test."""
+    """Copy that run into the test's directory, and return its number of finished steps."""
     directory, steps = stopped
     shutil.copytree(directory, tmp_path, symlinks=True, dirs_exist_ok=True)
     return steps
@@ -91,17 +91,17 @@ def test_table_report_and_files_are_those_of_the_run_that_was_never_stopped(
     steps = stopped_after + more
     resumed = forked_rllm("train", "guess", "--resume", f"rllm.trainer.total_batches={steps}")
     assert resumed.returncode == 0, resumed.stderr
-    words = (*WORDS, "rllm.trainer.experiment_name=alone", f"rllm.trainer.total_batches={steps}")
-    alone = forked_rllm(*words)
-    assert alone.returncode == 0, alone.stderr
+    words = (*WORDS, "rllm.trainer.experiment_name=undisturbed", f"rllm.trainer.total_batches={steps}")
+    undisturbed = forked_rllm(*words)
+    assert undisturbed.returncode == 0, undisturbed.stderr
 
-    ours, theirs = tmp_path / RUNS / "default", tmp_path / RUNS / "alone"
+    ours, theirs = tmp_path / RUNS / "default", tmp_path / RUNS / "undisturbed"
     assert metrics(ours) == metrics(theirs)
     assert [line["step"] for line in metrics(ours) if "val/guess/pass@1" in line] == [-1, steps - 1]
     assert weights(ours) == weights(theirs)
-    assert table_of(resumed.stdout) == table_of(alone.stdout) != []
+    assert table_of(resumed.stdout) == table_of(undisturbed.stdout) != []
     check_values(resumed.stdout, f"{steps} steps, ", f" {more} of them")
-    assert f"{steps} steps in " in alone.stdout
+    assert f"{steps} steps in " in undisturbed.stdout
     assert report_of(ours) == report_of(theirs)
     assert len(report_of(ours)["validation"]) > 2
     changed = {key: origin for key, (_, origin) in report_of(ours)["given"].items()}
@@ -114,7 +114,7 @@ def test_table_report_and_files_are_those_of_the_run_that_was_never_stopped(
 
     # Once more: nothing is validated or written twice.
     again = forked_rllm("train", "guess", "--resume", f"rllm.trainer.total_batches={steps}")
-    assert table_of(again.stdout) == table_of(alone.stdout)
+    assert table_of(again.stdout) == table_of(undisturbed.stdout)
     assert metrics(ours) == metrics(theirs)
     assert report_of(ours) == report_of(theirs)
 
@@ -125,12 +125,12 @@ def test_a_dry_run_of_a_resumed_run_shows_the_origins_of_its_first_start(
     total = f"rllm.trainer.total_batches={stopped_after + 1}"
     resumed = forked_rllm("train", "guess", "--resume", total, "--dry-run")
     assert resumed.returncode == 0, resumed.stderr
-    words = (*WORDS, "rllm.trainer.experiment_name=alone", total, "--dry-run")
+    words = (*WORDS, "rllm.trainer.experiment_name=undisturbed", total, "--dry-run")
     first, again = values_of(forked_rllm(*words).stdout), values_of(resumed.stdout)
     assert again == first
     assert sum(value.endswith("command line") for value in again.values()) == 9
 
-    # An edited configuration has no origins to show: somebody's hand is one more.
+    # An edited configuration shows no origins, because the edit is a further origin.
     config = tmp_path / RUNS / "default" / "config.yaml"
     config.write_text(config.read_text().replace("test_freq: -1", "test_freq: 7"))
     edited = values_of(forked_rllm("train", "guess", "--resume", total, "--dry-run").stdout)

@@ -16,7 +16,7 @@ GREEDY = ("data.max_response_length=3", "sampling.val.temperature=0", "rllm.roll
 
 
 def episodes(directory: Path) -> dict[str, Any]:
-    """What was said and earned, by environment and rollout."""
+    """Return the responses and rewards by environment and rollout."""
     found = {}
     for file in (directory / "episodes").iterdir():
         with gzip.open(file, "rt", encoding="utf-8") as lines:
@@ -31,7 +31,7 @@ def episodes(directory: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose template shows a response in every later prompt as it was sampled."""
+    """Write a model whose template repeats the sampled response in every later prompt."""
     from rllm_local.tiny import build_model, build_tokenizer
 
     directory = tmp_path_factory.mktemp("model")

@@ -1,4 +1,4 @@
-"""`rllm eval` as its users run it."""
+"""`rllm eval` as users run it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rllm_environments():
 
 @pytest.fixture
 def waiting(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A package with an environment that waits for a file."""
+    """Install a package with an environment that waits for a file."""
     write_distribution(tmp_path, "waiting", WAITING)
     environ["PYTHONPATH"] = str(tmp_path)
 
@@ -88,7 +88,7 @@ def test_a_model_is_loaded_once_for_environments_that_sample_alike(
     assert opened == ["guess"]
 
 
-def test_environments_that_sample_otherwise_have_engines_of_their_own() -> None:
+def test_environments_with_other_sampling_have_their_own_engines() -> None:
     def key(**settings: Any) -> str:
         layers = [layer_from_dotted({"rllm.env.name": "guess", **settings}, "the test")]
         return engines.engine_key(make_plan(compose(REGISTRY, layers), REGISTRY))
@@ -98,10 +98,10 @@ def test_environments_that_sample_otherwise_have_engines_of_their_own() -> None:
     assert len({key(), *(key(**other) for other in others)}) == 4
 
 
-def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
+def test_environment_is_evaluated_independently_of_others(rllm_here: Any) -> None:
     both = json.loads(rllm_here("eval", "guess", "sum", "--json", *TINY).stdout)["environments"]
-    alone = json.loads(rllm_here("eval", "sum", "--json", *TINY).stdout)["environments"]
-    assert both[1:] == alone
+    separate = json.loads(rllm_here("eval", "sum", "--json", *TINY).stdout)["environments"]
+    assert both[1:] == separate
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
         (("guess", "--model-name", "x"), "usage-error", "--model-name"),
     ],
 )
-def test_what_cannot_be_played_is_said_in_one_paragraph(
+def test_impossible_evaluation_is_reported_in_one_paragraph(
     rllm_here: Any, tmp_path: Path, words: tuple[str, ...], code: str, value: str
 ) -> None:
     (tmp_path / "val.jsonl").write_text('{"question": "1+1"}\n')
@@ -124,7 +124,7 @@ def test_what_cannot_be_played_is_said_in_one_paragraph(
     check_printed(done.stderr, code, value)
 
 
-def test_a_saved_evaluation_that_was_killed_goes_on_to_the_same_figures(
+def test_killed_saved_evaluation_continues_to_same_metrics(
     start_forked_rllm: Any, forked_rllm: Any, waiting: None, tmp_path: Path
 ) -> None:
     words = ("eval", "waiting", "--json", "--model", "tiny", "rllm.workflow.n_parallel_tasks=1")
@@ -155,14 +155,14 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
 def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
     train = ("train", "guess", "rllm.trainer.total_batches=1", "data.train_batch_size=8", "rllm.trainer.test_freq=-1")
     latest = "runs/rllm-training/default/checkpoints/latest"
-    played = ("eval", "guess", "--model", latest, "rllm.rollout.n_val=1", "rllm.trainer.seed=7")
+    arguments = ("eval", "guess", "--model", latest, "rllm.rollout.n_val=1", "rllm.trainer.seed=7")
     assert rllm_here(*train, "--seed", "1").returncode == 0
-    assert rllm_here(*played, "--save", "one").returncode == 0
+    assert rllm_here(*arguments, "--save", "one").returncode == 0
     assert rllm_here(*train, "--seed", "2", "--overwrite").returncode == 0
-    refused = rllm_here(*played, "--save", "one")
+    refused = rllm_here(*arguments, "--save", "one")
     assert refused.returncode == 2
     check_printed(refused.stderr, "other-evaluation", "one", "step_000001 (weights ")
-    assert rllm_here(*played, "--save", "other").returncode == 0
+    assert rllm_here(*arguments, "--save", "other").returncode == 0
     first, second, *_ = rllm_here("eval", "compare", "one", "other").stdout.splitlines()
     assert first.startswith("first: ") and second.startswith("second: ")
     assert first.rpartition("weights ")[2] != second.rpartition("weights ")[2]
@@ -180,7 +180,7 @@ def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> N
         (("sampling", "val", "temperature"), False),
     ],
 )
-def test_only_what_acts_in_an_evaluation_makes_another_one(
+def test_only_keys_of_evaluations_make_a_different_one(
     rllm_here: Any, tmp_path: Path, path: tuple[str, ...], goes_on: bool
 ) -> None:
     rllm_here("eval", "guess", "--save", "kept", *TINY)
@@ -189,7 +189,7 @@ def test_only_what_acts_in_an_evaluation_makes_another_one(
     section = saved["environments"]["guess"]["config"]
     for name in path[:-1]:
         section = section[name]
-    section[path[-1]] = 3.5  # as if an earlier version had another default
+    section[path[-1]] = 3.5  # As if an earlier version had a different default.
     file.write_text(json.dumps(saved))
     done = rllm_here("eval", "guess", "--save", "kept", *TINY)
     assert done.returncode == (0 if goes_on else 2)
@@ -197,20 +197,20 @@ def test_only_what_acts_in_an_evaluation_makes_another_one(
 
 
 @pytest.mark.parametrize("backend", ["local", "tinker", "verl"])
-def test_a_backend_says_which_of_its_keys_are_for_training_alone(backend: str) -> None:
+def test_backend_specifies_its_keys_for_training_only(backend: str) -> None:
     settings = {"rllm.env.name": "guess", "rllm.backend": backend}
     settings |= {"tinker_base_url": "local"} if backend == "tinker" else {}
-    play = EvaluationPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
-    of_play = {"rllm.trainer.seed", "rllm.rollout.n_val", play.plan.backend.plugin.model_key}
-    of_play |= {"actor_rollout_ref.rollout.max_model_len"} if backend == "verl" else {"training.max_length"}
-    of_training = {"rllm.rollout.n", "rllm.trainer.save_freq", play.plan.backend.plugin.learning_rate_key}
-    of_training |= {"training.num_minibatches", *(each.native for each in play.plan.backend.plugin.shared_keys)}
-    known = {".".join(path) for path, _ in leaves(play.plan.composed.tree)}
-    assert {key for key in of_play | of_training if play.acts(key)} == of_play
-    assert of_play | {play.plan.backend.plugin.learning_rate_key, "training.num_minibatches"} <= known
+    evaluation = EvaluationPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
+    of_evaluation = {"rllm.trainer.seed", "rllm.rollout.n_val", evaluation.plan.backend.plugin.model_key}
+    of_evaluation |= {"actor_rollout_ref.rollout.max_model_len"} if backend == "verl" else {"training.max_length"}
+    of_training = {"rllm.rollout.n", "rllm.trainer.save_freq", evaluation.plan.backend.plugin.learning_rate_key}
+    of_training |= {"training.num_minibatches", *(each.native for each in evaluation.plan.backend.plugin.shared_keys)}
+    known = {".".join(path) for path, _ in leaves(evaluation.plan.composed.tree)}
+    assert {key for key in of_evaluation | of_training if evaluation.acts(key)} == of_evaluation
+    assert of_evaluation | {evaluation.plan.backend.plugin.learning_rate_key, "training.num_minibatches"} <= known
 
 
-def test_a_directory_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -> None:
+def test_directory_of_other_files_is_unchanged(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.tex").touch()
     done = rllm_here("eval", "guess", "--save", "kept", *TINY)
@@ -229,7 +229,7 @@ def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     assert (same["passed"]["difference"]["value"], same["passed"]["p"], same["reward"]["p"]) == (0.0, 1.0, 1.0)
 
 
-def test_an_environment_that_only_one_directory_holds_is_named(rllm_here: Any) -> None:
+def test_environment_in_only_one_directory_is_reported(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "one", *TINY)
     rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
     done = rllm_here("eval", "compare", "one", "both")
@@ -250,7 +250,7 @@ def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
     check_printed(rllm_here("eval", "compare", "empty", "few").stderr, "no-evaluation", "empty")
 
 
-def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp_path: Path) -> None:
+def test_ctrl_c_shows_finished_rollouts(start_forked_rllm: Any, waiting: None, tmp_path: Path) -> None:
     process = start_forked_rllm("eval", "waiting", "--json", "--model", "tiny", "rllm.workflow.n_parallel_tasks=1")
     until_it_waits(tmp_path)
     process.send_signal(signal.SIGINT)

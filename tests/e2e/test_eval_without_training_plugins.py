@@ -1,4 +1,4 @@
-"""A checkpoint is played where plugins that only trained it are not installed."""
+"""A checkpoint is evaluated on a machine without plugins that were used only for its training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trained(rllm_here: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("backend", [(), ("--backend", "local")])
-def test_a_run_is_played_without_what_trained_it(rllm_here: Any, trained: Path, backend: tuple[str, ...]) -> None:
+def test_run_is_evaluated_without_its_training_plugins(rllm_here: Any, trained: Path, backend: tuple[str, ...]) -> None:
     file = trained / "config.yaml"
     config = yaml.safe_load(file.read_text())
     for section, key, value in GONE.values():

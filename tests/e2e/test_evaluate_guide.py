@@ -24,7 +24,7 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def printed(rllm_here: Any, tmp_path: Path) -> dict[str, str]:
-    """Standard output by command; every command of the guide succeeds."""
+    """Return standard output by command. Every command of the guide succeeds."""
     (tmp_path / "val.jsonl").write_text(block("json"))
     found = {}
     with serving(Scripted(completion("1"), models=[NAME]).app) as url:

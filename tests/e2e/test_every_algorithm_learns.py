@@ -1,4 +1,4 @@
-"""Every estimator and every loss raises the reward: sums of 0 and 1, one token each, learnt from random weights."""
+"""Every estimator and every loss raises the reward: sums of 0 and 1, one token each, learned from random weights."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ NEEDED: dict[str, dict[str, Any]] = {
         "rllm.rejection_sample.enable": True,
         "rllm.rejection_sample.mode": "group",
     },
-    # It follows whatever is sampled, so what was wrong must not be among it.
+    # It follows all samples, so wrong ones must be removed.
     "cross_entropy": {"rllm.pipeline.insert": [{"stage": "only_solved", "after": "check_rewards"}]},
 }
-"""Settings without which an algorithm cannot be expected to learn."""
+"""Settings that an algorithm needs to learn."""
 
 FOR_THE_BEST = "grpo_passk"
-"""Follows a group's only success, and nothing once there are two: it raises pass@16 and not the mean reward."""
+"""An estimator that follows a group's only success and ignores two. It raises pass@16, not the mean reward."""
 
 ONE_OF_EACH_FAMILY = (
     "grpo",  # baselines of the group; its loss is ppo, which clips the ratio
@@ -57,7 +57,7 @@ ONE_OF_EACH_FAMILY = (
     "cross_entropy",  # losses that do not look at the ratio
     "dynamic",  # rejection
 )
-"""Those that are trained by `make test`; `make test-long` trains the others. `gae` learns in `rllm_local`."""
+"""Algorithms that `make test` trains. `make test-long` trains the others. `gae` learns in `rllm_local`."""
 
 Learn = Callable[..., list[float]]
 
@@ -90,7 +90,7 @@ def _only_solved() -> StagePlugin[Any]:
 
 @pytest.fixture
 def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carry_out: Any) -> Learn:
-    """Train with these settings; returns a figure of every step."""
+    """Train with these settings, and return a metric of every step."""
     monkeypatch.chdir(tmp_path)
 
     def run(settings: dict[str, Any], metric: str = "reward/agent/mean") -> list[float]:
@@ -106,8 +106,8 @@ def test_the_families_have_members_that_are_installed() -> None:
     assert {*ONE_OF_EACH_FAMILY} <= {*_names("estimator"), *_names("loss"), "dynamic"}
 
 
-def check_learnt(rewards: list[float]) -> None:
-    """From chance to two of the four sums at least; which of them come first, and when, is the seed's."""
+def check_learned(rewards: list[float]) -> None:
+    """Check a rise from chance to at least two of the four sums. Their order and time depend on the seed."""
     assert np.mean(rewards[:2]) < 0.2
     assert np.mean(rewards[-5:]) > 0.4
 
@@ -116,7 +116,7 @@ def check_learnt(rewards: list[float]) -> None:
     "name", _long_but_for_one_of_each_family([name for name in _names("estimator") if name != FOR_THE_BEST])
 )
 def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
-    check_learnt(learn({"rllm.algorithm.adv_estimator": name, **NEEDED.get(name, {})}))
+    check_learned(learn({"rllm.algorithm.adv_estimator": name, **NEEDED.get(name, {})}))
 
 
 @pytest.mark.long
@@ -128,9 +128,9 @@ def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> 
 
 @pytest.mark.parametrize("name", _long_but_for_one_of_each_family(_names("loss")))
 def test_a_loss_raises_the_reward(name: str, learn: Learn) -> None:
-    check_learnt(learn({"rllm.algorithm.loss_fn": name, **NEEDED.get(name, {})}))
+    check_learned(learn({"rllm.algorithm.loss_fn": name, **NEEDED.get(name, {})}))
 
 
 @pytest.mark.parametrize("mode", _long_but_for_one_of_each_family(["episode", "group", "dynamic"]))
 def test_a_rejection_mode_lets_the_reward_rise(mode: str, learn: Learn) -> None:
-    check_learnt(learn({"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}))
+    check_learned(learn({"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}))

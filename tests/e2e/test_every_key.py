@@ -1,6 +1,6 @@
-"""Of every key of the core: code reads it in some run, or a value of it is refused with the reason. None is ignored.
+"""Every key of the core is read in some run, or a value of it is refused with the reason. No key is ignored.
 
-A key that is new, and for which there is no proof here, fails. `test_every_key_refused.py` tells how refusals read.
+A new key without a proof here fails. `test_every_key_refused.py` tests the messages of refusals.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CHECKS = (
     "rllm.planning.group_checks.",
     "rllm.planning.idle_checks.",
 )
-"""Looking at a value in order to warn or refuse is not acting on it."""
+"""Functions that read a value only to warn or refuse. They do not use it."""
 
 
 def _choices(key: Key) -> tuple[Any, ...]:
-    """The values of a key that has a few."""
+    """Return the values of a key that has a few."""
     return get_args(key.field.annotation) if get_origin(key.field.annotation) is Literal else ()
 
 
 def _is_refused(key: Key) -> bool:
-    """Whether no run can act on any other value than the default."""
+    """Return True if no run can use any other value than the default."""
     rejected = key.mark(Rejected)
     if rejected and (rejected.value is None or set(_choices(key)) == {key.default, rejected.value}):
         return True
@@ -63,8 +63,8 @@ def _is_refused(key: Key) -> bool:
 
 REFUSED = [name for name, key in KEYS.items() if _is_refused(key)]
 
-# Six runs, in which every other key has another value than its default.
-PLAYED: dict[str, Any] = {
+# Six runs, in which every other key differs from its default.
+GENERATED: dict[str, Any] = {
     "rllm.backend": "rllm-local/local",
     "rllm.agent.name": "rllm-core/math_agent",
     "rllm.agent.max_steps": 3,
@@ -128,7 +128,7 @@ PLAYED: dict[str, Any] = {
 LEARNT: dict[str, Any] = {
     "rllm.env.name": "lucky",
     "rllm.trainer.total_batches": 1,
-    "rllm.trainer.output_dir": "learnt",
+    "rllm.trainer.output_dir": "learned",
     "rllm.rejection_sample.enable": True,
     "rllm.rejection_sample.mode": "rllm-core/group",
     "rllm.rejection_sample.multiplier": 2,
@@ -191,12 +191,12 @@ FILLED = {
 
 
 def free_port() -> int:
-    """One that no program listens on, for now."""
+    """Return a port on which no program listens at the moment."""
     with socket.create_server(("127.0.0.2", 0)) as server:
         return int(server.getsockname()[1])
 
 
-PLAYED_BY_AN_AGENT = {
+WITH_AN_AGENT = {
     "rllm.env.name": "lucky",
     "rllm.trainer.output_dir": "agent",
     "rllm.trainer.total_batches": 1,
@@ -208,17 +208,17 @@ PLAYED_BY_AN_AGENT = {
     "rllm.sdk.proxy.host": "127.0.0.2",
     "rllm.sdk.proxy.port": free_port(),
 }
-RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, PLAYED_BY_AN_AGENT)
+RUNS = (GENERATED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, WITH_AN_AGENT)
 ACT_BEFORE_THERE_IS_A_PLAN = [
     *("rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"),
     "rllm.algorithm.rollout_correction.preset",
 ]
 ACT_ON_A_GATEWAY_THAT_RUNS = ["rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token"]
-"""Those of a run that attaches to one: `test_agents_of_others.py`."""
+"""Keys of a run that attaches to a gateway: `test_agents_of_others.py`."""
 ACT_ON_CHECKS = ["rllm.unused_keys"]
-"""Those that say what looking for unused keys leads to: `rllm_core/tests/pipeline/test_plan.py`."""
-ACT_ON_ROUNDS_AHEAD = [f"rllm.async_training.{name}" for name in ("enable", "staleness_threshold", "partial_rollout")]
-"""Those of asynchronous training: `tests/asynchronous`."""
+"""Keys that specify the treatment of unused keys: `rllm_core/tests/pipeline/test_plan.py`."""
+ASYNCHRONOUS = [f"rllm.async_training.{name}" for name in ("enable", "staleness_threshold", "partial_rollout")]
+"""Keys of asynchronous training: `tests/asynchronous`."""
 ACT_IN_SANDBOXES = ["rllm.sandbox"]
 """The key of runs whose agent is a program in a sandbox: `test_task_directories.py`."""
 ELSEWHERE = (
@@ -226,18 +226,18 @@ ELSEWHERE = (
     *ACT_BEFORE_THERE_IS_A_PLAN,
     *ACT_ON_A_GATEWAY_THAT_RUNS,
     *ACT_ON_CHECKS,
-    *ACT_ON_ROUNDS_AHEAD,
+    *ASYNCHRONOUS,
 )
 READ = [name for name in KEYS if name not in (*REFUSED, *ELSEWHERE)]
 
 
 @dataclass
 class Traced:
-    """A run, and who read which value of it."""
+    """A run, and the readers of its values."""
 
     plan: RunPlan
     reads: list[tuple[BaseModel, str, str]] = field(default_factory=list)
-    """Section or options, name of the value, and the function that read it."""
+    """The section or options, the value's name, and the function that read it."""
 
     def readers(self, section: Any, name: str) -> set[str]:
         found = {who for owner, read, who in self.reads if owner is section and read == name}
@@ -248,7 +248,7 @@ class Traced:
 def traced(
     tmp_path_factory: pytest.TempPathFactory, worlds: Registry, thinking_model: Path, carry_out: Callable[..., Any]
 ) -> Iterator[Callable[[int], Traced]]:
-    """Makes one of the runs, once."""
+    """Make one of the runs once."""
     directory = tmp_path_factory.mktemp("runs")
     (directory / "agent.py").write_text(AGENT)
     (directory / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
@@ -269,7 +269,7 @@ def traced(
 
 
 def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, str]]) -> None:
-    """Of all sections and options: reading an attribute, and dumping one that holds values and no sections."""
+    """Record reads of attributes of all sections and options, and dumps of those that contain only values."""
     dump = BaseModel.model_dump
 
     def caller() -> str:
@@ -292,7 +292,7 @@ def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, s
 
 
 def _places(key: Key, plan: RunPlan) -> list[Any]:
-    """Sections and options in which the value of a key reaches whoever acts on it."""
+    """Return the sections and options that pass the value of a key to its readers."""
     if key.options_of and not key.is_read_by_core:
         chosen = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
         return [entry.params for entry in chosen if key.path[-1] in type(entry.params).model_fields]
@@ -323,12 +323,12 @@ def test_another_value_than_the_default_is_accepted_and_read(name: str, traced: 
     assert places
     assert all(place.__dict__[name.rpartition(".")[2]] == value for place in places), "the value arrives unchanged"
     readers = {who for place in places for who in run.readers(place, name.rpartition(".")[2])}
-    assert readers, "nobody reads it"
+    assert readers, "no code reads it"
 
 
 @pytest.mark.parametrize("index", range(len(RUNS)))
-def test_what_is_refused_is_read_by_nobody(index: int, traced: Callable[[int], Traced]) -> None:
-    """The test above would notice: a key without an effect leaves no trace."""
+def test_no_run_reads_a_refused_key(index: int, traced: Callable[[int], Traced]) -> None:
+    """The test above would find it, because a key without an effect is not read."""
     run = traced(index)
     for name in REFUSED:
         assert not run.readers(_section(run.plan.config, name), name.rpartition(".")[2]), name

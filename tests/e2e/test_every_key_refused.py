@@ -1,4 +1,4 @@
-"""A value that nothing in a run acts on: a user's stops the run and says why, any other goes back to its default."""
+"""A value that no part of a run reads: a user's value stops the run with a reason, any other returns to its default."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .conftest import plan_of
 
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 IN_EVERY_RUN = ("rllm.record",)
-"""A tracker of every run acts on them, where it is installed."""
+"""Keys that a tracker of every run reads, if it is installed."""
 BY_PLUGINS = [name for name, key in KEYS.items() if not key.is_read_by_core and name not in IN_EVERY_RUN]
 INSTALLED = Registry.load()
-NOBODY_THERE = [name for name in BY_PLUGINS if not acting_plugins(INSTALLED, KEYS[name])]
+NOT_USED = [name for name in BY_PLUGINS if not acting_plugins(INSTALLED, KEYS[name])]
 REFUSED = [name for name, key in KEYS.items() if key.mark(Rejected) and key.mark(Rejected).accepted is None]
 REDUNDANT = [name for name, key in KEYS.items() if key.mark(Rejected) and key.mark(Rejected).accepted is not None]
 SWITCHES = ("enable", "log_episodes")
 SWITCHED = [name for name, key in KEYS.items() if key.inherited and key.path[-1] not in SWITCHES]
 MASKS = [name for name in SWITCHED if name.startswith("rllm.compact_filtering.") and KEYS[name].default is True]
-"""While nothing is filtered, nothing is masked: their other value is what happens anyway."""
+"""Keys of masks. Without filters nothing is masked, so their other value has no effect."""
 OTHER_VALUES: dict[str, Any] = {
     "rllm.agent.name": "rllm-core/math_agent",
     "rllm.agent.agent_args": {"system_prompt": "guess"},
@@ -79,10 +79,10 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.sdk.proxy.mode": "external",
     "rllm.sdk.proxy.admin_token": "secret",
 }
-NOBODY_LISTENS = layer_from_dotted(
+NO_READERS = layer_from_dotted(
     {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["deaf", "log"]}, "set-up"
 )
-"""A run of whose plugins none acts on any key; an engine that a backend does not host is no part of it."""
+"""Settings of a run whose plugins read no key. They have no engine, because the backend does not host one."""
 
 CORRECTION = "rllm.algorithm.rollout_correction"
 
@@ -96,7 +96,7 @@ class DeafSections(Params):
 
 
 def _load_registry() -> Registry:
-    """What is installed, with a backend and a workflow that act on no key."""
+    """Return the installed plugins with a backend and a workflow that read no key."""
     registry = Registry.load()
     can = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
     common: dict[str, Any] = {"name": "deaf", "summary": "For tests."}
@@ -113,7 +113,7 @@ REGISTRY = _load_registry()
 
 
 def other_value(name: str) -> Any:
-    """A value that the key may have, and that is not its default."""
+    """Return an allowed value of the key that is not its default."""
     default = KEYS[name].default
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
@@ -127,17 +127,17 @@ def refusal(*arguments: Any) -> ConfigError:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_PLUGINS if name not in MASKS])
-def test_a_user_s_value_is_refused_where_no_plugin_of_the_run_acts_on_it(name: str) -> None:
-    error = refusal({name: other_value(name)}, REGISTRY, [NOBODY_LISTENS])
+def test_users_value_is_refused_if_no_plugin_uses_it(name: str) -> None:
+    error = refusal({name: other_value(name)}, REGISTRY, [NO_READERS])
     assert error.message.startswith(f"`{name}")
     check_error(error, "unused-key", "(from the test)")
     assert error.hint
 
 
 @pytest.mark.parametrize("name", BY_PLUGINS)
-def test_a_value_of_lower_origin_is_reset_where_no_plugin_of_the_run_acts_on_it(name: str) -> None:
+def test_value_of_lower_origin_is_reset_if_unused(name: str) -> None:
     lower = layer_from_dotted({name: other_value(name)}, "some environment", Tier.ENVIRONMENT)
-    plan = plan_of({}, REGISTRY, [lower, NOBODY_LISTENS])
+    plan = plan_of({}, REGISTRY, [lower, NO_READERS])
     assert plan.composed.value(name) == KEYS[name].default
     assert plan.composed.origins[name] == "default"
     (warning,) = plan.warnings
@@ -153,15 +153,15 @@ def test_a_reset_value_of_an_earlier_run_is_warned_of() -> None:
     check_values(warning, "`rllm.algorithm.eps_clip_high` is 0.3 (from runs/one/config.yaml)", "default")
 
 
-@pytest.mark.parametrize("name", NOBODY_THERE)
-def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(name: str) -> None:
+@pytest.mark.parametrize("name", NOT_USED)
+def test_key_without_an_installed_plugin_is_refused(name: str) -> None:
     error = refusal({"rllm.env.name": "guess", name: other_value(name)}, REGISTRY)
     check_error(error, "unused-key", f"`{name}`", "(from the test)")
     assert ("workflow agent" in error.hint) is name.startswith("rllm.sdk")
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(name: str) -> None:
+def test_unsupported_value_is_refused_with_the_reason(name: str) -> None:
     value = {name: other_value(name)}
     error = refusal(value, REGISTRY)
     assert error.message.startswith(f"`{name}` is ")
@@ -297,7 +297,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(loss: str
         check_values(error.hint, others, f"loss {loss} (", options)
 
 
-def test_stepwise_advantages_alone_are_what_is_always_done() -> None:
+def test_only_stepwise_advantages_are_the_default() -> None:
     (warning,) = plan_of({"rllm.stepwise_advantage.enable": True}, REGISTRY).warnings
     check_values(warning, "`rllm.stepwise_advantage.enable` is true (from the test)", "normalize_by_steps is false")
     both = {"rllm.stepwise_advantage.enable": True, "rllm.stepwise_advantage.normalize_by_steps": True}
@@ -305,8 +305,8 @@ def test_stepwise_advantages_alone_are_what_is_always_done() -> None:
 
 
 def test_every_key_without_a_mark_is_the_core_s_own() -> None:
-    """Marked keys are tried above; all others are shown to be read by the core in `test_every_key.py`, those that
-    plugins take over besides too."""
+    """Marked keys are tested above. `test_every_key.py` shows that the core reads all others, including keys that
+    plugins also read."""
     marked = {*BY_PLUGINS, *REFUSED, *REDUNDANT, *(name for name, key in KEYS.items() if key.options_of)}
 
     def acts(key: Key) -> bool:

@@ -33,19 +33,19 @@ Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def commands(example: str, program: str) -> list[list[str]]:
-    """The words after `program` in the lines of an example."""
+    """Return the arguments of `program` in the lines of an example."""
     section = PAGE.partition(f"\n## {example}\n")[2].partition("\n## ")[0]
     return [shlex.split(line) for line in re.findall(rf"^    {program} (.*)$", section, re.MULTILINE)]
 
 
 @pytest.fixture
 def example(tmp_path: Path) -> Callable[[str], Path]:
-    """Copies an example into the directory that commands run in."""
+    """Copy an example into the directory of the commands."""
     return lambda name: Path(shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True))
 
 
 def trained(run: subprocess.CompletedProcess[str], directory: Path, name: str) -> list[dict[str, Any]]:
-    """The steps of a finished run."""
+    """Return the steps of a finished run."""
     assert run.returncode == 0, run.stderr
     lines = (directory / "runs/rllm-training" / name / "metrics.jsonl").read_text().splitlines()
     steps = [step for step in map(json.loads, lines) if "actor/loss" in step]
@@ -74,12 +74,12 @@ def test_a_reward_function_on_a_parquet(example: Callable[[str], Path], forked_r
         assert step["batch/episodes"] == 8 * 8
 
 
-def test_two_roles_with_estimators_of_their_own(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
+def test_two_roles_with_their_own_estimators(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
     directory = example("two_roles")
     (command,) = commands("two_roles", "rllm")
     steps = trained(forked_rllm(*command, *SHORT), directory, "two_roles")
     assert all({"reward/solver/mean", "reward/judge/mean"} <= set(step) for step in steps)
-    # What is compared within groups has the mean 0; the judge's advantage is its reward.
+    # Advantages within groups have the mean 0. The judge's advantage is its reward.
     for step in steps:
         assert step["advantage/solver/mean"] == pytest.approx(0, abs=1e-6)
         assert step["advantage/judge/mean"] == pytest.approx(step["reward/judge/mean"])
@@ -95,8 +95,8 @@ def test_a_parent_and_its_helpers_train_with_an_estimator_each(
     for step in trained(done, directory, "default"):
         assert {"advantage/parent/mean", "advantage/helper/mean"} <= step.keys()
         assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
-    for played in StepFiles(directory / "runs/rllm-training/default/record").episodes(0):
-        rows = {each.name: len(each.tokens.segment_starts) for each in played.episode.trajectories}
+    for recorded in StepFiles(directory / "runs/rllm-training/default/record").episodes(0):
+        rows = {each.name: len(each.tokens.segment_starts) for each in recorded.episode.trajectories}
         assert rows == {"parent": 1, "helper": 3}
 
 
@@ -110,7 +110,7 @@ def test_the_agent_s_configuration_passes_a_dry_run(example: Callable[[str], Pat
 
 @pytest.fixture
 def port(example: Callable[[str], Path], environ: dict[str, str]) -> Path:
-    """The package of OPO, installed beside itself."""
+    """Install the package of OPO next to itself."""
     directory = example("opo_estimator")
     pip = ("-m", "pip", "install", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
     done = subprocess.run(

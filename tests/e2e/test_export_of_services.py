@@ -1,4 +1,4 @@
-"""`rllm export` of runs whose checkpoints hold no model: the backend writes it."""
+"""`rllm export` of runs whose checkpoints contain no model, so the backend writes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = (
 
 @pytest.fixture
 def of_tinker(forked_rllm: Any, tmp_path: Path) -> Path:
-    """The directory in which the local server of a finished run keeps its checkpoint."""
+    """Return the directory of a finished run's checkpoint on the local server."""
     offline = ("rllm/backend=tinker", "tinker_base_url=local", "training.default_local_dir=kept", "model.lora_rank=4")
     done = forked_rllm("train", "guess", *offline, *QUICK)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def test_the_adapter_of_a_tinker_run_is_peft_s_and_can_be_merged(
     assert {name: tensor.tolist() for name, tensor in adapter.items()} == {
         name: tensor.tolist() for name, tensor in kept.items()
     }
-    # It knows the weights of `tiny` by their digest: those of another seed would be refused.
+    # It identifies the weights of `tiny` by their digest, and refuses those of a different seed.
     merged = forked_rllm("export", RUN, "--to", "merged", "--output", "merged")
     assert merged.returncode == 0, merged.stderr
     assert forked_rllm("eval", "guess", "--model", "merged", "rllm.rollout.n_val=1").returncode == 0

@@ -1,4 +1,4 @@
-"""A full disk and a gateway that is killed: what was answered is kept, and who waits is told."""
+"""A full disk and a killed gateway: answered calls are kept, and waiting clients get an error."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from rllm_gateway.calls import CallReader
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 DEADLINE = 120
 ROOM = 300_000
-"""Bytes that a file may have."""
+"""Maximum bytes of a file."""
 
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How `benchmarks/gateway.py` starts a gateway with a policy that answers at once."""
+    """Return the function of `benchmarks/gateway.py` that starts a gateway with a policy that answers at once."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     return runpy.run_path(str(BENCHMARKS / "gateway.py"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of a different process can be set only on Linux")
 def test_a_full_disk_is_an_error_of_the_rollout_and_loses_no_answer(benchmark: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "calls.db"
     answered: list[str] = []
@@ -133,7 +133,7 @@ def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(start_forked_rllm
 
 
 def gateway_of(run: int) -> int:
-    """The process of a run's gateway."""
+    """Return the process of a run's gateway."""
     children = [int(pid) for file in Path(f"/proc/{run}/task").glob("*/children") for pid in file.read_text().split()]
     (found,) = (pid for pid in children if "rllm_gateway.child" in Path(f"/proc/{pid}/cmdline").read_text())
     return found

@@ -14,7 +14,7 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "journal.py"
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_runs_that_were_killed_end_as_they_would_have(tmp_path: Path) -> None:
-    # A new process: MKL looks at its settings once.
+    # A new process is needed, because MKL reads its settings once.
     done = subprocess.run(
         [sys.executable, str(BENCHMARK), "kills", "6"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""From random weights an agent learns to play, with every one of several seeds."""
+"""From random weights an agent learns a game, with each of several seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
-    """With the settings of docs/how-to/off-policy.md, where the recipe's optimiser is too fast."""
+    """The run has the settings of docs/how-to/off-policy.md, because the recipe's optimizer is too fast."""
     (command,) = (line for line in commands("docs/how-to/off-policy.md") if "beta2" in line)
     ahead = "rllm.async_training.enable=true"
     words = [word for word in command.split() if "." in word and "=" in word]
@@ -42,12 +42,12 @@ def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path:
 
 
 @pytest.mark.long
-def test_sum_is_learnt_too(tmp_path: Path) -> None:
+def test_sum_is_learned_too(tmp_path: Path) -> None:
     metrics = last_validation(tmp_path, "sum")
     assert metrics["val/sum/pass@1"] >= 0.5
 
 
 @pytest.mark.nightly
-def test_guess_is_learnt_by_an_adapter_over_random_weights_that_stay(tmp_path: Path) -> None:
+def test_guess_is_learned_by_an_adapter_over_fixed_weights(tmp_path: Path) -> None:
     metrics = last_validation(tmp_path, "guess", "model.lora_rank=64")
     assert metrics["val/guess/reward"] >= 0.4

@@ -18,7 +18,7 @@ SHOWN = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 def address_of(words: list[str], directory: Path, environ: dict[str, str]) -> str:
-    """What a command that serves prints first."""
+    """Return the first output of a command that serves."""
     command = [sys.executable, "-m", "rllm", *words]
     with subprocess.Popen(command, cwd=directory, env=environ, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

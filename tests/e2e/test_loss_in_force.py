@@ -1,4 +1,4 @@
-"""A run says when it trains on another loss than the one its estimator has by default."""
+"""A run reports if it trains on a loss that is not its estimator's default."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_run_says_it_once_at_its_start(
     carry_out: Any, worlds: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # As a backend's YAML would say; `local` trains with it at once.
+    # As in a backend's YAML. `local` trains with it at once.
     packaged = layer_from_dotted({LOSS: "ppo"}, "backend strange", Tier.PACKAGED)
     beneath = layer_from_dotted(QUICK, "before", Tier.SAVED)
     names = {"rllm.env.name": "guess", "rllm.algorithm.adv_estimator": "rloo"}
@@ -78,7 +78,7 @@ def test_the_run_says_it_once_at_its_start(
     check_values(line, f"ppo ({LOSS} from backend strange)", "rloo", "importance_sampling")
 
 
-def test_a_loss_beside_a_role_s_estimator_is_that_role_s_choice(worlds: Registry) -> None:
+def test_loss_next_to_a_roles_estimator_is_the_roles(worlds: Registry) -> None:
     role = {"rllm.algorithm.estimator_map": {"poet": {"name": "rloo", "loss_fn": "reinforce"}}}
     made = plan_of({**VERL, **role}, worlds)
     assert about_losses(made) == []
@@ -97,11 +97,11 @@ def test_an_estimator_that_names_no_loss_has_the_fallback(worlds: Registry) -> N
 
 
 @pytest.mark.long
-def test_a_loss_chosen_at_the_first_start_is_not_questioned_when_the_run_goes_on(forked_rllm: Any) -> None:
+def test_chosen_loss_is_not_questioned_in_resumed_run(forked_rllm: Any) -> None:
     quick = [f"{key}={value}" for key, value in QUICK.items() if key != "rllm.trainer.total_batches"]
     words = ("train", "guess", "--estimator", "rloo", "--loss", "ppo", *quick)
     assert forked_rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
-    for batches in (2, 3):  # of the second start too nothing is lost
+    for batches in (2, 3):  # The second start loses nothing either.
         word = f"rllm.trainer.total_batches={batches}"
         done = forked_rllm("train", "guess", "--resume", "rllm.trainer.output_dir=runs", word)
         assert done.returncode == 0, done.stderr

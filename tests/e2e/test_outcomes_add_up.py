@@ -1,5 +1,7 @@
-"""Each trajectory has one outcome in each step, and the outcomes add up to the metrics: every rejection mode with every mask
-and filter, across a resume."""
+"""Each trajectory has one outcome in each step, and the outcomes add up to the metrics.
+
+The tests combine every rejection mode with every mask and filter, across a resume.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from .conftest import plan_of
 
 TASKS = [Task(id=f"t{number}", data={"number": number}) for number in range(6)]
 STOPPED_AFTER, STEPS = 1, 5
-"""Steps of two tasks: each task is played before the run ends, and a few are played twice."""
-ENDINGS = [*TerminationReason]
+"""Steps of two tasks. Each task occurs before the end of the run, and a few occur twice."""
+REASONS = [*TerminationReason]
 MODES: dict[str, dict[str, Any]] = {
     "none": {},
     "group": {"mode": "group", "min_trajs_per_group": 3},
@@ -41,9 +43,9 @@ FILTERS: dict[str, dict[str, Any]] = {
     **{
         f"mask_{chosen.value}": {
             "rllm.compact_filtering.enable": True,
-            **{f"rllm.compact_filtering.mask_{each.value}": each is chosen for each in ENDINGS},
+            **{f"rllm.compact_filtering.mask_{each.value}": each is chosen for each in REASONS},
         }
-        for chosen in ENDINGS
+        for chosen in REASONS
     },
     "missing rewards": {"rllm.algorithm.on_missing_reward": "drop"},
     "zero rewards": {"rllm.algorithm.on_missing_reward": "zero"},
@@ -51,10 +53,10 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 PAIRS = [(mode, chosen) for mode in MODES for chosen in FILTERS]
 SAMPLE = {([*MODES][number % len(MODES)], chosen) for number, chosen in enumerate(FILTERS)}
-"""Each filter once, and each mode with several."""
+"""Each filter once, and each mode with several filters."""
 
 Claim = tuple[str, str]
-"""An outcome, and the stage that decided it."""
+"""An outcome and the stage that decided it."""
 CLAIMS: dict[str, set[Claim]] = {
     "group": {("dropped", "reject")},
     "episode": {("waiting", "reject")},
@@ -63,16 +65,16 @@ CLAIMS: dict[str, set[Claim]] = {
     "silent rollouts": {("dropped", "build_batch")},
     **{name: {("masked", "compact_filter")} for name, keys in FILTERS.items() if "reward" not in name and keys},
 }
-"""What runs with these settings have beside trajectories that are trained on."""
-# A reward that is missing, and counts as 0, gives groups a signal: there are more of them than fill a batch.
+"""Outcomes of runs with these settings, besides trained trajectories."""
+# A missing reward counts as 0 and gives groups a signal, so more groups exist than a batch needs.
 BOTH: dict[tuple[str, str], set[Claim]] = {("dynamic", "zero rewards"): {("waiting", "reject")}}
 
 
 class Mixed(Workflow):
-    """One response. What becomes of a rollout follows from its task and its number, whatever the model says.
+    """One response. A rollout's outcome depends on its task and its number, not on the response.
 
-    Each ending is there in each group. The rollouts of the last task solve it, those at the one before do not: neither
-    group has a signal.
+    Each group has each termination reason. All rollouts of the last task solve it, and none of the task before it, so
+    neither group has a signal.
     """
 
     without_rewards = silent = False
@@ -91,13 +93,13 @@ class Mixed(Workflow):
             trajectory.reward = None
         if self.silent and rollout % 3 == 0:
             trajectory.steps[:] = []
-        ending = ENDINGS[(number + rollout) % len(ENDINGS)]
-        return Episode(id=uid, trajectories=[trajectory], is_correct=solved, termination_reason=ending)
+        reason = REASONS[(number + rollout) % len(REASONS)]
+        return Episode(id=uid, trajectories=[trajectory], is_correct=solved, termination_reason=reason)
 
 
 @dataclass
 class Watching(Observer):
-    """The steps of a run; ends it after one of them."""
+    """Stores the steps of a run, and stops it after one of them."""
 
     last: int
     steps: list[TrainStep] = field(default_factory=list)
@@ -109,15 +111,15 @@ class Watching(Observer):
             self.stop()
 
 
-class Play(Protocol):
+class TrainTwice(Protocol):
     def __call__(
         self, settings: Mapping[str, Any], workflow: type[Mixed], stops: Sequence[int] = (STOPPED_AFTER, STEPS)
     ) -> tuple[Path, list[TrainStep]]: ...
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Directory and steps of a run that was stopped after so many steps, and resumed."""
+def train_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainTwice:
+    """Train, stop after some steps, and resume. Return the directory and the steps."""
     monkeypatch.chdir(tmp_path)
 
     def run(
@@ -184,11 +186,11 @@ def workflow_of(chosen: str) -> type[Mixed]:
 
 
 Group = frozenset[str]
-"""The uids of its trajectories: a task that is played twice gives two groups of one id."""
+"""The uids of its trajectories. A task that occurs twice gives two groups with one id."""
 
 
 def groups(outcomes: list[RecordedOutcome], outcome: str, rule: str = "") -> set[Group]:
-    """The groups of which a trajectory has this outcome by this rule."""
+    """Return the groups with a trajectory that has this outcome by this rule."""
     chosen = [
         each.outcome for each in outcomes if each.outcome.outcome == outcome and each.outcome.rule.startswith(rule)
     ]
@@ -202,20 +204,20 @@ def count_of(outcomes: list[RecordedOutcome], rule: str) -> int:
 @pytest.mark.parametrize(
     ("mode", "chosen"), [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
 )
-def test_outcomes_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None:
-    directory, steps = play(settings_of(mode, chosen), workflow_of(chosen))
+def test_outcomes_add_up_to_the_metrics(train_twice: TrainTwice, mode: str, chosen: str) -> None:
+    directory, steps = train_twice(settings_of(mode, chosen), workflow_of(chosen))
 
     assert [step.global_step for step in steps] == list(range(STEPS))
     files, waited, seen = StepFiles(directory / "record"), set[str](), set[Claim]()
     for step in steps:
         outcomes = files.outcomes(step.global_step)
         uids = [each.outcome.trajectory for each in outcomes]
-        played = files.episode_table(step.global_step).to_pylist()
+        episodes = files.episode_table(step.global_step).to_pylist()
         assert len(uids) == len(set(uids))
-        assert set(uids) == waited | {each["uid"] for episode in played for each in episode["trajectories"]}
+        assert set(uids) == waited | {each["uid"] for episode in episodes for each in episode["trajectories"]}
         assert_sums(outcomes, step.metrics)
         lost = step.metrics.get("batch/missing_rewards", 0)
-        assert bool(lost) == (chosen.endswith("rewards") and len(played) > 0)
+        assert bool(lost) == (chosen.endswith("rewards") and len(episodes) > 0)
         assert count_of(outcomes, "check_rewards/missing_reward") == (lost if chosen == "missing rewards" else 0)
         waited = {each.outcome.trajectory for each in outcomes if each.outcome.outcome == "waiting"}
         assert waited or step.global_step or mode != "episode"
@@ -231,13 +233,13 @@ def test_outcomes_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> N
     ids=["two groups of one task wait", "groups wait until they are trained on", "groups of a full batch wait"],
 )
 def test_groups_that_wait_across_a_resume_are_known_by_their_uids(
-    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rejection: dict[str, Any]
+    train_twice: TrainTwice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rejection: dict[str, Any]
 ) -> None:
     settings = settings_of("none", "zero rewards") | rejected(rejection)
     outcomes = []
     for place, stops in (("whole", (STEPS,)), ("resumed", (1, 3, STEPS))):
         monkeypatch.chdir(make(tmp_path / place))
-        directory, steps = play(settings, workflow_of("zero rewards"), stops)
+        directory, steps = train_twice(settings, workflow_of("zero rewards"), stops)
         outcomes.append([StepFiles(directory / "record").outcomes(step.global_step) for step in steps])
 
     whole, resumed = outcomes

@@ -28,7 +28,7 @@ FOR_A_MODEL = "--model ./some-hf-directory"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The files of the README."""
+    """Write the files of the README."""
     (tmp_path / "train.jsonl").write_text(blocks("README.md", "json")[0])
     (tmp_path / "rewards.py").write_text(blocks("README.md", "python")[0])
     return tmp_path
@@ -48,7 +48,7 @@ def test_the_commands_of_the_guide_train(
     for command in trained:
         done = forked_rllm(*shlex.split(command))
         assert done.returncode == 0, done.stderr
-        # There is nothing to validate on, so the command evaluates with the training data.
+        # Validation data does not exist, so the command evaluates with the training data.
         evaluate = "rllm eval question --model runs/rllm-training/default/checkpoints/latest --data train.jsonl\n"
         assert evaluate in done.stdout
         runs.append(steps(directory))
@@ -65,7 +65,7 @@ def test_the_commands_of_the_guide_train(
         assert step["reward/agent/mean"] == pytest.approx(parts)
 
 
-def test_the_command_for_a_model_of_one_s_own_is_understood(
+def test_command_for_your_own_model_is_accepted(
     directory: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)

@@ -26,7 +26,7 @@ OFFLINE = (
     "--target",
     "site",
 )
-"""Everything the package asks for is here already."""
+"""Install without requirements, because all of them are installed."""
 
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -36,7 +36,7 @@ def blocks(language: str) -> list[str]:
 
 
 def apply_diff(code: str, diff: str) -> str:
-    """The code with each removed line of a diff replaced by the added one that follows it, if any."""
+    """Return the code after a diff: each removed line is replaced by the added line after it, if any."""
     for removed, added in re.findall(r"^-(.*\n)(?:\+(.*\n))?", diff, re.MULTILINE):
         assert code.count(removed) == 1, removed
         code = code.replace(removed, added)

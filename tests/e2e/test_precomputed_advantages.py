@@ -1,4 +1,4 @@
-"""Advantages that a workflow computes itself, such as those of distillation, beside estimated ones in one run."""
+"""Advantages that a workflow computes itself, such as distillation's, next to estimated ones in one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
 
 
 def teacher_logprobs(step: Step, answer: str) -> Any:
-    """A teacher that is sure of the first token and of no other: (n_response,) log-probs of what the student said."""
+    """Return the teacher's log-probs of the student's tokens, (n_response,). It is certain only of the first token."""
     first = 0.99 if step.text.startswith(answer) else 0.001
     return np.log([first, *[0.1] * (len(step.response_ids) - 1)])
 
@@ -120,7 +120,7 @@ KEEP = {"use_precomputed_advantage": True, "adv_estimator": "reinforce"}
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_distilled_advantages_are_used_bit_for_bit_beside_an_estimated_role(turns: int) -> None:
+def test_distilled_advantages_are_exact_next_to_estimated_role(turns: int) -> None:
     (step,) = trained(KEEP, turns=turns)
     student, judge = sampled_advantages(step, "student"), sampled_advantages(step, "judge")
     assert student.tobytes() == said_by_workflow(step).tobytes()
@@ -138,7 +138,7 @@ def test_steps_weigh_as_the_workflow_said_when_estimated_advantages_are_divided_
     assert set(sampled_advantages(step, "judge").tolist()) <= {0.0, 0.5}
 
 
-def test_without_the_switch_they_are_estimated_anew_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_switch_they_are_estimated_again_with_warning(capsys: pytest.CaptureFixture[str]) -> None:
     steps = trained({"adv_estimator": "reinforce"}, steps=2)
     assert set(sampled_advantages(steps[0], "student").tolist()) <= {0.0, 1.0}
     assert [step.metrics["advantage/precomputed_ignored"] for step in steps] == [0.5, 0.5]
@@ -195,7 +195,7 @@ def test_what_to_do_with_a_mismatch_is_no_question_without_the_switch() -> None:
 
 
 @pytest.mark.long
-def test_a_student_learns_what_its_teacher_knows_from_precomputed_advantages_alone(tmp_path: Path) -> None:
+def test_student_learns_from_precomputed_advantages_only(tmp_path: Path) -> None:
     step = trained(KEEP, steps=40, backend_args={"training": {"learning_rate": 0.003}}, rollouts=8, judged=False)[-1]
     assert step.metrics["advantage/precomputed"] == 1.0
     lines = (tmp_path / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""AgentTrainer and UnifiedTrainer: what they take, what they refuse, and who holds the loop."""
+"""AgentTrainer and UnifiedTrainer: their arguments, their errors, and who runs the loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
 
 
 def quick(**trainer: Any) -> dict[str, Any]:
-    """The configuration of a short run on `sum`."""
+    """Return the configuration of a short run on `sum`."""
     trainer = {"total_batches": 2, "val_before_train": False, "test_freq": -1, **trainer}
     environment = {"name": "sum", "env_args": {"largest": 1}}
     return {
@@ -52,7 +52,7 @@ def without_environment(**trainer: Any) -> dict[str, Any]:
 class Adder(Workflow):
     """Two roles: one answers, the other judges it. `log` is any object of this process."""
 
-    def __init__(self, context: Any, log: Callable[[Any], None] = lambda heard: None, bonus: float = 0.0) -> None:
+    def __init__(self, context: Any, log: Callable[[Any], None] = lambda task: None, bonus: float = 0.0) -> None:
         super().__init__(context)
         self._log, self._bonus = log, bonus
 
@@ -81,7 +81,7 @@ async def _later(*arguments: Any) -> list[TrajectoryGroup]:
 
 
 def all_in_one(episodes: list[Episode], transform_config: Any, compact_filtering_config: Any = None) -> Any:
-    """One group of everything."""
+    """Return one group with all trajectories."""
     made = [trajectory for episode in episodes for trajectory in episode.trajectories]
     return [TrajectoryGroup(group_id="all", trajectories=made)]
 
@@ -125,7 +125,7 @@ def test_there_is_one_class_of_each_name(name: str) -> None:
     assert definitions == [("rllm/src/rllm/api/trainer.py", name)]
 
 
-# What it takes as configuration
+# Accepted configurations
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_arguments_of_the_backend_are_its_sections(fit: Any) -> None:
 
 
 def test_a_workflow_class_may_be_given_any_objects(fit: Any) -> None:
-    heard: list[Any] = []
-    steps = fit(without_environment(), workflow_class=Adder, workflow_args={"log": heard.append}, train_dataset=ROWS)
-    assert len(heard) == 2 * 2 * 2
-    assert heard[0].keys() == {"a", "b"}
+    tasks: list[Any] = []
+    steps = fit(without_environment(), workflow_class=Adder, workflow_args={"log": tasks.append}, train_dataset=ROWS)
+    assert len(tasks) == 2 * 2 * 2
+    assert tasks[0].keys() == {"a", "b"}
     assert {group.group_role for group in steps.steps[0].trajectory_groups} == {"solver", "judge"}
 
 
@@ -269,9 +269,9 @@ def test_a_class_made_from_a_workflow_of_the_core_keeps_its_options(fit: Any) ->
 def test_a_dataset_is_anything_that_gives_rows_or_tasks(fit: Any, rows: Any) -> None:
     named = isinstance(rows, list) and isinstance(rows[0], Mapping) and "id" in rows[0]
     steps = fit(without_environment(), workflow_class=Adder, train_dataset=rows, val_dataset=ROWS[:1])
-    played = {episode.task_id: episode.data_source for step in steps.steps for episode in step.generated}
-    assert len(played) == 4
-    assert set(played.values()) == {"book" if named else "default"}
+    sources = {episode.task_id: episode.data_source for step in steps.steps for episode in step.generated}
+    assert len(sources) == 4
+    assert set(sources.values()) == {"book" if named else "default"}
     last = json.loads(Path("runs/rllm-training/default/metrics.jsonl").read_text().splitlines()[-1])
     assert "val/default/pass@1" in last
 
@@ -302,7 +302,7 @@ def test_an_argument_of_a_workflow_class_cannot_be_given_twice() -> None:
 
 
 @pytest.mark.parametrize("key", ["engine_args", "overlong_filter"])
-def test_a_workflow_class_does_not_excuse_values_that_nobody_reads(key: str) -> None:
+def test_workflow_class_does_not_excuse_unread_values(key: str) -> None:
     config = quick()
     config["rllm"]["agent"] = {key: {"size": 1} if key == "engine_args" else True}
     config["rllm"]["pipeline"] = {"remove": ["compact_filter"]}
@@ -391,7 +391,7 @@ def test_a_backend_is_chosen_by_name_by_record_or_by_class(fit: Any) -> None:
     from rllm_local.settings import LocalConfig
 
     class MyBackend(LocalBackend):
-        """The local one, under another name."""
+        """Return the local backend under a different name."""
 
         params = LocalConfig
 
@@ -403,7 +403,7 @@ def test_a_backend_is_chosen_by_name_by_record_or_by_class(fit: Any) -> None:
     assert names == [("rllm-local", "local"), ("in-process", "mine"), ("in-process", "my_backend")]
 
 
-# The loop in one's hands
+# Control of the loop
 
 
 def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:

@@ -1,4 +1,4 @@
-"""The Python and YAML of docs/how-to/python.md and configure.md, as they stand there."""
+"""The unchanged Python and YAML of docs/how-to/python.md and configure.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_guides_have_the_blocks_that_are_tried_here() -> None:
 
 @pytest.mark.long
 def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block in a directory of its own, with what the blocks before it have imported; runs end after three steps."""
+    """Run each block in its own directory, with the imports of earlier blocks. Runs end after three steps."""
     length = TrainingLoop.total_steps.fget
     assert length is not None
     monkeypatch.setattr(TrainingLoop, "total_steps", property(lambda loop: min(3, length(loop))))
@@ -52,7 +52,7 @@ def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: p
         assert len([line for line in metrics.read_text().splitlines() if "train/epoch" in line]) == 3
 
 
-def test_every_argument_in_the_table_has_the_key_beside_it() -> None:
+def test_every_argument_in_the_table_has_its_key() -> None:
     from inspect import signature
 
     from rllm.api.trainer import AgentTrainer
@@ -100,7 +100,7 @@ def test_the_hydra_script_makes_the_same_run_as_the_command(
     configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (by_script, by_command)]
     for config in configs:
         del config["rllm"]["trainer"]["output_dir"]
-        del config["rllm"]["composed"]  # says who gave which value
+        del config["rllm"]["composed"]  # It stores the origin of each value.
     assert configs[0] == configs[1]
     rewards = [
         re.findall(r'"reward/agent/mean": [\d.]+', (run / "metrics.jsonl").read_text())
@@ -110,9 +110,7 @@ def test_the_hydra_script_makes_the_same_run_as_the_command(
 
 
 @pytest.mark.long
-def test_a_primary_configuration_of_one_s_own_begins_with_the_unified_one(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_own_primary_config_begins_with_the_unified_one(tmp_path: Path, environ: dict[str, str]) -> None:
     (script,) = blocks("configure", "python")
     script = script.replace(
         'config_path="pkg://rllm.conf", config_name="unified"', 'config_path=".", config_name="mine"'

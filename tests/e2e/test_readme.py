@@ -1,4 +1,4 @@
-"""The plugin of the README and the YAML that chooses it, as they stand there."""
+"""The README's plugin and the YAML that chooses it, unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT = (
 
 
 def _file(name: str, language: str) -> str:
-    """The block after the sentence that names a file."""
+    """Return the block after the sentence with a file's name."""
     (text,) = re.findall(rf"`{re.escape(name)}`[^`]*\n\n```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     return str(text)
 

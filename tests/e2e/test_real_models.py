@@ -1,4 +1,4 @@
-"""docs/how-to/real-models.md, as it stands there, in an empty directory."""
+"""docs/how-to/real-models.md, unchanged, in an empty directory."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_the_commands_of_the_guide_work_one_after_the_other(
         done = forked_rllm(*shlex.split(command))
         assert done.returncode == 0, f"{command}: {done.stderr}"
         said.append(done.stdout)
-    planned, trained, played, exported = said
+    planned, trained, evaluated, exported = said
     assert "Memory, at most:" in planned
     assert "2 steps in" in trained
-    assert "guess" in played
+    assert "guess" in evaluated
     assert exported == "merged is in merged\n"
     checkpoint = tmp_path / "runs/rllm-training/real/checkpoints/latest/backend/model"
     assert (checkpoint / "adapter_model.safetensors").exists()

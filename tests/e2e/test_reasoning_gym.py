@@ -1,4 +1,4 @@
-"""`rllm train reasoning_gym:GENERATOR`, and docs/how-to/reasoning-gym.md as it stands there."""
+"""`rllm train reasoning_gym:GENERATOR`, and docs/how-to/reasoning-gym.md, unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs record rollouts and training. `test_outcomes_add_up.py` tests the outcomes."""
+"""Runs record rollouts and trained tokens. `test_outcomes_add_up.py` tests their outcomes."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_checkpoint_is_written_after_the_record(train: Any, monkeypatch: pytest.
 def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:
     run = train("lucky", SHORT | {"rllm.record": "tokens"})
     recorded = [each.episode for each in files_of(run).episodes(0)]
-    for found, generated in zip(recorded, run.episodes, strict=True):
-        assert found.id == generated.id
-        for one, other in zip(found.trajectories, generated.trajectories, strict=True):
+    for found, episode in zip(recorded, run.episodes, strict=True):
+        assert found.id == episode.id
+        for one, other in zip(found.trajectories, episode.trajectories, strict=True):
             assert one.tokens.ids.tolist() == other.tokens.ids.tolist()
             assert one.tokens.logprobs.tobytes() == other.tokens.logprobs.tobytes()
             assert [step.text for step in one.steps] == [step.text for step in other.steps]
@@ -94,11 +94,11 @@ def test_what_an_update_did_is_recorded_token_by_token(train: Any) -> None:
     run = train("guess", {"rllm.record": "tokens", "training.num_epochs": 2})
     traces = files_of(run).trace_table(0).to_pylist()
     updates = files_of(run).update_table(0).to_pylist()
-    generated = {each.uid: each.trajectory for episode in files_of(run).episodes(0) for each in episode.trajectories}
+    trajectories = {each.uid: each.trajectory for episode in files_of(run).episodes(0) for each in episode.trajectories}
     trained = [each.outcome.trajectory for each in files_of(run).outcomes(0) if each.outcome.outcome == "trained"]
     for epoch in (0, 1):
         tokens = {row["trajectory"]: len(row["ids"]) for row in traces if row["epoch"] == epoch}
-        assert tokens == {uid: generated[uid].response_length for uid in trained}
+        assert tokens == {uid: trajectories[uid].response_length for uid in trained}
     assert {row["optimizer_step"] for row in traces} == {row["optimizer_step"] for row in updates}
     assert np.mean([row["loss"] for row in updates]) == pytest.approx(run.steps[0].metrics["actor/loss"], rel=1e-9)
 
@@ -150,7 +150,7 @@ def test_a_plan_says_what_is_recorded(installed: list[str] | None, settings: dic
 
 
 def trained_on(train: Any, stored: Path) -> dict[str, float]:
-    """Metrics of a step on all that a run has stored, without times."""
+    """Return the metrics of a step on all stored episodes of a run, without times."""
     settings = {
         "data.train_dataset": {"name": "stored", "path": str(stored)},
         "rllm.pipeline.replace": {"generate": "stored"},

@@ -29,17 +29,17 @@ FOLLOWS = {
     "traces": ("trajectory", "positions", "advantage", "logprob", "entropy", "weight", "policy_part"),
     "updates": ("loss", "policy_loss", "kl_loss", "entropy_loss", "grad_norm", "learning_rate"),
 }
-"""Columns that follow from others, or that others follow from: a change is found without the digests."""
+"""Columns that determine others, or follow from others. A change is found without the digests."""
 
 
 def columns_with_data(row: Any, column: str = "") -> Iterator[tuple[str, Callable[[], None]]]:
-    """Columns of a row with a value, and how to change it."""
+    """Yield the columns of a row that have a value, and the change."""
     places = row.items() if isinstance(row, dict) else enumerate(row)
     for key, value in places:
         name = ".".join(filter(None, (column, key))) if isinstance(key, str) else column
         if isinstance(value, dict | list):
             yield from columns_with_data(value, name)
-        elif isinstance(value, tuple):  # an entry of a map
+        elif isinstance(value, tuple):  # An entry of a map.
             yield f"{name}.value", lambda key=key, pair=value: row.__setitem__(key, (pair[0], other(pair[1])))
         elif value is not None:
             yield name, lambda key=key, value=value: row.__setitem__(key, other(value))
@@ -52,7 +52,7 @@ def other(value: Any) -> Any:
 
 
 def changes(place: Path) -> Iterator[str]:
-    """Change one column after the other, in the first row with a value; yields its name while it is changed."""
+    """Change one column after the other, in the first row with a value. Yield its name while it is changed."""
     before = place.read_bytes()
     with pq.ParquetFile(place) as file:
         table = file.read()
@@ -66,7 +66,7 @@ def changes(place: Path) -> Iterator[str]:
 
 
 def seal(files: StepFiles) -> None:
-    """Write digests of the files of step 0, whatever these contain now."""
+    """Write digests of the current files of step 0."""
     place = files.place("outcomes", 0)
     with pq.ParquetFile(place) as file:
         table = file.read()

@@ -1,4 +1,4 @@
-"""`rllm record check`: losses and coefficients follow from the record, and what was changed in it is named."""
+"""`rllm record check`: losses and coefficients follow from the record, and changed values are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def checked(directory: Path) -> tuple[int, str]:
-    """Exit code and output."""
+    """Return the exit code and the output."""
     result = CliRunner().invoke(record, ["check", str(directory)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -66,18 +66,18 @@ def louder(values: list[float]) -> list[float]:
 
 
 def change_a_log_prob(directory: Path) -> str:
-    """Of the first token that has a coefficient. Returns how the check names its optimizer step."""
+    """Change the first token with a coefficient. Return the check's name of its optimizer step."""
     for step in (0, 1):
         file = directory / f"record/traces/step_{step:06d}.parquet"
         for row in StepFiles(directory / "record").trace_table(step).to_pylist():
             if row["policy_part"][0]:
                 change(file, "logprob", lambda other, row=row: other["policy_part"] == row["policy_part"], louder)
-                return f"step {step}, optimizer step {row['optimizer_step']}"
+                return f"step {step}, optimiser step {row['optimizer_step']}"
     raise AssertionError("no row begins with a token that has a coefficient")
 
 
 def assert_named(directory: Path, where: str) -> str:
-    """The check names the changed file and this optimizer step, and nothing else. Returns what it says."""
+    """Check that only the changed file and this optimizer step are reported. Return the output."""
     code, said = checked(directory)
     assert code == 1
     changed, *named, last = said.splitlines()
@@ -90,13 +90,13 @@ def assert_named(directory: Path, where: str) -> str:
 
 @pytest.fixture
 def recorded(shared_run: Any, tmp_path: Path) -> Path:
-    """The directory of a run with `TOKENS`, which a test may change."""
+    """Return the directory of a run with `TOKENS`, which a test may change."""
     return Path(shutil.copytree(shared_run("lucky", TOKENS).directory, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 @pytest.mark.long
-def test_the_loss_of_every_optimizer_step_follows_from_the_record(shared_run: Any, settings: dict[str, Any]) -> None:
+def test_loss_of_every_optimizer_step_follows_from_record(shared_run: Any, settings: dict[str, Any]) -> None:
     run = shared_run("lucky", TOKENS | settings)
 
     code, said = checked(run.directory)
@@ -109,7 +109,7 @@ def test_the_loss_of_every_optimizer_step_follows_from_the_record(shared_run: An
 
 @pytest.fixture(scope="module")
 def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server in this process."""
+    """Return the URL of a server in this process."""
     options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
     with opened_service(options) as service, running_server(service) as running:
         yield running.url

@@ -26,13 +26,13 @@ ROWS = [{"number": number} for number in range(4)]
 
 
 def median_baseline(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
-    """Reward minus the median of the group."""
+    """Return the reward minus the group's median."""
     advantages = [group - np.median(group) for group in rewards]
     return advantages, advantages
 
 
 def role_mean_baseline(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
-    """Reward minus the mean of everything the role did in this step."""
+    """Return the reward minus the mean of the role's rewards in this step."""
     mean = np.concatenate(rewards).mean()
     advantages = [group - mean for group in rewards]
     return advantages, advantages
@@ -42,7 +42,7 @@ EXAMPLES = {"median_baseline": median_baseline, "role_mean_baseline": role_mean_
 
 
 class Talker(Workflow):
-    """Two roles, answers of one to three tokens in one or two turns; the reward depends on what was said."""
+    """Two roles with answers of one to three tokens in one or two turns. The reward depends on the response."""
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         trajectories = []
@@ -71,7 +71,7 @@ def _examples_in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def trained(algorithm: dict[str, Any], **arguments: Any) -> TrainStep:
-    """The last of two steps."""
+    """Return the last of two steps."""
     config = {
         "rllm": {
             "rollout": {"n": 4},
@@ -94,7 +94,7 @@ def trained(algorithm: dict[str, Any], **arguments: Any) -> TrainStep:
 
 
 def advantages_of(step: TrainStep, role: str) -> list[tuple[TrajectoryGroup, list[float]]]:
-    """The advantage that every token of each trajectory of the role has, group by group."""
+    """Return each trajectory's advantage, which all its tokens have, for a role and group by group."""
     batch = step.filled_batch
     assert batch.advantages is not None
     inputs = build_estimator_input(batch, np.ones(len(batch.groups), np.bool_))
@@ -121,7 +121,7 @@ def test_the_median_of_the_group_is_a_baseline_that_trains_by_name() -> None:
     assert step.weight_version == 2
 
 
-def test_the_mean_of_the_role_is_a_baseline_that_trains_by_name_in_one_role_alone() -> None:
+def test_mean_of_role_trains_by_name_in_one_role() -> None:
     step = trained(
         {"adv_estimator": "reinforce"},
         traj_group_adv_estimator_map={"solver": ("role_mean_baseline", "importance_sampling")},
@@ -162,9 +162,7 @@ def median(rewards, algorithm_config, **kwargs):
 
 
 @pytest.mark.long
-def test_a_module_beside_the_configuration_registers_what_the_command_line_chooses(
-    forked_rllm: Any, tmp_path: Path
-) -> None:
+def test_module_next_to_the_config_registers_chosen_estimator(forked_rllm: Any, tmp_path: Path) -> None:
     (tmp_path / "my_estimators.py").write_text(MODULE)
     (tmp_path / "my.yaml").write_text("rllm: {plugins: {import_modules: [my_estimators]}}\n")
     words = ("guess", "--config", "my.yaml", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")

@@ -1,4 +1,4 @@
-"""Runs of what a module or a program registers, and `rllm eval` of such runs."""
+"""Runs with parts that a module or a program registers, and `rllm eval` of these runs."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_run_of_a_module_is_evaluated_by_its_directory(forked_rllm: Any, direc
     trained = forked_rllm("train", "digits", "--reward", "same", IMPORT, *SHORT)
     assert trained.returncode == 0, trained.stderr
     for words in ((), ("digits",)):
-        played = forked_rllm("eval", *words, "--model", RUN, "--json")
-        assert played.returncode == 0, played.stderr
-        (metrics,) = json.loads(played.stdout)["environments"]
+        evaluated = forked_rllm("eval", *words, "--model", RUN, "--json")
+        assert evaluated.returncode == 0, evaluated.stderr
+        (metrics,) = json.loads(evaluated.stdout)["environments"]
         assert (metrics["name"], metrics["tasks"], metrics["reward"]["value"]) == ("digits", 4, 0.25)
 
 
@@ -72,6 +72,6 @@ AgentTrainer(config={{"rllm": config, "data": {{"max_response_length": 1}}}}).tr
     assert lost.returncode == 2
     assert RUN in lost.stderr
     assert "'rllm.plugins.import_modules=[MODULE]'" in lost.stderr
-    played = forked_rllm("eval", "--model", RUN, IMPORT)
-    assert played.returncode == 0, played.stderr
-    assert played.stdout.splitlines()[1].split()[:2] == ["digits", "4"]
+    evaluated = forked_rllm("eval", "--model", RUN, IMPORT)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert evaluated.stdout.splitlines()[1].split()[:2] == ["digits", "4"]

@@ -1,4 +1,4 @@
-"""`rllm replay`: the updates of a run follow from its journal, or what does not is named."""
+"""`rllm replay`: the updates of a run follow from its journal, or differences are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = (
 AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
 # The sampler and both estimators keep state between steps.
 STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}")
-NEWEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
+LATEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
 SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
 
 
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
-    """The directory in which a run was made, once."""
+    """Return the directory of a run that is made once."""
     directory: Path = tmp_path_factory.mktemp("made")
     process = command_server.start("rllm.cli.main", WORDS, directory, os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"})
     _, errors = process.communicate()
@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
 
 @pytest.fixture
 def trained(made: Path, tmp_path: Path, directory: Path) -> Path:
-    """That run, in the directory of the test."""
+    """Return a copy of that run in the test's directory."""
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     return directory
 
@@ -67,9 +67,9 @@ def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forke
 
 
 @pytest.mark.parametrize(
-    "terms", [(*AHEAD, *STATEFUL), pytest.param(NEWEST, marks=pytest.mark.long)], ids=["fixed", "latest"]
+    "terms", [(*AHEAD, *STATEFUL), pytest.param(LATEST, marks=pytest.mark.long)], ids=["fixed", "latest"]
 )
-def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
+def test_killed_and_resumed_asynchronous_run_is_replayed(
     start_forked_rllm: Any, forked_rllm: Any, directory: Path, terms: tuple[str, ...]
 ) -> None:
     process = start_forked_rllm(*WORDS, *terms)
@@ -83,7 +83,7 @@ def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
     resumed = forked_rllm(*WORDS, *terms, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     replayed = forked_rllm("replay", str(directory))
-    # Some processors have no pass whose results do not depend on its other rows. A replay does not sample.
+    # On some processors the results of a row depend on the other rows. A replay does not sample.
     assert replayed.stderr in ("", f"warning: {TIMING_MATTERS}\n")
     assert replayed.returncode == 0
     assert replayed.stdout.startswith(SAME)
@@ -102,7 +102,7 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     file.write_bytes(content[:-1])
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1
-    check_printed(replayed.stderr, "journal-mismatch", "round 3")
+    check_printed(replayed.stderr, "journal-mismatch", "batch 3")
     assert file.read_bytes() == content[:-1]
 
     file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
@@ -119,7 +119,7 @@ def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, directory: P
 
 
 def _other_weights(run: Path) -> None:
-    """Say that the second checkpoint had others."""
+    """Change the digests of the second checkpoint."""
     path = run / "journal" / "checkpoints.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["sha256"]["backend/model/model.safetensors"] = "0" * 64
@@ -127,7 +127,7 @@ def _other_weights(run: Path) -> None:
 
 
 def _calls(content: bytes) -> int:
-    """Records of a file, by its heads: length, number and two checksums of 4 bytes each."""
+    """Return the number of records of a file, from their headers: length, number and two checksums of 4 bytes each."""
     place = count = 0
     while place < len(content):
         place, count = place + 16 + int.from_bytes(content[place : place + 4], "little"), count + 1

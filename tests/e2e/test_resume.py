@@ -1,6 +1,6 @@
 """A run stopped at any moment and resumed ends with the same weights and metrics, bit for bit.
 
-Each comparison is with a process started anew, whose hashes have another seed than those of the forked ones.
+Each comparison is with a new process, whose hash seed differs from the forked ones.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ Uninterrupted = Callable[[tuple[str, ...]], tuple[Path, tuple[str, ...]]]
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """The directory of a run with these terms that was left alone, and its words. Made once."""
-    return cache(partial(_left_alone, tmp_path_factory))
+    """Return the directory of an undisturbed run with these terms, and its arguments. Made once."""
+    return cache(partial(_uninterrupted, tmp_path_factory))
 
 
-def _left_alone(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+def _uninterrupted(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
     directory = tmp_path_factory.mktemp("uninterrupted")
     words = (*WORDS, *terms)
     subprocess.run([sys.executable, "-m", "rllm.cli.main", *words], cwd=directory, check=True, timeout=200)
@@ -148,12 +148,12 @@ def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, for
 def killed_and_resumed(
     rllm: Any, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
 ) -> Callable[..., tuple[Path, Path]]:
-    """The directories of a run with these words killed in the middle and resumed, and of the same one left alone."""
+    """Return the directories of a run that is killed and resumed, and of the same run undisturbed."""
 
     def make(*terms: str) -> tuple[Path, Path]:
         words, runs = (*WORDS, *terms), tmp_path / "runs" / "rllm-training"
-        left_alone = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
-        assert left_alone.returncode == 0, left_alone.stderr
+        uninterrupted = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
+        assert uninterrupted.returncode == 0, uninterrupted.stderr
         process = start_forked_rllm(*words)
         wait_for_steps(runs / "default", STOPPED, process)
         process.kill()
@@ -167,7 +167,7 @@ def killed_and_resumed(
 
 @pytest.mark.long
 def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
-    """The reference is the model the run began with, not that of the checkpoint; old log-probs are recomputed."""
+    """The reference is the run's first model, not the checkpoint's. Old log-probs are recomputed."""
     terms = ("--estimator", "gae", "rllm.algorithm.kl_beta=0.01", "rllm.algorithm.rollout_correction.tis_mode=token")
     run, reference = killed_and_resumed(*terms)
     assert set(weights(run)) == {"critic.safetensors", "model.safetensors", "optimizer.safetensors"}

@@ -1,4 +1,4 @@
-"""Where rollouts are played ahead, what a token is shown with multiplies to its policy part."""
+"""In asynchronous runs, the shown factors of a token multiply to its policy part."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
 
 
 def accounts_of(directory: Path, every: int = 1) -> Iterator[tuple[int, Account]]:
-    """Of trajectories that were trained on, with their steps; each takes several reads of files."""
+    """Return trained trajectories with their steps. Each needs several reads of files."""
     run, files = Run(one_run(directory)), StepFiles(directory / "record")
     run.index.refresh()
     for step in files.steps():

@@ -1,4 +1,4 @@
-"""Packages as `rllm plugins new` writes them, with no edit: they install, keep their contract and train by name."""
+"""Unedited packages of `rllm plugins new`: they install, keep their contract and train by name."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SMALL = ("rllm.rollout.n=8", "data.train_batch_size=8")
 """Enough rollouts that some succeed and others do not."""
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "plugin.md"
 OFFLINE = ("--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
-"""Everything a new package asks for is here already."""
+"""Install without requirements, because all of them are installed."""
 
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def next_commands(rllm: Rllm, *words: str) -> list[list[str]]:
-    """Write a package; the words of the three commands that are to follow."""
+    """Write a package, and return the arguments of the three next commands."""
     written = rllm("plugins", "new", *words)
     assert (written.returncode, written.stderr) == (0, "")
     install, test, train = written.stdout.partition("Next:\n")[2].splitlines()
@@ -62,12 +62,12 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Packages:
-    """A new package of each kind, and a directory that all of them are installed in."""
+    """A new package of each kind, and a directory with all of them installed."""
 
     directory: Path
     site: Path
     next_commands: dict[str, list[list[str]]]
-    """By kind: the words of what installs, tests and trains."""
+    """Kind -> arguments of the commands that install, test and train."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ print(json.dumps({"reward": sum(map(ord, text)) % 2}))
 
 @pytest.fixture
 def installed_here(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process finds the packages, for the time of a test."""
+    """Make the packages importable in this process during a test."""
     monkeypatch.syspath_prepend(packages.site)
     yield
     for name in [name for name in sys.modules if name.startswith("my_")]:
@@ -112,7 +112,7 @@ def installed_here(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.long
 def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, environ: dict[str, str]) -> None:
-    """All in one process, which imports pytest and torch once; the words are those of each package."""
+    """All tests run in one process, which imports pytest and torch once, with each package's arguments."""
     environ["PYTHONPATH"] = str(packages.site)
     words = [packages.next_commands[kind][1] for kind in TEMPLATES]
     assert words == [["pytest", f"my-{kind}"] for kind in TEMPLATES]
@@ -121,7 +121,7 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
     )
     printed, errors = tested.communicate(timeout=280)
     assert tested.returncode == 0, printed + errors
-    # Whatever the directory that pytest takes for its root.
+    # This works for any root directory of pytest.
     passed = set(re.findall(r"^PASSED \S*/test_my_(\w+)\.py::", printed, re.MULTILINE))
     assert passed == set(TEMPLATES)
 
@@ -132,7 +132,7 @@ def test_a_new_package_trains_by_name(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:
     train = packages.next_commands[kind][2]
-    # The model of this backend is larger than nothing by little: it takes more rollouts for one to succeed.
+    # This backend's model is tiny, so one success needs more rollouts.
     more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else SMALL
     assert train[0] == "rllm"
     (tmp_path / "agent.py").write_text(AGENT)  # The program of the sandbox.
@@ -166,7 +166,7 @@ def test_the_readme_shows_a_config_file_that_works(
 def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
     rllm: Rllm, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """The story of the guide, in a virtual environment of its own."""
+    """Follow the guide in a separate virtual environment."""
     guide = GUIDE.read_text()
     (old, new) = re.findall(r"^[-+]( {8}.*\n)", guide, re.MULTILINE)
     install, test, train = next_commands(rllm, "my-estimator")
@@ -177,7 +177,7 @@ def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
     # The setuptools that comes with Python is older than the one that torch requires.
     for directory in packages.glob("setuptools*"):
         shutil.rmtree(directory)
-    # What is installed for the interpreter that runs the tests, which may be one of a virtual environment.
+    # The packages of the interpreter that runs the tests, which may be in a virtual environment.
     (packages / "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
     python, environ["PYTHONPATH"] = home / "bin" / "python", ""
 
@@ -189,11 +189,11 @@ def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
             code = tmp_path / "my-estimator" / "src" / "my_estimator" / "estimator.py"
             assert code.read_text().count(old) == 1
             code.write_text(code.read_text().replace(old, new))
-            # Its contract, whatever its numbers are.
+            # The contract does not depend on the numbers.
             start((python, "-m", *test, "-k", "TestMyEstimator"), tmp_path, environ)
         words = (*train[1:], *FEW, "rllm.rollout.n=8", f"rllm.trainer.experiment_name={experiment}")
         start((python, "-m", "rllm.cli.main", *words), tmp_path, environ)
         runs.append(steps_of(tmp_path / "runs" / "rllm-training" / experiment)[0])
     before, after = runs
-    assert before["reward/agent/mean"] == after["reward/agent/mean"], "the first step plays the same games"
+    assert before["reward/agent/mean"] == after["reward/agent/mean"], "the first step has the same rollouts"
     assert before["advantage/agent/std"] != after["advantage/agent/std"]

@@ -81,7 +81,7 @@ TABLE: dict[str, Any] = {
     "rllm.episode_logging.log_episodes": False,
     "rllm.episode_logging.episode_log_dir": "logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}",
 }
-"""Name and default of each row."""
+"""Return the name and default of each row."""
 OTHER_DEFAULTS = dict.fromkeys(
     ("rllm.sdk.proxy.admin_token", "rllm.episode_logging.episode_log_dir", "rllm.sdk.store.path")
 )

@@ -80,8 +80,8 @@ def test_loss_is_equal_on_tinker(forked_rllm: Any, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("with_view")
 def test_good_stored_episodes_are_imitated(forked_rllm: Callable[..., Any], tmp_path: Path) -> None:
     quick = ("rllm.trainer.total_batches=2", "rllm.trainer.test_freq=-1", "rllm.trainer.val_before_train=false")
-    played = forked_rllm("train", "guess", *quick, "rllm.record=tokens", "data.train_batch_size=16")
-    assert played.returncode == 0, played.stderr
+    trained = forked_rllm("train", "guess", *quick, "rllm.record=tokens", "data.train_batch_size=16")
+    assert trained.returncode == 0, trained.stderr
     stored = str(tmp_path / "runs" / "rllm-training" / "default")
     done = forked_rllm(
         "sft", "--stored", stored, "--min-reward", "0.5", "rllm.record=tokens", "rllm.trainer.total_epochs=1"

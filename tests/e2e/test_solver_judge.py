@@ -1,4 +1,4 @@
-"""Two roles in one run, each with an estimator and a loss of its own, chosen from outside."""
+"""Two roles in one run, each with its own estimator and loss, chosen by the user."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
 
 
 class Recorded:
-    """A policy loss that remembers the rows and advantages of the tokens it was given."""
+    """A policy loss that stores the rows and advantages of its tokens."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -137,8 +137,8 @@ def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
     expected: dict[str, dict[int, float]] = {"solver": {}, "judge": {}}
     for group in step.trajectory_groups:
         rewards = np.array([trajectory.reward for trajectory in group.trajectories])
-        centred = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-        values = centred if group.group_role == "solver" else rewards
+        centered = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        values = centered if group.group_role == "solver" else rewards
         first = sum(len(part) for part in expected.values())
         expected[group.group_role] |= dict(enumerate(values.tolist(), start=first))
     for role, loss in losses.items():

@@ -1,4 +1,4 @@
-"""Before a backend starts its checkpoint is looked at, and while it starts a run can be stopped."""
+"""A backend's checkpoint is checked before the start, and a run can be stopped during the start."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_signal_while_the_backend_starts_stops_the_run(rllm_here: Any, monkeyp
     async def start(self: LocalBackend, run: RunContext) -> NoReturn:
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(600)
-        pytest.fail("nobody stopped it")
+        pytest.fail("no signal stopped it")
 
     async def closes(self: LocalBackend) -> None:
         closed.append(self)

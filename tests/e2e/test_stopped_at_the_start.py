@@ -1,4 +1,4 @@
-"""One Ctrl-C while the processes of rewards start ends everything at once, and leaves everything as it was."""
+"""One Ctrl-C while reward processes start stops everything at once, and changes no file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def until_it_starts(directory: Path, command: ForkedProcess) -> int:
-    """The process of the reward."""
+    """Return the reward's process."""
     file = directory / "process"
     while not (file.exists() and file.read_text()):
         assert command.poll() is None, command.communicate(timeout=60)
@@ -48,7 +48,7 @@ def until_it_starts(directory: Path, command: ForkedProcess) -> int:
 
 
 def ends(process: int) -> bool:
-    """Waits for it; a process that stays is a hang."""
+    """Wait for its end. A process that remains is a hang."""
     while Path(f"/proc/{process}").exists() and "State:\tZ" not in Path(f"/proc/{process}/status").read_text():
         time.sleep(0.02)
     return True

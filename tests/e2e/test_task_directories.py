@@ -52,7 +52,7 @@ WRITES = "ask('hi'); Path('answer.txt').write_text('one two three')"
 
 @pytest.fixture
 def run(train: Any, tmp_path: Path) -> Callable[..., Any]:
-    """One step on one task, with the agent whose code is given."""
+    """Run one step on one task with the given agent code."""
 
     def run(code: str, sandbox: str, tests: str = TESTS, facts: str = "", **settings: Any) -> Any:
         (tmp_path / "agent.py").write_text(PREAMBLE + textwrap.dedent(code))
@@ -164,10 +164,10 @@ FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
 
 
 @NO_BWRAP
-@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "time.sleep(1000)"], ids=["ends", "fails", "waits"])
-def test_agent_that_fills_the_disk_gets_no_reward(run: Any, ending: str) -> None:
+@pytest.mark.parametrize("last_line", ["", "sys.exit(3)", "time.sleep(1000)"], ids=["ends", "fails", "waits"])
+def test_agent_that_fills_the_disk_gets_no_reward(run: Any, last_line: str) -> None:
     facts = "[agent]\ntimeout_sec = 5\n[environment]\nstorage_mb = 4"
-    (episode,) = run(FILLS.format(place="/app") + ending, "bwrap", tests=FULL, facts=facts).episodes
+    (episode,) = run(FILLS.format(place="/app") + last_line, "bwrap", tests=FULL, facts=facts).episodes
     assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(0.0, 1)]
     assert episode.metrics["tests/failed"] == 1
 

@@ -1,4 +1,4 @@
-"""docs/how-to/textarena.md, as it stands there."""
+"""docs/how-to/textarena.md, unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_commands_of_the_guide_work(forked_rllm: Rllm, tmp_path: Path) -> No
     assert all(step["env/turns"] >= 1 for step in steps)
 
 
-def test_a_game_that_cannot_be_played_stops_a_dry_run(rllm_here: Rllm) -> None:
+def test_unsupported_game_stops_a_dry_run(rllm_here: Rllm) -> None:
     done = rllm_here("train", "textarena:Wordle-v0", "--dry-run")
     assert done.returncode == 2
     assert "downloads word lists" in done.stderr
@@ -46,7 +46,7 @@ def test_the_configuration_of_the_guide_is_one() -> None:
     check_game(params.game, params.options)
 
 
-def test_the_games_of_the_guide_are_those_that_can_be_played() -> None:
+def test_games_of_the_guide_are_the_supported_ones() -> None:
     games = single_player_games()
     assert f"\n{len(games)} games" in GUIDE
     listed = GUIDE.partition("of these families:")[2].partition(". Many")[0]

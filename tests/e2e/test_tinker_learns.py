@@ -19,13 +19,13 @@ def rllm(directory: Path, *words: str) -> str:
     return subprocess.run(command, cwd=directory, check=True, timeout=800, capture_output=True, text=True).stdout
 
 
-def test_guess_is_solved_in_at_least_90_of_100_games_and_the_checkpoint_plays_as_well(tmp_path: Path) -> None:
+def test_guess_and_its_checkpoint_solve_90_of_100_games(tmp_path: Path) -> None:
     shorter = ["rllm.trainer.total_epochs=155", "rllm.algorithm.entropy.decay_steps=130"]
     rllm(tmp_path, "train", "guess", *OFFLINE, *shorter)
     run = tmp_path / "runs" / "rllm-training" / "default"
     metrics = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert metrics["val/guess/pass@1"] >= 0.9
-    played = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/default/checkpoints/latest")
-    found = re.search(r"^guess +\d+ +\d+ +([\d.]+)", played, re.MULTILINE)
-    assert found is not None, played
+    evaluated = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/default/checkpoints/latest")
+    found = re.search(r"^guess +\d+ +\d+ +([\d.]+)", evaluated, re.MULTILINE)
+    assert found is not None, evaluated
     assert float(found[1]) >= 0.9

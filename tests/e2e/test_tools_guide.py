@@ -1,4 +1,4 @@
-"""docs/how-to/tools.md, word for word, in an empty directory; and a run in which tools are called."""
+"""docs/how-to/tools.md, word for word, in an empty directory, and a run with tool calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def directory(tmp_path: Path, tool_model: Path) -> Path:
-    """The files of the guide."""
+    """Write the files of the guide."""
     (tmp_path / "tools.py").write_text(blocks("python")[0])
     (tmp_path / "box.py").write_text(blocks("python")[1])
     (tmp_path / "train.jsonl").write_text(blocks("json")[0])
@@ -83,7 +83,7 @@ def test_the_functions_of_the_guide_are_tools(directory: Path, monkeypatch: pyte
 
 
 def test_the_environment_of_the_guide_offers_a_method() -> None:
-    # Without the decorator: what is registered in this process stays for the tests after this one.
+    # No decorator, because a registration in this process would affect later tests.
     source = re.sub(r"^@register_rllm_environment.*$", "", blocks("python")[1], flags=re.MULTILINE)
     names: dict[str, Any] = {}
     exec(source, names)
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_said_in_one_paragraph(
 
 
 class Caller:
-    """A rollout engine that adds what it is asked for by a tool, and then says what it heard."""
+    """A rollout engine that adds with a tool, and then answers with the tool's result."""
 
     def __init__(self, params: NoParams) -> None:
         pass

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, word for word, from top to bottom in an empty directory; runs end after two steps."""
+"""docs/tutorial.md, word for word, from top to bottom in an empty directory. Runs end after two steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding=
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
 REFUSED = "rllm.algorithm.eps_clip=0.3"
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
-# The tasks of the guide's file are for training alone: what is said of validation has no effect there.
+# The tasks of the guide's file are for training only, so validation settings have no effect.
 SHORT = (
     "rllm.unused_keys=warn",
     "rllm.trainer.total_batches=2",
@@ -27,7 +27,7 @@ SHORT = (
 
 
 def files() -> dict[str, str]:
-    """The block after each sentence that names a file, and the README's tasks."""
+    """Return the block after each sentence with a file's name, and the README's tasks."""
     named = re.findall(
         r"`([\w.]+\.(?:py|yaml))`[^\n]*\n(?:[^\n]+\n)?\n```\w+\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL
     )
@@ -35,7 +35,7 @@ def files() -> dict[str, str]:
 
 
 def words_of(command: str) -> list[str]:
-    """A command with a model that is on this machine; a training is short."""
+    """Return a command with a local model and a short training."""
     words = shlex.split(command.replace(PRETRAINED, "tiny"))
     return [*words, *(SHORT if words[0] == "train" and "--dry-run" not in words else ())]
 

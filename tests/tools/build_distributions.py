@@ -13,7 +13,7 @@ from workspace import distributions
 
 
 def build(into: Path) -> None:
-    """Build them into a directory, which is made where it is missing."""
+    """Build them into a directory. A missing directory is made."""
     for distribution in distributions():
         (sdist,) = SdistBuilder(str(distribution.directory)).build(directory=str(into))
         with TemporaryDirectory() as unpacked:

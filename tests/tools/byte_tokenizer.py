@@ -15,7 +15,7 @@ TEMPLATE = (
 
 
 def byte_tokenizer() -> Any:
-    """Return a Hugging Face tokenizer with one token for each byte, an end token and tokens around thoughts."""
+    """Return a Hugging Face tokenizer with one token for each byte, an end token and tokens around reasoning."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -41,7 +41,7 @@ def serving(app: Starlette) -> Iterator[str]:
 
 
 def completion(content: str | None, tokens: int = 1, finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
-    """The body of an answer."""
+    """Return the body of an answer."""
     said = {"role": "assistant", "content": content, **message}
     return {
         "choices": [{"index": 0, "message": said, "finish_reason": finish_reason}],
@@ -50,7 +50,7 @@ def completion(content: str | None, tokens: int = 1, finish_reason: str = "stop"
 
 
 class Scripted:
-    """Answers requests in order; an answer is a body, or a status with a text and headers. The last one stays."""
+    """Answers requests in order. An answer is a body, or a status with text and headers. The last answer repeats."""
 
     def __init__(self, *answers: Any, models: Sequence[str] = (MODEL,)) -> None:
         self.answers = list(answers)

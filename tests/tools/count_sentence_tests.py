@@ -1,4 +1,4 @@
-"""Count tests that compare a sentence: ``python tests/tools/count_sentence_tests.py`` prints the count per directory."""
+"""Count tests that compare a sentence: ``python tests/tools/count_sentence_tests.py`` prints counts per directory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[2]
 WORD = re.compile(r"^[A-Za-z][A-Za-z'-]*[.,;:?]?$")
 DIRECTORIES = ("tests", "*/tests", "plugins/*/tests")
 WORDS = 4
-"""Number of plain words from which a text counts as a sentence."""
+"""Least number of plain words of a sentence."""
 
 
 def is_sentence(text: str) -> bool:
-    """Return True if a text has several plain words in a row, as prose has and data has not."""
+    """Return True if a text has several plain words in a row, as prose has and data does not."""
     run = longest = 0
     for part in text.replace("\\", "").split():
         run = run + 1 if WORD.match(part) else 0
@@ -40,7 +40,7 @@ def _compared(test: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.keyword) and node.arg == "match":
             yield node.value
         elif isinstance(node, ast.Assert):
-            # The message of the assertion is for people.
+            # The assertion's message is not compared.
             for each in ast.walk(node.test):
                 is_start = isinstance(each, ast.Call) and getattr(each.func, "attr", "") in ("startswith", "endswith")
                 if is_start or isinstance(each, ast.Compare):

@@ -13,7 +13,7 @@ _SHELL = ("sh", "console", "bash")
 
 
 def text_of(page: str) -> str:
-    """A page, by its path in the repository."""
+    """Return a page by its path in the repository."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
@@ -24,7 +24,7 @@ def pages() -> list[str]:
 
 
 def commands(page: str) -> list[str]:
-    """The commands of a page, without comments: lines of indented and of shell blocks."""
+    """Return the commands of a page without comments: lines of indented and of shell blocks."""
     text = text_of(page)
     shell = "".join(code for language, code in _BLOCK.findall(text) if language in _SHELL)
     indented = "\n".join(line for line in _BLOCK.sub("", text).splitlines() if line.startswith("    "))
@@ -33,5 +33,5 @@ def commands(page: str) -> list[str]:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The blocks of a page in one language."""
+    """Return the blocks of a page in one language."""
     return [code for name, code in _BLOCK.findall(text_of(page)) if name == language]

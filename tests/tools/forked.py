@@ -1,4 +1,4 @@
-"""The side of the tests: processes forked by `command_server.py`, used like those of `subprocess`."""
+"""The tests' side of `command_server.py`: forked processes with the interface of `subprocess`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TRAINING = "rllm_local.training_child"
 
 @dataclass(eq=False)
 class ForkedProcess:
-    """A command that runs or ran: what the tests use of `subprocess.Popen`, with the same meaning."""
+    """A command that runs or ran, with the members of `subprocess.Popen` that tests use."""
 
     server: CommandServer
     args: list[str]
     pid: int
     output: Path
-    """Directory of the files that it writes to in place of pipes."""
+    """Directory of the files that replace its pipes."""
     returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -44,7 +44,7 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
-        # It is not waited for before it is seen to have ended, so that its id is no other's.
+        # Wait only after its end was seen, so that no other process gets its id.
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -52,7 +52,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 200) -> tuple[str, str]:
-        """What it wrote to stdout and stderr, once it has ended."""
+        """Wait for its end, and return its stdout and stderr."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
@@ -66,7 +66,7 @@ class ForkedProcess:
 
 @dataclass(eq=False)
 class CommandServer:
-    """The process that forks; started by `running`, or by a forked command for its own children."""
+    """The forking process, started by `running`, or by a forked command for its own children."""
 
     channel: socket.socket
     directory: Path
@@ -95,7 +95,7 @@ class CommandServer:
         if TRAINING not in arguments:
             return SPAWN(arguments, log, environment, inherited)
         _, *options, module = arguments[: arguments.index(TRAINING) + 1]
-        hears, stdin = os.pipe()
+        command_end, stdin = os.pipe()
         command = {
             "module": module,
             "words": arguments[len(options) + 2 :],
@@ -105,8 +105,8 @@ class CommandServer:
             "descriptors": [0, 1, 2, *inherited],
         }
         with log.open("wb") as output:
-            forked = self._start(command, log.parent, [hears, output.fileno(), output.fileno(), *inherited])
-        os.close(hears)
+            forked = self._start(command, log.parent, [command_end, output.fileno(), output.fileno(), *inherited])
+        os.close(command_end)
         return ChildProcess(ForkedChild(forked, os.fdopen(stdin, "wb")), log)  # type: ignore[arg-type]
 
     def _start(self, command: dict[str, Any], output: Path, descriptors: Sequence[int] = ()) -> ForkedProcess:
@@ -140,7 +140,7 @@ class ForkedChild:
 
 @contextmanager
 def running(directory: Path) -> Iterator[CommandServer]:
-    """A server that keeps what its processes write in `directory`; it ends with all of them."""
+    """Yield a server that stores its processes' output in `directory`. It ends with all of them."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [sys.executable, "-W", "error", str(SCRIPT), str(theirs.fileno())]

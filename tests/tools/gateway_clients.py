@@ -1,4 +1,4 @@
-"""The clients that agents are written with. Strict: an answer that is not as their own types say is an error."""
+"""Clients that agents use. They are strict: an answer that does not match their own types is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway_world import World
 
 @contextmanager
 def openai_client(world: World, **changes: Any) -> Iterator[openai.OpenAI]:
-    """`changes`: of the session's `SessionSpec`."""
+    """Yield a client of a new session. `changes` are fields of its `SessionSpec`."""
     session = world.open(**changes)
     with openai.OpenAI(base_url=session.openai_url(), api_key=session.key, _strict_response_validation=True) as client:
         yield client
@@ -21,7 +21,7 @@ def openai_client(world: World, **changes: Any) -> Iterator[openai.OpenAI]:
 
 @contextmanager
 def anthropic_client(world: World, **changes: Any) -> Iterator[anthropic.Anthropic]:
-    """`changes`: of the session's `SessionSpec`."""
+    """Yield a client of a new session. `changes` are fields of its `SessionSpec`."""
     session = world.open(**changes)
     with anthropic.Anthropic(
         base_url=session.anthropic_url(), api_key=session.key, _strict_response_validation=True

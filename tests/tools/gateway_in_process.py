@@ -1,4 +1,4 @@
-"""The gateway of a run on the event loop of the test, for engines whose renderer no other process can load."""
+"""A run's gateway on the test's event loop, for engines whose renderer no other process can load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rllm_serving.listening import listen, url_of
 
 @asynccontextmanager
 async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[OpenedAgent]:
-    """What `WorkflowPlugin.open` of the workflow `agent` gives."""
+    """The result of `WorkflowPlugin.open` of the workflow `agent`."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         runner: Any = (

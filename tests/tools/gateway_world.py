@@ -1,4 +1,4 @@
-"""A gateway on loopback with a policy that says what it is told to say."""
+"""A gateway on loopback with a scripted policy."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from rllm_serving.listening import listen, url_of
 
 T = TypeVar("T")
 CALL = '<call>{"name": "look_up", "arguments": {"word": "proof"}}</call>'
-"""A call of a tool, as the model writes it."""
+"""Return a tool call as the model writes it."""
 MAX_CONTEXT = 5000
 DEADLINE = 60
 
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """One call that the policy has answered."""
+    """A call that the policy has answered."""
 
     session: str
     call: str
@@ -50,25 +50,25 @@ class Sampled:
 
 @dataclass(eq=False)
 class Scripted:
-    """A policy of characters. A response is cut at stop texts and ends with the stop token."""
+    """A policy of characters. A response is cut at stop strings and ends with the stop token."""
 
     response: Callable[[str], str] = lambda prompt: "hello"
     calls: list[Sampled] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
-    """Not set: calls wait."""
+    """Calls wait for this event."""
     held_back: int | None = None
-    """It reports each token but so many at the end, which are sampled when `may_end` is set; None: it reports none."""
+    """Number of last tokens that are sampled after `may_end` is set. The others are streamed. None: no streaming."""
     may_end: threading.Event = field(default_factory=threading.Event)
     failure: PolicyError | None = None
-    """Raised instead of the last tokens."""
+    """An error that is raised instead of the last tokens."""
     max_context: int = MAX_CONTEXT
     weight_version: int = 3
     options: frozenset[str] = frozenset()
-    """The options that it supports: ``json_schema``, which its responses are trusted to match, and ``top_logprobs``."""
+    """Supported options: ``json_schema``, which its responses must match, and ``top_logprobs``."""
     schemas: list[Any] = field(default_factory=list)
-    """Those that it was given."""
+    """The received schemas."""
 
     def __post_init__(self) -> None:
         self.go.set()
@@ -120,7 +120,7 @@ def completion_of(text: str, max_tokens: int, stop: tuple[str, ...], weight_vers
 
 @dataclass(eq=False)
 class World:
-    """A running gateway, and what stands behind it."""
+    """A running gateway, its store and its policy."""
 
     gateway: Gateway
     policy: Scripted
@@ -130,7 +130,7 @@ class World:
     opened: int = 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """On the gateway's event loop."""
+        """Run a coroutine on the gateway's event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE)
 
     def open(self, **changes: Any) -> OpenedSession:
@@ -148,11 +148,11 @@ def renderer() -> TemplateRenderer:
 
 @contextmanager
 def running(directory: Path, limits: GatewayLimits | None = None, attached: Any = renderer) -> Iterator[World]:
-    """A gateway until the context is left.
+    """Yield a gateway until the end of the context.
 
     Args:
-        directory: for its store.
-        limits: how much it takes on.
+        directory: directory of its store.
+        limits: its limits.
         attached: makes the renderer of the policy; None: no policy is attached.
     """
     store = CallStore.open(directory / "calls.db")
@@ -186,6 +186,6 @@ def running(directory: Path, limits: GatewayLimits | None = None, attached: Any 
 
 
 def assert_one_class(known: Iterable[str], rules: Rules) -> None:
-    """Each parameter of a request is honoured, overruled, ignored, refused or held, and only one of these."""
+    """Check that each parameter of a request is in exactly one list: used, overruled, ignored, refused or stored."""
     classes = (rules.honoured, rules.overruled, rules.ignored, rules.refused, rules.held)
     assert {name: sum(name in each for each in classes) for name in known} == dict.fromkeys(known, 1)

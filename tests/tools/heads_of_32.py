@@ -1,4 +1,4 @@
-"""A small model for vLLM, whose kernels for CPUs know few head sizes: 32 is the smallest, and `tiny` has 16."""
+"""A small model for vLLM, whose CPU kernels support few head sizes: 32 is the smallest, and `tiny` has 16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_CONTEXT = 256
 
 
 def save_model(directory: Path, tokenizer: Any = None) -> None:
-    """A Llama with grouped heads of size 32 and random weights, and a tokenizer: by default the one of `tiny`."""
+    """Write a Llama with grouped heads of size 32, random weights, and a tokenizer, by default `tiny`'s."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,4 +1,4 @@
-"""Small models made in code, batches of random tokens, and what updates them: for tests of the backend `local`."""
+"""Small models made in code, batches of random tokens, and updates, for tests of the backend `local`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rllm_local.update import Updater
 
 
 def sharpen(model: Any) -> Any:
-    """Weights as small as they often are at first attend to everything alike; with larger ones every token matters."""
+    """Scale up the weights. Small initial weights give uniform attention, and with larger ones every token matters."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -38,7 +38,7 @@ def sharpen(model: Any) -> Any:
 
 @cache
 def tiny_tokenizer() -> Any:
-    """The tokenizer of the tiny model. Shared: nothing changes it."""
+    """Return the tokenizer of the tiny model. It is shared, because nothing changes it."""
     return tiny.build_tokenizer()
 
 
@@ -47,7 +47,7 @@ def build_tiny(seed: int) -> Any:
 
 
 def full_logits(model: Any, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
-    """(n, n_vocabulary) logits of a sequence, computed in one piece without a cache."""
+    """Return the logits of a sequence, (n, n_vocabulary), computed in one pass without a cache."""
     with torch.inference_mode():
         return model(input_ids=torch.tensor(np.asarray(ids, np.int64))[None], use_cache=False).logits[0]
 
@@ -76,14 +76,14 @@ def random_batch(
     vocabulary: int = 70,
     seed: int = 0,
 ) -> TokenBatch:
-    """A batch of random tokens.
+    """Return a batch of random tokens.
 
     Args:
         rows: (prompt, response) lengths of each trajectory, or a list of those, one per turn.
-        roles: of the trajectories in turn.
-        rollouts: so many trajectories in turn begin with the prompt of the first of them.
+        roles: roles of the trajectories, in order.
+        rollouts: number of consecutive trajectories with the same prompt.
         vocabulary: tokens are below this.
-        seed: of tokens, log-probs and advantages.
+        seed: seed of tokens, log-probs and advantages.
     """
     generator = np.random.default_rng(seed)
     groups: dict[str, TrajectoryGroup] = {}
@@ -113,7 +113,7 @@ def random_batch(
 def make_plan(
     losses: str | Mapping[str, str | PolicyLoss] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any
 ) -> UpdatePlan:
-    """An update plan; `losses` are functions by role, or the name of one of the core's losses for every role."""
+    """Return an update plan. `losses` are functions by role, or the name of one of the core's losses for every role."""
     by_role = dict.fromkeys(roles, losses) if isinstance(losses, str) else losses
     values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 0} | changes
     return UpdatePlan(losses={role: _choice(loss) for role, loss in by_role.items()}, **values)
@@ -140,7 +140,7 @@ def make_updater(
 
 
 def make_critic(model: Any, **settings: Any) -> Critic:
-    """A critic that has learnt something already: its weights are random."""
+    """Return a critic with random weights, as if it had learned already."""
     critic = Critic(model, CriticSection(**settings))
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -150,17 +150,17 @@ def make_critic(model: Any, **settings: Any) -> Critic:
 
 
 def fill_columns(model: Any, batch: TokenBatch, *needs: str, temperature: float = 1.0, **parts: Any) -> TokenBatch:
-    """The batch with columns filled by a `ColumnFiller`, old log-probs recomputed."""
+    """Return the batch with columns filled by a `ColumnFiller` and recomputed old log-probs."""
     settings = {"max_tokens_per_microbatch": 10_000, "recompute_old_logprobs": True}
     filler = ColumnFiller(model, temperature=temperature, **settings | parts)
     return batch.with_columns(**filler.columns(batch, frozenset(needs)))
 
 
 def weights_of(model: Any) -> torch.Tensor:
-    """All weights of a model as one vector, copied."""
+    """Return all weights of a model as one copied vector."""
     return torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
 
 
 def gradient_of(model: Any) -> torch.Tensor:
-    """The gradient that the last update left, as one vector."""
+    """Return the gradient of the last update as one vector."""
     return torch.cat([parameter.grad.flatten().clone() for parameter in model.parameters()])

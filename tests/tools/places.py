@@ -1,4 +1,4 @@
-"""Places in the code of tests, which messages about errors name."""
+"""Places in the code of tests, as in error messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def without_place(message: str) -> str:
-    """A message without the file and line of somebody's code, which it must name."""
+    """Return a message without the file and line of the code, which it must contain."""
     text, count = re.subn(r" \([^()]*\.py, line \d+\)", "", message)
     assert count == 1, f"no place in {message!r}"
     return text

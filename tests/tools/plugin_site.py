@@ -1,4 +1,4 @@
-"""Plugins for tests: a directory with a module and a dist-info is all that an installed one is."""
+"""Plugins for tests. A directory with a module and a dist-info is an installed plugin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rllm_estimators():
 
 
 class Site:
-    """A directory of installed plugins, in front of everything else on the path of this process."""
+    """A directory of installed plugins, first on the path of this process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class Site:
         version: str = "1.0",
         metadata: str = "",
     ) -> None:
-        """`module` is for plugins that share one; `entry_point` for those not named like their distribution.
+        """Install a plugin. Plugins that share a module set `module`. `entry_point` replaces the distribution's name.
 
         `metadata` is lines of the distribution's, such as ``Requires-Dist: rllm-core<0.2``.
         """
@@ -57,7 +57,7 @@ class Site:
         self.modules.append(module)
 
     def install_package(self, distribution: str, version: str, metadata: str = "") -> Path:
-        """Metadata and nothing else; returns their directory."""
+        """Write only metadata, and return its directory."""
         info = self.directory / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         head = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
@@ -68,13 +68,13 @@ class Site:
         self.install(distribution, ESTIMATOR.replace("{name}", name), version=version, metadata=metadata)
 
     def load(self, block: str = "") -> Registry:
-        """A registry of the core and of what is installed here, whatever else this machine has."""
+        """Return a registry of the core and the plugins installed here, without other plugins of this machine."""
         return Registry.load(allow=self.distributions, environ={"RLLM_BLOCK_PLUGINS": block})
 
 
 @contextmanager
 def installed_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A site in an empty directory; its modules are forgotten afterwards."""
+    """Yield a site in an empty directory, and forget its modules afterwards."""
     monkeypatch.syspath_prepend(directory)
     site = Site(directory)
     yield site
@@ -83,7 +83,7 @@ def installed_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 
 def estimator_record(name: str = "raw", **changes: object) -> EstimatorPlugin[NoParams]:
-    """A record that differs from a valid one in what is given."""
+    """Return a plugin spec, which is a valid one with the given changes."""
 
     def raw(inputs: object, params: object) -> Advantages:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The registry of a machine with rllm-core and rllm only, for tests that offer a plugin of the same name."""
+"""The registry of a machine with only rllm-core and rllm, for tests that define a plugin of the same name."""
 
 from __future__ import annotations
 

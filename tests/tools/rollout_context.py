@@ -1,4 +1,4 @@
-"""The context of a rollout, for tests that play a workflow by hand."""
+"""The context of a rollout, for tests that run a workflow by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rllm_core.rollout.options import MathAgentParams
 
 
 def context_of(engine: Any, **changes: Any) -> WorkflowContext:
-    """One with this engine, up to 4 turns and no environment; keywords change its fields.
+    """Return a context with this engine, up to 4 turns and no environment. Keywords change its fields.
 
     There are 200 tokens for a prompt, and 40 for a response, sampled with seed 5.
     """

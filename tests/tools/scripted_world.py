@@ -1,7 +1,7 @@
-"""A backend without a model, for runs in virtual time: its weights are a digest of all that they were trained on.
+"""A backend without a model, for runs in virtual time. Its weights are a digest of all trained tokens.
 
-What is sampled is a function of weights, prompt and seed; how long it takes, of a seed of its own. Two runs that end
-with the same digest trained on the same tokens in the same order.
+Sampled tokens are a function of weights, prompt and seed. Their duration depends on a separate seed. Two runs that end
+with the same digest have trained on the same tokens in the same order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ScriptSections(Params):
 
 
 class Tokenizer:
-    """A token per character."""
+    """A tokenizer with a token per character."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> str:
         return "".join(f"<{message['role'][0]}>{message['content']}" for message in conversation) + "<a>"
@@ -71,7 +71,7 @@ class ScriptedEngine:
         self.sampled = 0
         self.validated: list[int] = []
         self.answered: list[int] = []
-        """Seeds of the calls of training that have been answered."""
+        """Seeds of the answered training calls."""
         self._settings, self._served = settings, served
         self._weights: dict[int, str] = {}
         self._version = 0
@@ -120,7 +120,7 @@ class ScriptedEngine:
 
 class ScriptedBackend(Backend):
     last: ScriptedBackend
-    """Of the newest run."""
+    """The backend of the newest run."""
 
     def __init__(self) -> None:
         ScriptedBackend.last = self
@@ -163,7 +163,7 @@ class ScriptedBackend(Backend):
 
 
 class Letters(Environment):
-    """One turn; the reward depends on the letters of the response."""
+    """An environment of one turn. The reward depends on the letters of the response."""
 
     def __init__(self, params: NoParams) -> None:
         self._number = 0
@@ -182,7 +182,7 @@ class Letters(Environment):
 
 
 class Duet(Workflow):
-    """A solver that answers twice and a judge that answers once, each with rewards of its own."""
+    """A solver that answers twice and a judge that answers once, each with its own rewards."""
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         self.episode = episode = Episode(id=uid, termination_reason=TerminationReason.ENV_DONE)
@@ -201,7 +201,7 @@ class Duet(Workflow):
 
 
 def add_to(registry: Registry, name: str = "scripted", overlap: frozenset[Overlap] | None = None) -> None:
-    """Offer the backend under a name, with what it says of sampling during updates."""
+    """Add the backend under a name, with its support for sampling during updates."""
     registry.add(
         BackendPlugin(
             name=name,
@@ -222,7 +222,7 @@ def add_to(registry: Registry, name: str = "scripted", overlap: frozenset[Overla
 
 
 def registry() -> Registry:
-    """What is installed, with this world in it."""
+    """Return the installed plugins with this world."""
     found = Registry.load()
     add_to(found)
     found.add(
@@ -240,6 +240,6 @@ def registry() -> Registry:
 
 
 def ahead(staleness: int, partial: bool = False) -> dict[str, Any]:
-    """Settings of asynchronous training."""
+    """Return settings of asynchronous training."""
     settings = {"rllm.async_training.enable": True, "rllm.async_training.staleness_threshold": staleness}
     return {**settings, "rllm.async_training.partial_rollout": True} if partial else settings

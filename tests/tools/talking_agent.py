@@ -1,4 +1,4 @@
-"""An agent that talks until it may not, as a function and as a program. Without a client: it starts in no time."""
+"""An agent that makes calls until the limit, as a function and as a program. It has no client, so it starts fast."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 TURNS = 6
 FORBIDDEN = 403
-"""What the gateway says when the calls of a rollout are used up."""
+"""The gateway's error code when a rollout has used all its calls."""
 
 
 def solve(task: dict[str, Any]) -> float:
-    """Ask the task's question, and again."""
+    """Send the task's question repeatedly."""
     messages = [{"role": "user", "content": f"{task['question']} {task.get('long', '')}"}]
     for _ in range(TURNS):
         try:

@@ -1,4 +1,4 @@
-"""Tokenizers whose tokens are bytes: as models' tokenizers decode them, with all that later tokens change in a text."""
+"""Tokenizers of bytes that decode like models' tokenizers, whose later tokens change earlier text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PUNCTUATION = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 'r
 
 
 def lossy(data: bytes) -> str:
-    """Each part that is no UTF-8 becomes U+FFFD."""
+    """Decode each part that is no UTF-8 as U+FFFD."""
     return data.decode(errors="replace")
 
 
 def fallback(data: bytes) -> str:
-    """A run of bytes beyond ASCII becomes U+FFFD, one for each byte, unless all of it is UTF-8."""
+    """Decode a run of bytes beyond ASCII as one U+FFFD for each byte, unless all of it is UTF-8."""
 
     def decoded(run: re.Match[bytes]) -> bytes:
         try:
@@ -32,7 +32,7 @@ def fallback(data: bytes) -> str:
 
 
 def cleaned(data: bytes) -> str:
-    """The spaces before punctuation are removed."""
+    """Remove the spaces before punctuation."""
     text = lossy(data)
     for each in PUNCTUATION:
         text = text.replace(each, each.strip())
@@ -40,7 +40,7 @@ def cleaned(data: bytes) -> str:
 
 
 class ByteToolTokenizer(ToolTokenizer):
-    """One token for each byte, and one for each mark of thoughts if the model has them."""
+    """A tokenizer with a token for each byte, and for each mark of reasoning if the model has them."""
 
     def __init__(self, decoding: Callable[[bytes], str], thinks: bool) -> None:
         super().__init__()
@@ -59,5 +59,5 @@ class ByteToolTokenizer(ToolTokenizer):
 
 
 def renderer_of_bytes(decoding: Callable[[bytes], str] = lossy, thinks: bool = False) -> TemplateRenderer:
-    """A renderer that decodes so, for a model that has tokens around its thoughts or none."""
+    """Return a renderer with this decoding, for a model with or without tokens around its reasoning."""
     return TemplateRenderer(ByteToolTokenizer(decoding, thinks), [STOP])

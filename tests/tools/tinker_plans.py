@@ -22,7 +22,7 @@ def loss_choice(choice: Any) -> PluginChoice[LossPlugin[Any]]:
 
 
 def plan_of(loss: Any, judge: Any = None, **fields: Any) -> UpdatePlan:
-    """A plan in which every role of `batch` has one loss, unless `judge` says another for that role."""
+    """Return a plan with one loss for every role of `batch`, or with `judge` for the role `judge`."""
     chosen = loss_choice(loss)
     losses = {"solver": chosen, "judge": chosen if judge is None else loss_choice(judge)}
     fields = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 3} | fields

@@ -18,7 +18,7 @@ TEMPLATE = """
 
 
 def save_tool_model(directory: Path) -> None:
-    """Write it into an existing directory, as transformers reads it."""
+    """Write it into an existing directory in the format of transformers."""
     from tokenizers import AddedToken
 
     from rllm_local.tiny import build_model, build_tokenizer
@@ -28,5 +28,5 @@ def save_tool_model(directory: Path) -> None:
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(directory)
     model = build_model(len(tokenizer), seed=3)
-    model.config.max_position_embeddings = 2048  # the schemas of tools are long in its tokens
+    model.config.max_position_embeddings = 2048  # The schemas of tools are long in its tokens.
     model.save_pretrained(directory)

@@ -10,9 +10,9 @@ STOP = ord("$")
 
 
 class ToolTokenizer:
-    """One token per character; tools, calls and results are shown as many models' templates show them.
+    """One token per character. Tools, calls and results are rendered as in many models' templates.
 
-    A function in `shows` says how one kind of thing is shown instead.
+    A function in `shows` replaces the rendering of one kind.
     """
 
     def __init__(self, **shows: Callable[..., str]) -> None:

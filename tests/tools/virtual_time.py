@@ -1,6 +1,6 @@
-"""An event loop whose clock moves only when nothing is left to do: a time limit never cuts off what is under way.
+"""An event loop whose clock moves only when no task can run, so a time limit never stops a running task.
 
-A loaded machine cannot make a limit of 50 ms strike early, and waiting for an hour takes no time.
+On a loaded machine a limit of 50 ms is not reached early, and waiting for an hour takes no time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 LOOK = 0.005
-"""Seconds between two looks at what threads do."""
+"""Seconds between two checks of threads."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Moves the clock by what it is told to wait, in place of waiting."""
+    """Moves the clock by the timeout instead of waiting."""
 
     def __init__(self, may_move: Callable[[], bool]) -> None:
         super().__init__()
@@ -43,9 +43,9 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(coroutine: Coroutine[Any, Any, T], until: Callable[[], bool] = lambda: True) -> T:
-    """What the coroutine returns, as from `asyncio.run`.
+    """Return the coroutine's result, as `asyncio.run` does.
 
-    The clock stands still before `until` is true: it says when threads have done what they do.
+    The clock does not move before `until` is true, which means that threads have finished.
     """
     with asyncio.Runner(loop_factory=lambda: _Loop(_Selector(until))) as runner:
         return runner.run(coroutine)

@@ -1,7 +1,7 @@
 """Asynchronous runs on the backend `local`, in an environment that waits at random: ``python waiting_runs.py``.
 
-Prints JSON: a name for each run, with the digest of its last weights and the staleness of its tokens. A process of its
-own, since MKL looks at its settings once.
+Prints JSON: a name for each run, with the digest of its last weights and the staleness of its tokens. It needs its
+own process, because MKL reads its settings once.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ SETTINGS = {
     "data.max_response_length": 6,
     "training.learning_rate": 0.01,
 }
-NEWEST = {"rllm.async_training.partial_rollout": True}
+LATEST = {"rllm.async_training.partial_rollout": True}
 INVARIANT = {"rllm.async_training.staleness_threshold": 0, "local.batch_invariant": True}
 ONE_PROCESS = {"local.training_process": False}
 
 
 class Waiting(Environment):
-    """A few turns, rewarded by the letters of the responses; answers take a while, each time another."""
+    """A few turns, rewarded by the letters of the responses. Answers take a random time."""
 
     def __init__(self, params: NoParams) -> None:
         self._turns = 0
@@ -77,12 +77,12 @@ async def _wait() -> None:
 
 @dataclass
 class Stalenesses(Observer):
-    """The largest staleness of each step; stops after some steps."""
+    """Stores the largest staleness of each step, and stops after some steps."""
 
     stop_after: int
     seen: list[float] = field(default_factory=list)
     mixed: bool = False
-    """Whether a response has tokens of several versions."""
+    """True if a response has tokens of several versions."""
     loop: TrainingLoop | None = None
 
     def on_batch_end(self, step: TrainStep) -> None:
@@ -95,7 +95,7 @@ class Stalenesses(Observer):
 
 
 def run(found: Registry, name: str, changes: Mapping[str, Any], *, steps: int, resume: bool) -> dict[str, Any]:
-    """Make a run, or go on with one, and say what came of it."""
+    """Make or continue a run, and return its result."""
     settings = {**SETTINGS, **changes, "rllm.trainer.experiment_name": name}
     plan = make_plan(compose(found, [layer_from_dotted(settings, "the test")]), found)
     tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
@@ -115,7 +115,7 @@ def _slots(count: int) -> dict[str, Any]:
 
 
 def registry() -> Registry:
-    """What is installed, with the environment in it."""
+    """Return the installed plugins with the environment."""
     found = Registry.load()
     found.add(
         EnvironmentPlugin(
@@ -130,7 +130,7 @@ def registry() -> Registry:
 
 
 def main() -> None:
-    """Make all runs and print what came of them. Only the first run has a training process."""
+    """Make all runs and print their results. Only the first run has a training process."""
     found = registry()
     made = {"first": run(found, "first", {}, steps=STEPS, resume=False)}
     made["second"] = run(found, "second", ONE_PROCESS | _slots(7), steps=STEPS, resume=False)
@@ -138,7 +138,7 @@ def main() -> None:
         made[f"synchronous {count}"] = run(found, f"sync{count}", INVARIANT | _slots(count), steps=2, resume=False)
     made["stopped"] = run(found, "stopped", ONE_PROCESS, steps=2, resume=False)
     made["resumed"] = run(found, "stopped", ONE_PROCESS | _slots(3), steps=STEPS, resume=True)
-    made["latest"] = run(found, "latest", ONE_PROCESS | NEWEST, steps=STEPS, resume=False)
+    made["latest"] = run(found, "latest", ONE_PROCESS | LATEST, steps=STEPS, resume=False)
     json.dump(made, sys.stdout)
 
 

@@ -25,7 +25,7 @@ class Distribution:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The whole pyproject.toml."""
+        """The content of pyproject.toml."""
         return tomllib.loads((self.directory / "pyproject.toml").read_text(encoding="utf-8"))
 
     @property
@@ -38,7 +38,7 @@ class Distribution:
 
     @property
     def file_name(self) -> str:
-        """What the names of its built files begin with."""
+        """Prefix of the names of its built files."""
         return self.name.replace("-", "_")
 
     @property
@@ -51,7 +51,7 @@ class Distribution:
 
     @property
     def packages(self) -> tuple[Path, ...]:
-        """The Python packages of its wheel that are its own: other projects' namespaces are left out."""
+        """Return the wheel's own Python packages, without other projects' namespaces."""
         return tuple(sorted(path for path in self.directory.glob("src/*") if path.name == self.file_name))
 
     @property
@@ -60,7 +60,7 @@ class Distribution:
 
     @property
     def example(self) -> tuple[list[str], list[str]]:
-        """The first block of its page: the words after ``pip install``, and the lines below."""
+        """Return the first block of its page: the arguments of ``pip install``, and the lines below."""
         (block,) = re.findall(r"\n\n((?: {4}.+\n)+)", self.readme)[:1] or [""]
         first, *lines = [line.strip() for line in block.splitlines()] or [""]
         words = shlex.split(first, comments=True)
@@ -71,13 +71,13 @@ class Distribution:
         return dict(self.project.get("optional-dependencies", {}))
 
     def requirements(self, *extras: str) -> Iterator[Requirement]:
-        """What it asks for, with some of its extras."""
+        """Return its requirements, with some of its extras."""
         for text in [*self.project.get("dependencies", ()), *(each for name in extras for each in self.extras[name])]:
             yield Requirement(text)
 
 
 def brought_by(name: str, extras: Iterable[str] = ()) -> set[str]:
-    """The names of all requirements, direct or not, of one of ours; of others' requirements the names alone."""
+    """Return the names of all requirements of one of our packages. Other packages' requirements are not followed."""
     ours = {each.name: each for each in distributions()}
     wanted, seen = [(name, frozenset(extras))], set[tuple[str, frozenset[str]]]()
     while wanted:
@@ -92,6 +92,6 @@ def brought_by(name: str, extras: Iterable[str] = ()) -> set[str]:
 
 
 def distributions() -> tuple[Distribution, ...]:
-    """All of them, by name."""
+    """Return all distributions by name."""
     files = [file for pattern in ("*", "plugins/*") for file in ROOT.glob(f"{pattern}/pyproject.toml")]
     return tuple(sorted((Distribution(file.parent) for file in files), key=lambda each: each.name))

@@ -1,4 +1,4 @@
-"""A module with a dist-info beside it: all that an installed package is, as far as entry points go."""
+"""A module with a dist-info next to it, which is an installed package for entry points."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 def write_distribution(
     directory: Path, distribution: str, source: str, *, points: str = "[rllm.plugins]\n{distribution} = {module}\n"
 ) -> None:
-    """Write one, of version 1.0, whose module is its name with underscores.
+    """Write a distribution of version 1.0. Its module is its name with underscores.
 
     Args:
-        directory: made where it is missing; to be put on the path that modules come from.
+        directory: directory for the path of modules. It is made if it is missing.
         distribution: its name, such as ``my-envs``.
-        source: of the module.
+        source: source of the module.
         points: the entry points, with places for `distribution` and `module`.
     """
     module = distribution.replace("-", "_")

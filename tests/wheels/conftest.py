@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def dist(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the sdist of every distribution."""
+    """Return a directory with the wheel and the sdist of every distribution."""
     given: Path | None = pytestconfig.getoption("--built")
     if given is not None:
         return given.resolve()
@@ -48,13 +48,13 @@ def dist(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def latest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The newest release of everything."""
+    """Return an environment with the newest release of every package."""
     return Environment.make(tmp_path_factory.mktemp("latest") / "venv", dist, ON_THIS_MACHINE)
 
 
 @pytest.fixture(scope="session")
 def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The lowest versions that our distributions ask for."""
+    """Return an environment with the lowest required versions."""
     requirements = [*ON_THIS_MACHINE, *lowest(dist, WITH_EXTRAS)]
     directory = tmp_path_factory.mktemp("oldest") / "venv"
     return Environment.make(directory, dist, requirements, "--resolution", "lowest-direct")
@@ -62,7 +62,7 @@ def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="session")
 def with_line(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Environment]:
-    """The environment that an install line makes, made once for all lines that bring the same packages."""
+    """Return a function that makes an install line's environment, once for all lines with the same packages."""
     made: dict[str, Environment] = {}
 
     def environment(line: tuple[str, ...]) -> Environment:

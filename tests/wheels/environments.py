@@ -1,4 +1,4 @@
-"""What users install: built distributions, and fresh environments with nothing of this repository's sources in them."""
+"""Built distributions, and new environments without sources of this repository, as users install them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TORCH_WHEEL = Path(sys.prefix) / "torch"
 _made: list[Environment] = []
 """All environments of this test process."""
 _bytecode: dict[int, Path] = {}
-"""Inode of a source file -> what an environment has compiled of it."""
+"""Inode of a source file -> its compiled file in an environment."""
 _OF_THIS_PROCESS = ("PYTHON", "VIRTUAL_ENV", "RLLM_", "TINKER_", "PYTEST_", "COVERAGE_")
 
 
 def metadata_of(wheel: Path) -> Message:
-    """The core metadata of a wheel."""
+    """Return the core metadata of a wheel."""
     with ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return Parser().parsestr(archive.read(name).decode())
 
 
 def requirements_of(wheel: Path, extras: Collection[str] = ()) -> Iterator[Requirement]:
-    """What a wheel asks for, with those of some of its extras."""
+    """Return the requirements of a wheel, with some of its extras."""
     for text in metadata_of(wheel).get_all("Requires-Dist", []):
         requirement = Requirement(text)
         environments: list[dict[str, str]] = [{"extra": extra} for extra in ("", *extras)]
@@ -50,13 +50,13 @@ class Environment:
 
     @classmethod
     def make(cls, directory: Path, dist: Path, requirements: Sequence[str], *options: str) -> Environment:
-        """Make one with torch in it, then install as a user does: `requirements`, and what they ask for.
+        """Make an environment with torch, then install `requirements` and their requirements as a user does.
 
         Args:
             directory: does not exist yet.
-            dist: holds the built distributions.
-            requirements: what is written after ``pip install``.
-            options: of ``uv pip install``.
+            dist: directory of the built distributions.
+            requirements: arguments of ``pip install``.
+            options: options of ``uv pip install``.
         """
         _uv("venv", "--python", sys.executable, str(directory))
         environment = cls(directory)
@@ -69,7 +69,7 @@ class Environment:
         return environment
 
     def _link_bytecode(self) -> None:
-        """Link what earlier environments have compiled of the same source files: the first import takes half the time.
+        """Link compiled files of the same sources from earlier environments. This halves the time of the first import.
 
         uv links files from its cache, so a version of a package is the same files in every environment.
         """
@@ -98,7 +98,7 @@ class Environment:
         return self._run([str(self.directory / "bin" / words[0]), *words[1:]], cwd)
 
     def run_line(self, line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a line of a shell, whose programs are those of the environment, in the directory `cwd`."""
+        """Run a shell line with the programs of the environment, in the directory `cwd`."""
         return self._run(["bash", "-c", line], cwd)
 
     def _run(self, command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -116,7 +116,7 @@ class Environment:
 
     def install_from(self, dist: Path, words: Sequence[str]) -> None:
         """Run ``uv pip install`` with the distributions that are in `dist` now."""
-        # uv keeps a wheel by its directory, name and version: it would install what an earlier build left there.
+        # uv caches a wheel by its directory, name and version, and would install an earlier build.
         fresh = [f"--refresh-package={wheel.name.partition('-')[0]}" for wheel in sorted(dist.glob("*.whl"))]
         self.install(["--find-links", str(dist), *fresh, *words])
 
@@ -126,10 +126,10 @@ class Environment:
 
 
 def lowest(dist: Path, extras: Mapping[str, Collection[str]]) -> list[str]:
-    """The requirements of distributions on others, as a user's own: uv takes the lowest versions of these alone.
+    """Return the requirements of distributions as a user's own, because uv takes the lowest versions of these only.
 
     Args:
-        dist: holds the built distributions.
+        dist: directory of the built distributions.
         extras: distribution -> its extras.
     """
     found: set[str] = set()
@@ -143,7 +143,7 @@ def lowest(dist: Path, extras: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def packages(line: Iterable[str]) -> str:
-    """Names of all packages that an install line brings: lines with equal names make equal environments."""
+    """Return the names of all packages of an install line. Lines with equal names make equal environments."""
     wanted = map(Requirement, line)
     found = set().union(*(brought_by(each.name, each.extras) for each in wanted))
     program = brought_by("rllm")

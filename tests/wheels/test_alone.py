@@ -1,4 +1,4 @@
-"""Each distribution by itself, with nothing but what it asks for; then the example on its page."""
+"""Each distribution with only its requirements, then the example on its page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workspace import Distribution, distributions
 from .environments import Environment, packages, same_process
 
 OTHER_TESTS = {"rllm-vllm": "make test-vllm"}
-"""Distribution -> what tries its example."""
+"""Distribution -> commands that run its example."""
 ONE_STEP = (
     "rllm.trainer.total_batches=1",
     "rllm.rollout.n=2",
@@ -30,16 +30,16 @@ ADDED = {
     # Starting Ray takes half a minute.
     "rllm-verl": ("--dry-run",),
 }
-"""Distribution -> what is added to `rllm train` as well."""
+"""Distribution -> further arguments of `rllm train`."""
 
 
-def installed_alone(distribution: Distribution) -> tuple[str, ...]:
-    """The words after ``pip install``. The doctor is in the program."""
+def install_line(distribution: Distribution) -> tuple[str, ...]:
+    """Return the arguments of ``pip install``. The doctor is in the program."""
     return (distribution.name, "rllm")
 
 
 def examples() -> list[ParameterSet]:
-    """Install line and commands of each page. Pages with the same ones are tried once."""
+    """Return the install line and commands of each page. Equal pages are tested once."""
     found: dict[tuple[str, tuple[str, ...]], Distribution] = {}
     for each in distributions():
         if each.name not in OTHER_TESTS:
@@ -51,19 +51,19 @@ def examples() -> list[ParameterSet]:
 
 @cache
 def problems_of(environment: Environment) -> str:
-    """What the doctor prints if it finds an error."""
+    """Text that the doctor prints if it finds an error."""
     done = environment.run(["rllm", "plugins", "doctor"], environment.directory.parent)
     return done.stdout if done.returncode else ""
 
 
 @pytest.mark.parametrize(
     "distribution",
-    [pytest.param(each, marks=same_process(installed_alone(each)), id=each.name) for each in distributions()],
+    [pytest.param(each, marks=same_process(install_line(each)), id=each.name) for each in distributions()],
 )
-def test_it_works_alone(
+def test_it_works_with_only_its_requirements(
     distribution: Distribution, with_line: Callable[[tuple[str, ...]], Environment], tmp_path: Path
 ) -> None:
-    environment = with_line(installed_alone(distribution))
+    environment = with_line(install_line(distribution))
 
     for package in distribution.packages:
         done = environment.run(["python", "-W", "error", "-c", f"import {package.name}"], tmp_path)

@@ -1,4 +1,4 @@
-"""What the built files carry: the licence, the whole package and nothing else, bounds of what they ask for."""
+"""Contents of built files: the license, the whole package and nothing else, bounds of requirements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .environments import metadata_of, requirements_of
 LICENCE = (ROOT / "LICENSE").read_bytes()
 UPPER = {"<", "<=", "==", "~="}
 NAMESPACES = {"rllm": {"hydra_plugins"}}
-"""Distribution -> what its wheel adds to packages of others."""
+"""Distribution -> files that its wheel adds to other packages."""
 
 every = pytest.mark.parametrize("distribution", distributions(), ids=lambda each: each.name)
 
@@ -25,7 +25,7 @@ def _built(dist: Path, distribution: Distribution, pattern: str) -> Path:
 
 
 def _files(distribution: Distribution) -> set[str]:
-    """Paths below ``src/``, without what Python and tools leave there."""
+    """Return the paths below ``src/``, without caches of Python and tools."""
     source = distribution.directory / "src"
     return {
         path.relative_to(source).as_posix()
@@ -41,7 +41,7 @@ def test_wheel_and_sdist_have_the_version_of_the_sources(dist: Path, distributio
 
 
 @every
-def test_wheel_and_sdist_carry_the_licence(dist: Path, distribution: Distribution) -> None:
+def test_wheel_and_sdist_contain_the_license(dist: Path, distribution: Distribution) -> None:
     with ZipFile(_built(dist, distribution, "*.whl")) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
         assert wheel.read(name) == LICENCE

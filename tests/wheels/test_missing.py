@@ -1,4 +1,4 @@
-"""A machine that lacks several packages says so once."""
+"""One error lists all missing packages of a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("missing")
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The program, and rllm-tinker without its requirements."""
+    """Return an environment with the program, and rllm-tinker without its requirements."""
     environment = Environment.make(tmp_path_factory.mktemp("bare") / "venv", dist, ["rllm"])
     environment.install_from(dist, ["--no-deps", "rllm-tinker"])
     return environment

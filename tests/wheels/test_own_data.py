@@ -1,4 +1,4 @@
-"""Data of one's own with what a backend brings, and the one line of pip where it takes more."""
+"""Your own data with only a backend's requirements, and the pip command if more is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.max_response_
 
 @pytest.fixture(scope="module")
 def local(with_line: Callable[[tuple[str, ...]], Environment]) -> Environment:
-    """A machine with rllm and its requirements."""
+    """Return an environment with rllm and its requirements."""
     return with_line(INSTALLED)
 
 

@@ -1,4 +1,4 @@
-"""A page's first command works on a machine that has what the page's install line brings, and no more."""
+"""A page's first command works with only the packages of the page's install line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .environments import Environment, same_process
 TWO_STEPS = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
 PAGES = {
     "README.md": TWO_STEPS,
-    # What is left needs a service, or starts Ray for half a minute.
+    # The other pages need a service, or start Ray for half a minute.
     "docs/backends/tinker.md": ("--dry-run",),
     "docs/backends/verl.md": ("--dry-run",),
     "docs/how-to/plugin.md": (),
 }
-"""Page -> what is added to its first command."""
+"""Page -> further arguments of its first command."""
 TORCH_FIRST = "torch=="
 BUILT = re.compile(r"dist/rllm-[\d.]+-py3-none-any\.whl(\S*) --find-links dist")
-"""What a clone installs; the test has the same wheels."""
+"""Install line of a clone. The test has the same wheels."""
 
 
 def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
-    """The words after ``pip install`` of a page's first install line, and its first command of ``rllm``."""
+    """Return the arguments of a page's first ``pip install``, and its first ``rllm`` command."""
     found = [shlex.split(BUILT.sub(r"rllm\1", each)) for each in commands(page)]
     installs = [words[2:] for words in found if words[:2] == ["pip", "install"]]
     install = next(words for words in installs if not words[0].startswith(TORCH_FIRST))

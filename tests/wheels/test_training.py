@@ -1,4 +1,4 @@
-"""Installed from wheels, without our constraints: two training steps at the newest and the lowest versions."""
+"""Two training steps from wheels without our constraints, at the newest and the lowest versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .environments import Environment
 
 SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
 RECOMPUTED = "rllm.algorithm.rollout_correction.bypass_mode=false"
-"""Old log-probs are computed by the trainer, so that they can be compared with those of the sampler."""
+"""The trainer computes old log-probs, so that the test can compare them with the sampler's."""
 DIFFERENCE = "actor/rollout_logprob_difference"
 BACKENDS = {"local": (), "tinker": ("rllm/backend=tinker", "tinker_base_url=local")}
 WITH_OLDEST = pytest.mark.xdist_group("oldest")
@@ -42,7 +42,7 @@ def test_two_steps_train_and_the_sampler_agrees_with_the_trainer(
     assert max(differences) < 1e-4, differences
 
 
-def test_a_parquet_of_one_s_own_trains(installed: Environment, tmp_path: Path) -> None:
+def test_own_parquet_file_trains(installed: Environment, tmp_path: Path) -> None:
     write = "import pyarrow as a, pyarrow.parquet as p; rows = [dict(question=str(n), answer=str(n)) for n in range(4)]"
     write += "; p.write_table(a.Table.from_pylist(rows), 'train.parquet')"
     assert installed.run(["python", "-c", write], tmp_path).returncode == 0

@@ -1,4 +1,4 @@
-"""`pip install 'rllm[verl]'` brings what composing a run needs."""
+"""`pip install 'rllm[verl]'` is enough to compose a run."""
 
 from __future__ import annotations
 

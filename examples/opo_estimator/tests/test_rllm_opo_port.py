@@ -16,7 +16,7 @@ class TestOpo(EstimatorContract):
 
 
 def group(*rollouts: tuple[float, int]) -> AdvantageInput:
-    """One group of rollouts with these rewards and lengths."""
+    """Return one group of rollouts with these rewards and lengths."""
     trajectories = [
         Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=reward) for reward, length in rollouts
     ]
@@ -29,5 +29,5 @@ def test_a_long_response_counts_more_in_the_baseline() -> None:
     assert values == pytest.approx([0.75, -0.25])
 
 
-def test_a_response_alone_keeps_its_reward() -> None:
+def test_single_response_keeps_its_reward() -> None:
     assert opo(group((0.5, 4)), NoParams()).values == pytest.approx([0.5])

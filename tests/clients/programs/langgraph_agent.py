@@ -32,7 +32,7 @@ builder.add_edge("tools", "model")
 graph = builder.compile()
 asked = {"messages": [("user", task["question"])]}
 if task["streamed"]:
-    # Behind a stream of messages langchain streams every call of the model.
+    # With a stream of messages, langchain streams every call of the model.
     *_, state = (state for mode, state in graph.stream(asked, stream_mode=["messages", "values"]) if mode == "values")
 else:
     state = graph.invoke(asked)

@@ -1,4 +1,4 @@
-"""openai-agents, with the API that it takes by itself: responses."""
+"""openai-agents with its default API: responses."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""pydantic-ai, with the model that the task names."""
+"""pydantic-ai with the task's model."""
 
 import asyncio
 import json

@@ -22,5 +22,5 @@ agent = CodeAgent(
     tools=[multiply], model=OpenAIModel("gpt-4o"), stream_outputs=task["streamed"], verbosity_level=0, max_steps=4
 )
 answer = agent.run(task["question"])
-# What it streams to the console does not end its line.
+# Its streamed console output does not end with a newline.
 sys.stdout.write("\n" + json.dumps({"answer": answer}))

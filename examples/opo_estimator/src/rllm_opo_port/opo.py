@@ -7,9 +7,9 @@ from rllm_core.contracts import AdvantageInput, Advantages, NoParams
 
 
 def opo(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    """reward - sum(length * reward) / sum(length) of the group, (n_traj,) float64 (arXiv:2505.23585).
+    """Return reward - sum(length * reward) / sum(length) of the group, (n_traj,) float64 (arXiv:2505.23585).
 
-    A length is the number of tokens that were sampled in a trajectory. A group of one keeps its reward.
+    A length is the number of sampled tokens in a trajectory. A group of one keeps its reward.
     """
     advantages = inputs.rewards.copy()
     for start, end in pairwise(inputs.group_offsets):

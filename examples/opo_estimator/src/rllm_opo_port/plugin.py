@@ -11,7 +11,7 @@ requires_api = 1
 
 
 def load() -> AdvantageEstimator:
-    # Imported in here, because `rllm --help` must not wait for numpy.
+    # The import is here because `rllm --help` must not wait for numpy.
     from rllm_opo_port.opo import opo
 
     return opo
