@@ -132,7 +132,7 @@ def _is_plain(value: dict[str, Any]) -> bool:
     except ConfigError:
         return False
     # A configuration takes that text for a value not given yet.
-    return all(held != MISSING for _, held in leaves(value, into_lists=True))
+    return all(leaf != MISSING for _, leaf in leaves(value, into_lists=True))
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:

@@ -136,7 +136,7 @@ class UnifiedTrainer:
 
     @hide_tracebacks()
     def fit(self) -> dict[str, float]:
-        """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
+        """Train to the end, and return the metrics of the last validation. In a notebook await `fit_async`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -204,7 +204,7 @@ class AgentTrainer:
         )
 
     def train(self) -> dict[str, float]:
-        """Train to the end, and return the figures of the last validation."""
+        """Train to the end, and return the metrics of the last validation."""
         try:
             return self.trainer.fit()
         finally:

@@ -1,4 +1,4 @@
-"""The config of the run whose checkpoint is played."""
+"""The config of the run whose checkpoint generates the rollouts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_TRAINING = tuple(
         ),
     )
 )
-"""Keys that choose plugins for training: none of them has to be installed to play."""
+"""Keys that choose plugins for training. Rollouts do not need these plugins."""
 
 
 def config_of_checkpoint(request: Request) -> Layer | None:

@@ -26,10 +26,10 @@ PythonConfig = Mapping[str, Any] | str | Path | None
 
 
 def layer_from_python(config: PythonConfig) -> Layer:
-    """A configuration given in Python, with every key it holds.
+    """Return the layer of a configuration given in Python, with all its keys.
 
     Raises:
-        ConfigError: it is no mapping, or holds what is no configuration value.
+        ConfigError: it is not a mapping, or contains a value that a configuration cannot have.
     """
     if config is None:
         return Layer(PYTHON, {})
@@ -56,7 +56,7 @@ def without_packaged(layer: Layer, registry: Registry) -> list[Layer]:
         ConfigError: there is no such backend, or it is chosen in two ways that contradict each other.
     """
     hydra = _running_hydra()
-    # What Hydra composed holds the core's sections; anything less, or marked as whole, is the script's own.
+    # A configuration that Hydra composed contains all of the core's sections. Any other one is the script's own.
     section = layer.tree.get("rllm")
     of_hydra = isinstance(section, dict) and section.keys() >= set(base_layer().tree["rllm"])
     if hydra is None or is_whole(layer) or not of_hydra:
@@ -83,7 +83,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         raise ConfigError(
             "nested-too-deeply",
             f"The config is nested deeper than {DEEPEST} levels, or contains itself.",
-            "Give it fewer levels, and no object that holds itself.",
+            "Give it fewer levels, and no object that contains itself.",
         )
     if isinstance(value, DictConfig | ListConfig):
         value = OmegaConf.to_container(value, resolve=False)

@@ -119,7 +119,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 raise expected_mapping(path, earlier, merged.origin(path))
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
-            # Also a word of an earlier command line, which a whole configuration holds.
+            # A whole configuration may also contain overrides of an earlier command line.
             clears = emptied and (origin.tier is Tier.COMMAND_LINE or origin.label == COMMAND_LINE)
             if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
                 merge(earlier, value, path, origin)

@@ -46,7 +46,7 @@ def put_at(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
 
 
 def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) -> Iterator[tuple[KeyPath, Any]]:
-    """Every key that holds no further keys, with its value. Lists and empty mappings count as values."""
+    """Yield every key without subkeys, with its value. Lists and empty mappings count as values."""
     for key, value in tree.items():
         path = (*at, key)
         if isinstance(value, dict) and value:
@@ -67,12 +67,12 @@ def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 
 
 def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:
-    """A tree without some values, nor the sections that held nothing else."""
+    """Return a tree without some values, and without the sections that contained only these values."""
     left = dict(tree)
     for head, *rest in paths:
         if value_at(left, (head, *rest)) is ABSENT:
             continue
-        # An empty section would count as set by the user, with all that it could hold.
+        # An empty section would count as set by the user, with all its possible keys.
         inner = without(left.pop(head), tuple(rest)) if rest else left.pop(head) and {}
         left |= {head: inner} if inner else {}
     return left

@@ -103,8 +103,8 @@ _TOO_LARGE = "Put data into a separate file, and give its path in the config."
 
 
 def too_large(name: str) -> ConfigError:
-    """A source of values that holds more than `MOST_VALUES`."""
-    return ConfigError("config-too-large", f"`{name}` holds more than {MOST_VALUES} keys and values.", _TOO_LARGE)
+    """Return the error for a source with more than `MOST_VALUES` keys and values."""
+    return ConfigError("config-too-large", f"`{name}` contains more than {MOST_VALUES} keys and values.", _TOO_LARGE)
 
 
 def _require_small(text: str, name: str) -> None:

@@ -91,10 +91,10 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
 
 
 def estimate_difference(differences: Sequence[float]) -> Estimate:
-    """The mean difference of two figures from 0 to 1, paired by task: `estimate_mean`, but where no task differs.
+    """Return the mean difference of two metrics from 0 to 1, paired by task.
 
-    There it is Tango's score interval for paired shares (Tango 1998, Statistics in Medicine 17, 891 - 908) without a
-    discordant pair, z^2 / (n + z^2) to both sides for n tasks.
+    The result is `estimate_mean` if any task differs. Otherwise it is Tango's score interval for paired shares (Tango
+    1998, Statistics in Medicine 17, 891 - 908) without a discordant pair: z^2 / (n + z^2) to both sides for n tasks.
     """
     tasks = len(differences)
     if tasks < FEWEST_TASKS or any(differences):

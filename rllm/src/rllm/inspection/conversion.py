@@ -121,7 +121,7 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
     elif (reason := _find_rejection_reason(key, value)) is not None:
         found.left_out[key] = reason
     elif (reason := idle_reason(record, key, profile)) is not None:
-        found.left_out[key] = _where_it_holds_anyway(key, value, record, profile) or reason
+        found.left_out[key] = _note_same_default(key, value, record, profile) or reason
     elif _is_known(key, record, profile):
         found.values.setdefault(key, value)
         found.kept.append(key)
@@ -141,11 +141,11 @@ def _find_rejection_reason(key: str, value: Any) -> str | None:
     return None
 
 
-def _where_it_holds_anyway(key: str, value: Any, record: Any, profile: str | None) -> str | None:
+def _note_same_default(key: str, value: Any, record: Any, profile: str | None) -> str | None:
     if record.config_yaml is None:
         return None
     packaged = value_at(packaged_values(record, profile), split_key(key))
-    return "It holds anyway." if packaged is not ABSENT and packaged == value else None
+    return "The default has the same value." if packaged is not ABSENT and packaged == value else None
 
 
 def _all_keys(record: Any, profile: str | None) -> list[str]:

@@ -135,8 +135,8 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
 
 def _owner(path: KeyPath, plan: RunPlan) -> PluginChoice[Any] | None:
     """Return the plugin that has the key as an option, if its options are in a separate section."""
-    players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
-    return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)
+    choices = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
+    return next((chosen for name, chosen in choices if path[:-1] == ("rllm", name, f"{name}_args")), None)
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

@@ -103,7 +103,7 @@ class _Planner:
         if self._config.renderer is not None:
             return self._config.renderer
         is_installed = any(entry.qualified_name == AUTO_RENDERER for entry in self._registry.all("renderer"))
-        # The library's renderers remove earlier thoughts, as the models' templates do.
+        # The library's renderers remove earlier reasoning, as the models' templates do.
         return AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
 
     def _pick(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
@@ -196,14 +196,15 @@ class _Planner:
         """The agent or environment that options of the workflow choose; ``rllm.<section>`` must not choose as well."""
         fields, args = type(workflow.params).model_fields, "rllm.workflow.workflow_args"
         marks = ((name, mark) for name, field in fields.items() for mark in field.metadata if isinstance(mark, Names))
-        for named, held in ((name, mark.options) for name, mark in marks if mark.kind == kind):
-            name, options = getattr(workflow.params, named), getattr(workflow.params, held) if held else {}
+        for named, options_key in ((name, mark.options) for name, mark in marks if mark.kind == kind):
+            name = getattr(workflow.params, named)
+            options = getattr(workflow.params, options_key) if options_key else {}
             if name is None and not options:
                 continue
             if name is None:
                 raise ConfigError(
                     "bad-choice",
-                    f"{args}.{held} is set and {args}.{named} is not.",
+                    f"{args}.{options_key} is set and {args}.{named} is not.",
                     f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
                 )
             for other in ("name", f"{section}_args"):
@@ -213,7 +214,7 @@ class _Planner:
                         f"{args}.{named} and rllm.{section}.{other} are both set.",
                         f"Remove {args}.{named} or rllm.{section}.{other}.",
                     )
-            return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
+            return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{options_key}")
         return None
 
     def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[PluginChoice[Any]], ByRole[PluginChoice[Any]]]:

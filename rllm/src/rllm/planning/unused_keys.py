@@ -88,7 +88,7 @@ class Key:
 
 
 def core_keys(config: BaseModel, at: KeyPath = (), inherited: tuple[NoEffect, ...] = ()) -> Iterator[Key]:
-    """Every key of a configuration that holds a value and not a section. `inherited`: marks of `config`."""
+    """Yield every key of a configuration with a value, without the sections. `inherited`: marks of `config`."""
     for name, field in type(config).model_fields.items():
         value = config.__dict__[name]
         if isinstance(value, BaseModel):

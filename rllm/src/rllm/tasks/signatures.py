@@ -151,10 +151,10 @@ def result_of_trl(result: Any) -> Any:
 
 
 def result_of_verl(result: Any) -> Any:
-    """A mapping's ``score`` is the reward, its other numbers are figures.
+    """Return a mapping's ``score`` as the reward and its other numbers as metrics. Return other results unchanged.
 
     Raises:
-        UnfitError: a mapping has no ``score``.
+        UnfitError: the mapping has no ``score``.
     """
     if not isinstance(result, Mapping):
         return result

@@ -1,4 +1,4 @@
-"""From a plan to what plays it: the tasks, and the runner with its workflow, agent and environment."""
+"""Make a plan's tasks, and its runner with workflow, agent and environment."""
 
 from __future__ import annotations
 
