@@ -116,8 +116,8 @@ def stages_may_run_ahead(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "stage-order",
             "rllm.pipeline",
-            f"Stage {name!r} comes before {rollout_stages[-1]!r}, which runs ahead of updates, and does not declare that "
-            "it may run ahead too.",
+            f"Stage {name!r} comes before {rollout_stages[-1]!r}, which runs ahead of updates, and does not declare "
+            "that it may run ahead too.",
             f"Move it after {rollout_stages[-1]!r}. If it keeps no state, set `is_rollout_stage=True` in its spec.",
         )
 

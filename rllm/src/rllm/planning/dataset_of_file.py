@@ -37,7 +37,7 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
     raise ConfigError(
         "unknown-file-type",
-        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} reads files with its suffix.",
+        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its suffix.",
         f"Files with the suffix {known} need no name. Write others as {{name: NAME, path: {choice}}}. "
         f"Names are {', '.join(known_names)}.",
     )
