@@ -71,7 +71,7 @@ async def run_job(
 def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
     """Yield tasks and numbers of rollouts in the order in which they begin.
 
-    All rollouts of a task come before those of the next task. So each lazy task is created only once.
+    All rollouts of a task come before the rollouts of the next task. So each lazy task is created only once.
     """
     for task in job.tasks:
         yield from ((task, index) for index in range(job.rollouts_per_task) if (task.id, index) not in done)
