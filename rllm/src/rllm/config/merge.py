@@ -48,7 +48,7 @@ class Merged:
         return ", ".join(dict.fromkeys(origin.label for origin in self._origins(path)))
 
     def tier(self, path: KeyPath) -> Tier:
-        """The highest tier among the origins of a key."""
+        """Return the highest tier among the origins of a key."""
         return max((origin.tier for origin in self._origins(path)), default=Tier.PACKAGED)
 
     def _origins(self, path: KeyPath) -> list[Origin]:
@@ -134,7 +134,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
 
 
 def _is_plain_value(value: Any) -> bool:
-    """Neither a mapping, nor nothing, nor something that may yet become a mapping."""
+    """True if a value is not a mapping, not missing, and cannot become a mapping later."""
     if isinstance(value, str):
         return value != MISSING and "${" not in value
     return value is not ABSENT and not isinstance(value, dict | None)

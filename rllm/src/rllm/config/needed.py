@@ -53,7 +53,7 @@ def require_packages(registry: Registry, value: Value) -> None:
 
 
 def _lacking(distribution: str, extras: tuple[str, ...]) -> list[str]:
-    """The names of what an installed distribution asks for and is not there."""
+    """Return the names of an installed distribution's missing requirements."""
     package = _with_extras(distribution, extras)
     if package in _complete:
         return []
@@ -68,7 +68,7 @@ def _with_extras(distribution: str, extras: tuple[str, ...]) -> str:
 
 
 def _chosen(value: Value) -> Iterator[tuple[str, str]]:
-    """Kind and name of the plugins that keys choose."""
+    """Yield kind and name of the plugins that keys choose."""
     for path, kind in plugin_keys(RunConfig).items():
         chosen = value(".".join(path))
         by_role = (*path, ANY_KEY) in choice_keys(RunConfig)

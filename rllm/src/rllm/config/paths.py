@@ -11,7 +11,7 @@ ABSENT: Any = object()
 
 
 def split_key(key: str) -> KeyPath:
-    """The path of a dotted key: ``rllm.rollout.n``. Names of a plugin's options may have dots themselves."""
+    """Return the path of a dotted key such as ``rllm.rollout.n``. Names of a plugin's options may have dots."""
     return tuple(key.split("."))
 
 
@@ -58,7 +58,7 @@ def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) 
 
 
 def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
-    """Some values of a tree: those that it has of the keys given."""
+    """Return the part of a tree with the given keys. Missing keys are ignored."""
     part: dict[str, Any] = {}
     for path in paths:
         if (value := value_at(tree, path)) is not ABSENT:
@@ -79,7 +79,7 @@ def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:
 
 
 def split_by(tree: dict[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of a tree that another one has too, and those that it has not."""
+    """Split a tree into the values that `other` also has, and the remaining values."""
     same: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for path, value in leaves(tree):
@@ -88,5 +88,5 @@ def split_by(tree: dict[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def identical(value: Any, other: Any) -> bool:
-    """Equal, and not merely as True equals 1."""
+    """True if two values are equal and have the same type. True and 1 are not identical."""
     return type(value) is type(other) and bool(value == other)

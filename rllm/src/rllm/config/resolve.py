@@ -20,7 +20,7 @@ CUT = 20
 
 
 def resolve(merged: Merged) -> dict[str, Any]:
-    """The tree with every interpolation replaced by its value, and nothing left to be given."""
+    """Return the tree with every interpolation replaced by its value. Raise ConfigError if a value is missing."""
     tree = resolve_interpolations(merged)
     missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
     if missing:

@@ -47,7 +47,7 @@ class SolverJudge(Workflow):
         try:
             await _side_by_side(solver.run(task, f"{uid}/{index}") for index, solver in enumerate(solvers))
         finally:
-            # Also after a timeout: what was answered by then is trained on.
+            # Also after a timeout, so that the answers so far are trained on.
             for solver in solvers:
                 episode.trajectories += solver.episode.trajectories if solver.episode else []
         answers = [solver.episode for solver in solvers if solver.episode]
@@ -65,7 +65,7 @@ class SolverJudge(Workflow):
         return episode
 
     async def _judge(self, episode: Episode, answers: Sequence[Episode], words: str) -> None:
-        """Let the judge pick one of the `answers`: the episodes that the solvers made."""
+        """Let the judge pick one of the solvers' `answers`."""
         judged = [answer.trajectories[0] for answer in answers]
         judge = Trajectory("judge", uid=f"{episode.id}/judge")
         _pay(judge, judged, None)  # what it has until it picks

@@ -42,7 +42,7 @@ class Comparison:
     passed: Difference
     """pass@1."""
     reward: Difference | None
-    """None where some task has no reward in one of the two."""
+    """None if a task has no reward in one of the two."""
 
 
 @dataclass(frozen=True)

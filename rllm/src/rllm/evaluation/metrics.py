@@ -78,7 +78,7 @@ def _metrics(name: str, outcomes: Sequence[Outcome]) -> Metrics:
 
 
 def known_rewards(outcomes: Iterable[Outcome]) -> list[float]:
-    """The rewards that are not missing."""
+    """Return the rewards that are not missing."""
     return [outcome.reward for outcome in outcomes if outcome.reward is not None]
 
 

@@ -117,10 +117,10 @@ def require_saved(directory: Path) -> Metadata:
 
 
 def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRollout]:
-    """All rollouts of an environment, in the order in which they ended.
+    """Yield all rollouts of an environment, in the order in which they ended.
 
     Raises:
-        RllmError: the file is damaged, or another version wrote it.
+        RllmError: the file is damaged, or a different version wrote it.
     """
     file = directory / environment.file
     if not file.exists():

@@ -135,7 +135,7 @@ class CheckpointStore:
 
 
 def _read_state(directory: Path) -> dict[str, Any] | None:
-    """The trainer's part of a checkpoint; None: it is damaged."""
+    """Return the trainer's part of a checkpoint. None if it is damaged."""
     try:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -144,7 +144,7 @@ def _read_state(directory: Path) -> dict[str, Any] | None:
 
 
 def _parse_step(directory: Path) -> int:
-    """The step in a checkpoint's name; -1 for names that are none."""
+    """Return the step in a checkpoint's name. -1 for other names."""
     number = directory.name.removeprefix("step_")
     return int(number) if number.isdecimal() else -1
 

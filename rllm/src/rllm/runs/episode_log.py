@@ -62,7 +62,7 @@ class EpisodeLog(Observer):
         temporary.replace(file)
 
     def _files(self) -> list[tuple[int, Path]]:
-        """Files of steps, with their numbers."""
+        """Return the files of steps, with their numbers."""
         named = [
             (file.name.removeprefix("step_").removesuffix(".jsonl.gz"), file)
             for file in self._directory.glob("step_*.jsonl.gz")

@@ -38,7 +38,7 @@ def result_to_json(result: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy or torch as one of Python; anything else as text, which no reward is."""
+    """Convert a number of numpy or torch to Python. Convert other objects to text, which is not a valid reward."""
     if isinstance(value, Mapping):
         return dict(value)
     return value.item() if getattr(value, "size", None) == 1 or hasattr(value, "item") else repr(value)

@@ -1,4 +1,4 @@
-"""The workflow `tool_calling`: turns in which the model calls tools, until it says something to the environment."""
+"""The workflow `tool_calling`: the model calls tools turn by turn, until it sends an action to the environment."""
 
 from __future__ import annotations
 

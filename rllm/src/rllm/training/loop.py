@@ -146,7 +146,7 @@ class TrainingLoop:
             self._interrupt()
 
     def fit(self) -> dict[str, float]:
-        """`fit_async` for callers without an event loop."""
+        """Run `fit_async` for callers without an event loop."""
         return asyncio.run(self.fit_async())
 
     async def fit_async(self) -> dict[str, float]:
