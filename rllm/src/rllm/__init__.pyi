@@ -1,9 +1,4 @@
 from .api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
-from .api.playing_registration import (
-    register_rllm_environment as register_rllm_environment,
-    register_rllm_reward as register_rllm_reward,
-    register_rllm_workflow as register_rllm_workflow,
-)
 from .api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
 from .api.registration import (
     get_rllm_adv_estimator as get_rllm_adv_estimator,
@@ -13,6 +8,11 @@ from .api.registration import (
     register_rllm_loss as register_rllm_loss,
     register_rllm_rejection as register_rllm_rejection,
     register_rllm_sampler as register_rllm_sampler,
+)
+from .api.rollout_registration import (
+    register_rllm_environment as register_rllm_environment,
+    register_rllm_reward as register_rllm_reward,
+    register_rllm_workflow as register_rllm_workflow,
 )
 from .api.train_config import build_train_config as build_train_config
 from .api.trainer import AgentTrainer as AgentTrainer, UnifiedTrainer as UnifiedTrainer

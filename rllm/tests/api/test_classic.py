@@ -63,7 +63,7 @@ def test_its_advantages_come_back_trajectory_by_trajectory() -> None:
     ],
     ids=["lists of lists", "a list for the pair", "a tuple and a matrix", "float32"],
 )
-def test_whatever_holds_the_numbers_is_taken(give: Any) -> None:
+def test_any_container_of_numbers_is_accepted(give: Any) -> None:
     result = estimated(lambda rewards, config, **kwargs: give(rewards), make_inputs([[1, 2], [3, 4]]))
     assert result.values.tolist() == [1, 2, 3, 4]
 

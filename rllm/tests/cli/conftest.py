@@ -1,4 +1,4 @@
-"""``rllm`` as users run it: a process of its own, with plugins installed in a directory on its path."""
+"""``rllm`` as users run it: in its own process, with plugins installed in a directory on its path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def raw(inputs, params):
 def rllm_estimators():
     return [
         EstimatorPlugin(
-            name="an_estimator_with_a_name_too_long_for_eighty_columns_beside_its_summary",
+            name="an_estimator_with_a_name_too_long_for_eighty_columns_before_its_summary",
             summary="The reward itself, times a constant, which is as simple as an estimator can be.",
             params=ScaleParams,
             load=lambda: raw,

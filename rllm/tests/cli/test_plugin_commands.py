@@ -160,7 +160,7 @@ def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm
     )
 
 
-def test_a_command_below_plugins_is_one_of_that_group_alone(rllm, install_command) -> None:
+def test_plugins_subcommand_belongs_only_to_that_group(rllm, install_command) -> None:
     install_command("third-party", "act", group="rllm.commands.plugins")
 
     assert rllm("plugins", "act", "a").stdout == "acting on a, debug False\n"

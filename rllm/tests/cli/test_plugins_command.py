@@ -3,7 +3,7 @@ import json
 import pytest
 from expecting import check_values
 
-LONG = "an_estimator_with_a_name_too_long_for_eighty_columns_beside_its_summary"
+LONG = "an_estimator_with_a_name_too_long_for_eighty_columns_before_its_summary"
 
 
 def test_list_shows_installed_plugins_in_full_when_piped(rllm, install) -> None:

@@ -46,7 +46,7 @@ def test_tools_are_functions_in_files_and_choose_the_workflow_that_calls_them() 
     }
 
 
-def test_stored_episodes_are_tasks_and_take_the_place_of_playing() -> None:
+def test_stored_episodes_replace_tasks_and_rollouts() -> None:
     request = request_of("--stored", "my sessions/")
     assert request.choices == {
         "data.train_dataset": {"name": "stored", "path": "my sessions/"},
@@ -95,6 +95,6 @@ def test_without_the_flags_nothing_is_chosen() -> None:
     assert request_of("question", "--seed", "3") == Request("question", None, (), ["rllm.trainer.seed=3"])
 
 
-def test_what_only_plays_has_one_set_of_tasks_with_the_shorter_name_too() -> None:
+def test_rollout_command_accepts_the_short_task_flag() -> None:
     named = [request_of(flag, "val.jsonl", flags=OF_EVAL).choices for flag in ("--data", "--val-data")]
     assert named == [{"data.val_dataset": "val.jsonl"}] * 2

@@ -1,4 +1,4 @@
-"""A backend and an environment made for these tests, in a registry of their own."""
+"""A backend and an environment for these tests, in their own registry."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def registry(backend_yaml: Path, environment: dict[str, Any]) -> Registry:
 
 @pytest.fixture
 def add_backend(registry: Registry, tmp_path: Path) -> Callable[..., Path]:
-    """Adds a backend whose file holds `text`, in a directory of its own, which is returned. `fields` are its record's."""
+    """Add a backend whose file contains `text`. Return its own directory. `fields` are fields of its plugin spec."""
 
     def add(name: str, text: str, *, distribution: str = "", **fields: Any) -> Path:
         directory = tmp_path / f"of_{distribution}_{name}"
@@ -203,7 +203,7 @@ def run_foreign(
     registry = Registry()
     record = BackendPlugin(
         name="foreign",
-        summary="A backend with a configuration of its own.",
+        summary="A backend with its own configuration.",
         params=ForeignSections,
         load=_no_backend,
         config_yaml=lambda: file,

@@ -1,4 +1,4 @@
-"""A backend whose model follows from a plain top-level key of its own, in the spirit of Tinker's `tinker_base_url`."""
+"""A backend whose model follows from its own plain top-level key, like Tinker's `tinker_base_url`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _compose(registry: Registry, *given: str | Layer) -> Composed:
 
 @pytest.fixture(params=["schema", "yaml"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Composes, with the defaults in the schema alone or in a YAML file too."""
+    """Compose with the defaults only in the schema, or in a YAML file too."""
     file = tmp_path / "rllm" / "backend" / "remote.yaml"
     if request.param == "yaml":
         file.parent.mkdir(parents=True)

@@ -33,7 +33,7 @@ def _with(env_args: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("given", "held"),
+    ("given", "stored"),
     [
         ({"key": "${oc.env:SECRET}"}, {"key": SECRET}),
         ({"header": "Bearer ${oc.env:SECRET}"}, {"header": f"Bearer {SECRET}"}),
@@ -44,9 +44,9 @@ def _with(env_args: Any) -> dict[str, Any]:
         ({"key": "${oc.env:EMPTY}", "price": r"\${x}"}, {"key": "", "price": "${x}"}),
     ],
 )
-def test_they_are_in_force_and_written_as_they_were_given(composed: Compose, given: Any, held: Any) -> None:
+def test_they_are_in_force_and_written_as_they_were_given(composed: Compose, given: Any, stored: Any) -> None:
     result = composed(_with(given))
-    assert result.value("rllm.env.env_args") == held
+    assert result.value("rllm.env.env_args") == stored
     assert result.printable_tree["rllm"]["env"]["env_args"] == given
     assert SECRET not in as_yaml(result.build_saved_config())
 

@@ -78,7 +78,7 @@ def test_what_the_packages_say_is_not_the_users(script: Script) -> None:
     assert result.by_user == {"rllm.rollout.n"}
 
 
-def test_what_a_script_changes_is_its_own(script: Script) -> None:
+def test_script_changes_count_as_set_by_user(script: Script) -> None:
     config = script.config("rllm.trainer.seed=3")
     result = script.composed(OmegaConf.merge(config, {"rllm": {"rollout": {"n": 3}}, "model": {"name": "big"}}))
     assert result.by_user == {"rllm.rollout.n", "model.name", "rllm.trainer.seed"}
@@ -157,7 +157,7 @@ def test_an_interpolation_to_nowhere_is_a_config_error(script: Script) -> None:
         (None, set()),
     ],
 )
-def test_a_config_that_is_not_hydras_is_the_scripts_own(script: Script, config: Any, by_user: set[str]) -> None:
+def test_config_without_hydra_counts_as_set_by_user(script: Script, config: Any, by_user: set[str]) -> None:
     script.config("rllm.trainer.seed=3")
     assert script.composed(config).by_user == by_user
 

@@ -63,7 +63,7 @@ def test_interpolations_are_resolved_when_everything_is_known(composed: Callable
     assert result.value("model.name") == "tiny"
 
 
-def test_making_a_layer_leaves_the_config_alone() -> None:
+def test_making_a_layer_does_not_change_the_config() -> None:
     config = {"hydra": {"a": 1}, "rllm": {"rollout": {"n": 4}}}
     layer_from_python(config).tree["rllm"]["rollout"]["n"] = 5
     assert config == {"hydra": {"a": 1}, "rllm": {"rollout": {"n": 4}}}

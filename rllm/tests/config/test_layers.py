@@ -87,9 +87,9 @@ def test_a_key_given_twice_is_an_error(tmp_path: Path) -> None:
         layer_from_file(_file(tmp_path, "a: 1\na: 2\n"))
 
 
-@pytest.mark.parametrize(("text", "held"), [("- 1\n- 2", "a list"), ("hello", "only the value 'hello'"), ("3", "3")])
-def test_a_file_must_hold_a_mapping(tmp_path: Path, text: str, held: str) -> None:
-    with expect_error(ConfigError, "not-a-mapping", "my.yaml", held):
+@pytest.mark.parametrize(("text", "content"), [("- 1\n- 2", "a list"), ("hello", "only the value 'hello'"), ("3", "3")])
+def test_file_without_a_mapping_is_rejected(tmp_path: Path, text: str, content: str) -> None:
+    with expect_error(ConfigError, "not-a-mapping", "my.yaml", content):
         layer_from_file(_file(tmp_path, text))
 
 
@@ -122,17 +122,17 @@ class Word(StrEnum):
 @pytest.mark.parametrize(
     "value", [datetime.date(2024, 1, 1), (1, 2), {1, 2}, object(), b"x", np.float64(1), Word.ONE, OrderedDict()]
 )
-def test_a_layer_holds_only_plain_values(value: Any) -> None:
+def test_layer_accepts_only_plain_values(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"`a` \(from here\) is of type"):
         Layer("here", {"a": value})
 
 
-def test_a_layer_holds_only_valid_unicode() -> None:
+def test_layer_accepts_only_valid_unicode() -> None:
     with expect_error(ConfigError, "not-text", "`a`"):
         Layer("here", {"a": "\udcff"})
 
 
-def test_a_layer_holds_no_number_that_arrays_cannot_hold() -> None:
+def test_layer_rejects_numbers_too_large_for_arrays() -> None:
     assert Layer("here", {"a": [2**63 - 1, -(2**63) + 1]}).tree
     with expect_error(ConfigError, "bad-value-type", "`a`", "63"):
         Layer("here", {"a": 2**63})
@@ -151,7 +151,7 @@ def test_any_text_is_a_layer_or_a_config_error(tmp_path: Path, text: str) -> Non
         assert all(isinstance(key, str) for key in tree)
 
 
-def test_each_override_is_a_layer_of_its_own_in_order() -> None:
+def test_each_override_is_a_separate_layer_in_order() -> None:
     layers = layers_from_overrides(["a.b=1", "+a.b=2"])
     assert layers == [Layer("command line", {"a": {"b": value}}, Tier.COMMAND_LINE) for value in (1, 2)]
 
@@ -188,7 +188,7 @@ def test_dotted_keys_that_contradict_each_other_are_refused(values: dict[Any, An
         layer_from_dotted(values, "here")
 
 
-def test_making_a_layer_leaves_the_plugins_mapping_alone() -> None:
+def test_making_a_layer_does_not_change_plugin_mapping() -> None:
     values = {"a": {"x": 1}, "a.y": 2}
     layer_from_dotted(values, "here")
     assert values == {"a": {"x": 1}, "a.y": 2}

@@ -1,4 +1,4 @@
-"""Epochs or batches: of the two keys for the length of a run, the one from the higher tier counts alone."""
+"""Epochs or batches: of the two keys for the length of a run, only the one from the higher tier applies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_of_epochs_and_batches_the_one_from_the_higher_tier_counts(run_foreign: 
             assert _values(result, list(NATIVE.values())) == [expected[0], None if expected[1] == -1 else 7], native
 
 
-def test_no_number_of_batches_leaves_the_epochs_alone(run_foreign: Compose) -> None:
+def test_no_number_of_batches_keeps_the_epochs(run_foreign: Compose) -> None:
     for epochs, batches in product(Tier, Tier):
         given = [layer_from_dotted({EPOCHS: 3}, "a", epochs), layer_from_dotted({BATCHES: -1}, "b", batches)]
         assert _values(run_foreign(*given), [EPOCHS, BATCHES]) == [3, -1]

@@ -72,7 +72,7 @@ def test_an_empty_mapping_typed_empties_options_and_in_a_file_nothing(
     assert node == left
 
 
-def test_merging_leaves_the_layers_alone() -> None:
+def test_merging_does_not_change_the_layers() -> None:
     first, second = {"a": {"x": [1]}}, {"a": {"y": [2]}}
     merge_layers([Layer("", first), Layer("", second), Layer("", {"a": {"x": 5, "z": {}}})], []).tree["a"]["y"].append(
         3

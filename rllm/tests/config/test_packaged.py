@@ -201,7 +201,7 @@ def test_scripts_look_into_another_package_only_for_the_chosen_backend(
     assert (("far", "pkg://upstream") in search_path_entries()) is found
 
 
-def test_composing_leaves_the_hydra_of_a_script_under_way_alone(
+def test_composing_does_not_change_a_scripts_running_hydra(
     registry: Registry, add_backend: AddBackend, tmp_path: Path
 ) -> None:
     add_backend("far", HEADER)

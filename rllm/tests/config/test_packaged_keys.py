@@ -42,7 +42,7 @@ class Extras(BaseModel):
 
 class Sections(Params):
     engine: Annotated[dict[str, Any], MARK] = Field(default_factory=dict, description="Of another system.")
-    data: Annotated[Extras, MARK] = Field(default_factory=Extras, description="Beside the core's keys.")
+    data: Annotated[Extras, MARK] = Field(default_factory=Extras, description="Next to the core's keys.")
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_escaped_text_resolves_to_itself(text: str) -> None:
     assert resolve(Merged({"x": 1, **escape(tree)})) == {"x": 1, **tree}
 
 
-def test_a_resolver_that_gives_what_yaml_cannot_hold_is_a_config_error() -> None:
+def test_resolver_result_that_is_not_yaml_is_rejected() -> None:
     OmegaConf.register_new_resolver("rllm_test_bytes", lambda: b"x")
     try:
         with expect_error(ConfigError, "bad-value-type", "`a`"):

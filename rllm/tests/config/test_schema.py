@@ -64,7 +64,7 @@ def test_optional_sections_are_searched_too() -> None:
     assert choice_keys(Outer) == {("inner", "schedule")}
 
 
-def test_sections_with_a_name_and_options_beside_it_are_found() -> None:
+def test_sections_with_a_name_and_options_are_found() -> None:
     options = {"agent": "agent_args", "env": "env_args", "workflow": "workflow_args"}
     assert named_sections(RunConfig) == {("rllm", section): key for section, key in options.items()}
 

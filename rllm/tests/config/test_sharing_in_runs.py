@@ -24,7 +24,7 @@ def _values(composed: Composed, keys: list[str]) -> list[Any]:
     return [composed.value(key) for key in keys]
 
 
-def test_without_user_values_the_cores_defaults_hold_and_its_nulls_are_filled(run_foreign: Compose) -> None:
+def test_without_user_values_core_defaults_apply_without_nulls(run_foreign: Compose) -> None:
     result = run_foreign()
     assert result.tree["trainer"] == {"total_epochs": 10, "total_training_steps": None}
     assert result.value("actor.kl_loss_coef") == 0

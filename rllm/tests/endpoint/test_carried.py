@@ -15,7 +15,7 @@ from rllm_core.errors import RolloutError
 ASKED = [{"role": "user", "content": "1+1"}]
 
 
-def test_a_prompt_s_ids_depend_on_its_content_alone() -> None:
+def test_prompt_ids_depend_only_on_its_content() -> None:
     one, other = CarriedMessages(), CarriedMessages()
     other.prompt([{"role": "user", "content": "before"}])
     assert one.prompt(ASKED).tolist() == other.prompt(ASKED).tolist()

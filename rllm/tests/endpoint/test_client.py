@@ -77,7 +77,7 @@ def test_settings_change_a_request() -> None:
     assert server.requests == [{**expected, **extra}]
 
 
-def test_thoughts_and_tool_calls_are_read() -> None:
+def test_reasoning_and_tool_calls_are_read() -> None:
     calls = [
         {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}},
         {"id": "b", "type": "function", "function": {"name": "add", "arguments": "[1]"}},

@@ -118,7 +118,7 @@ def context(engine: ScriptedEngine, environment: Callable[[], Environment] | Non
     return context_of(engine, make_environment=environment, **changes)
 
 
-def play(engine: ScriptedEngine, rewards: Mapping[str, float], **options: Any) -> Episode:
+def run_workflow(engine: ScriptedEngine, rewards: Mapping[str, float], **options: Any) -> Episode:
     workflow = SolverJudge(context(engine, lambda: Paid(rewards)), **options)
     return asyncio.run(workflow.run({}, "t:0"))
 
@@ -129,7 +129,7 @@ def rewards_of(episode: Episode) -> list[tuple[str, float | None]]:
 
 def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> None:
     engine = ScriptedEngine(in_turn("8$", "7$", "2$"))
-    episode = play(engine, {"8": 0.0, "7": 1.0})
+    episode = run_workflow(engine, {"8": 0.0, "7": 1.0})
     assert engine.prompts[:2] == ["3+4|", "3+4|"]
     assert engine.prompts[2] == "3+4\n1. 8\n2. 7\nWhich answer is right? Reply with its number only.|"
     assert rewards_of(episode) == [("solver", 0.0), ("solver", 1.0), ("judge", 1.0)]
@@ -141,7 +141,7 @@ def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> N
 
 
 def test_the_rollout_is_as_good_as_the_picked_answer() -> None:
-    episode = play(ScriptedEngine(in_turn("8$", "7$", "1$")), {"8": 0.0, "7": 1.0})
+    episode = run_workflow(ScriptedEngine(in_turn("8$", "7$", "1$")), {"8": 0.0, "7": 1.0})
     assert (episode.is_correct, episode.trajectories[-1].reward) == (False, 0.0)
     assert episode.metrics["any_answer_correct"] == 1.0
 
@@ -149,7 +149,7 @@ def test_the_rollout_is_as_good_as_the_picked_answer() -> None:
 @pytest.mark.parametrize("n_solvers", [1, 3, 12])
 def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
     engine = ScriptedEngine(in_turn(*["8$"] * (n_solvers - 1), "7$", f"{n_solvers}$"))
-    episode = play(engine, {"8": 0.0, "7": 1.0}, n_solvers=n_solvers)
+    episode = run_workflow(engine, {"8": 0.0, "7": 1.0}, n_solvers=n_solvers)
     assert [name for name, _ in rewards_of(episode)] == ["solver"] * n_solvers + ["judge"]
     assert f"\n{n_solvers}. 7\n" in engine.prompts[-1]
     assert episode.is_correct
@@ -183,7 +183,7 @@ def test_the_first_number_of_the_response_is_the_pick_if_there_is_such_an_answer
     ("rewards", "earned"), [((0.0, 1.0), 0.0), ((0.5, 1.0), 0.0), ((-1.0, 1.0), -1.0), ((-1.0, -3.0), -3.0)]
 )
 def test_an_unreadable_pick_never_pays_better_than_the_worst_one(rewards: tuple[float, float], earned: float) -> None:
-    episode = play(ScriptedEngine(in_turn("a$", "b$", "both$")), dict(zip("ab", rewards, strict=True)))
+    episode = run_workflow(ScriptedEngine(in_turn("a$", "b$", "both$")), dict(zip("ab", rewards, strict=True)))
     assert episode.trajectories[-1].reward == episode.trajectories[-1].steps[0].reward == earned
     assert not episode.is_correct
     assert episode.metrics["unreadable_picks"] == 1.0
@@ -197,10 +197,10 @@ def test_the_judge_has_the_parts_of_the_reward_it_earned(pick: str, paid: float)
     assert (judge.reward, judge.info[REWARD_COMPONENTS]) == (paid, {"paid": paid})
 
 
-def test_solvers_have_seeds_of_their_own_that_depend_on_the_rollout_alone() -> None:
+def test_solver_seeds_differ_and_depend_only_on_rollout() -> None:
     engines = [ScriptedEngine(in_turn("7$", "7$", "1$")) for _ in range(2)]
     for engine in engines:
-        play(engine, {"7": 1.0})
+        run_workflow(engine, {"7": 1.0})
     assert len(set(engines[0].seeds)) == 3
     assert engines[0].seeds == engines[1].seeds
     assert sorted(engines[0].ended) == sorted(engines[0].sessions)
@@ -243,7 +243,7 @@ def _hanging_at(call: int) -> Answer:
     ],
     ids=["solver", "judge"],
 )
-def test_after_a_timeout_what_was_played_is_the_result(
+def test_after_a_timeout_finished_steps_are_the_result(
     hanging: int, expected: list[tuple[str, float]], steps: list[int]
 ) -> None:
     engine = ScriptedEngine(_hanging_at(hanging))
@@ -314,11 +314,11 @@ def test_answers_that_are_too_long_to_be_judged_are_rewarded_all_the_same() -> N
     [("1", TerminationReason.ENV_DONE), ("2", TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
 )
 def test_a_pick_that_was_cut_off_had_said_what_mattered_if_it_is_right(pick: str, reason: TerminationReason) -> None:
-    episode = play(ScriptedEngine(in_turn("7$", "8$", pick)), {"7": 1.0, "8": 0.0})
+    episode = run_workflow(ScriptedEngine(in_turn("7$", "8$", pick)), {"7": 1.0, "8": 0.0})
     assert episode.termination_reason is reason
 
 
-def test_the_judge_sees_what_the_agent_made_of_the_responses_without_their_thoughts() -> None:
+def test_judge_prompt_has_agent_answers_without_reasoning() -> None:
     class Shouting(Agent):
         def observe(self, observation: Any) -> Any:
             return [{"role": "system", "content": "shout"}, {"role": "user", "content": observation}]
@@ -332,7 +332,7 @@ def test_the_judge_sees_what_the_agent_made_of_the_responses_without_their_thoug
     assert engine.prompts[0] == "shout|3+4|"
     assert engine.prompts[2].startswith("3+4\n1. A\n")
     engine = ScriptedEngine(in_turn("<think>a?</think>\nb$", "b$", "1$"))
-    play(engine, {"<think>a?</think>\nb": 0.0, "b": 1.0})
+    run_workflow(engine, {"<think>a?</think>\nb": 0.0, "b": 1.0})
     assert engine.prompts[2].startswith("3+4\n1. b\n2. b\n")
 
 

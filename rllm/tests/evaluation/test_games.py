@@ -18,7 +18,7 @@ def make_episode(task: str, index: int, response: str = "7") -> FinishedRollout:
     return FinishedRollout(Task(id=task), episode)
 
 
-def test_a_game_has_what_was_heard_and_said_turn_by_turn() -> None:
+def test_a_game_has_messages_and_responses_by_turn() -> None:
     games = Games(1)
     games.expect("sums", iter([(Task(id="a"), 0)]))
     games.take("sums", make_episode("a", 0))

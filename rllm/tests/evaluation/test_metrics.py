@@ -1,4 +1,4 @@
-"""Figures of rollouts."""
+"""Metrics of rollouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rllm_core.data.types import Episode, Trajectory
 
 
 def outcome(task: str, index: int, correct: bool, **fields: Any) -> Outcome:
-    given = {"source": "x", "rewards": (("agent", float(correct)),), "metrics": {}, "ending": "env_done"}
+    given = {"source": "x", "rewards": (("agent", float(correct)),), "metrics": {}, "termination_reason": "env_done"}
     return Outcome(task_id=task, index=index, correct=correct, response_tokens=3, **given | fields)
 
 
@@ -59,7 +59,7 @@ def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys:
     assert ("0.000 [0.000, 0.019]  0.000 [0.000, 0.019]" in shown) is (reward == 0.0)
 
 
-def test_roles_have_rewards_of_their_own() -> None:
+def test_roles_have_separate_rewards() -> None:
     both = (("solver", 1.0), ("judge", 0.0))
     (row,) = compute_metrics("sum", [outcome("a", 0, True, rewards=both)])
     assert row.role_rewards == {"solver": 1.0, "judge": 0.0}

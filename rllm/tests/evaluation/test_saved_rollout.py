@@ -18,7 +18,7 @@ def test_rollout_reads_back_from_its_line() -> None:
     assert (read.episode.id, read.episode.trajectories[0].reward, read.task) == ("t:0", 0.5, task_digest(task))
 
 
-def test_a_digest_tells_tasks_apart_by_all_they_hold() -> None:
+def test_digest_depends_on_all_of_a_task() -> None:
     tasks = [Task(id="a", data={"x": 1}), Task(id="b", data={"x": 1}), Task(id="a", data={"x": 2})]
     tasks += [Task(id="a", data={"x": 1}, data_source="y")]
     assert len({task_digest(task) for task in tasks}) == 4

@@ -19,7 +19,7 @@ from rllm.evaluation.statistics import (
 from rllm.runs.validation_metrics import pass_at_k
 
 
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_rollout() -> None:
+def test_pass_at_k_equals_share_of_correct_draws() -> None:
     for k in range(1, 7):
         for correct in range(7):
             rollouts = [True] * correct + [False] * (6 - correct)
@@ -60,23 +60,23 @@ def test_one_task_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("alike", [0.2, 1.0, 50.0])
-def test_19_of_20_intervals_hold_the_truth_however_alike_rollouts_are(alike: float) -> None:
+def test_intervals_cover_truth_for_correlated_rollouts(alike: float) -> None:
     """Chances of tasks are drawn from a beta distribution: the smaller `alike`, the more do rollouts end alike."""
     draw = np.random.default_rng(1)
-    tasks, rollouts, held = 40, 8, []
+    tasks, rollouts, covered = 40, 8, []
     for _ in range(2000):
         chances = draw.beta(0.3 * alike, 0.7 * alike, tasks)
         estimate = share((draw.binomial(rollouts, chances) / rollouts).tolist(), tasks * rollouts)
         assert estimate.low is not None and estimate.high is not None
-        held.append(estimate.low <= 0.3 <= estimate.high)
-    assert 0.93 <= np.mean(held) <= 0.99
+        covered.append(estimate.low <= 0.3 <= estimate.high)
+    assert 0.93 <= np.mean(covered) <= 0.99
 
 
-def test_19_of_20_intervals_of_a_reward_hold_the_truth() -> None:
+def test_intervals_of_a_reward_cover_truth() -> None:
     draw = np.random.default_rng(2)
     estimates = [estimate_mean(draw.normal(1.0, 2.0, 8).tolist()) for _ in range(2000)]
-    held = [each.low is not None and each.high is not None and each.low <= 1.0 <= each.high for each in estimates]
-    assert 0.935 <= np.mean(held) <= 0.965
+    covered = [each.low is not None and each.high is not None and each.low <= 1.0 <= each.high for each in estimates]
+    assert 0.935 <= np.mean(covered) <= 0.965
 
 
 @pytest.mark.parametrize("same", [0.0, 1.0])
@@ -112,16 +112,16 @@ def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
 
 
 @pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
-def test_19_of_20_intervals_of_rare_rewards_hold_the_truth(chance: float) -> None:
+def test_intervals_of_rare_rewards_cover_truth(chance: float) -> None:
     """Each rollout earns nothing, or with this chance half or all of 1."""
     draw = np.random.default_rng(3)
-    tasks, rollouts, held = 100, 2, []
+    tasks, rollouts, covered = 100, 2, []
     for _ in range(2000):
         rewards = draw.choice([0.0, 0.5, 1.0], (tasks, rollouts), p=[1 - chance, chance / 2, chance / 2])
         estimate = mean_reward(rewards.tolist())
         assert estimate.low is not None and estimate.high is not None
-        held.append(estimate.low <= 0.75 * chance <= estimate.high)
-    assert 0.93 <= np.mean(held) <= 0.99
+        covered.append(estimate.low <= 0.75 * chance <= estimate.high)
+    assert 0.93 <= np.mean(covered) <= 0.99
 
 
 def test_no_task_that_differs_says_how_far_others_may() -> None:

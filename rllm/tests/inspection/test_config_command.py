@@ -86,7 +86,7 @@ def test_the_run_made_from_what_is_shown_is_the_same_run(rllm: Rllm) -> None:
     assert len(first) == 4, "two steps, and a validation before and after"
 
 
-def test_what_is_shown_holds_every_key(rllm: Rllm) -> None:
+def test_shown_config_has_every_key(rllm: Rllm) -> None:
     tree = yaml.safe_load(rllm("config", "show").out)
     for key in core_keys(RunConfig()):
         node = tree
@@ -96,7 +96,7 @@ def test_what_is_shown_holds_every_key(rllm: Rllm) -> None:
     assert {"model", "training", "local"} <= set(tree)
 
 
-def test_origins_are_shown_beside_all_values(rllm: Rllm) -> None:
+def test_origins_are_shown_next_to_all_values(rllm: Rllm) -> None:
     Path("my.yaml").write_text("rllm: {rollout: {n: 5}}\n")
     lines = rllm("config", "show", "guess", "--config", "my.yaml", "--estimator", "rloo", "--origin").out.splitlines()
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}

@@ -92,7 +92,7 @@ def test_words_that_are_no_overrides_and_values_known_at_the_run_are_listed(conv
         ("run.yaml", "rllm: {backend: nowhere}\n", "unknown-plugin", "nowhere"),
     ],
 )
-def test_a_file_that_holds_no_configuration_is_refused(
+def test_file_without_a_configuration_is_rejected(
     converted: Convert, name: str, text: str, error: str, value: str
 ) -> None:
     code, out, errors = converted(name, text)

@@ -86,7 +86,7 @@ def test_every_key_has_a_description() -> None:
     assert undescribed == []
 
 
-def test_a_section_of_both_holds_the_keys_of_both() -> None:
+def test_merged_section_has_the_keys_of_both() -> None:
     data = _at(("data",))
     assert data is not None
     assert {"train_batch_size", "max_prompt_length", "shuffle", "packing"} <= data["properties"].keys()

@@ -30,7 +30,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 @pytest.mark.parametrize("file", ["rows.csv", "some/directory/rows.csv", "/rows.CSV", "~/rows.csv", "../a.b/rows.csv"])
-def test_a_file_chooses_the_dataset_that_reads_its_ending(file: str, registry: Registry) -> None:
+def test_file_suffix_chooses_the_dataset(file: str, registry: Registry) -> None:
     assert dataset_of_file(registry, file, WHERE) == {"name": "other/tables", "path": file}
 
 
@@ -43,15 +43,13 @@ def test_a_name_is_left_as_it_is(name: str, registry: Registry) -> None:
     assert dataset_of_file(registry, name, WHERE) == name
 
 
-def test_an_ending_that_nothing_reads_is_refused_with_those_that_are_read_and_all_names(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_suffix_error_lists_suffixes_and_names(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset_module, "names_elsewhere", lambda kind: ["elsewhere"])
     with expect_error(ConfigError, "unknown-file-type", "data.train_dataset", "'rows.txt'", "rows.txt}"):
         dataset_of_file(registry, "rows.txt", WHERE)
 
 
-def test_an_ending_that_a_distribution_of_ours_reads_is_answered_with_the_line_of_pip(registry: Registry) -> None:
+def test_suffix_of_missing_package_gives_pip_command(registry: Registry) -> None:
     with expect_error(
         ConfigError, "plugin-not-installed", "data.train_dataset", "'rows.arrow'", "pip install rllm-data"
     ):
@@ -64,12 +62,12 @@ def test_so_is_a_directory(registry: Registry) -> None:
         dataset_of_file(registry, "rows", WHERE)
 
 
-def test_two_datasets_of_one_ending_are_both_named(registry: Registry) -> None:
+def test_two_datasets_with_one_suffix_are_listed(registry: Registry) -> None:
     registry.add(dataset("sheets", ".csv"), distribution="third")
     with pytest.raises(ConfigError, match=r"'rows\.csv': other/tables and third/sheets would read it"):
         dataset_of_file(registry, "rows.csv", WHERE)
 
 
-def test_endings_are_a_set_of_names() -> None:
+def test_suffixes_are_a_set_of_names() -> None:
     with expect_error(PluginError, "bad-plugin-spec"):
         Registry().add(DatasetPlugin(name="mine", summary="For tests.", load=lambda: None, suffixes=".csv"))  # type: ignore[arg-type]

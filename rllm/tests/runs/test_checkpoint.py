@@ -69,14 +69,14 @@ def test_a_new_run_has_none(store: CheckpointStore, directory: Path) -> None:
     assert store.latest_usable(pytest.fail) is None
 
 
-def test_the_newest_is_used_and_linked_to(store: CheckpointStore, saved: Path) -> None:
+def test_newest_checkpoint_is_used_and_linked(store: CheckpointStore, saved: Path) -> None:
     found = store.latest_usable(pytest.fail)
     assert found is not None
     assert found.state == {"finished_steps": 2}
     assert (saved / "latest").resolve() == found.directory
 
 
-def test_the_newest_is_the_one_of_the_highest_step(directory: Path) -> None:
+def test_newest_checkpoint_has_the_highest_step(directory: Path) -> None:
     store = CheckpointStore(directory, keep=5)
     for step in (999_999, 1_000_000):
         _save(store, step)
@@ -85,13 +85,13 @@ def test_the_newest_is_the_one_of_the_highest_step(directory: Path) -> None:
     assert found.state == {"finished_steps": 1_000_000}
 
 
-def test_only_the_newest_are_kept(store: CheckpointStore, directory: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(store: CheckpointStore, directory: Path) -> None:
     for step in range(6):
         _save(store, step)
     assert _names(directory) == ["latest", "step_000003", "step_000004", "step_000005"]
 
 
-def test_directories_of_other_names_are_left_alone(store: CheckpointStore, saved: Path) -> None:
+def test_directories_with_other_names_are_kept(store: CheckpointStore, saved: Path) -> None:
     shutil.copytree(saved / "step_000001", saved / "step_000001_backup")
     _save(store, 3)
     found = store.latest_usable(pytest.fail)
@@ -237,7 +237,7 @@ def test_a_state_that_is_no_json_data_is_an_error_before_anything_is_written(
     assert _names(saved) == before
 
 
-def test_a_state_that_holds_itself_is_no_json_data_either(store: CheckpointStore, directory: Path) -> None:
+def test_state_that_contains_itself_is_rejected(store: CheckpointStore, directory: Path) -> None:
     state: dict[str, object] = {}
     state["itself"] = state
     with expect_error(CheckpointError, "not-json", "1"):
@@ -329,7 +329,7 @@ def test_a_disk_that_takes_no_more_is_an_error_and_leaves_the_older_ones(store: 
 
 
 @pytest.mark.long
-def test_a_process_killed_while_saving_always_leaves_a_usable_newest_checkpoint(directory: Path) -> None:
+def test_kill_while_saving_leaves_a_usable_checkpoint(directory: Path) -> None:
     moments = random.Random(0)
     latest = 0
     for _ in range(12):

@@ -66,9 +66,7 @@ def test_the_home_directory_may_be_meant(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert run_directory_path(TrainerSection(output_dir="~/runs")).is_relative_to(tmp_path)
 
 
-def test_a_directory_that_holds_a_run_is_refused_with_the_three_ways_out(
-    finished: Path, open_directory: OpenDirectory
-) -> None:
+def test_directory_with_a_run_is_rejected_with_alternatives(finished: Path, open_directory: OpenDirectory) -> None:
     with expect_error(ConfigError, "run-exists", finished) as caught:
         open_directory()
     for way_out in ("--resume", "--overwrite", "resume=True", "overwrite=True", "rllm.trainer.experiment_name=NAME"):
@@ -157,7 +155,7 @@ def test_beginning_does_not_follow_links_out_of_the_directory(
     assert (finished / "link").is_symlink()
 
 
-def test_a_directory_holds_a_run_once_it_has_begun(open_directory: OpenDirectory) -> None:
+def test_directory_contains_a_run_after_it_begins(open_directory: OpenDirectory) -> None:
     directory = open_directory()
     directory.log(0, {})
     directory.checkpoints.mkdir()

@@ -16,7 +16,7 @@ def test_no_episodes_have_no_metrics() -> None:
 
 
 @pytest.mark.parametrize("rollouts", range(1, 8))
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_rollout(rollouts: int) -> None:
+def test_pass_at_k_equals_share_of_correct_draws(rollouts: int) -> None:
     for correct in range(rollouts + 1):
         outcomes = [True] * correct + [False] * (rollouts - correct)
         for k in range(1, rollouts + 1):
@@ -90,7 +90,7 @@ def test_a_trajectory_without_a_reward_has_that_of_its_last_step() -> None:
     assert validation_metrics([episode], 1) == {"val/default/pass@1": 0.0, "val/default/reward": 0.25}
 
 
-def test_a_validation_name_is_split_into_data_source_and_figure() -> None:
+def test_validation_name_is_split_into_source_and_metric() -> None:
     for metric in ("reward", "reward/judge", "pass@1", "missing_rewards"):
         for source in ("default", "openai/gsm8k", "a/b/c", "val", "val/x"):
             assert split_validation_name(f"val/{source}/{metric}") == (source, metric)

@@ -1,4 +1,4 @@
-"""Functions of users that hang, die or misbehave in their processes: one rollout has no reward, the others go on."""
+"""Functions of users that hang, die or misbehave in their processes: one rollout has no reward, the others continue."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_a_file_that_fails_while_it_is_run_names_the_line(tmp_path: Path) -> Non
         load_function(f"{file}:score")
 
 
-def test_a_file_is_read_anew_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_file_is_read_again_without_leaving_other_files(tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     for value in (1.0, 2.0):
         file.write_text(f"def score(rollout):\n    return {value}\n")

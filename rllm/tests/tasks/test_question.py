@@ -85,7 +85,7 @@ def test_one_answer_ends_it_and_pays_nothing() -> None:
     assert Question(QuestionParams()).step("4") == Outcome(done=True)
 
 
-def test_it_has_no_tasks_of_its_own() -> None:
+def test_it_has_no_own_tasks() -> None:
     assert Question.tasks("val", QuestionParams()) == []
     with expect_error(ConfigError, "no-dataset", "`data.train_dataset`", "--data FILE"):
         Question.tasks("train", QuestionParams())

@@ -1,4 +1,4 @@
-"""Classes for TRL's `environment_factory`, played by the workflow `tool_calling`."""
+"""Classes for TRL's `environment_factory`, run by the workflow `tool_calling`."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def play(context: WorkflowContext, **options: Any) -> Episode:
+def run_workflow(context: WorkflowContext, **options: Any) -> Episode:
     return asyncio.run(ToolCallingWorkflow(context, **options).run({}, "t:0"))
 
 
-def test_a_response_that_calls_a_tool_hears_its_result(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_response_with_a_call_receives_its_result(scripted: Any, world: Any, context: MakeContext) -> None:
     engine, place = scripted([f"hm {ADD}$", "3$"]), world([add])
-    episode = play(context(engine, place))
+    episode = run_workflow(context(engine, place))
     assert engine.prompts == ["[add]<u>1+2?<a>", f"[add]<u>1+2?<a>hm {ADD}$<t>3<a>"]
     assert place.actions == ["3"]
     assert (episode.is_correct, episode.termination_reason) == (True, TerminationReason.ENV_DONE)
@@ -43,7 +43,7 @@ def test_every_sampled_token_is_kept_and_no_other_is_trained_on(
     scripted: Any, world: Any, context: MakeContext
 ) -> None:
     responses = [f"{ADD}{ADD}$", "<call>add(1", "so: 3$"]
-    episode = play(context(scripted(responses), world([add])))
+    episode = run_workflow(context(scripted(responses), world([add])))
     tokens = episode.trajectories[0].tokens
     assert "".join(map(chr, tokens.ids[tokens.sampled])) == "".join(responses)
     assert tokens.prefix_breaks == 0
@@ -54,7 +54,7 @@ def test_tools_of_files_stand_before_those_of_the_environment(scripted: Any, wor
         return ""
 
     engine = scripted(["3$"])
-    play(context(engine, world([look]), resource=[runnable(add)]))
+    run_workflow(context(engine, world([look]), resource=[runnable(add)]))
     assert engine.prompts == ["[add][look]<u>1+2?<a>"]
 
 
@@ -65,7 +65,7 @@ def test_what_goes_wrong_is_counted_and_told(scripted: Any, world: Any, context:
     engine = scripted(
         ['<call>{"name": "fail"}</call><call>nonsense</call>', f'<call>{{"name": "ad"}}</call>{ADD}$', "3$"]
     )
-    episode = play(context(engine, world([add, fail])))
+    episode = run_workflow(context(engine, world([add, fail])))
     failed, unreadable = engine.prompts[1].split("<t>Error: ")[1:]
     check_values(failed, "fail", "OSError: no disk")
     assert unreadable
@@ -77,12 +77,12 @@ def test_what_goes_wrong_is_counted_and_told(scripted: Any, world: Any, context:
 
 
 def test_an_episode_without_calls_has_no_shares(scripted: Any, world: Any, context: MakeContext) -> None:
-    assert play(context(scripted(["3$"]), world([add]))).metrics == {"tool_calls": 0.0, "answers": 1.0}
+    assert run_workflow(context(scripted(["3$"]), world([add]))).metrics == {"tool_calls": 0.0, "answers": 1.0}
 
 
 def test_every_response_is_one_of_the_steps_that_are_allowed(scripted: Any, world: Any, context: MakeContext) -> None:
     engine, place = scripted([f"{ADD}$"] * 3), world([add])
-    episode = play(context(engine, place, max_steps=3))
+    episode = run_workflow(context(engine, place, max_steps=3))
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
     assert (len(engine.prompts), place.actions) == (3, [])
     assert episode.metrics["tool_calls"] == 3.0
@@ -93,14 +93,14 @@ def test_a_tool_that_hangs_costs_its_own_time_only(scripted: Any, world: Any, co
         await asyncio.sleep(3600)
 
     engine = scripted(['<call>{"name": "hang"}</call>$', "3$"])
-    episode = play(context(engine, world([hang])), tool_timeout=0.05)
+    episode = run_workflow(context(engine, world([hang])), tool_timeout=0.05)
     check_values(engine.prompts[1].partition("<t>Error: ")[2], "hang", "0.05 s", "<a>")
     assert episode.is_correct
 
 
 def test_the_options_of_the_record_are_the_constructor_s(scripted: Any, world: Any, context: MakeContext) -> None:
     options = ToolCallingParams(tools=["tools.py:add"], gamma=0.5).model_dump()
-    episode = play(context(scripted([f"{ADD}$", "3$"]), world([add])), **options)
+    episode = run_workflow(context(scripted([f"{ADD}$", "3$"]), world([add])), **options)
     assert [step.reward for step in episode.trajectories[0].steps] == [0.5, 1.0]
 
 
@@ -116,18 +116,18 @@ def test_an_environment_s_tools_may_be_its_methods(scripted: Any, world: Any, co
             return self.count
 
     place, call = Counting(), '<call>{"name": "more", "arguments": {"by": 2}}</call>'
-    play(context(scripted([f"{call}{call}$", "4$"]), place))
+    run_workflow(context(scripted([f"{call}{call}$", "4$"]), place))
     assert place.count == 4
 
 
 def test_two_tools_of_one_name_end_the_run(scripted: Any, world: Any, context: MakeContext) -> None:
     with expect_error(ConfigError, "duplicate-choice", "'add'"):
-        play(context(scripted(["3$"]), world([add]), resource=[runnable(add)]))
+        run_workflow(context(scripted(["3$"]), world([add]), resource=[runnable(add)]))
 
 
 def test_no_tools_at_all_is_said(
     scripted: Any, world: Any, context: MakeContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()
-    play(context(scripted(["3$"]), world()))
+    run_workflow(context(scripted(["3$"]), world()))
     check_values(capsys.readouterr().err, "workflow tool_calling", "--tools")

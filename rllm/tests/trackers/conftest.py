@@ -21,8 +21,8 @@ def make_step() -> Callable[..., TrainStep]:
             trajectory.add_step(
                 [1], [2], [-1.0], text=f"<b>{reward}</b>", messages=[{"role": "user", "content": "a|b"}]
             )
-            ending = TerminationReason.ENV_DONE
-            episodes.append(Episode(id=f"t:{place}", trajectories=[trajectory], termination_reason=ending))
+            reason = TerminationReason.ENV_DONE
+            episodes.append(Episode(id=f"t:{place}", trajectories=[trajectory], termination_reason=reason))
         return TrainStep(global_step=number, epoch=0, total_steps=9, tasks=[], generated=episodes)
 
     return make

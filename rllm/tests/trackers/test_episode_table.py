@@ -29,7 +29,7 @@ def test_steps_between_show_none(make_step: MakeStep) -> None:
     assert [len(due_rows(make_step(number, 1.0), params)) for number in range(4)] == [1, 0, 0, 1]
 
 
-def test_a_step_that_played_nothing_shows_none(make_step: MakeStep) -> None:
+def test_step_without_rollouts_shows_no_rows(make_step: MakeStep) -> None:
     assert due_rows(make_step(0), EpisodeTableParams()) == []
 
 

@@ -90,7 +90,7 @@ def test_every_start_writes_its_config(run: TrackedRun, write: Write) -> None:
     assert [step for step, _ in _texts(run.directory / "tensorboard", "config")] == [0]
 
 
-def test_every_start_has_a_file_of_its_own(run: TrackedRun, write: Write) -> None:
+def test_every_start_writes_a_separate_file(run: TrackedRun, write: Write) -> None:
     for first_step in range(5):
         write(range(first_step, first_step + 1), first_step, value=float(first_step))
     assert len(list((run.directory / "tensorboard").iterdir())) == 5

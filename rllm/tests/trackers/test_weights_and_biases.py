@@ -85,7 +85,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _records(file: Path) -> list[Any]:
-    """The records of a ``.wandb`` file: a LevelDB log with a header of its own."""
+    """The records of a ``.wandb`` file: a LevelDB log with its own header."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, place, parts, records = file.read_bytes(), 7, [], []

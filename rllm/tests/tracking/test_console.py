@@ -50,7 +50,7 @@ def _step(global_step: int, total_steps: int = 100, **fields: Any) -> TrainStep:
     )
 
 
-def test_a_line_has_step_figures_and_time_left(
+def test_line_has_step_metrics_and_time_left(
     tracker: ConsoleTracker, clock: dict[str, float], lines: Callable[[], list[str]]
 ) -> None:
     tracker.on_train_start(100, 0)
@@ -93,7 +93,7 @@ def test_a_long_line_is_not_broken(
     assert len(lines()) == 1
 
 
-def test_validation_has_a_line_of_its_own(tracker: ConsoleTracker, lines: Callable[[], list[str]]) -> None:
+def test_validation_has_a_separate_line(tracker: ConsoleTracker, lines: Callable[[], list[str]]) -> None:
     tracker.on_validation_end(5, {"val/guess/pass@1": 0.25, "val/guess/reward": 0.5, "val/sum/pass@1": 1.0})
     assert lines() == ["validation after step 5: guess: pass@1 0.250  reward 0.500; sum: pass@1 1.000"]
 
@@ -121,7 +121,7 @@ def test_rewards_of_roles_stand_with_their_data_source() -> None:
     assert validation_metrics(metrics) == "sum: pass@1 0.250  reward 0.500  reward/judge 0.750"
 
 
-def test_no_validation_figures_give_no_text() -> None:
+def test_no_validation_metrics_give_no_text() -> None:
     assert validation_metrics({}) == ""
 
 
@@ -147,6 +147,6 @@ def test_in_a_terminal_there_is_a_live_line(
     assert "step 1/2  solved" not in text  # the plain lines are for where there is no terminal
 
 
-def test_large_figures_stay_short() -> None:
+def test_large_numbers_stay_short() -> None:
     assert step_metrics({**METRICS, "reward/agent/mean": 2.5e199}).split("  ")[2:3] == ["reward 2.500e+199"]
     assert validation_metrics({"val/sum/reward": -1e200}) == "sum: reward -1.000e+200"

@@ -28,7 +28,7 @@ def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
         assert [episode_from_json(json.loads(line)).id for line in lines] == ["task:0", "task:1"]
 
 
-def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:
+def test_every_episode_has_its_batch_number(tmp_path: Path) -> None:
     step = _step(0)
     second = _step(0)
     del second.generated[1:]

@@ -1,4 +1,4 @@
-"""Where figures go, and what happens when they cannot."""
+"""Trackers receive metrics, and a failing tracker is handled."""
 
 from __future__ import annotations
 

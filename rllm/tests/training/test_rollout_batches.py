@@ -1,4 +1,4 @@
-"""Which batches are under way when, and what becomes of them when one fails."""
+"""Order of running rollout batches, and their end when one fails."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rllm_core.contracts.train_step import TrainStep
 
 
 class World:
-    """RolloutBatches that end when the test says so."""
+    """RolloutBatches that end when the test calls `end`."""
 
     def __init__(self, ahead: int, taken: int = 0) -> None:
         self.begun: list[int] = []
         self.cancelled: list[int] = []
         self._ends: dict[int, asyncio.Future[None]] = {}
-        self.batches = RolloutBatches(self._begin, self._play, ahead=ahead, taken=taken)
+        self.batches = RolloutBatches(self._begin, self._generate, ahead=ahead, taken=taken)
 
     def _begin(self, index: int, before: int) -> TrainStep:
         self._ends[index] = asyncio.get_running_loop().create_future()
         return TrainStep(global_step=before, epoch=0, total_steps=9, tasks=[], task_batch=index)
 
-    async def _play(self, step: TrainStep) -> None:
+    async def _generate(self, step: TrainStep) -> None:
         self.begun.append(step.task_batch)
         try:
             await self._ends[step.task_batch]
@@ -38,7 +38,7 @@ class World:
             self._ends[index].set_result(None)
 
     def fail(self, index: int) -> None:
-        self._ends[index].set_exception(ZeroDivisionError(f"round {index}"))
+        self._ends[index].set_exception(ZeroDivisionError(f"batch {index}"))
 
 
 async def _run_pending_tasks() -> None:
@@ -51,7 +51,7 @@ def _run(body: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "begun"), [(0, [3]), (1, [3, 4]), (4, [3, 4, 5, 6, 7])])
-def test_as_many_rounds_are_under_way_as_may_be_ahead_and_one(ahead: int, begun: list[int]) -> None:
+def test_one_batch_more_than_ahead_is_running(ahead: int, begun: list[int]) -> None:
     async def body() -> None:
         world = World(ahead, taken=3)
         assert world.batches.start(9).task_batch == 3
@@ -62,7 +62,7 @@ def test_as_many_rounds_are_under_way_as_may_be_ahead_and_one(ahead: int, begun:
     _run(body())
 
 
-def test_a_round_begins_when_an_earlier_one_is_taken_up_and_the_next_asked_for() -> None:
+def test_batch_begins_when_the_next_is_requested() -> None:
     async def body() -> None:
         world = World(ahead=1)
         world.batches.start(9)
@@ -79,7 +79,7 @@ def test_a_round_begins_when_an_earlier_one_is_taken_up_and_the_next_asked_for()
     _run(body())
 
 
-def test_rounds_are_taken_up_in_order_whichever_ends_first() -> None:
+def test_batches_are_taken_in_order() -> None:
     async def body() -> None:
         world = World(ahead=2)
         world.batches.start(9)
@@ -95,7 +95,7 @@ def test_rounds_are_taken_up_in_order_whichever_ends_first() -> None:
     _run(body())
 
 
-def test_no_round_begins_that_no_step_would_train_on() -> None:
+def test_no_batch_begins_without_a_step_for_it() -> None:
     async def body() -> None:
         world = World(ahead=5)
         world.batches.start(2)
@@ -106,14 +106,14 @@ def test_no_round_begins_that_no_step_would_train_on() -> None:
     _run(body())
 
 
-def test_a_failure_of_a_later_round_is_raised_while_an_earlier_one_is_awaited() -> None:
+def test_failure_of_a_later_batch_is_raised_early() -> None:
     async def body() -> None:
         world = World(ahead=2)
         world.batches.start(9)
         taking = asyncio.ensure_future(world.batches.take())
         await _run_pending_tasks()
         world.fail(2)
-        with pytest.raises(ZeroDivisionError, match="round 2"):
+        with pytest.raises(ZeroDivisionError, match="batch 2"):
             await taking
         await world.batches.close()
         assert world.cancelled == [0, 1]
@@ -128,7 +128,7 @@ def test_a_failure_meanwhile_is_raised_before_anything_is_trained_on() -> None:
         world.end(0)
         world.fail(1)
         await _run_pending_tasks()
-        with pytest.raises(ZeroDivisionError, match="round 1"):
+        with pytest.raises(ZeroDivisionError, match="batch 1"):
             await world.batches.take()
         await world.batches.close()
 
@@ -146,7 +146,7 @@ def test_what_is_under_way_ends_before_close_returns() -> None:
     _run(body())
 
 
-def test_seconds_in_which_training_waited_are_not_played_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_of_waiting_do_not_count_as_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         clock = iter([10.0, 10.5, 20.0, 29.0])
         monkeypatch.setattr("rllm.training.rollout_batches.time.perf_counter", lambda: next(clock))
@@ -181,19 +181,19 @@ def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None
     _run(body())
 
 
-def test_settling_raises_what_a_round_raised() -> None:
+def test_settle_raises_the_error_of_a_batch() -> None:
     async def body() -> None:
         world = World(ahead=2)
         world.batches.start(9)
         world.fail(1)
-        with pytest.raises(ZeroDivisionError, match="round 1"):
+        with pytest.raises(ZeroDivisionError, match="batch 1"):
             await world.batches.settle()
         await world.batches.close()
 
     _run(body())
 
 
-def test_settling_without_a_round_under_way_waits_for_nothing() -> None:
+def test_settle_without_a_running_batch_returns_nothing() -> None:
     async def body() -> None:
         assert await World(ahead=2).batches.settle() == []
 

@@ -57,7 +57,7 @@ def test_the_same_source_and_those_that_only_one_side_has_say_nothing() -> None:
     sources({"new.py": FILE}).check_same({"reward mine: old.py": FILE}, CHECKPOINT, pytest.fail)
 
 
-def test_a_checkpoint_holds_the_texts_by_plugin_and_name() -> None:
+def test_checkpoint_contains_sources_by_plugin_and_name() -> None:
     assert sources({"rewards.py": FILE}).state_dict() == {"reward mine: rewards.py": FILE}
 
 

@@ -1,4 +1,4 @@
-"""Playing the validation tasks."""
+"""Rollouts of the validation tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _validate(runner: Any, config: RunConfig) -> dict[str, float]:
     return asyncio.run(validate(runner, TASKS, config))
 
 
-def test_every_task_is_played_in_batches_with_the_sampling_of_validation() -> None:
+def test_tasks_run_in_batches_with_validation_sampling() -> None:
     runner = SolvesEveryOther()
     metrics = _validate(runner, _config())
     assert [[task.id for task in order.tasks] for order in runner.orders] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
@@ -72,11 +72,11 @@ def test_validations_of_one_run_share_their_seed_and_those_of_another_do_not() -
     assert seeds[6] != seeds[0]
 
 
-def test_no_tasks_give_no_figures() -> None:
+def test_no_tasks_give_no_metrics() -> None:
     assert asyncio.run(validate(SolvesEveryOther(), [], _config())) == {}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7, 100])
-def test_the_size_of_the_batches_does_not_change_the_figures(batch_size: int) -> None:
+def test_batch_size_does_not_change_the_metrics(batch_size: int) -> None:
     config = RunConfig.model_validate({"rllm": {"rollout": {"n_val": 2}}, "data": {"val_batch_size": batch_size}})
     assert _validate(SolvesEveryOther(), config) == _validate(SolvesEveryOther(), _config())

@@ -1,4 +1,4 @@
-"""Mode `dynamic`: a step is filled with groups that have signal, and nothing that was played is wasted."""
+"""Mode `dynamic`: a step is filled with groups that have signal, and no such group is lost."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _group(task: str, rewards: tuple[float, ...] = PARTLY, role: str = "agent") 
     )
 
 
-def _mode(tasks: int = 2, rounds: int = 10) -> FillWithSignal:
-    return FillWithSignal(DynamicRejectionParams(train_batch_size=tasks, max_gen_batches=rounds))
+def _mode(tasks: int = 2, batches: int = 10) -> FillWithSignal:
+    return FillWithSignal(DynamicRejectionParams(train_batch_size=tasks, max_gen_batches=batches))
 
 
 def _names(groups: Sequence[TrajectoryGroup]) -> list[str]:
@@ -63,8 +63,8 @@ def test_the_surplus_waits_for_the_next_step_and_comes_first_in_it() -> None:
     assert _ids(mode([_group("e"), _group("f", FAILED)])) == ["d:agent", "e:agent"]
 
 
-def test_after_the_most_rounds_the_step_trains_on_what_there_is() -> None:
-    mode = _mode(tasks=3, rounds=2)
+def test_step_trains_after_maximum_number_of_batches() -> None:
+    mode = _mode(tasks=3, batches=2)
     assert mode([_group("a"), _group("b", SOLVED), _group("c", SOLVED)]).more
     second = mode([_group("d", SOLVED), _group("e", SOLVED), _group("f", SOLVED)])
     assert (_ids(second), second.more) == (["a:agent"], False)
@@ -73,7 +73,7 @@ def test_after_the_most_rounds_the_step_trains_on_what_there_is() -> None:
 
 
 def test_a_step_may_end_with_nothing() -> None:
-    mode = _mode(rounds=2)
+    mode = _mode(batches=2)
     assert mode([_group("a", SOLVED)]).more
     result = mode([])
     assert (result.train, result.waiting, result.more) == ([], [], False)
@@ -86,7 +86,7 @@ def test_all_roles_of_a_task_are_trained_on_together() -> None:
     assert _names(result.waiting) == ["c:solver", "c:judge"]
 
 
-def test_a_task_played_again_counts_again() -> None:
+def test_a_repeated_task_counts_again() -> None:
     mode = _mode()
     assert mode([_group("a"), _group("b", SOLVED)]).more
     assert _ids(mode([_group("a"), _group("b", SOLVED)])) == ["a:agent", "a:agent"]
@@ -97,17 +97,17 @@ def test_groups_that_name_no_task_count_as_one_each() -> None:
     assert _ids(_mode()(groups)) == ["a", "b"]
 
 
-ROUND = st.lists(st.sampled_from([PARTLY, SOLVED, FAILED, (1.0,)]), max_size=6)
+BATCH = st.lists(st.sampled_from([PARTLY, SOLVED, FAILED, (1.0,)]), max_size=6)
 
 
-@given(rounds=st.lists(ROUND, max_size=12), tasks=st.integers(1, 5), bound=st.integers(1, 4), cut=st.integers(0, 12))
+@given(batches=st.lists(BATCH, max_size=12), tasks=st.integers(1, 5), bound=st.integers(1, 4), cut=st.integers(0, 12))
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_every_group_with_signal_is_trained_on_once_and_in_order(
-    interrupted: bool, rounds: list[list[tuple[float, ...]]], tasks: int, bound: int, cut: int
+    interrupted: bool, batches: list[list[tuple[float, ...]]], tasks: int, bound: int, cut: int
 ) -> None:
     mode, names, trained, asked = _mode(tasks, bound), iter(range(1000)), list[str](), 0
     expected = []
-    for number, rewards in enumerate(rounds):
+    for number, rewards in enumerate(batches):
         groups = [_group(f"t{next(names)}", reward) for reward in rewards]
         expected += [group.group_id for group in groups if {t.reward for t in group.trajectories} == {0.0, 1.0}]
         result = mode(groups)

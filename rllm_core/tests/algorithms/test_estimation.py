@@ -223,9 +223,7 @@ def test_the_batch_is_left_writable_and_unchanged() -> None:
     assert batch.loss_mask.flags.writeable
 
 
-def test_an_advantage_is_divided_by_the_number_of_steps_of_its_own_trajectory(
-    rewritten: Trajectory, two_turns: Trajectory
-) -> None:
+def test_advantage_is_divided_by_its_trajectorys_steps(rewritten: Trajectory, two_turns: Trajectory) -> None:
     silent = Trajectory("agent", [Step([1, 2], [])], reward=-1.0)
     batch = build_batch([_group(two_turns, silent, Trajectory("agent", reward=0.0)), _group(rewritten)])
     divided = divide_by_steps(batch, estimate(batch, _always([1.0, 9.0, 9.0, 6.0])).advantages)
@@ -234,7 +232,7 @@ def test_an_advantage_is_divided_by_the_number_of_steps_of_its_own_trajectory(
     assert divided.dtype == np.float32
 
 
-def test_the_steps_of_a_trajectory_then_weigh_as_much_as_it_would_alone() -> None:
+def test_steps_together_weigh_as_much_as_trajectory() -> None:
     long, short = Trajectory("agent", reward=0.0), Trajectory("agent", reward=0.0)
     for turn in range(4):
         long.add_step([*long.tokens.ids, 7], [turn], [-1.0])

@@ -118,9 +118,7 @@ def test_groups_and_their_trajectories_are_in_order_of_first_appearance_each_wit
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_group_has_the_role_of_its_trajectories_and_mixed_groups_have_their_own(
-    grouping: Grouping, expected: dict[str, str]
-) -> None:
+def test_group_role_comes_from_trajectories_or_is_mixed(grouping: Grouping, expected: dict[str, str]) -> None:
     episodes = [_episode("m:1", 0, "solver", "judge"), _episode("m:1", 1, "judge"), _episode("m:2", 0, "solver")]
     groups = grouping(episodes, NoParams())
     assert {group.group_id: group.group_role for group in groups} == expected
@@ -166,12 +164,12 @@ def test_no_episodes_give_no_groups(grouping: Grouping) -> None:
     assert grouping([Episode(id="a:0")], NoParams()) == []
 
 
-def test_there_is_a_mask_for_every_way_of_ending() -> None:
+def test_every_termination_reason_has_a_mask() -> None:
     assert {name for name in CompactFilteringSection.model_fields if name != "enable"} == set(MASKS)
 
 
 @pytest.mark.parametrize("reason", TerminationReason)
-def test_each_mask_takes_out_its_own_way_of_ending_only(reason: TerminationReason) -> None:
+def test_each_mask_removes_only_its_termination_reason(reason: TerminationReason) -> None:
     only = dict.fromkeys(MASKS, False) | {f"mask_{reason.value}": True}
     masked = masked_reasons(_settings(True, only))
     assert masked == {reason}

@@ -85,7 +85,7 @@ def test_ppo_clips_only_on_the_side_the_advantage_pushes_to(
     assert _of_ratio(ratio, advantage, PpoParams(eps_clip=0.2)) == pytest.approx((loss, gradient))
 
 
-def test_eps_clip_high_moves_the_upper_bound_alone() -> None:
+def test_eps_clip_high_moves_only_the_upper_bound() -> None:
     wide = PpoParams(eps_clip=0.2, eps_clip_high=0.6)
     assert _of_ratio(1.5, 1.0, wide) == pytest.approx((-1.5, -1.5))
     assert _of_ratio(1.7, 1.0, wide) == pytest.approx((-1.6, 0.0))

@@ -23,7 +23,7 @@ from rllm_core.errors import AdvantageError
 
 
 def two_turns(first: Any, second: Any) -> Trajectory:
-    """Tokens: 2 heard, 1 said, 1 heard, 2 said."""
+    """Tokens: 2 prompt, 1 sampled, 1 prompt, 2 sampled."""
     trajectory = Trajectory("agent", reward=1.0)
     trajectory.add_step([1, 2], [3], [-1.0], advantage=first)
     trajectory.add_step([1, 2, 3, 4], [5, 6], [-1.0, -1.0], advantage=second)
@@ -31,7 +31,7 @@ def two_turns(first: Any, second: Any) -> Trajectory:
 
 
 def rewritten(*advantages: Any) -> Trajectory:
-    """Two segments: 1 heard, 1 said, 1 heard, 1 said; then 2 heard, 2 said."""
+    """Segments: 1 prompt, 1 sampled, 1 prompt, 1 sampled token. Then 2 prompt, 2 sampled tokens."""
     trajectory = Trajectory("agent", reward=2.0)
     trajectory.add_step([1], [2], [-1.0], advantage=advantages[0])
     trajectory.add_step([1, 2, 3], [4], [-1.0], advantage=advantages[1])
@@ -68,7 +68,7 @@ def test_a_list_of_one_number_is_no_number_for_all_tokens() -> None:
     check_error(failure(group(two_turns([0.5], [0.5]))), "bad-precomputed-advantages", "1", "2 response tokens")
 
 
-def test_groups_without_any_are_left_alone() -> None:
+def test_groups_without_precomputed_advantages_are_unchanged() -> None:
     advantages, groups, mismatched = find_lists(
         group(two_turns(None, None)), group(two_turns(1.0, 2.0)), group(two_turns(None, None))
     )

@@ -14,15 +14,17 @@ MakeGroup = Callable[..., TrajectoryGroup]
 
 @pytest.fixture
 def conversation() -> MakeConversation:
-    """A trajectory of turns that each add `heard` tokens of prompt and `said` sampled ones."""
+    """A trajectory of turns that each add `prompt_tokens` tokens of prompt and `response_tokens` sampled ones."""
 
-    def make(turns: int, heard: int = 2, said: int = 3, name: str = "agent", reward: float = 0.0) -> Trajectory:
+    def make(
+        turns: int, prompt_tokens: int = 2, response_tokens: int = 3, name: str = "agent", reward: float = 0.0
+    ) -> Trajectory:
         trajectory = Trajectory(name, reward=reward)
         history: list[int] = []
         for turn in range(turns):
-            history += [100 + turn] * heard
-            response = [turn] * said
-            trajectory.add_step(history, response, [-0.5] * said, weight_version=turn)
+            history += [100 + turn] * prompt_tokens
+            response = [turn] * response_tokens
+            trajectory.add_step(history, response, [-0.5] * response_tokens, weight_version=turn)
             history += response
         return trajectory
 

@@ -25,7 +25,7 @@ def test_no_groups_give_an_empty_batch() -> None:
 
 
 def test_rows_lie_end_to_end_with_their_owners(conversation: MakeConversation, group: MakeGroup) -> None:
-    first, second, third = conversation(1), conversation(2), conversation(1, heard=1, said=1)
+    first, second, third = conversation(1), conversation(2), conversation(1, prompt_tokens=1, response_tokens=1)
     batch = build_batch([group("t0:solver", [first, second]), group("t0:judge", [third])])
     assert batch.roles == ("solver", "judge")
     assert batch.row_offsets.tolist() == [0, 5, 15, 17]

@@ -125,7 +125,7 @@ def test_groups_come_back_bit_for_bit(group: TrajectoryGroup) -> None:
 @given(st.data())
 def test_steps_come_back_in_their_order_whatever_the_order_of_their_tokens(data: st.DataObject) -> None:
     trajectory = data.draw(trajectories())
-    for _ in range(data.draw(st.integers(0, 3))):  # turns that extend what came before, beside those that do not
+    for _ in range(data.draw(st.integers(0, 3))):  # turns that extend the previous tokens, and turns that do not
         trajectory.add_step([*trajectory.tokens.ids.tolist(), 7], [8], [-0.5], text="next")
     assert len(trajectory.tokens.ids) == len(trajectory.tokens)
     trajectory.steps = data.draw(st.permutations(trajectory.steps))

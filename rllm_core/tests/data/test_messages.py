@@ -36,7 +36,7 @@ def test_what_the_model_wrote_in_place_of_a_call_stays_in_its_message() -> None:
     assert message["content"] == 'Let me see.\n<tool_call>{"name": "add"'
 
 
-def test_a_response_with_thoughts_and_calls_is_a_message_of_the_chat_api() -> None:
+def test_response_with_reasoning_and_calls_is_chat_message() -> None:
     call = ToolCall(name="add", arguments={"a": 1, "b": "ü"}, id="c1")
     message = Response(text="…", content="", reasoning="1 and ü", tool_calls=(call,)).message
     assert json.loads(json.dumps(message)) == message

@@ -56,7 +56,7 @@ def test_a_task_that_cannot_be_made_is_named() -> None:
         LazyTasks(["a", "b"], make)[1]
 
 
-def test_an_error_of_ours_goes_on_as_it_is() -> None:
+def test_rllm_error_is_raised_unchanged() -> None:
     error = ConfigError("made-up", "The file is gone.")
 
     def make(index: int) -> Task:

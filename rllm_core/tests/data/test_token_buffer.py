@@ -84,7 +84,7 @@ def test_plain_lists_are_stored_as_int32_and_float32() -> None:
 
 
 def test_fifty_turns_store_each_token_once(conversation: Callable[..., Trajectory]) -> None:
-    trajectory = conversation(50, heard=100, said=510)
+    trajectory = conversation(50, prompt_tokens=100, response_tokens=510)
     assert len(trajectory.tokens) == 50 * 610
     assert trajectory.tokens.prefix_breaks == 0
     assert trajectory.tokens.segment_starts == [0]

@@ -107,7 +107,7 @@ class Bench:
         return [stage.plugin.name for stage in self.plan.stages]
 
     def stage(self, name: str) -> Any:
-        """One stage alone."""
+        """Return one stage."""
         chosen = next(stage for stage in self.plan.stages if stage.plugin.name == name)
         return chosen.plugin.load()(self.context, chosen.params)
 

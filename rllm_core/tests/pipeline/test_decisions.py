@@ -47,14 +47,14 @@ def decided(step: TrainStep) -> dict[str, list[Trajectory]]:
 def run_step(bench: Any, step: MakeStep) -> Callable[..., TrainStep]:
     """A step of these episodes, through all stages."""
 
-    def play(episodes: list[Episode], settings: dict[str, Any] | None = None) -> TrainStep:
+    def run(episodes: list[Episode], settings: dict[str, Any] | None = None) -> TrainStep:
         made = bench(settings)
         made.runner.episodes = episodes
         done = step(tasks=[Task(id="t")])
         asyncio.run(made.pipeline.run(done))
         return done
 
-    return play
+    return run
 
 
 def test_nothing_is_decided_where_everything_is_trained_on(run_step: Any) -> None:
@@ -77,12 +77,12 @@ def test_rollouts_that_are_filtered_are_masked_by_how_they_ended(run_step: Any) 
 
 
 def test_trajectories_in_no_group_are_masked(run_step: Any, registry: Registry) -> None:
-    def first_alone(episodes: list[Episode], params: NoParams) -> Any:
+    def first_only(episodes: list[Episode], params: NoParams) -> Any:
         from rllm_core.algorithms.grouping import by_task_and_role
 
         return by_task_and_role(episodes[:1], params)
 
-    registry.add(GroupingPlugin(name="first", summary="For tests.", params=NoParams, load=lambda: first_alone))
+    registry.add(GroupingPlugin(name="first", summary="For tests.", params=NoParams, load=lambda: first_only))
     episodes = rollouts("t", 1.0, 0.0, 0.5)
 
     step = run_step(episodes, {"rllm.transform.grouping": "first"})
@@ -140,8 +140,8 @@ def test_groups_that_a_mode_keeps_wait(run_step: Any) -> None:
     assert decided(step) == {"waiting reject/waiting": [each for e in episodes for each in e.trajectories]}
 
 
-def test_groups_that_wait_for_another_round_are_decided_once(bench: Any, step: MakeStep) -> None:
-    """Group a waits for round 2, and is trained on in it."""
+def test_groups_waiting_for_a_batch_are_decided_once(bench: Any, step: MakeStep) -> None:
+    """Group a waits for the second rollout batch, and is trained on in it."""
     made = bench(
         REJECTING
         | {
@@ -150,10 +150,10 @@ def test_groups_that_wait_for_another_round_are_decided_once(bench: Any, step: M
             "data.train_batch_size": 2,
         }
     )
-    rounds = iter([rollouts("a", 1.0, 0.0) + rollouts("b", 1.0, 1.0), rollouts("c", 1.0, 0.0)])
+    batches = iter([rollouts("a", 1.0, 0.0) + rollouts("b", 1.0, 1.0), rollouts("c", 1.0, 0.0)])
 
     async def run(order: Any) -> list[Episode]:
-        return next(rounds)
+        return next(batches)
 
     async def next_batch() -> TrainStep:
         await made.pipeline.generate(generated := step(tasks=[Task(id="c")]))

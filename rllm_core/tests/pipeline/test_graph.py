@@ -48,7 +48,7 @@ def test_the_built_in_order_is_complete(plan: Callable[..., Any]) -> None:
         ),
     ],
 )
-def test_stages_are_inserted_beside_others(
+def test_stages_are_inserted_before_and_after_others(
     plan: Callable[..., Any], nothing: str, edits: list[Any], expected: list[str]
 ) -> None:
     names = _stages(plan, {"rllm.pipeline.insert": edits})
@@ -236,18 +236,16 @@ def test_an_order_in_which_a_stage_would_change_nothing_is_an_error(
     check_error(error, "stage-order", repr(reader), repr(read), remedy)
 
 
-def test_what_is_made_anew_is_no_longer_of_another_time(
-    plan: Callable[..., Any], add_stage: Callable[..., None]
-) -> None:
+def test_rewritten_field_is_no_longer_stale(plan: Callable[..., Any], add_stage: Callable[..., None]) -> None:
     add_stage("rebuild", lambda step: None, reads="trajectory_groups", writes="batch")
     add_stage("weigh", lambda step: None, reads="trajectory_groups", writes="trajectory_groups")
     edits = [{"stage": "weigh", "after": "build_batch"}, {"stage": "rebuild", "after": "weigh"}]
     assert "rebuild" in _stages(plan, {"rllm.pipeline.insert": edits})
 
 
-def test_the_stages_that_play_come_first_and_are_known(plan: Callable[..., Any]) -> None:
-    plays = [stage.plugin.is_rollout_stage for stage in plan({}).stages]
-    assert [name for name, its in zip(BUILT_IN, plays, strict=True) if its] == [
+def test_rollout_stages_come_first(plan: Callable[..., Any]) -> None:
+    flags = [stage.plugin.is_rollout_stage for stage in plan({}).stages]
+    assert [name for name, is_rollout_stage in zip(BUILT_IN, flags, strict=True) if is_rollout_stage] == [
         "generate",
         "impute_names",
         "greedy_baseline",
@@ -264,7 +262,7 @@ def test_the_stages_that_play_come_first_and_are_known(plan: Callable[..., Any])
     ],
     ids=str,
 )
-def test_a_stage_that_plays_has_nothing_to_do_with_batch_or_weights(
+def test_rollout_stage_cannot_use_batch_or_weights(
     plan: Callable[..., Any], add_stage: Callable[..., None], record: dict[str, str], name: str
 ) -> None:
     add_stage("eager", lambda step: None, **record, is_rollout_stage=True)
@@ -273,16 +271,14 @@ def test_a_stage_that_plays_has_nothing_to_do_with_batch_or_weights(
     check_error(error, "stage-order", "'eager'", repr(name))
 
 
-def test_a_stage_that_plays_does_not_come_after_one_with_a_batch(
-    plan: Callable[..., Any], add_stage: Callable[..., None]
-) -> None:
+def test_rollout_stage_after_the_batch_is_rejected(plan: Callable[..., Any], add_stage: Callable[..., None]) -> None:
     add_stage("eager", lambda step: None, reads="episodes", is_rollout_stage=True)
     error = _error(plan, {"rllm.pipeline.insert": [{"stage": "eager", "before": "process"}]})
     check_error(error, "stage-order", "'eager'", "'batch'", "`is_rollout_stage=True`")
 
 
 @pytest.mark.parametrize("place", [{"after": "generate"}, {"after": "greedy_baseline"}, {"before": "build_batch"}])
-def test_before_the_batch_a_stage_may_play_or_not(
+def test_stage_before_the_batch_may_generate(
     plan: Callable[..., Any], add_stage: Callable[..., None], place: dict[str, str]
 ) -> None:
     add_stage("patient", lambda step: None, reads="episodes")

@@ -48,7 +48,7 @@ def against_greedy(registry: Registry) -> list[AdvantageInput]:
 
 
 class Greedy:
-    """In place of a runner: greedy rollouts with these rewards by role, one trajectory each."""
+    """A runner stub: greedy rollouts with these rewards by role, one trajectory each."""
 
     def __init__(self, rewards: list[tuple[str, float | None]], error: str = "") -> None:
         self._rewards = rewards
@@ -62,7 +62,7 @@ class Greedy:
 
 
 @pytest.fixture
-def play(bench: Any, step: MakeStep) -> Callable[..., tuple[Greedy, TrainStep]]:
+def run_stage(bench: Any, step: MakeStep) -> Callable[..., tuple[Greedy, TrainStep]]:
     """The stage's effect on two rollouts of task t, each of two solvers and a judge."""
 
     def make(
@@ -87,8 +87,8 @@ def _read_greedy_rewards(step: TrainStep) -> list[float]:
     return [trajectory.info["greedy_reward"] for episode in step.episodes for trajectory in episode.trajectories]
 
 
-def test_every_task_is_played_once_more_without_chance(play: Any) -> None:
-    runner, done = play([("solver", 0.25), ("judge", 0.5)])
+def test_every_task_has_one_greedy_rollout(run_stage: Any) -> None:
+    runner, done = run_stage([("solver", 0.25), ("judge", 0.5)])
     (order,) = runner.orders
     assert (order.rollouts, order.sampling.temperature, order.sampling.top_p, order.sampling.top_k) == (1, 0.0, 1.0, -1)
     assert order.label == "greedy"
@@ -97,24 +97,24 @@ def test_every_task_is_played_once_more_without_chance(play: Any) -> None:
     assert done.generated == []
 
 
-def test_several_greedy_trajectories_of_a_role_count_with_their_mean(play: Any) -> None:
-    _, done = play([("solver", 0.0), ("solver", 1.0), ("judge", 0.5)])
+def test_several_greedy_trajectories_of_a_role_count_with_their_mean(run_stage: Any) -> None:
+    _, done = run_stage([("solver", 0.0), ("solver", 1.0), ("judge", 0.5)])
     assert _read_greedy_rewards(done) == [0.5, 0.5, 0.5, 0.5]
 
 
-def test_nothing_is_played_when_no_estimator_compares_with_it(play: Any) -> None:
-    runner, done = play([("solver", 0.0)], {"rllm.algorithm.adv_estimator": "grpo"})
+def test_no_greedy_rollouts_without_an_estimator_for_them(run_stage: Any) -> None:
+    runner, done = run_stage([("solver", 0.0)], {"rllm.algorithm.adv_estimator": "grpo"})
     assert (runner.orders, done.metrics) == ([], {})
 
 
 @pytest.mark.parametrize("reward", [None, float("nan")])
-def test_a_greedy_rollout_without_a_reward_is_an_error(play: Any, reward: float | None) -> None:
+def test_a_greedy_rollout_without_a_reward_is_an_error(run_stage: Any, reward: float | None) -> None:
     with expect_error(RewardError, "missing-reward", "'t'", "'judge'", "rllm.algorithm.on_missing_reward=drop"):
-        play([("solver", 1.0), ("judge", reward)])
+        run_stage([("solver", 1.0), ("judge", reward)])
 
 
-def test_tasks_whose_greedy_rollout_failed_leave_the_step(play: Any) -> None:
-    _, done = play([], error="RuntimeError: the world has ended")
+def test_tasks_whose_greedy_rollout_failed_leave_the_step(run_stage: Any) -> None:
+    _, done = run_stage([], error="RuntimeError: the environment has ended")
     assert (done.episodes, done.skip_reason) == ([], "no_greedy_rewards")
     assert done.metrics["batch/missing_greedy_rewards"] == 2.0
     assert {(decision.outcome, decision.rule) for decision in done.decisions} == {
@@ -122,11 +122,11 @@ def test_tasks_whose_greedy_rollout_failed_leave_the_step(play: Any) -> None:
     }
 
 
-def test_or_counts_as_0_or_takes_its_task_out(play: Any) -> None:
+def test_or_counts_as_0_or_takes_its_task_out(run_stage: Any) -> None:
     rewards = [("solver", 1.0)]
-    _, zero = play(rewards, {"rllm.algorithm.on_missing_reward": "zero"})
+    _, zero = run_stage(rewards, {"rllm.algorithm.on_missing_reward": "zero"})
     assert _read_greedy_rewards(zero) == [1.0, 0.0, 1.0, 0.0]
-    _, drop = play(rewards, {"rllm.algorithm.on_missing_reward": "drop"})
+    _, drop = run_stage(rewards, {"rllm.algorithm.on_missing_reward": "drop"})
     assert (drop.episodes, drop.skip_reason) == ([], "no_greedy_rewards")
     for done in (zero, drop):
         assert done.metrics["batch/missing_greedy_rewards"] == 2.0
@@ -179,6 +179,6 @@ def test_a_pipeline_without_the_stage_before_cannot_have_such_an_estimator(
         plan(CHOSEN | edit)
 
 
-def test_the_stage_plays_so_it_does_not_come_after_the_batch(plan: Any) -> None:
+def test_greedy_stage_after_the_batch_is_rejected(plan: Any) -> None:
     with expect_error(ConfigError, "stage-order", "'greedy_baseline'", "'batch'"):
         plan({"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]})

@@ -80,14 +80,14 @@ def read_warnings(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]
     return lines
 
 
-def test_keeping_thoughts_has_no_effect_in_one_turn(make: MakePlan) -> None:
+def test_keeping_reasoning_has_no_effect_in_one_turn(make: MakePlan) -> None:
     key = "rllm.accumulate_reasoning"
     with expect_error(ConfigError, "unused-key", key, "multi_turn_workflow"):
         make({key: True, "rllm.workflow.name": "single_turn_workflow"})
     assert make({key: True, "rllm.workflow.name": "multi_turn_workflow"}).config.rllm.accumulate_reasoning
 
 
-def test_keeping_thoughts_has_no_effect_where_rollouts_end_after_one_turn(make: MakePlan) -> None:
+def test_keeping_reasoning_has_no_effect_with_one_step(make: MakePlan) -> None:
     key, turns = "rllm.accumulate_reasoning", "rllm.agent.max_steps"
     with expect_error(ConfigError, "unused-key", key, turns, "1"):
         make({key: True, turns: 1, "rllm.workflow.name": "multi_turn_workflow"})

@@ -37,23 +37,23 @@ def test_solve_rates_are_shares_of_rollouts_and_of_tasks() -> None:
     assert metrics["batch/episodes"] == 7
 
 
-def test_a_task_of_another_round_is_another_task() -> None:
+def test_same_task_in_two_batches_counts_twice() -> None:
     first, second = ([make_episode("t", index, correct=correct) for index in range(2)] for correct in (True, False))
     metrics = episode_metrics(first, second)
     assert (metrics["batch/solve_all"], metrics["batch/solve_none"], metrics["batch/solve_partial"]) == (0.5, 0.5, 0.0)
     assert (metrics["batch/episodes"], metrics["batch/solved"]) == (4, 0.5)
 
 
-def test_every_way_of_ending_is_a_share_of_rollouts() -> None:
+def test_every_termination_reason_is_a_share_of_rollouts() -> None:
     episodes = [make_episode("t", index, reason=TerminationReason.TIMEOUT) for index in range(3)]
     episodes.append(make_episode("t", 3, reason=TerminationReason.ERROR))
     metrics = episode_metrics(episodes)
-    endings = {name: value for name, value in metrics.items() if name.startswith("batch/ended_")}
+    reasons = {name: value for name, value in metrics.items() if name.startswith("batch/ended_")}
     expected = {f"batch/ended_{reason.value}": 0.0 for reason in TerminationReason}
-    assert endings == expected | {"batch/ended_timeout": 0.75, "batch/ended_error": 0.25}
+    assert reasons == expected | {"batch/ended_timeout": 0.75, "batch/ended_error": 0.25}
 
 
-def test_the_environment_s_figures_are_means_over_the_episodes_that_have_them() -> None:
+def test_environment_metrics_are_means_over_their_episodes() -> None:
     episodes = [make_episode("t", 0, metrics={"guesses": 3, "hits": 1}), make_episode("t", 1, metrics={"guesses": 4})]
     metrics = episode_metrics([*episodes, make_episode("t", 2)])
     assert {name: value for name, value in metrics.items() if name.startswith("env/")} == {
@@ -79,7 +79,7 @@ def test_response_lengths_are_tokens_per_trajectory() -> None:
     }
 
 
-def test_no_episodes_have_no_figures() -> None:
+def test_no_episodes_give_no_metrics() -> None:
     assert episode_metrics([]) == {}
     assert reward_metrics([]) == {}
     assert advantage_metrics(build_batch([]).with_columns(advantages=np.zeros(0, np.float32))) == {}
@@ -165,7 +165,7 @@ def test_a_step_without_time_has_no_throughput() -> None:
     assert throughput_metrics(_step()) == {"time/step": 0, "time/tokens_per_second": 0.0}
 
 
-def test_staleness_counts_sampled_tokens_alone() -> None:
+def test_staleness_counts_only_sampled_tokens() -> None:
     trajectory = Trajectory("agent")
     spans = (VersionSpan(3, 1), VersionSpan(4, 2))
     trajectory.add_step([1] * 50, [2, 3, 4], [-1.0] * 3, weight_version=3, version_spans=spans)

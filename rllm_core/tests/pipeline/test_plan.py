@@ -153,7 +153,7 @@ def test_options_come_with_the_name_or_from_the_shared_key_of_their_name(plan: M
     }
 
 
-def test_rejection_modes_take_the_options_beside_them(plan: MakePlan) -> None:
+def test_rejection_modes_take_the_options_next_to_them(plan: MakePlan) -> None:
     settings = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.min_trajs_per_group": 5}
     made = plan(settings)
     assert (made.rejection.plugin.name, made.rejection.params.min_trajs_per_group) == ("group", 5)
@@ -329,7 +329,7 @@ def test_every_plugin_of_a_run_is_listed_once(plan: MakePlan) -> None:
     assert {name for kind, name in listed if kind == "stage"} == {stage.plugin.name for stage in made.stages}
 
 
-def test_a_role_may_have_its_loss_beside_its_estimator(plan: MakePlan) -> None:
+def test_role_may_have_a_loss_besides_an_estimator(plan: MakePlan) -> None:
     choices = {"solver": "grpo", "judge": {"name": "reinforce", "loss_fn": "ppo"}}
     made = plan({"rllm.algorithm.estimator_map": choices, "rllm.algorithm.adv_estimator": "rloo"})
     assert {role: made.estimators.get(role).plugin.name for role in ("solver", "judge", "other")} == {
@@ -341,7 +341,7 @@ def test_a_role_may_have_its_loss_beside_its_estimator(plan: MakePlan) -> None:
     assert losses == {"solver": "ppo", "judge": "ppo", "other": "importance_sampling"}
 
 
-def test_a_loss_beside_the_estimator_may_have_options(plan: MakePlan) -> None:
+def test_loss_of_a_role_may_have_options(plan: MakePlan) -> None:
     choice = {"name": "rloo", "loss_fn": {"name": "ppo", "eps_clip": 0.5}}
     assert plan({"rllm.algorithm.estimator_map": {"judge": choice}}).losses.get("judge").params.eps_clip == 0.5
 
@@ -437,7 +437,7 @@ def test_a_weight_that_an_estimator_would_not_see_is_refused_with_what_acts(
 
 @pytest.fixture
 def rescaling(registry: Registry) -> str:
-    """An estimator that brings rewards to one scale, beside the reward `paid`."""
+    """Add an estimator that scales rewards, and the reward `paid`."""
     common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": _no_load}
     registry.add(EstimatorPlugin(name="rescales", rescales_components=True, **common))
     registry.add(RewardPlugin(name="paid", **common))

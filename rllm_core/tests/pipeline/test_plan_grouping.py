@@ -20,7 +20,7 @@ ONE_ROLE = "workflow single_turn_workflow"
 
 @pytest.fixture(autouse=True)
 def strangers(registry: Registry) -> None:
-    """A workflow that may play any roles, and a grouping that does not say what it compares."""
+    """A workflow that may have any roles, and a grouping that does not declare its comparison."""
     common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": lambda: None}
     registry.add(WorkflowPlugin(name="any_roles", **common))
     registry.add(GroupingPlugin(name="own_way", **common))
@@ -62,7 +62,7 @@ def test_a_workflow_that_may_have_several_roles_is_not_said_to_have_one(plan: Ma
     assert plan(settings).warnings == ()
 
 
-def test_a_workflow_that_may_play_a_role_twice_is_warned_of_with_the_exception(plan: MakePlan) -> None:
+def test_workflow_with_repeated_roles_gives_a_warning(plan: MakePlan) -> None:
     (line,) = plan({"rllm.workflow.name": "any_roles", "rllm.rollout.n": 1}).warnings
     check_values(line, "rllm.rollout.n=1", "estimator grpo", "unless", "role")
 

@@ -38,7 +38,7 @@ def test_no_groups_need_no_place() -> None:
     assert misplaced(RejectionResult(train=[]), []) == ""
 
 
-def test_groups_made_anew_are_recognised_by_id_and_as_often_as_they_waited() -> None:
+def test_restored_groups_are_recognized_by_id_and_count() -> None:
     offered, again, once_more, stranger = _group("a"), _group("a"), _group("a"), _group("b")
     result = RejectionResult(train=[offered, again], waiting=[once_more, stranger])
     found = recognised(result, [offered], ["a:agent"])

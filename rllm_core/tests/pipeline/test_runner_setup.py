@@ -1,4 +1,4 @@
-"""Where tasks come from and what is wrong with them, and what plays them."""
+"""Tasks of a plan, their errors, and the runner for them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> 
     assert load_tasks(plan_with(lambda split: given), "train") is given
 
 
-def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
+def test_file_instead_of_dataset_is_read_by_suffix(
     plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
 ) -> None:
     class File(Params):
@@ -278,7 +278,7 @@ def test_a_dataset_goes_before_the_environment_and_the_other_split_stays_the_env
         assert load_tasks(made, others) == [Task(id=f"{others} of the environment")]  # type: ignore[arg-type]
 
 
-def test_a_run_that_trains_on_a_dataset_alone_has_no_validation_tasks(
+def test_run_with_only_training_dataset_has_no_validation(
     plan: Callable[..., RunPlan], offer: Callable[..., None]
 ) -> None:
     offer(ours=_named("a"))
@@ -365,7 +365,7 @@ class TwoTurns(Environment):
 
 
 @pytest.fixture
-def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list[Episode]]:
+def run_plan(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list[Episode]]:
     """Two rollouts of the task of `TwoTurns`, with these settings and engine."""
     common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
     registry.add(EnvironmentPlugin(name="twice", load=lambda: TwoTurns, blocking=False, **common))
@@ -387,7 +387,7 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
 
 
 def test_every_rollout_has_the_chosen_agent_with_its_options(
-    play: Callable[..., list[Episode]], registry: Registry
+    run_plan: Callable[..., list[Episode]], registry: Registry
 ) -> None:
     made: list[Any] = []
 
@@ -403,13 +403,13 @@ def test_every_rollout_has_the_chosen_agent_with_its_options(
 
     registry.add(AgentPlugin(name="shout", summary="For tests.", params=MathAgentParams, load=lambda: Shout))
     engine = Echoes()
-    play({"rllm.agent.name": "shout", "rllm.agent.agent_args": {"system_prompt": "x"}}, engine)
+    run_plan({"rllm.agent.name": "shout", "rllm.agent.agent_args": {"system_prompt": "x"}}, engine)
     assert made == [MathAgentParams(system_prompt="x")] * 2
     assert sorted(engine.prompts) == ["<user>GO<assistant>"] * 2 + ["<user>GO<assistant>ok<user>OK!<assistant>"] * 2
 
 
-def test_an_agent_that_cannot_be_loaded_is_named_before_anything_is_played(
-    play: Callable[..., list[Episode]], registry: Registry
+def test_agent_that_cannot_load_fails_before_rollouts(
+    run_plan: Callable[..., list[Episode]], registry: Registry
 ) -> None:
     def fail() -> Any:
         raise ImportError("No module named 'sympy'")
@@ -417,28 +417,30 @@ def test_an_agent_that_cannot_be_loaded_is_named_before_anything_is_played(
     registry.add(AgentPlugin(name="solver", summary="For tests.", params=NoParams, load=fail))
     engine = Echoes()
     with expect_error(PluginError, "plugin-not-loadable", "in-process/solver", "ImportError"):
-        play({"rllm.agent.name": "solver"}, engine)
+        run_plan({"rllm.agent.name": "solver"}, engine)
     assert engine.prompts == []
 
 
-def test_math_agent_opens_with_its_system_prompt(play: Callable[..., list[Episode]]) -> None:
+def test_math_agent_opens_with_its_system_prompt(run_plan: Callable[..., list[Episode]]) -> None:
     engine = Echoes()
-    play({"rllm.agent.agent_args": {"system_prompt": "be brief"}}, engine)
+    run_plan({"rllm.agent.agent_args": {"system_prompt": "be brief"}}, engine)
     assert engine.prompts[0] == "<system>be brief<user>go<assistant>"
 
 
-def test_options_of_the_workflow_reach_it(play: Callable[..., list[Episode]]) -> None:
-    first, _ = play({"rllm.workflow.workflow_args": {"gamma": 0.5}, "rllm.algorithm.adv_estimator": "steps"}, Echoes())
+def test_options_of_the_workflow_reach_it(run_plan: Callable[..., list[Episode]]) -> None:
+    first, _ = run_plan(
+        {"rllm.workflow.workflow_args": {"gamma": 0.5}, "rllm.algorithm.adv_estimator": "steps"}, Echoes()
+    )
     assert [step.reward for step in first.trajectories[0].steps] == [1.5, 1.0]
     assert first.trajectories[0].reward == 2.0
 
 
 @pytest.mark.parametrize(("accumulate", "kept"), [(False, ""), (True, "{hm}")])
 def test_reasoning_is_accumulated_when_that_is_asked_for(
-    play: Callable[..., list[Episode]], accumulate: bool, kept: str
+    run_plan: Callable[..., list[Episode]], accumulate: bool, kept: str
 ) -> None:
     engine = Echoes("{hm}ok")
-    play({"rllm.accumulate_reasoning": accumulate}, engine)
+    run_plan({"rllm.accumulate_reasoning": accumulate}, engine)
     assert engine.prompts[-1] == f"<user>go<assistant>{kept}ok<user>ok<assistant>"
 
 
@@ -452,16 +454,16 @@ def test_reasoning_is_accumulated_when_that_is_asked_for(
     ],
 )
 def test_a_rollout_ends_after_the_smaller_of_both_time_limits(
-    play: Callable[..., list[Episode]], settings: dict[str, Any]
+    run_plan: Callable[..., list[Episode]], settings: dict[str, Any]
 ) -> None:
-    episodes = play(settings, Echoes(delay=3600.0))
+    episodes = run_plan(settings, Echoes(delay=3600.0))
     assert [episode.termination_reason for episode in episodes] == [TerminationReason.TIMEOUT] * 2
     assert {episode.error for episode in episodes} == {"not finished after 0.05 s"}
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
 def test_a_workflow_with_other_options_has_the_limit_of_all_rollouts(
-    play: Callable[..., list[Episode]], registry: Registry, limit: float | None
+    run_plan: Callable[..., list[Episode]], registry: Registry, limit: float | None
 ) -> None:
     class Sleep(Workflow):
         def __init__(self, context: WorkflowContext, timeout: float) -> None:
@@ -475,7 +477,7 @@ def test_a_workflow_with_other_options_has_the_limit_of_all_rollouts(
         timeout: float = 0.01
 
     registry.add(WorkflowPlugin(name="sleep", summary="For tests.", params=SleepParams, load=lambda: Sleep))
-    episodes = play({"rllm.workflow.name": "sleep", "rllm.agent.trajectory_timeout": limit}, Echoes())
+    episodes = run_plan({"rllm.workflow.name": "sleep", "rllm.agent.trajectory_timeout": limit}, Echoes())
     assert [episode.termination_reason is TerminationReason.TIMEOUT for episode in episodes] == [limit is not None] * 2
 
 
@@ -523,9 +525,9 @@ def test_what_a_workflow_opens_is_shared_by_all_rollouts_and_closed_behind_them(
 
 
 def test_rollouts_do_not_share_what_an_environment_changes_in_its_task(
-    play: Callable[..., list[Episode]], plan: Callable[..., RunPlan], registry: Registry
+    run_plan: Callable[..., list[Episode]], plan: Callable[..., RunPlan], registry: Registry
 ) -> None:
-    heard: list[int] = []
+    received: list[int] = []
 
     class Adds(TwoTurns):
         @classmethod
@@ -534,12 +536,12 @@ def test_rollouts_do_not_share_what_an_environment_changes_in_its_task(
 
         def reset(self, task: Any) -> str:
             task["xs"].append(1)
-            heard.append(len(task["xs"]))
+            received.append(len(task["xs"]))
             return "go"
 
     registry.add(EnvironmentPlugin(name="adds", summary="For tests.", load=lambda: Adds, blocking=False))
-    play({"rllm.env.name": "adds"}, Echoes())
-    assert heard == [1, 1]
+    run_plan({"rllm.env.name": "adds"}, Echoes())
+    assert received == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each built-in stage alone."""
+"""Each built-in stage by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _group(*rewards: float | None, group_id: str = "t:agent") -> TrajectoryGroup
     )
 
 
-def test_generate_plays_the_step_s_tasks_with_the_step_s_seed(bench: Any, step: MakeStep, rollouts: Any) -> None:
+def test_generate_runs_tasks_with_the_steps_seed(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench({"rllm.rollout.n": 5, "sampling.train.temperature": 0.75, "data.max_response_length": 7})
     made.runner.episodes = rollouts([1.0, 0.0])
     tasks = [Task(id="a"), Task(id="b")]
@@ -103,7 +103,7 @@ def test_impute_names_gives_the_nameless_a_name(bench: Any, step: MakeStep) -> N
     assert [trajectory.name for trajectory in several] == ["agent_0", "judge", "agent_1"]
 
 
-def _endings() -> list[Episode]:
+def _episodes_by_reason() -> list[Episode]:
     return [
         Episode(id=f"t:{index}", trajectories=[Trajectory("agent")], termination_reason=reason)
         for index, reason in enumerate([*TerminationReason, TerminationReason.TIMEOUT])
@@ -111,7 +111,9 @@ def _endings() -> list[Episode]:
 
 
 def test_compact_filter_takes_out_and_counts(bench: Any, step: MakeStep) -> None:
-    done = _run(bench({"rllm.compact_filtering.enable": True}).stage("compact_filter"), step(episodes=_endings()))
+    done = _run(
+        bench({"rllm.compact_filtering.enable": True}).stage("compact_filter"), step(episodes=_episodes_by_reason())
+    )
     assert [episode.termination_reason.value for episode in done.episodes] == ["env_done", "unknown"]
     assert done.metrics == {
         "batch/masked_error": 1.0,
@@ -123,14 +125,16 @@ def test_compact_filter_takes_out_and_counts(bench: Any, step: MakeStep) -> None
 
 
 def test_compact_filter_does_nothing_when_it_is_off(bench: Any, step: MakeStep) -> None:
-    done = _run(bench().stage("compact_filter"), step(episodes=_endings()))
+    done = _run(bench().stage("compact_filter"), step(episodes=_episodes_by_reason()))
     assert (len(done.episodes), done.metrics) == (8, {})
 
 
 def test_rollouts_that_ran_out_of_room_turns_or_time_are_masked_when_that_is_asked_for(
     bench: Any, step: MakeStep
 ) -> None:
-    done = _run(bench({"rllm.agent.overlong_filter": True}).stage("compact_filter"), step(episodes=_endings()))
+    done = _run(
+        bench({"rllm.agent.overlong_filter": True}).stage("compact_filter"), step(episodes=_episodes_by_reason())
+    )
     assert [episode.termination_reason.value for episode in done.episodes] == ["env_done", "error", "unknown"]
     assert done.metrics == {
         "batch/masked_max_prompt_length_exceeded": 1.0,
@@ -140,7 +144,7 @@ def test_rollouts_that_ran_out_of_room_turns_or_time_are_masked_when_that_is_ask
     }
 
 
-def _ending_with(*reasons: str) -> list[Trajectory]:
+def _finishing_with(*reasons: str) -> list[Trajectory]:
     steps = [Step([1], [2], [-1.0], info={"finish_reason": reason}) for reason in reasons]
     return [Trajectory("agent", [Step([1], [2], [-1.0], info={"finish_reason": "length"}), step]) for step in steps]
 
@@ -149,9 +153,9 @@ TRUNCATED = {"rllm.mask_truncated_samples": True}
 
 
 def test_trajectories_whose_last_answer_was_cut_off_are_masked_and_counted(bench: Any, step: MakeStep) -> None:
-    whole = Episode(id="t:0", trajectories=_ending_with("stop", "stop"))
-    partly = Episode(id="t:1", trajectories=_ending_with("length", "stop", "length"), is_correct=True)
-    cut = Episode(id="t:2", trajectories=_ending_with("length"))
+    whole = Episode(id="t:0", trajectories=_finishing_with("stop", "stop"))
+    partly = Episode(id="t:1", trajectories=_finishing_with("length", "stop", "length"), is_correct=True)
+    cut = Episode(id="t:2", trajectories=_finishing_with("length"))
     training = step(generated=[whole, partly, cut], episodes=[whole, partly, cut])
     done = _run(bench(TRUNCATED).stage("compact_filter"), training)
     assert done.episodes[0] is whole
@@ -160,7 +164,7 @@ def test_trajectories_whose_last_answer_was_cut_off_are_masked_and_counted(bench
     assert len(done.episodes) == 2
     assert done.metrics == {"batch/masked_truncated": 3.0}
     assert done.skip_reason == ""
-    # What was played stays as it was.
+    # The rollouts are unchanged.
     assert [len(episode.trajectories) for episode in done.generated] == [2, 3, 1]
 
 
@@ -172,9 +176,9 @@ def test_a_trajectory_without_steps_or_without_a_word_on_its_end_is_not_cut_off(
 
 def test_trajectories_of_rollouts_masked_already_are_not_counted_again(bench: Any, step: MakeStep) -> None:
     episodes = [
-        Episode(id="t:0", trajectories=_ending_with("length"), termination_reason=TerminationReason.TIMEOUT),
-        Episode(id="t:1", trajectories=_ending_with("length")),
-        Episode(id="t:2", trajectories=_ending_with("stop")),
+        Episode(id="t:0", trajectories=_finishing_with("length"), termination_reason=TerminationReason.TIMEOUT),
+        Episode(id="t:1", trajectories=_finishing_with("length")),
+        Episode(id="t:2", trajectories=_finishing_with("stop")),
     ]
     stage = bench(TRUNCATED | {"rllm.agent.overlong_filter": True}).stage("compact_filter")
     done = _run(stage, step(episodes=episodes))
@@ -187,7 +191,7 @@ def test_a_step_of_which_everything_is_masked_is_skipped(bench: Any, step: MakeS
     episodes = [
         Episode(
             id="t:0",
-            trajectories=_ending_with("length"),
+            trajectories=_finishing_with("length"),
             termination_reason=TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED,
         )
     ]
@@ -195,7 +199,7 @@ def test_a_step_of_which_everything_is_masked_is_skipped(bench: Any, step: MakeS
 
 
 def test_rollouts_without_trajectories_do_not_keep_a_step_going(bench: Any, step: MakeStep) -> None:
-    episodes = [Episode(id="t:0"), Episode(id="t:1", trajectories=_ending_with("length"))]
+    episodes = [Episode(id="t:0"), Episode(id="t:1", trajectories=_finishing_with("length"))]
     assert _run(bench(TRUNCATED).stage("compact_filter"), step(episodes=episodes)).skip_reason == "everything_masked"
 
 
@@ -259,7 +263,7 @@ def test_a_grouping_that_raises_is_an_error_that_names_it(grouped: Any) -> None:
     assert isinstance(caught.value.__cause__, IndexError)
 
 
-def test_an_error_of_ours_that_a_grouping_raises_stays_what_it_is(grouped: Any) -> None:
+def test_rllm_error_of_a_grouping_is_unchanged(grouped: Any) -> None:
     def grouping(made: list[Trajectory]) -> Any:
         raise RewardError("made-up", "No reward.")
 
@@ -521,19 +525,19 @@ def test_update_passes_on_losses_aggregation_entropy_and_seed(bench: Any, step: 
     )
     batch = build_batch([_group(1.0), _group(1.0, group_id="t:judge")])
     done = _run(made.stage("update"), step(batch=batch, weight_version=6))
-    (_, (given, plan)), published = made.backend.calls
+    (_, (given, plan)), synced = made.backend.calls
     assert given is batch
     assert plan.losses["agent"].params.eps_clip == 0.2
     assert plan.losses["judge"].params.eps_clip == 0.5
     assert (plan.aggregation, plan.global_step, plan.seed) == ("seq-mean-token-mean", 4, derive_seed(3, "update", 4))
     assert plan.entropy_coeff == done.metrics["actor/entropy_coeff"] == pytest.approx(0.2)
     assert not plan.trace
-    assert published == ("sync_weights", 7)
+    assert synced == ("sync_weights", 7)
     assert done.weight_version == 7
     assert done.metrics["actor/loss"] == 0.5
 
 
-def test_update_counts_a_version_only_after_it_is_published(bench: Any, step: MakeStep) -> None:
+def test_update_counts_a_version_after_weight_sync(bench: Any, step: MakeStep) -> None:
     made = bench()
 
     async def fail(version: int) -> None:

@@ -1,4 +1,4 @@
-"""Several rounds of tasks in one step, when rejection asks for more."""
+"""Several rollout batches in one step, when rejection requests more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DYNAMIC = {
 
 
 class ByTask:
-    """In place of a runner: each task's rollouts have the rewards that its name tells."""
+    """A runner stub. The name of each task sets the rewards of its rollouts."""
 
     def __init__(self, rollouts: Any) -> None:
         self._rollouts = rollouts
@@ -37,14 +37,14 @@ class ByTask:
 
     async def run(self, order: RolloutRequest) -> list[Episode]:
         self.orders.append(order)
-        rewards = {"partly": [1.0, 0.0], "solved": [1.0, 1.0], "failed": [0.0, 0.0], "unheard": []}
+        rewards = {"partly": [1.0, 0.0], "solved": [1.0, 1.0], "failed": [0.0, 0.0], "empty": []}
         return [
             episode for task in order.tasks for episode in self._rollouts(rewards[task.id.split("-")[0]], task=task.id)
         ]
 
 
-def _rounds(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> NextBatch:
-    """Plays further rounds of these tasks."""
+def _further_batches(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> NextBatch:
+    """Return a function that generates further rollout batches of these tasks."""
     numbers = itertools.count(5)
 
     async def next_batch() -> TrainStep:
@@ -57,21 +57,21 @@ def _rounds(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> 
 
 @pytest.fixture
 def run(bench: Any, step: MakeStep, rollouts: Any) -> Callable[..., tuple[Any, ByTask, TrainStep]]:
-    """A pipeline and the step it made of rounds of tasks, given by their names."""
+    """Return a function that runs a pipeline on batches of tasks, given by their names."""
 
-    def make(rounds: list[list[str]], settings: dict[str, Any] = DYNAMIC) -> tuple[Any, ByTask, TrainStep]:
+    def make(batches: list[list[str]], settings: dict[str, Any] = DYNAMIC) -> tuple[Any, ByTask, TrainStep]:
         made = bench(settings)
         runner = ByTask(rollouts)
-        given = iter([[Task(id=name) for name in names] for names in rounds])
+        given = iter([[Task(id=name) for name in names] for names in batches])
         pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
         training = step(tasks=next(given), task_batch=4)
-        asyncio.run(pipeline.run(training, _rounds(pipeline, step, given)))
+        asyncio.run(pipeline.run(training, _further_batches(pipeline, step, given)))
         return made, runner, training
 
     return make
 
 
-def test_tasks_are_played_until_the_batch_is_full(run: Any) -> None:
+def test_rollouts_continue_until_the_batch_is_full(run: Any) -> None:
     made, runner, done = run([["partly-a", "solved-b"], ["failed-c", "solved-d"], ["partly-e", "partly-f"]])
     assert [group.group_id for group in done.trajectory_groups] == ["partly-a:agent", "partly-e:agent"]
     assert [call for call, _ in made.backend.calls] == ["process", "update", "sync_weights"]
@@ -93,7 +93,7 @@ def test_metrics_are_those_of_the_whole_step(run: Any) -> None:
     assert not any(name.startswith("batch/skipped") for name in metrics)
 
 
-def test_what_counts_over_rounds_is_added_up_and_of_the_rest_the_newest_holds() -> None:
+def test_counts_are_summed_and_other_metrics_replaced() -> None:
     first, second = (TrainStep(global_step=3, epoch=0, total_steps=9, tasks=[], task_batch=n) for n in (4, 5))
     for generated, number in ((first, 1.0), (second, 2.0)):
         generated.count("counted", number)
@@ -110,14 +110,14 @@ def test_what_counts_over_rounds_is_added_up_and_of_the_rest_the_newest_holds() 
     assert first.skip_reason == "nothing_generated"
 
 
-def test_a_round_that_brings_nothing_does_not_end_the_step(run: Any) -> None:
-    _, _, done = run([["unheard-a", "unheard-b"], ["partly-c", "partly-d"]])
+def test_empty_batch_does_not_end_the_step(run: Any) -> None:
+    _, _, done = run([["empty-a", "empty-b"], ["partly-c", "partly-d"]])
     assert [group.group_id for group in done.trajectory_groups] == ["partly-c:agent", "partly-d:agent"]
     assert done.skip_reason == ""
     assert not any(name.startswith("batch/skipped") for name in done.metrics)
 
 
-def test_rounds_are_bounded(run: Any) -> None:
+def test_number_of_batches_is_bounded(run: Any) -> None:
     settings = DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 2}
     made, runner, done = run([["solved-a", "solved-b"], ["failed-c", "failed-d"], ["partly-e"]], settings)
     assert len(runner.orders) == 2
@@ -133,7 +133,7 @@ def test_groups_that_waited_are_trained_on_in_a_step_that_brings_none(
     runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
     asyncio.run(pipeline.run(step(tasks=[Task(id=f"partly-{name}") for name in "abcd"])))
-    silent = step(tasks=[Task(id="unheard-e")])
+    silent = step(tasks=[Task(id="empty-e")])
     asyncio.run(pipeline.run(silent))
     assert [group.group_id for group in silent.trajectory_groups] == ["partly-c:agent", "partly-d:agent"]
     assert "batch/skipped_nothing_generated" not in silent.metrics
@@ -222,12 +222,12 @@ def test_a_mode_that_never_stops_asking_is_stopped(
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
     runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
-    rounds = _rounds(pipeline, step, itertools.repeat([Task(id="solved-z")]))
+    batches = _further_batches(pipeline, step, itertools.repeat([Task(id="solved-z")]))
     with expect_error(PipelineError, "bad-rejection-result", "20"):
-        asyncio.run(pipeline.run(step(tasks=[Task(id="solved-a")]), rounds))
+        asyncio.run(pipeline.run(step(tasks=[Task(id="solved-a")]), batches))
 
 
-def test_a_step_that_has_all_its_rounds_cannot_ask_for_more(bench: Any, step: MakeStep, rollouts: Any) -> None:
+def test_step_with_all_batches_cannot_request_more(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench(DYNAMIC)
     made.runner.episodes = rollouts([1.0, 1.0])
     with expect_error(PipelineError, "no-training-tasks"):

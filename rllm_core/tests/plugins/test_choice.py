@@ -247,7 +247,7 @@ def test_a_word_behind_the_name_chooses_a_family(families: Registry, choice) -> 
     assert chosen.own == {"target"}
 
 
-def test_a_family_may_hold_colons_and_slashes(families: Registry) -> None:
+def test_family_may_contain_colons_and_slashes(families: Registry) -> None:
     assert choose(families, "estimator", "games:./a/b.py:f", WHERE).params.target == "./a/b.py:f"
 
 

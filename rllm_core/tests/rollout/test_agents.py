@@ -37,7 +37,7 @@ def test_math_agent_makes_text_the_user_s_and_passes_messages_on() -> None:
     assert list(agent.observe([])) == []
 
 
-def test_math_agent_acts_by_what_is_said_and_not_by_what_was_thought() -> None:
+def test_math_agent_reads_content_and_not_reasoning() -> None:
     response = Response(text="<think>so:</think>\n7 ", content="7", reasoning="so:")
     assert MathAgent(MathAgentParams()).act(response) == "7"
 
@@ -50,15 +50,15 @@ def test_a_system_prompt_comes_before_the_first_observation_only(observation: An
 
 
 class LastLine(Agent):
-    """Numbers what it hears; acts by the last line."""
+    """An agent that numbers its observations. Its action is the last line."""
 
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self.said: list[str] = []
 
     def observe(self, observation: str | Sequence[Message]) -> Sequence[Message]:
-        self.heard.append(observation)
-        return [{"role": "user", "content": f"{len(self.heard)}:{observation}"}]
+        self.received.append(observation)
+        return [{"role": "user", "content": f"{len(self.received)}:{observation}"}]
 
     def act(self, response: Response) -> str:
         self.said.append(response.text)
@@ -76,13 +76,13 @@ def test_every_observation_goes_through_the_agent_and_every_response(engine: Any
 
     episode = _run_episode(context(make_environment=lambda: FunctionEnvironment(step=step), make_agent=lambda: agent))
     assert actions == ["1", "2"]
-    assert agent.heard == ["go", "more"]  # what comes with the outcome that ends the episode is nobody's
+    assert agent.received == ["go", "more"]  # the agent does not receive the last outcome's observation
     assert agent.said == ["well\n1", "hm\n2"]
     assert engine.prompts == ["<u>1:go<a>", "<u>1:go<a>well\n1$<u>2:more<a>"]
     assert [step.text for step in episode.trajectories[0].steps] == ["well\n1", "hm\n2"]
 
 
-def test_every_rollout_has_an_agent_of_its_own(context: MakeContext) -> None:
+def test_every_rollout_has_its_own_agent(context: MakeContext) -> None:
     made: list[LastLine] = []
 
     def make_agent() -> LastLine:
@@ -91,7 +91,7 @@ def test_every_rollout_has_an_agent_of_its_own(context: MakeContext) -> None:
 
     for _ in range(2):
         _run_episode(context(make_environment=FunctionEnvironment, make_agent=make_agent))
-    assert [agent.heard for agent in made] == [["go"], ["go"]]
+    assert [agent.received for agent in made] == [["go"], ["go"]]
 
 
 @pytest.mark.parametrize("messages", [None, "hi", HI])
@@ -124,12 +124,12 @@ def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
         actions.append(action)
         return Outcome(done=True)
 
-    def play(world: type[Any]) -> None:
+    def run_rollout(world: type[Any]) -> None:
         _run_episode(context(make_environment=lambda: world(step=step), make_agent=LastLine))
 
     with pytest.raises(PluginError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."):
-        play(FunctionEnvironment)
-    play(type("Board", (FunctionEnvironment,), {"takes_objects": True}))
+        run_rollout(FunctionEnvironment)
+    run_rollout(type("Board", (FunctionEnvironment,), {"takes_objects": True}))
     assert actions == [{"move": "ok"}]
 
 

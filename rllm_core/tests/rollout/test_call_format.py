@@ -103,7 +103,7 @@ def test_a_bare_call_is_the_whole_response(text: str, kind: type | None) -> None
     assert said == ("" if calls else text)
 
 
-def test_a_response_holds_its_calls_and_what_is_said_besides() -> None:
+def test_response_contains_calls_and_other_text() -> None:
     renderer = TemplateRenderer(ToolTokenizer(), [STOP])
     text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
     response = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")], [OFFERED])

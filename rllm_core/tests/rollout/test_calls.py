@@ -27,7 +27,7 @@ def test_functions_that_do_not_block_run_in_the_event_loop_s_thread() -> None:
     assert asyncio.run(call(threading.get_ident, blocking=False)) == threading.get_ident()
 
 
-def test_blocking_functions_run_in_a_thread_of_their_own() -> None:
+def test_blocking_functions_run_in_a_separate_thread() -> None:
     async def both() -> list[int]:
         meet = threading.Barrier(2, timeout=100)  # neither returns before both run
 
@@ -130,7 +130,7 @@ asyncio.run(main())
 """
 
 
-def test_a_function_that_hangs_for_ever_does_not_keep_the_process_from_ending() -> None:
+def test_hanging_function_does_not_block_process_exit() -> None:
     done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "timed out\n", "")
 

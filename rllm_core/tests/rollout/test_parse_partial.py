@@ -60,7 +60,9 @@ def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> Non
     ],
     ids=str,
 )
-def test_thoughts_are_final_before_words(prompt: list[int], response: list[int], reasoning: str, content: str) -> None:
+def test_reasoning_is_final_before_content(
+    prompt: list[int], response: list[int], reasoning: str, content: str
+) -> None:
     found = renderer_of_bytes(thinks=True).parse_partial(prompt, response)
     assert (found.reasoning, found.content) == (reasoning, content)
 

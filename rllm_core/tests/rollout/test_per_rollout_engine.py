@@ -1,4 +1,4 @@
-"""Every model call of a rollout has a seed of its own, by what it asks and not by when."""
+"""Every model call of a rollout has its own seed, which depends on the call's prompt and not on its time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_same_prompt_again_is_another_sample(engine: Any) -> None:
     assert _seeds(engine, "a", "a") == [once, again]
 
 
-def test_rollouts_with_seeds_of_their_own_draw_other_tokens(engine: Any) -> None:
+def test_rollouts_with_different_seeds_sample_different_tokens(engine: Any) -> None:
     assert _seeds(engine, "a") != _seeds(engine, "a", sampling=SamplingParams(max_tokens=3, seed=8))
 
 

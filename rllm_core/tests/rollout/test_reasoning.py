@@ -1,4 +1,4 @@
-"""What a model thought is cut out of the prompts of later turns, and is trained on all the same."""
+"""Reasoning is removed from the prompts of later turns, and is still trained on."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class ReasoningTokenizer:
 
 @dataclass
 class FinishedRollout:
-    """Prompts of the model calls and the trajectory they made."""
+    """Prompts of the model calls, and their trajectory."""
 
     prompts: list[str]
     trajectory: Trajectory
 
 
 @pytest.fixture
-def play(engine: Any, context: MakeContext) -> Callable[..., FinishedRollout]:
-    """Turns in which the model says these words and hears ``x`` after each."""
+def roll_out(engine: Any, context: MakeContext) -> Callable[..., FinishedRollout]:
+    """Return a function that runs turns with these responses. The observation after each is ``x``."""
 
     def run(*responses: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> FinishedRollout:
         remaining = iter(responses)
@@ -74,49 +74,51 @@ def _text(tokens: Any) -> str:
     return "".join(chr(token) for token in tokens)
 
 
-def test_later_prompts_lack_what_was_thought(play: Callable[..., FinishedRollout]) -> None:
-    played = play("{hm}one$", "{so}two$", "three$")
-    assert played.prompts == ["<u>go<a>", "<u>go<a>one$<u>x<a>", "<u>go<a>one$<u>x<a>two$<u>x<a>"]
+def test_later_prompts_have_no_reasoning(roll_out: Callable[..., FinishedRollout]) -> None:
+    rollout = roll_out("{hm}one$", "{so}two$", "three$")
+    assert rollout.prompts == ["<u>go<a>", "<u>go<a>one$<u>x<a>", "<u>go<a>one$<u>x<a>two$<u>x<a>"]
 
 
 def test_a_think_that_the_template_had_put_at_the_end_of_the_prompt_goes_too(
-    play: Callable[..., FinishedRollout],
+    roll_out: Callable[..., FinishedRollout],
 ) -> None:
-    played = play("hm}one$", "so}two$", "ah}three$", opening="<think>\n")
-    assert played.prompts == [
+    rollout = roll_out("hm}one$", "so}two$", "ah}three$", opening="<think>\n")
+    assert rollout.prompts == [
         "<u>go<a>{\n",
         "<u>go<a>one$<u>x<a>{\n",
         "<u>go<a>one$<u>x<a>two$<u>x<a>{\n",
     ]
 
 
-def test_everything_up_to_the_last_end_of_thinking_goes(play: Callable[..., FinishedRollout]) -> None:
-    assert play("{a}b{c}d$", "e$").prompts[1] == "<u>go<a>d$<u>x<a>"
+def test_everything_up_to_the_last_end_of_thinking_goes(roll_out: Callable[..., FinishedRollout]) -> None:
+    assert roll_out("{a}b{c}d$", "e$").prompts[1] == "<u>go<a>d$<u>x<a>"
 
 
-def test_a_response_that_is_nothing_but_thoughts_leaves_an_empty_turn(play: Callable[..., FinishedRollout]) -> None:
+def test_response_with_only_reasoning_becomes_empty_turn(roll_out: Callable[..., FinishedRollout]) -> None:
     # The stop token the model did not sample is the template's to write.
-    assert play("{hm}", "e$").prompts[1] == "<u>go<a>$<u>x<a>"
-    assert play("{hm}$", "e$").prompts[-1] == "<u>go<a>$<u>x<a>"
+    assert roll_out("{hm}", "e$").prompts[1] == "<u>go<a>$<u>x<a>"
+    assert roll_out("{hm}$", "e$").prompts[-1] == "<u>go<a>$<u>x<a>"
 
 
 @pytest.mark.parametrize("opening", ["", "<think>\n"])
-def test_a_response_whose_thoughts_have_no_end_stays_whole(play: Callable[..., FinishedRollout], opening: str) -> None:
-    played = play("{hm$", "one$", opening=opening)
+def test_response_with_unfinished_reasoning_is_unchanged(
+    roll_out: Callable[..., FinishedRollout], opening: str
+) -> None:
+    rollout = roll_out("{hm$", "one$", opening=opening)
     first = _text(ReasoningTokenizer().encode(f"<u>go<a>{opening}", add_special_tokens=False))
-    assert played.prompts[1].startswith(f"{first}{{hm$<u>x<a>")
-    assert played.trajectory.tokens.prefix_breaks == 0
+    assert rollout.prompts[1].startswith(f"{first}{{hm$<u>x<a>")
+    assert rollout.trajectory.tokens.prefix_breaks == 0
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("opening", ["", "<think>"])
-def test_thoughts_that_were_cut_off_are_closed_in_the_next_prompt(
-    play: Callable[..., FinishedRollout], opening: str, accumulate: bool
+def test_cut_off_reasoning_is_closed_in_next_prompt(
+    roll_out: Callable[..., FinishedRollout], opening: str, accumulate: bool
 ) -> None:
     cut_off = "hm" if opening else "{hm"
-    played = play(cut_off, "one$", opening=opening, accumulate=accumulate)
-    assert played.prompts[1].startswith("<u>go<a>{hm}$<u>x<a>")
-    tokens = played.trajectory.tokens
+    rollout = roll_out(cut_off, "one$", opening=opening, accumulate=accumulate)
+    assert rollout.prompts[1].startswith("<u>go<a>{hm}$<u>x<a>")
+    tokens = rollout.trajectory.tokens
     assert _text(tokens.ids[tokens.sampled]) == f"{cut_off}one$"
     assert tokens.prefix_breaks == 0
 
@@ -127,7 +129,7 @@ def test_thoughts_that_were_cut_off_are_closed_in_the_next_prompt(
         ("go", "{hm", "}$"),
         ("go{", "hm", "}$"),
         ("go{", "", "}$"),
-        ("go", "{a}b{c", "}$"),  # thought twice
+        ("go", "{a}b{c", "}$"),  # two reasoning parts
         ("go{", "a}b", "$"),
         ("go{}", "a", "$"),
         ("go", "a", "$"),
@@ -142,21 +144,21 @@ def test_only_what_is_open_is_closed(prompt: str, response: str, closing: str) -
 
 
 def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(
-    play: Callable[..., FinishedRollout],
+    roll_out: Callable[..., FinishedRollout],
 ) -> None:
-    played = play("one$", "two$", opening="<think>\n</think>\n")
-    assert played.prompts[1] == "<u>go<a>{\n}\none$<u>x<a>{\n}\n"
-    assert played.trajectory.tokens.prefix_breaks == 0
+    rollout = roll_out("one$", "two$", opening="<think>\n</think>\n")
+    assert rollout.prompts[1] == "<u>go<a>{\n}\none$<u>x<a>{\n}\n"
+    assert rollout.trajectory.tokens.prefix_breaks == 0
 
 
-def test_reasoning_is_kept_when_that_is_asked_for(play: Callable[..., FinishedRollout]) -> None:
-    played = play("{hm}one$", "{so}two$", opening="<think>", accumulate=True)
-    assert played.prompts[1] == "<u>go<a>{{hm}one$<u>x<a>{"
-    assert played.trajectory.tokens.prefix_breaks == 0
+def test_reasoning_is_kept_when_that_is_asked_for(roll_out: Callable[..., FinishedRollout]) -> None:
+    rollout = roll_out("{hm}one$", "{so}two$", opening="<think>", accumulate=True)
+    assert rollout.prompts[1] == "<u>go<a>{{hm}one$<u>x<a>{"
+    assert rollout.trajectory.tokens.prefix_breaks == 0
 
 
 def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> FinishedRollout:
-    """A conversation that hears these messages, each as (role, content)."""
+    """Run a conversation with these messages, each as (role, content)."""
     conversation = Conversation(made, Trajectory("agent"), "s")
 
     async def go() -> None:
@@ -169,29 +171,25 @@ def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> Fin
 
 
 @pytest.mark.parametrize("opening", ["", "<think>"])
-def test_thoughts_stay_while_tools_are_called_and_go_when_the_user_speaks(
-    engine: Any, context: MakeContext, opening: str
-) -> None:
-    thought = "" if opening else "{"
-    responses = iter([f"{thought}a}}call$", f"{thought}b}}more", "one$", f"{thought}c}}two$", "end$"])
+def test_reasoning_stays_until_the_next_user_message(engine: Any, context: MakeContext, opening: str) -> None:
+    start_mark = "" if opening else "{"
+    responses = iter([f"{start_mark}a}}call$", f"{start_mark}b}}more", "one$", f"{start_mark}c}}two$", "end$"])
     engine.renderer = TemplateRenderer(ReasoningTokenizer(opening), [STOP])
     engine.answer = lambda prompt, sampling: next(responses)
     said = [("user", "go"), ("tool", "1"), ("tool", "2"), ("user", "x"), ("user", "y")]
-    played = _converse(engine, context(), *said)
+    rollout = _converse(engine, context(), *said)
     start, opened = "<u>go<a>{", "{" if opening else ""
-    assert [prompt.replace("<think>", "{") for prompt in played.prompts[1:3]] == [
+    assert [prompt.replace("<think>", "{") for prompt in rollout.prompts[1:3]] == [
         f"{start}a}}call$<t>1<a>{opened}",
         f"{start}a}}call$<t>1<a>{{b}}more$<t>2<a>{opened}",
     ]
     cut = "<u>go<a>call$<t>1<a>more$<t>2<a>"
-    # The last response of the cycle thought nothing: what the template opened for it is left as it was.
-    assert played.prompts[3].startswith(f"{cut}{opened}one")
-    assert played.trajectory.tokens.prefix_breaks == 2
+    # The last response of the cycle has no reasoning, so the mark that the template opened is unchanged.
+    assert rollout.prompts[3].startswith(f"{cut}{opened}one")
+    assert rollout.trajectory.tokens.prefix_breaks == 2
 
 
-def test_a_response_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(
-    engine: Any, context: MakeContext
-) -> None:
+def test_rerendered_response_keeps_reasoning_until_user_message(engine: Any, context: MakeContext) -> None:
     class Rewriting(TemplateRenderer):
         shown: ClassVar[list[Any]] = []
 
@@ -209,32 +207,34 @@ def test_a_response_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(
     assert Rewriting.shown == [[None], [None, "a", None], [None, None, None, None, None]]
 
 
-def test_a_model_without_such_tokens_keeps_everything(play: Callable[..., FinishedRollout], tokenizer: Any) -> None:
-    played = play("{hm}one$", "two$", tokenizer=tokenizer)
-    assert played.prompts[1] == "<u>go<a>{hm}one$<u>x<a>"
-    assert played.trajectory.tokens.prefix_breaks == 0
+def test_a_model_without_such_tokens_keeps_everything(roll_out: Callable[..., FinishedRollout], tokenizer: Any) -> None:
+    rollout = roll_out("{hm}one$", "two$", tokenizer=tokenizer)
+    assert rollout.prompts[1] == "<u>go<a>{hm}one$<u>x<a>"
+    assert rollout.trajectory.tokens.prefix_breaks == 0
 
 
-def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(play: Callable[..., FinishedRollout]) -> None:
+def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(
+    roll_out: Callable[..., FinishedRollout],
+) -> None:
     responses = ["{hm}one$", "two$", "{so}three$", "four$"]
-    played = play(*responses)
-    assert [step.response_ids.tolist() for step in played.trajectory.steps] == [
+    rollout = roll_out(*responses)
+    assert [step.response_ids.tolist() for step in rollout.trajectory.steps] == [
         [ord(character) for character in response] for response in responses
     ]
-    assert [_text(step.prompt_ids) for step in played.trajectory.steps] == played.prompts
-    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[played.trajectory])])
+    assert [_text(step.prompt_ids) for step in rollout.trajectory.steps] == rollout.prompts
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[rollout.trajectory])])
     rows = [
         (_text(batch.tokens[start:end]), _text(batch.tokens[start:end][batch.loss_mask[start:end]]))
         for start, end in zip(batch.row_offsets, batch.row_offsets[1:], strict=False)
     ]
-    # A turn that thought ends its row: the next prompt does not extend it.
+    # A turn with reasoning ends its row, because the next prompt does not extend it.
     assert rows == [
         ("<u>go<a>{hm}one$", "{hm}one$"),
         ("<u>go<a>one$<u>x<a>two$<u>x<a>{so}three$", "two${so}three$"),
         ("<u>go<a>one$<u>x<a>two$<u>x<a>three$<u>x<a>four$", "four$"),
     ]
     assert batch.sampling_logprobs[batch.loss_mask].tolist() == [-0.5] * sum(map(len, responses))
-    assert played.trajectory.tokens.prefix_breaks == 2
+    assert rollout.trajectory.tokens.prefix_breaks == 2
 
 
 tokens = st.lists(st.sampled_from([THINK, END, 1, 2, 3]), max_size=12).map(lambda ids: np.array(ids, np.int32))
@@ -260,7 +260,7 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_response_up_t
     [
         ("go", "{7}8$", "7", "8"),
         ("go{", "7}8$", "7", "8"),
-        ("go{", "7", "7", ""),  # cut off: the template opened the thoughts
+        ("go{", "7", "7", ""),  # cut off: the template opened the reasoning
         ("go", "{7", "7", ""),
         ("go", "{7}8{9}10$", "78 9".replace(" ", ""), "10"),
         ("go{}", "8$", None, "8"),  # the template closed them again: no thinking was asked for
@@ -268,7 +268,7 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_response_up_t
         ("a{b} and more", "8$", None, "8"),  # a user wrote about thinking
     ],
 )
-def test_a_response_is_taken_apart_into_thoughts_and_what_is_said(
+def test_response_is_split_into_reasoning_and_content(
     prompt: str, response: str, reasoning: str | None, content: str
 ) -> None:
     tokenizer: Any = ReasoningTokenizer()

@@ -31,7 +31,7 @@ def test_a_prompt_ends_where_the_response_begins(renderer: TemplateRenderer) -> 
     assert renderer.prompt(USER).dtype == np.int32
 
 
-def test_a_continuation_holds_only_what_is_new(renderer: TemplateRenderer, tokenizer: Any) -> None:
+def test_continuation_contains_only_new_tokens(renderer: TemplateRenderer, tokenizer: Any) -> None:
     assert _text(renderer.continuation(ord("x"), USER)) == "$<u>hi<a>"
     assert tokenizer.encoded[0] == "$<u>hi<a>"
     # Neither the response nor anything before it is tokenised again.
@@ -121,7 +121,7 @@ class Vocabulary:
         ([0], [0], None),  # both unknown to the tokenizer
     ],
 )
-def test_a_model_reasons_when_each_mark_is_one_token_of_its_own(start: Any, end: Any, expected: Any) -> None:
+def test_reasoning_needs_one_separate_token_per_mark(start: Any, end: Any, expected: Any) -> None:
     tokenizer: Any = Vocabulary(start=start, end=end)
     assert TemplateRenderer(tokenizer, []).reasoning_ids == expected
 
@@ -206,7 +206,7 @@ def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -
         renderer.prompt([{"role": "user", "content": {1, 2}}])
 
 
-def test_a_response_of_a_model_without_thoughts_is_all_content(renderer: TemplateRenderer) -> None:
+def test_response_without_reasoning_tokens_is_all_content(renderer: TemplateRenderer) -> None:
     response = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
     assert (response.text, response.content, response.reasoning, response.tool_calls) == ("ok", "ok", None, ())
 

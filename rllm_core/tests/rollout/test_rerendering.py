@@ -1,4 +1,4 @@
-"""Models whose template rewrites the history: the conversation is rendered anew, and every token stays exact."""
+"""Models whose template rewrites the history: the conversation is rendered again, and every token stays exact."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_the_whole_history_is_rendered_where_no_bridge_can_be_built(
     trajectory = Trajectory("agent")
     conversation = Conversation(context(), trajectory, "s", TOOLS)
 
-    async def play() -> None:
+    async def converse() -> None:
         for said in ("a", "b", "c"):
             conversation.add_observation(said)
             await conversation.generate()
 
-    asyncio.run(play())
+    asyncio.run(converse())
     assert engine.prompts == [
         "<s>1<u>a<a>",
         "<s>3<u>a<a>one$<u>b<a>",

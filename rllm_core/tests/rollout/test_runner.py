@@ -113,7 +113,7 @@ def test_at_most_the_allowed_number_run_at_once(limit: int) -> None:
     assert most == min(limit, 20)
 
 
-def test_orders_that_are_played_at_once_share_the_slots_and_older_rounds_go_first() -> None:
+def test_concurrent_requests_share_slots_oldest_batch_first() -> None:
     under_way, most, begun = 0, 0, []
 
     async def count(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -138,7 +138,7 @@ def test_orders_that_are_played_at_once_share_the_slots_and_older_rounds_go_firs
 
 
 def _fails_at_first(times: int, error: BaseException) -> tuple[Body, list[int]]:
-    """Fails `times` times, then succeeds; the list holds the seeds of all tries."""
+    """Return a function that fails `times` times and then succeeds, and a list for the seeds of all tries."""
     seeds: list[int] = []
 
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -242,9 +242,7 @@ def test_cancelling_the_run_cancels_all_rollouts(hang: Any) -> None:
     assert sorted(cleaned) == ["t0:0", "t1:0", "t2:0"]
 
 
-def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
-    context: Callable[..., WorkflowContext], hang: Any
-) -> None:
+def test_timeout_keeps_finished_steps_without_a_retry(context: Callable[..., WorkflowContext], hang: Any) -> None:
     turns = itertools.count()
     worlds = []
 
@@ -268,7 +266,7 @@ def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
     assert [world.closed for world in worlds] == [1]
 
 
-def test_an_environment_that_hangs_in_a_thread_times_out_alone(context: Callable[..., WorkflowContext]) -> None:
+def test_hanging_environment_thread_affects_only_its_rollout(context: Callable[..., WorkflowContext]) -> None:
     release = threading.Event()
     worlds: list[Any] = []
 
@@ -454,13 +452,13 @@ def _seeds(order: RolloutRequest) -> dict[str, int]:
     return seeds
 
 
-def test_every_rollout_has_a_seed_of_its_own_and_the_same_in_every_run() -> None:
+def test_rollout_seeds_differ_and_repeat_in_every_run() -> None:
     seeds = _seeds(_order(4, 4))
     assert len(set(seeds.values())) == 16
     assert _seeds(_order(4, 4)) == seeds
 
 
-def test_a_rollout_s_seed_does_not_depend_on_what_else_is_played() -> None:
+def test_rollout_seed_does_not_depend_on_other_rollouts() -> None:
     assert _seeds(_order(1, 1)).items() <= _seeds(_order(4, 4)).items()
 
 

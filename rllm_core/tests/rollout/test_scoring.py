@@ -140,7 +140,7 @@ def test_a_reward_that_raises_says_where(function: Any, fields: dict[str, Any], 
 
 
 @pytest.fixture
-def play(engine: Any, context: Callable[..., WorkflowContext]) -> Callable[..., Episode]:
+def run_rollout(engine: Any, context: Callable[..., WorkflowContext]) -> Callable[..., Episode]:
     """Two turns, of which the environment pays 0.5 each, scored by this reward."""
 
     def run(function: Callable[[Rollout], Any]) -> Episode:
@@ -153,9 +153,9 @@ def play(engine: Any, context: Callable[..., WorkflowContext]) -> Callable[..., 
     return run
 
 
-def test_a_rollout_is_shown_to_rewards_as_it_was(play: Callable[..., Episode]) -> None:
+def test_a_rollout_is_shown_to_rewards_as_it_was(run_rollout: Callable[..., Episode]) -> None:
     seen: list[Rollout] = []
-    play(lambda rollout: seen.append(rollout) or 1.0)
+    run_rollout(lambda rollout: seen.append(rollout) or 1.0)
     (rollout,) = seen
     assert rollout.data == {"answer": "4"}
     assert [(message["role"], message["content"]) for message in rollout.messages] == [
@@ -168,8 +168,10 @@ def test_a_rollout_is_shown_to_rewards_as_it_was(play: Callable[..., Episode]) -
     assert (rollout.response_tokens, rollout.state) == (6, {"moves": 2})
 
 
-def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: Callable[..., Episode]) -> None:
-    episode = play(lambda rollout: Score(value=2.0, correct=False, components={"form": 1.0}, metrics={"digits": 1}))
+def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(run_rollout: Callable[..., Episode]) -> None:
+    episode = run_rollout(
+        lambda rollout: Score(value=2.0, correct=False, components={"form": 1.0}, metrics={"digits": 1})
+    )
     (trajectory,) = episode.trajectories
     assert (trajectory.reward, [step.reward for step in trajectory.steps]) == (3.0, [0.5, 2.5])
     assert episode.is_correct is False
@@ -202,12 +204,12 @@ def test_a_rollout_whose_time_is_over_while_it_is_scored_has_no_reward(
 
     workflow = MultiTurnWorkflow(context(make_environment=lambda: world, score=Scorer([_weighted(hang)])))
 
-    async def play() -> None:
+    async def run_rollout() -> None:
         async with asyncio.timeout(0.05):
             await workflow.run({}, "t:0")
 
     with pytest.raises(TimeoutError):
-        asyncio.run(play())
+        asyncio.run(run_rollout())
     assert workflow.episode is not None
     (trajectory,) = workflow.episode.trajectories
     assert (trajectory.reward, trajectory.steps[-1].reward) == (None, None)
@@ -219,14 +221,14 @@ def test_a_rollout_whose_time_is_over_while_it_is_scored_has_no_reward(
     [(True, TerminationReason.ENV_DONE), (False, TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
 )
 def test_rewards_decide_whether_an_answer_that_was_cut_off_had_said_what_mattered(
-    correct: bool, reason: TerminationReason, engine: Any, play: Callable[..., Episode]
+    correct: bool, reason: TerminationReason, engine: Any, run_rollout: Callable[..., Episode]
 ) -> None:
     engine.answer = lambda prompt, sampling: "4 and"
-    assert play(lambda rollout: Score(value=1.0, correct=correct)).termination_reason is reason
+    assert run_rollout(lambda rollout: Score(value=1.0, correct=correct)).termination_reason is reason
 
 
-def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., Episode]) -> None:
-    (trajectory,) = play(_divide).trajectories
+def test_a_missing_reward_leaves_none_and_keeps_the_reason(run_rollout: Callable[..., Episode]) -> None:
+    (trajectory,) = run_rollout(_divide).trajectories
     assert trajectory.reward is None
     assert without_place(trajectory.info["reward_error"]) == "reward mine: ZeroDivisionError: division by zero"
 
@@ -242,11 +244,11 @@ def test_what_rewards_took_for_the_answer_is_said_by_name_where_several_say_it()
 
 
 def test_what_was_taken_for_the_answer_is_in_the_episode_also_where_a_reward_is_missing(
-    play: Callable[..., Episode],
+    run_rollout: Callable[..., Episode],
 ) -> None:
     for value in (1.0, None):
-        episode = play(lambda rollout, value=value: Score(value=value, extracted="4"))
+        episode = run_rollout(lambda rollout, value=value: Score(value=value, extracted="4"))
         (trajectory,) = episode_from_json(episode_to_json(episode)).trajectories
         assert trajectory.info["extracted"] == "4"
-    (trajectory,) = play(lambda rollout: 1.0).trajectories
+    (trajectory,) = run_rollout(lambda rollout: 1.0).trajectories
     assert "extracted" not in trajectory.info

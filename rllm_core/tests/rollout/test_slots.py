@@ -80,11 +80,11 @@ def test_a_slot_that_comes_to_a_waiter_as_it_is_cancelled_goes_on(waiting: list[
         rollouts = Rollouts(1)
         for name in ["a", *waiting]:
             await rollouts.begin(name, 0)
-        ending = asyncio.ensure_future(rollouts.end("a"))
+        releasing = asyncio.ensure_future(rollouts.end("a"))
         for _ in range(turns):
             await asyncio.sleep(0)
         await rollouts.cancel("b")
-        await ending
+        await releasing
         await rollouts.begin("d", 0)
         for name in [*waiting[1:], "d"]:
             await rollouts.end(name)

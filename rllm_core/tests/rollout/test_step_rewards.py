@@ -17,7 +17,7 @@ def test_a_step_s_bonus_is_what_it_gained_on_the_step_before() -> None:
     assert add_bonus([1.0, 3.0, 2.0], 0.5) == [1.0, 3.0 + 0.5 * 2.0, 2.0 - 0.5 * 1.0]
 
 
-def test_a_step_s_reward_to_go_holds_all_that_follows_it() -> None:
+def test_reward_to_go_includes_all_later_steps() -> None:
     assert reward_to_go([1.0, 0.0, 4.0], 0.5) == [1.0 + 0.25 * 4.0, 0.5 * 4.0, 4.0]
 
 
@@ -31,9 +31,7 @@ def test_with_no_options_the_rewards_are_what_they_were(given: list[float]) -> N
 
 
 @given(rewards, discounts, coefficients)
-def test_there_is_one_reward_per_step_and_the_inputs_are_left_alone(
-    given: list[float], gamma: float, coeff: float
-) -> None:
+def test_one_reward_per_step_and_inputs_unchanged(given: list[float], gamma: float, coeff: float) -> None:
     before = given.copy()
     assert len(shaped(given, gamma=gamma, bonus_coeff=coeff)) == len(given)
     assert given == before

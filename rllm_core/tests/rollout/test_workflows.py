@@ -207,14 +207,14 @@ def test_a_first_prompt_that_is_too_long_samples_nothing(
     assert world.closed == 1
 
 
-def test_a_prompt_of_just_the_allowed_length_is_played(engine: Any, context: MakeContext) -> None:
+def test_prompt_of_exactly_allowed_length_is_generated(engine: Any, context: MakeContext) -> None:
     engine.max_context = 9
     episode = _run_episode(SingleTurnWorkflow, context(make_environment=FunctionEnvironment, max_prompt_length=8))
     assert len(episode.trajectories[0].steps[0].response_ids) == 1
     assert engine.samplings[0].max_tokens == 1
 
 
-def test_a_conversation_that_grows_too_long_keeps_what_was_played(engine: Any, context: MakeContext) -> None:
+def test_too_long_conversation_keeps_finished_steps(engine: Any, context: MakeContext) -> None:
     world = FunctionEnvironment(step=lambda action: Outcome(observation="x" * 20, reward=0.25))
     episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world, max_prompt_length=50))
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
@@ -289,7 +289,7 @@ def test_a_reset_that_returns_nothing_is_told_so(engine: Any, context: MakeConte
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_a_blocking_environment_is_made_in_a_thread_of_its_own(context: MakeContext, blocks: bool) -> None:
+def test_blocking_environment_is_created_in_separate_thread(context: MakeContext, blocks: bool) -> None:
     threads: list[int] = []
 
     def make_environment() -> Any:
@@ -318,28 +318,26 @@ def test_an_environment_that_hangs_while_it_is_closed_is_left_behind_and_its_ses
         episode = _run_episode(kind, context(make_environment=lambda: world, environment_blocks=True))
     finally:
         release.set()
-    assert episode.trajectories[0].steps, "what was played counts"
+    assert episode.trajectories[0].steps, "finished steps are kept"
     assert world.closed == 1
     assert len(engine.ended) == 1
 
 
-def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(
-    engine: Any, context: MakeContext
-) -> None:
+def test_turns_differ_only_in_seed(engine: Any, context: MakeContext) -> None:
     world = FunctionEnvironment(step=lambda action: Outcome(observation="more"))
     sampling = SamplingParams(max_tokens=100, temperature=0.5, top_p=0.9, top_k=7, seed=11)
 
-    def play() -> None:
+    def run() -> None:
         own = PerRolloutEngine(engine)
         _run_episode(MultiTurnWorkflow, context(engine=own, make_environment=lambda: world, sampling=sampling))
 
-    play()
+    run()
     seeds = [made.seed for made in engine.samplings]
     assert len(set(seeds)) == 4
     assert {(made.temperature, made.top_p, made.top_k) for made in engine.samplings} == {(0.5, 0.9, 7)}
     again = seeds.copy()
     engine.samplings.clear()
-    play()
+    run()
     assert [made.seed for made in engine.samplings] == again
 
 
@@ -407,7 +405,7 @@ def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(context: MakeCon
 
 
 @BOTH
-def test_what_was_played_before_a_cancellation_is_there_and_the_environment_closed(
+def test_cancellation_keeps_finished_steps_and_closes_environment(
     context: MakeContext, kind: type[Workflow], hang: Any
 ) -> None:
     world = FunctionEnvironment(step=lambda action: hang())
@@ -430,7 +428,7 @@ def test_a_run_without_an_environment_is_told_to_name_one(context: MakeContext, 
         _run_episode(kind, context())
 
 
-def test_what_was_played_before_a_cancellation_is_shaped_too(context: MakeContext, hang: Any) -> None:
+def test_cancellation_shapes_rewards_of_finished_steps(context: MakeContext, hang: Any) -> None:
     given = iter([1.0, 2.0])
 
     def step(action: str) -> Any:

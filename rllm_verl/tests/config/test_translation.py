@@ -214,7 +214,7 @@ def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key
         ({"--config-name": "my_trainer"}, "--config-name", "Convert"),
         ({"critic.optim.lr": 2e-5}, "critic.optim.lr", "critic"),
         ({f"{ACTOR}.use_token_level_loss": True}, f"{ACTOR}.use_token_level_loss", "no such key"),
-        ({"trainer.critic_warmup": 0}, "trainer.critic_warmup", "It holds anyway."),
+        ({"trainer.critic_warmup": 0}, "trainer.critic_warmup", "The default has the same value."),
         ({"trainer.critic_warmup": 3}, "trainer.critic_warmup", "verl's own trainer"),
     ],
 )  # fmt: skip

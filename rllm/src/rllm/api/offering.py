@@ -17,7 +17,7 @@ NONE: frozenset[str] = frozenset()
 
 
 def plain_name(name: str) -> str:
-    """A name, also where it is given as a member of an enumeration of names."""
+    """Return a name as text. A member of an enumeration gives its value."""
     return str(name.value) if isinstance(name, Enum) else name
 
 
@@ -64,6 +64,6 @@ def read_summary(thing: object) -> str:
 
 
 def frozen(value: Any) -> Any:
-    """A set as a frozen one."""
+    """Return a set as a frozenset."""
     # Keep a value that is not a set unchanged, so that the check of the plugin spec reports it.
     return frozenset(value) if isinstance(value, Set) else value

@@ -27,7 +27,7 @@ GroupingHook = Callable[..., list[TrajectoryGroup]]
 """``hook(episodes, transform_config, compact_filtering_config=None)``."""
 HOOK_NAME = "traj_grouping_hook"
 CHOSEN_BY = "name"
-"""No option of a plugin can be called so in a configuration: it says which plugin."""
+"""The key of a choice that names the plugin. So no option of a plugin can have this name."""
 
 
 class rLLMAdvantageEstimator(str, Enum):  # noqa: N801  (the name users of rLLM know)
@@ -132,7 +132,7 @@ def _is_plain(value: dict[str, Any]) -> bool:
     except ConfigError:
         return False
     # A configuration takes that text for a value not given yet.
-    return all(held != MISSING for _, held in leaves(value, into_lists=True))
+    return all(leaf != MISSING for _, leaf in leaves(value, into_lists=True))
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:
@@ -160,7 +160,10 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
 
 
 def estimator_choice(value: Any) -> str | dict[str, Any]:
-    """An entry of ``traj_group_adv_estimator_map``: a name, an enum member, a mapping, or a pair with a loss."""
+    """Return an entry of ``traj_group_adv_estimator_map`` as a choice.
+
+    The entry is a name, an enum member, a mapping, or a pair with a loss.
+    """
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple | list) and len(value) == 2:
@@ -179,7 +182,7 @@ def estimator_choice(value: Any) -> str | dict[str, Any]:
 
 
 def make_plugin_name(thing: type[Any]) -> str:
-    """``SolverJudgeWorkflow`` as plugins are named: ``solver_judge_workflow``."""
+    """Return the plugin name of a class, such as ``solver_judge_workflow`` for ``SolverJudgeWorkflow``."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", thing.__name__)
     return "_".join(word.lower() for word in words) or "unnamed"
 

@@ -136,7 +136,7 @@ class UnifiedTrainer:
 
     @hide_tracebacks()
     def fit(self) -> dict[str, float]:
-        """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
+        """Train to the end, and return the metrics of the last validation. In a notebook await `fit_async`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -148,7 +148,7 @@ class UnifiedTrainer:
         )
 
     async def fit_async(self) -> dict[str, float]:
-        """`fit` for callers with an event loop."""
+        """Run `fit` for callers with an event loop."""
         return await self._loop.fit_async()
 
     def stop(self) -> None:
@@ -204,7 +204,7 @@ class AgentTrainer:
         )
 
     def train(self) -> dict[str, float]:
-        """Train to the end, and return the figures of the last validation."""
+        """Train to the end, and return the metrics of the last validation."""
         try:
             return self.trainer.fit()
         finally:
@@ -223,7 +223,7 @@ class _Parts:
     estimators: Mapping[str, Any]
 
     def as_layers(self, registry: Registry) -> list[Layer]:
-        """As configuration, by the names under which classes and functions are registered here."""
+        """Register the classes and functions, and return layers that choose them by name."""
         chosen: dict[str, Any] = {}
         if isinstance(self.backend, str):
             chosen["rllm.backend"] = self.backend
@@ -231,8 +231,8 @@ class _Parts:
             chosen["rllm.backend"] = registry.add(backend_plugin(self.backend)).qualified_name
         options: Mapping[str, Any] = self.workflow_args
         if self.workflow_class is not None:
-            # Objects that no configuration can hold reach the class past it. The others do too, so that a list stays
-            # the program's own list; they are in the configuration as well, for what is saved must be true.
+            # The class receives all arguments directly, because a configuration cannot contain every object. So a list
+            # is also the program's own list. Plain values are in the configuration too, so that it is saved correctly.
             plugin = workflow_plugin(self.workflow_class, self._own_arguments())
             chosen["rllm.workflow.name"] = registry.add(plugin).qualified_name
             options = {
@@ -250,7 +250,7 @@ class _Parts:
         return [Layer("backend_args", dict(self.backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
 
     def refuse_argument_given_twice(self, given: Sequence[Layer]) -> None:
-        """An argument of the workflow's class that the configuration has too."""
+        """Raise ConfigError if the configuration also sets an argument of the workflow's class."""
         merged = merge_layers(given, [RunConfig])
         for name in self._own_arguments():
             path = ("rllm", "workflow", "workflow_args", name)
@@ -258,7 +258,7 @@ class _Parts:
                 raise _given_twice(wrong_value(path, value, merged.origin(path)), f"workflow_args[{name!r}]")
 
     def _own_arguments(self) -> dict[str, Any]:
-        """Arguments that only the workflow's class knows; none where the workflow is chosen by name."""
+        """Return the arguments that only the workflow's class has. Empty if the workflow is chosen by name."""
         if self.workflow_class is None:
             return {}
         known = known_options(self.workflow_class, self.workflow_args)
@@ -307,7 +307,7 @@ def _named_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
-    """A value in the configuration that an argument of the trainer would push aside."""
+    """Raise ConfigError if an argument of the trainer would replace a value that the user configured."""
     if plan.composed.is_by_user(key) and plan.composed.value(key) is not None:
         raise _given_twice(plan.composed.describe(key), argument)
 

@@ -1,4 +1,4 @@
-"""The config of the run whose checkpoint is played."""
+"""The config of the run whose checkpoint generates the rollouts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_TRAINING = tuple(
         ),
     )
 )
-"""Keys that choose plugins for training: none of them has to be installed to play."""
+"""Keys that choose plugins for training. Rollouts do not need these plugins."""
 
 
 def config_of_checkpoint(request: Request) -> Layer | None:
@@ -53,7 +53,7 @@ def config_of_checkpoint(request: Request) -> Layer | None:
 
 
 def _of_training(saved: Layer) -> list[KeyPath]:
-    """`OF_TRAINING`, also under the names that the run's backend has for these keys."""
+    """Return `OF_TRAINING` and the names of these keys in the run's backend."""
     values = select_values(saved)
     shared = chosen_backend(registry_for([values]), [values]).shared_keys
     natives = {split_key(each.native): split_key(each.rllm) for each in shared}

@@ -52,8 +52,8 @@ PLANNING_FLAGS = {
     "objective": ("rllm.pipeline", "opd or gkd: learn from a teacher, not rewards. echo: also predict observations."),
     "teacher": (
         "rllm.teacher",
-        "Model to learn from: a directory, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with this "
-        "data source; may be repeated.",
+        "Model to learn from: a directory, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with "
+        "this data source. You can repeat it.",
     ),
 }
 """All flags that configure training."""

@@ -80,15 +80,17 @@ def batches_ahead(plan: RunPlan) -> Iterator[str]:
     ahead, section = plan.batches_ahead, plan.config.rllm.async_training
     if not ahead or plan.config.rllm.trainer.val_only:
         return
-    players = ", ".join(stage.plugin.name for stage in plan.stages[: count_rollout_stages(plan.stages)])
+    rollout_stages = ", ".join(stage.plugin.name for stage in plan.stages[: count_rollout_stages(plan.stages)])
     correction = plan.config.rllm.algorithm.rollout_correction
-    pinned, latest = f"pinned: those of {_rounds(ahead)} before", "the newest there are"
-    weights = pinned if section.pins_weights else latest
+    fixed = f"fixed version: the weights of {_steps(ahead)} before"
+    weights = fixed if section.pins_weights else "latest version"
     old = "the sampler's" if correction.bypass_mode else "the trainer's"
-    weighed = f"weighed by their ratio to the sampler's, per {correction.tis_mode}" if correction.tis_mode else "as is"
-    weighed += f", rejected by {', '.join(correction.reject)}" if correction.reject else ""
-    yield f"\nPlayed ahead: {_rounds(ahead)}; no token is more than {_updates(section.staleness)} old"
-    rows = [("stages", players), ("weights", weights), ("old log-probs", f"{old}, {weighed}")]
+    weighting = (
+        f"weighted by their ratio to the sampler's, per {correction.tis_mode}" if correction.tis_mode else "as is"
+    )
+    weighting += f", rejected by {', '.join(correction.reject)}" if correction.reject else ""
+    yield f"\nGenerated ahead: {_steps(ahead)}. No token is more than {_updates(section.staleness)} old"
+    rows = [("stages", rollout_stages), ("weights", weights), ("old log-probs", f"{old}, {weighting}")]
     yield from (f"  {name:14}{value}" for name, value in rows)
 
 
@@ -101,7 +103,7 @@ def recommended(plan: RunPlan) -> Iterator[str]:
         yield from (f"  {setting:{width}}  {reason}" for setting, reason in found.items())
 
 
-def _rounds(number: int) -> str:
+def _steps(number: int) -> str:
     return "1 step" if number == 1 else f"{number} steps"
 
 

@@ -99,7 +99,7 @@ def load_command(candidate: Candidate) -> click.Command:
 
 
 def format_candidates(candidates: Collection[Candidate]) -> str:
-    """``one 1.0 and two 2.0``."""
+    """Return distributions and versions as text, such as ``one 1.0 and two 2.0``."""
     return " and ".join(f"{candidate.distribution} {candidate.version}" for candidate in candidates)
 
 

@@ -98,7 +98,7 @@ class Composed:
         return as_whole(self.printable_tree, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
-        """The value of a dotted key."""
+        """Return the value of a dotted key."""
         return reduce(getitem, split_key(key), self.tree)
 
     def beneath(self, key: str) -> list[str]:
@@ -114,7 +114,7 @@ class Composed:
         return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
 
     def describe(self, key: str) -> str:
-        """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
+        """Return the beginning of a message about a value, such as ``"`rllm.rollout.n` is 4 (from my.yaml)"``."""
         text, _ = self.from_environment.get(split_key(key), (self.value(key), None))
         return wrong_value(split_key(key), text, self.origin(key))
 
@@ -222,7 +222,7 @@ def _open_whole(layer: Layer, registry: Registry) -> list[Layer]:
 
 
 def _chosen_model(merged: Merged, backend: Any) -> Any:
-    """The model, also where it follows from other keys; those are settled in `merged` first."""
+    """Return the model. If it follows from other keys, these are first computed in `merged`."""
     if rows := [row for row in backend.derived_keys if row.native == backend.model_key]:
         share_keys(merged, backend.shared_keys)
         derive_keys(merged, rows, backend.params)
@@ -230,7 +230,7 @@ def _chosen_model(merged: Merged, backend: Any) -> Any:
 
 
 def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
-    """The section ``rllm.plugins``, which must be known before there is a registry to compose with."""
+    """Return the section ``rllm.plugins``. The registry for the composition depends on it."""
     merged = merge_layers([base_layer(), *user_layers], [RunConfig])
     values = {name: _selected(merged, f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
     try:
@@ -241,7 +241,7 @@ def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
 
 
 def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
-    """The record of the backend that user layers choose, before anything is composed.
+    """Return the plugin spec of the backend that user layers choose, before the composition.
 
     Raises:
         ConfigError: there is no such backend.
@@ -275,7 +275,7 @@ def _validate(registry: Registry, settled: _Settled) -> Composed:
 def _split(
     tree: dict[str, Any], core_schema: type[BaseModel], backend_schema: type[BaseModel]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The core's part and the backend's. In a section that both have, the backend has the keys the core lacks."""
+    """Return the core's part and the backend's part. A shared section is split: the core takes its own keys."""
     core: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in tree.items():
@@ -305,7 +305,7 @@ def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> N
 
 
 def _selected(merged: Merged, key: str) -> Any:
-    """The value of a key before everything is resolved; None when there is none yet."""
+    """Return the value of a key before everything is resolved. None if it has no value yet."""
     node: Any = merged.tree
     path = split_key(key)
     for depth, part in enumerate(path):
@@ -328,7 +328,7 @@ def _plugin(registry: Registry, kind: str, name: str, key: str, merged: Merged) 
 
 
 def _profile(chosen: Merged, backend: Any) -> str | None:
-    """The profile that the user's layers choose.
+    """Return the profile that the user's layers choose.
 
     Raises:
         ConfigError: the backend has no such profile.
@@ -358,17 +358,17 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
 
 
 def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> None:
-    """A section that this run does not have is the core's without its ``rllm.``, or another backend's.
+    """Check that each section belongs to this run.
 
     Raises:
-        ConfigError: there is one of the kind.
+        ConfigError: a section lacks the prefix ``rllm.``, or belongs to a different backend.
     """
     known = known_keys(RunConfig)
     values = set(known) - {path[:depth] for path in known for depth in range(1, len(path))}
     for key, value in merged.tree.items():
         if key in RunConfig.model_fields or key in backend.params.model_fields:
             continue
-        # Also where another backend has the section: it says nothing of keys that the core has.
+        # This comes first even if a different backend has the section, because the keys may be the core's.
         given = [(("rllm", *path), leaf) for path, leaf in leaves({key: value})]
         if meant := [
             f"{'.'.join(path)}{typed_value(leaf)}"

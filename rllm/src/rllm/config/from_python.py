@@ -26,10 +26,10 @@ PythonConfig = Mapping[str, Any] | str | Path | None
 
 
 def layer_from_python(config: PythonConfig) -> Layer:
-    """A configuration given in Python, with every key it holds.
+    """Return the layer of a configuration given in Python, with all its keys.
 
     Raises:
-        ConfigError: it is no mapping, or holds what is no configuration value.
+        ConfigError: it is not a mapping, or contains a value that a configuration cannot have.
     """
     if config is None:
         return Layer(PYTHON, {})
@@ -47,16 +47,16 @@ def layer_from_python(config: PythonConfig) -> Layer:
 
 
 def without_packaged(layer: Layer, registry: Registry) -> list[Layer]:
-    """In a script under ``@hydra.main``: what of its configuration is the user's. Elsewhere: all of it.
+    """Return the user's part of a configuration as layers. Outside of ``@hydra.main``, this is the whole configuration.
 
-    Hydra hands over everything the packages say. Of that only those keys count as set by the user that differ from
-    it, and those named on the script's command line.
+    In a script under ``@hydra.main``, the configuration also contains all packaged values. Only keys that differ from
+    them or are on the script's command line count as set by the user.
 
     Raises:
-        ConfigError: there is no such backend, or it is chosen in two ways that contradict each other.
+        ConfigError: the backend does not exist, or its key and its group contradict each other.
     """
     hydra = _running_hydra()
-    # What Hydra composed holds the core's sections; anything less, or marked as whole, is the script's own.
+    # A configuration that Hydra composed contains all of the core's sections. Any other one is the script's own.
     section = layer.tree.get("rllm")
     of_hydra = isinstance(section, dict) and section.keys() >= set(base_layer().tree["rllm"])
     if hydra is None or is_whole(layer) or not of_hydra:
@@ -65,7 +65,7 @@ def without_packaged(layer: Layer, registry: Registry) -> list[Layer]:
 
 
 def replaced_in_script(composed: Composed) -> list[str]:
-    """A warning in a script under ``@hydra.main``, where the environment says other than Hydra's configuration did."""
+    """Return a warning if the environment or recipe replaces values of Hydra's configuration in a script."""
     keys = [key for key, origin in composed.origins.items() if origin.startswith(("environment ", "recipe "))]
     if not keys or _running_hydra() is None:
         return []
@@ -76,14 +76,14 @@ def replaced_in_script(composed: Composed) -> list[str]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Mappings of all types as dictionaries, OmegaConf's lists as lists, members of enumerations as their values."""
+    """Convert mappings to dictionaries, OmegaConf's lists to lists, and members of enumerations to their values."""
     from omegaconf import DictConfig, ListConfig, OmegaConf
 
     if depth > DEEPEST:
         raise ConfigError(
             "nested-too-deeply",
             f"The config is nested deeper than {DEEPEST} levels, or contains itself.",
-            "Give it fewer levels, and no object that holds itself.",
+            "Give it fewer levels, and no object that contains itself.",
         )
     if isinstance(value, DictConfig | ListConfig):
         value = OmegaConf.to_container(value, resolve=False)
@@ -129,7 +129,7 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> l
 
 
 def _keys_of_primary_file(hydra: Any) -> list[KeyPath]:
-    """Keys that the script's own primary file sets, also those it sets to what the packages say."""
+    """Return the keys in the script's own primary file, including keys with their packaged value."""
     directories = [source.path for source in hydra.runtime.config_sources if source.provider == "main"]
     files = [Path(directory) / f"{hydra.job.config_name}.yaml" for directory in directories if "://" not in directory]
     trees = [layer_from_file(file).tree for file in files if file.is_file()]
@@ -137,10 +137,10 @@ def _keys_of_primary_file(hydra: Any) -> list[KeyPath]:
 
 
 def _agreed_backend(said: Any, chosen: str, words: Iterable[str]) -> str:
-    """The backend by the value of its key and by its group, which may be spelled differently."""
+    """Return the backend's name from its key and its group. The two may be spelled differently."""
     if isinstance(said, str) and said.rpartition("/")[2] == chosen:
         return said
-    # The core's default stays where the backend's own file forgets to name it.
+    # The key has the core's default if the backend's own file does not set it.
     by_word = any(word.lstrip("+").startswith(f"{BACKEND_KEY}=") for word in words)
     if said == base_layer().tree["rllm"]["backend"] and not by_word:
         return chosen

@@ -44,7 +44,7 @@ def key_around(schema: type[BaseModel], path: KeyPath) -> KeyPath | None:
 
 @cache
 def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
-    """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
+    """Return patterns of the keys that contain a plugin choice: a name, or a mapping with ``name`` and options."""
     patterns = set()
     for path, field in list_fields(schema).items():
         for variant in _variants(field.annotation):
@@ -59,7 +59,7 @@ def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
 
 @cache
 def plugin_keys(schema: type[BaseModel]) -> dict[KeyPath, str]:
-    """Keys that name plugins -> the kind of these."""
+    """Return the keys that choose plugins, with the kind of these plugins."""
     marks = ((path, mark) for path, field in list_fields(schema).items() for mark in field.metadata)
     return {path: mark.kind for path, mark in marks if isinstance(mark, Names)}
 
@@ -80,7 +80,7 @@ def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
 
 @cache
 def always_sections(schema: type[BaseModel]) -> frozenset[KeyPath]:
-    """Sections of a schema that cannot be null."""
+    """Return the sections of a schema that cannot be null."""
     return frozenset(path for path, field in list_fields(schema).items() if _is_section(field.annotation))
 
 

@@ -42,7 +42,7 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of values. `tree` holds only what YAML and JSON share: mappings with text keys, lists and scalars."""
+    """One source of values. `tree` contains only mappings with text keys, lists and scalars, as in YAML and JSON."""
 
     origin: str
     """Origin of the values: ``default``, ``backend local``, ``my.yaml``, ``command line``, …"""
@@ -156,7 +156,7 @@ def require_plain(value: Any, origin: str) -> None:
 
 
 def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A value and all that it holds, keys included, each with its place."""
+    """Yield a value and everything in it, including keys, each with its place."""
     yield path, value
     if type(value) is dict:
         for key, item in value.items():

@@ -48,7 +48,7 @@ class Merged:
         return ", ".join(dict.fromkeys(origin.label for origin in self._origins(path)))
 
     def tier(self, path: KeyPath) -> Tier:
-        """The highest tier among the origins of a key."""
+        """Return the highest tier among the origins of a key."""
         return max((origin.tier for origin in self._origins(path)), default=Tier.PACKAGED)
 
     def _origins(self, path: KeyPath) -> list[Origin]:
@@ -119,7 +119,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 raise expected_mapping(path, earlier, merged.origin(path))
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
-            # Also a word of an earlier command line, which a whole configuration holds.
+            # A whole configuration may also contain overrides of an earlier command line.
             clears = emptied and (origin.tier is Tier.COMMAND_LINE or origin.label == COMMAND_LINE)
             if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
                 merge(earlier, value, path, origin)
@@ -134,7 +134,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
 
 
 def _is_plain_value(value: Any) -> bool:
-    """Neither a mapping, nor nothing, nor something that may yet become a mapping."""
+    """True if a value is not a mapping, not missing, and cannot become a mapping later."""
     if isinstance(value, str):
         return value != MISSING and "${" not in value
     return value is not ABSENT and not isinstance(value, dict | None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rllm.config.keys import ANY_KEY, choice_keys, plugin_keys
@@ -53,7 +53,7 @@ def require_packages(registry: Registry, value: Value) -> None:
 
 
 def _lacking(distribution: str, extras: tuple[str, ...]) -> list[str]:
-    """The names of what an installed distribution asks for and is not there."""
+    """Return the names of an installed distribution's missing requirements."""
     package = _with_extras(distribution, extras)
     if package in _complete:
         return []
@@ -68,11 +68,15 @@ def _with_extras(distribution: str, extras: tuple[str, ...]) -> str:
 
 
 def _chosen(value: Value) -> Iterator[tuple[str, str]]:
-    """Kind and name of the plugins that keys choose."""
+    """Yield kind and name of the plugins that keys choose."""
     for path, kind in plugin_keys(RunConfig).items():
-        held = value(".".join(path))
+        chosen = value(".".join(path))
         by_role = (*path, ANY_KEY) in choice_keys(RunConfig)
-        choices = held.values() if by_role and isinstance(held, Mapping) else held if isinstance(held, list) else [held]
+        choices: Iterable[Any]
+        if by_role and isinstance(chosen, Mapping):
+            choices = chosen.values()
+        else:
+            choices = chosen if isinstance(chosen, list) else [chosen]
         for choice in choices:
             yield from _named(kind, choice)
             if by_role and isinstance(choice, Mapping):

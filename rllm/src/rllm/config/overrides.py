@@ -19,7 +19,7 @@ _WITH_UNDERSCORES = r"[-+]?[0-9.]*[0-9]_[0-9][0-9_.]*(?:[eE][-+]?[0-9]+)?"
 
 
 def read_override(word: str) -> tuple[str, Any]:
-    """The dotted key and the value of an override.
+    """Return the dotted key and the value of an override.
 
     Raises:
         ConfigError: it is not an override, or not one for a single run (a sweep, a deletion, a config group).

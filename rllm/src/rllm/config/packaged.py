@@ -44,7 +44,7 @@ _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composin
 
 @cache
 def base_layer() -> Layer:
-    """The defaults of the core's schema."""
+    """Return the defaults of the core's schema as a layer."""
     return Layer(DEFAULT, RunConfig().model_dump(mode="json"), Tier.PACKAGED)
 
 
@@ -147,18 +147,19 @@ def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile:
 
 
 def search_path_entries() -> list[tuple[str, str]]:
-    """Provider and directory of every place where Hydra shall look for our YAML files, the core's first."""
+    """Return provider and directory of every place for Hydra to search for our YAML files, the core's first."""
     current = _composing_with.get()
     if current is not None:
         return current
-    # A script with @hydra.main: what is installed counts.
+    # In a script with @hydra.main, all installed backends are used.
     return [("rllm-core", f"file://{DIRECTORY}"), *_entries_of_script(Registry.load().all("backend"))]
 
 
 def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[str, str]]:
-    """The directories of all backends; what else a backend's file asks for only of the one that is chosen.
+    """Yield the directories of all backends, and further directories of the chosen backend.
 
-    Looking into another system's package imports it, which may take seconds, or fail.
+    Further directories are in other systems' packages. To find one, its package is imported, which may take seconds
+    or fail.
     """
     words = [word.lstrip("+").partition("=") for word in sys.argv[1:]]
     chosen = [value for key, _, value in words if key == BACKEND_GROUP] or [base_layer().tree["rllm"]["backend"]]
@@ -181,7 +182,7 @@ def _entry(backend: Any) -> tuple[str, str]:
 
 @lru_cache(maxsize=32)
 def _composed_by_hydra(sources: _Sources) -> dict[str, Any]:
-    """The primary configuration with an option of the group of backends, interpolations as written."""
+    """Return the primary configuration with an option of the backend group. Interpolations are not resolved."""
     import yaml
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException

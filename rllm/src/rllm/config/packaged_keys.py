@@ -119,5 +119,5 @@ def _marks(schema: type[BaseModel]) -> dict[str, AsPackaged]:
 
 
 def _paths(tree: dict[str, Any]) -> list[KeyPath]:
-    """Every section and key, sections before what they hold."""
+    """Yield every section and key. A section comes before its keys."""
     return [path[:depth] for path, _ in leaves(tree) for depth in range(1, len(path) + 1)]

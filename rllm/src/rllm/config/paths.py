@@ -11,7 +11,7 @@ ABSENT: Any = object()
 
 
 def split_key(key: str) -> KeyPath:
-    """The path of a dotted key: ``rllm.rollout.n``. Names of a plugin's options may have dots themselves."""
+    """Return the path of a dotted key such as ``rllm.rollout.n``. Names of a plugin's options may have dots."""
     return tuple(key.split("."))
 
 
@@ -46,7 +46,7 @@ def put_at(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
 
 
 def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) -> Iterator[tuple[KeyPath, Any]]:
-    """Every key that holds no further keys, with its value. Lists and empty mappings count as values."""
+    """Yield every key without subkeys, with its value. Lists and empty mappings count as values."""
     for key, value in tree.items():
         path = (*at, key)
         if isinstance(value, dict) and value:
@@ -58,7 +58,7 @@ def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) 
 
 
 def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
-    """Some values of a tree: those that it has of the keys given."""
+    """Return the part of a tree with the given keys. Missing keys are ignored."""
     part: dict[str, Any] = {}
     for path in paths:
         if (value := value_at(tree, path)) is not ABSENT:
@@ -67,19 +67,19 @@ def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 
 
 def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:
-    """A tree without some values, nor the sections that held nothing else."""
+    """Return a tree without some values, and without the sections that contained only these values."""
     left = dict(tree)
     for head, *rest in paths:
         if value_at(left, (head, *rest)) is ABSENT:
             continue
-        # An empty section would count as set by the user, with all that it could hold.
+        # An empty section would count as set by the user, with all its possible keys.
         inner = without(left.pop(head), tuple(rest)) if rest else left.pop(head) and {}
         left |= {head: inner} if inner else {}
     return left
 
 
 def split_by(tree: dict[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of a tree that another one has too, and those that it has not."""
+    """Split a tree into the values that `other` also has, and the remaining values."""
     same: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for path, value in leaves(tree):
@@ -88,5 +88,5 @@ def split_by(tree: dict[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def identical(value: Any, other: Any) -> bool:
-    """Equal, and not merely as True equals 1."""
+    """True if two values are equal and have the same type. True and 1 are not identical."""
     return type(value) is type(other) and bool(value == other)

@@ -119,7 +119,7 @@ def as_config_error(lines: Sequence[ConfigLine], hint: str = "") -> ConfigError:
 
 
 def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
-    """`` `rllm.rollout.n` is "many" (from my.yaml)``: the beginning of a message about a value."""
+    """Return the beginning of a message about a value: `` `rllm.rollout.n` is "many" (from my.yaml)``."""
     return f"`{_dotted(path) or 'the configuration'}` is {show_value(value)} (from {origin})"
 
 

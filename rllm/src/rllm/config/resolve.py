@@ -20,7 +20,7 @@ CUT = 20
 
 
 def resolve(merged: Merged) -> dict[str, Any]:
-    """The tree with every interpolation replaced by its value, and nothing left to be given."""
+    """Return the tree with every interpolation replaced by its value. Raise ConfigError if a value is missing."""
     tree = resolve_interpolations(merged)
     missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
     if missing:
@@ -75,10 +75,10 @@ def from_environment(merged: Merged, resolved: Mapping[str, Any]) -> dict[KeyPat
     written = {path: value for path, value in leaves(merged.tree) if "${" in str(value)}
     pairs = {path: (value, value_at(resolved, path)) for path, value in written.items()}
     secrets = {
-        str(held)
+        str(secret)
         for value, result in pairs.values()
         if is_from_environment(value)
-        for _, held in leaves({"": result}, into_lists=True)
+        for _, secret in leaves({"": result}, into_lists=True)
     } - {""}
     return {
         path: (value, result)
@@ -149,8 +149,8 @@ def environment_hidden(values: Mapping[KeyPath, tuple[Any, Any]]) -> Iterator[No
     except RllmError as error:
         for written, resolved in values.values():
             given = (text for _, text in leaves({"": written}, into_lists=True))
-            held = (text for _, text in leaves({"": resolved}, into_lists=True))
-            for text, secret in zip(given, held, strict=False):
+            secrets = (text for _, text in leaves({"": resolved}, into_lists=True))
+            for text, secret in zip(given, secrets, strict=False):
                 _replace(error, str(secret), str(text))
         raise
 

@@ -24,7 +24,7 @@ KEY: KeyPath = ("rllm", "composed")
 
 
 def as_whole(tree: Mapping[str, Any], given: Sequence[Layer]) -> dict[str, Any]:
-    """A composed tree, with the user's layers that made it. Of equal layers the last one counts."""
+    """Return a composed tree together with the user's layers. Of equal layers, only the last is stored."""
     # As JSON without `$`, so that interpolations stay as the user wrote them if a caller resolves those in the tree.
     stored = [
         {"from": layer.origin, "set": json.dumps(layer.tree).replace("$", "\\u0024")} for layer in given if layer.tree
@@ -75,7 +75,7 @@ def forget(layer: Layer, keys: Iterable[KeyPath]) -> Layer:
 
 
 def select_values(layer: Layer) -> Layer:
-    """The values of a whole configuration as a layer that is none: all stay what they are, whatever lies above them."""
+    """Return the values of a whole configuration as a plain layer. They stay unchanged under any other layers."""
     return Layer(layer.origin, without(layer.tree, KEY), layer.tier)
 
 

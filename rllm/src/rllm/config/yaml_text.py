@@ -37,13 +37,13 @@ _UNICODE_LINE_BREAKS = "\x85\u2028\u2029"
 
 
 def read_yaml(text: str, name: str) -> Any:
-    """The values of a YAML text.
+    """Return the values of a YAML text.
 
     Args:
-        name: of where it came from, for messages.
+        name: name of the source, for messages.
 
     Raises:
-        ConfigError: it is no YAML, gives a key twice, or is too large.
+        ConfigError: it is not YAML, has a key twice, or is too large.
     """
     import yaml
 
@@ -81,7 +81,7 @@ def number(text: str) -> int | float | None:
 
 
 def as_yaml(tree: Mapping[str, Any]) -> str:
-    """Plain values as text that readers of YAML 1.1 and 1.2 read alike; numbers such as 1e-05 aside."""
+    """Return plain values as text with the same meaning in YAML 1.1 and 1.2, except for numbers such as 1e-05."""
     import yaml
 
     text: str = yaml.dump(dict(tree), Dumper=_dumper(), allow_unicode=True, sort_keys=False)
@@ -103,8 +103,8 @@ _TOO_LARGE = "Put data into a separate file, and give its path in the config."
 
 
 def too_large(name: str) -> ConfigError:
-    """A source of values that holds more than `MOST_VALUES`."""
-    return ConfigError("config-too-large", f"`{name}` holds more than {MOST_VALUES} keys and values.", _TOO_LARGE)
+    """Return the error for a source with more than `MOST_VALUES` keys and values."""
+    return ConfigError("config-too-large", f"`{name}` contains more than {MOST_VALUES} keys and values.", _TOO_LARGE)
 
 
 def _require_small(text: str, name: str) -> None:

@@ -144,7 +144,7 @@ def check_sources(params: BySourceParams, sources: Iterable[str]) -> None:
             raise ConfigError(
                 "task-without-teacher",
                 f"Tasks with the data source {source!r} have no teacher. {KEY} has {', '.join(params.teachers)}.",
-                f"Add {KEY}.{source}, or --teacher {source}=DIRECTORY. Column `data_source` of the data sets the source.",
+                f"Add {KEY}.{source}, or --teacher {source}=DIRECTORY. Column `data_source` sets the source.",
             )
 
 

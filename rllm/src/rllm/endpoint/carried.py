@@ -65,10 +65,10 @@ class CarriedMessages:
         self._responses = _Table[Response]()
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Ids:
-        """(4,) int32: the handle of these messages and tools.
+        """Return the handle of messages and tools, (4,) int32.
 
         Raises:
-            RolloutError: they are no JSON data.
+            RolloutError: they are not JSON data.
         """
         asked = Prompt([dict(message) for message in messages], [dict(tool) for tool in tools])
         handle = _handle([asked.messages, asked.tools], DIGITS)
@@ -81,19 +81,19 @@ class CarriedMessages:
         """None: every prompt is a whole conversation, which the server's template renders."""
 
     def response_ids(self, text: str) -> Ids:
-        """(1,) int32: how many tokens the text has is not known here."""
+        """Return one id for a text, (1,) int32, because its number of tokens is not known here."""
         return self.carry(Response(text=text, content=text), 1)
 
     def text(self, token_ids: TokenIds) -> str:
-        """The words of a response."""
+        """Return the text of a response."""
         return self._response(token_ids).text
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
-        """Nothing: a handle is no token of the model."""
+        """Return empty strings, because a handle is not a token of the model."""
         return [""] * len(token_ids)
 
     def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """The response as the server took it apart."""
+        """Return the response as the server parsed it."""
         return self._response(response_ids)
 
     def carry(self, response: Response, tokens: int) -> Ids:
@@ -102,8 +102,8 @@ class CarriedMessages:
         while (other := self._responses.get((handle,))) is not None and other != response:
             handle = (handle + 1) % LARGEST
         self._responses.put((handle,), response)
-        said = bool(response.text or response.tool_calls)
-        return np.full(max(tokens, int(said)), handle, np.int32)
+        has_content = bool(response.text or response.tool_calls)
+        return np.full(max(tokens, int(has_content)), handle, np.int32)
 
     def find_prompt(self, prompt_ids: TokenIds) -> Prompt:
         """Return the messages for a prompt's ids.

@@ -43,10 +43,10 @@ class EndpointClient:
         )
 
     async def choose_model(self) -> str:
-        """The model to ask for: the one of the settings, or the only one that the server lists.
+        """Return the model for requests: the configured model, or the only model of the server.
 
         Raises:
-            BackendError: the server cannot be reached, refuses the key, or does not have the model.
+            BackendError: the server cannot be reached, rejects the key, or does not have the model.
         """
         url, wanted = f"{self.settings.url}/models", self.settings.model
         try:
@@ -70,11 +70,11 @@ class EndpointClient:
         return wanted
 
     async def complete(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The server's answer to a chat-completions request.
+        """Return the server's response to a chat-completions request.
 
         Raises:
             PromptTooLongError: the prompt does not fit.
-            BackendError: the server refuses the request, or does not answer after all retries.
+            BackendError: the server rejects the request, or does not respond after all retries.
         """
         async with self._slots:
             try:

@@ -67,7 +67,7 @@ class EndpointEngine:
         )
 
     async def end_session(self, session: str) -> None:
-        """Nothing: servers keep their caches as they see fit."""
+        """Do nothing, because servers manage their own caches."""
 
     def _body(self, asked: Prompt, sampling: SamplingParams) -> dict[str, Any]:
         body: dict[str, Any] = {

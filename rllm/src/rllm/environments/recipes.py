@@ -46,7 +46,7 @@ _ON_VERL = {
 
 
 def on_verl(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The same numbers under the names of the backend `verl`, with the options of AdamW that other backends have."""
+    """Return a recipe with the key names of the backend `verl`, and with the AdamW options of other backends."""
     named = {_ON_VERL.get(key, key): value for key, value in recipe.items()}
     return named | {
         "actor_rollout_ref.actor.optim.betas": [0.9, 0.95],

@@ -47,7 +47,7 @@ class SolverJudge(Workflow):
         try:
             await _side_by_side(solver.run(task, f"{uid}/{index}") for index, solver in enumerate(solvers))
         finally:
-            # Also after a timeout: what was answered by then is trained on.
+            # Also after a timeout, so that the answers so far are trained on.
             for solver in solvers:
                 episode.trajectories += solver.episode.trajectories if solver.episode else []
         answers = [solver.episode for solver in solvers if solver.episode]
@@ -65,7 +65,7 @@ class SolverJudge(Workflow):
         return episode
 
     async def _judge(self, episode: Episode, answers: Sequence[Episode], words: str) -> None:
-        """Let the judge pick one of the `answers`: the episodes that the solvers made."""
+        """Let the judge pick one of the solvers' `answers`."""
         judged = [answer.trajectories[0] for answer in answers]
         judge = Trajectory("judge", uid=f"{episode.id}/judge")
         _pay(judge, judged, None)  # what it has until it picks
@@ -88,12 +88,12 @@ class SolverJudge(Workflow):
             episode.metrics.update(answers[pick].metrics)
         step.reward = judge.reward
         episode.metrics["unreadable_picks"] = float(pick is None)
-        episode.termination_reason = _ending(step, episode.is_correct)
+        episode.termination_reason = _termination_reason(step, episode.is_correct)
 
     def _judge_words(self, solvers: Sequence[Solver]) -> str:
-        heard = [solver.agent for solver in solvers]
-        numbered = [f"{number}. {without_reasoning(agent.answer)}" for number, agent in enumerate(heard, 1)]
-        parts = {"task": _text(heard[0].observation), "answers": "\n".join(numbered)}
+        agents = [solver.agent for solver in solvers]
+        numbered = [f"{number}. {without_reasoning(agent.answer)}" for number, agent in enumerate(agents, 1)]
+        parts = {"task": _text(agents[0].observation), "answers": "\n".join(numbered)}
         return re.sub(r"\{(task|answers)\}", lambda match: parts[match[1]], self._judge_prompt)
 
 
@@ -109,16 +109,16 @@ def without_reasoning(response: str) -> str:
 
 
 class Solver(SingleTurnWorkflow):
-    """One answer to the environment's question, overheard."""
+    """One rollout of the environment. It records the question and the answer for the judge."""
 
     role = "solver"
 
     def __init__(self, context: WorkflowContext) -> None:
-        self.agent = _Overheard(context.make_agent())
+        self.agent = _RecordingAgent(context.make_agent())
         super().__init__(replace(context, make_agent=lambda: self.agent))
 
 
-class _Overheard(Agent):
+class _RecordingAgent(Agent):
     """An agent wrapper that records the prompts and responses for the judge."""
 
     def __init__(self, agent: Agent) -> None:
@@ -144,7 +144,7 @@ def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> 
 
     counting = answers if pick is None else answers[pick : pick + 1]
     if any(answer.reward is None for answer in counting):
-        judge.reward = None  # the judge's own is missing too
+        judge.reward = None  # the judge's own reward is missing too
         return
     judge.reward = combine([0.0 if answer.reward is None else float(answer.reward) for answer in answers])
     parts: list[Mapping[str, float]] = [answer.info.get(REWARD_COMPONENTS, {}) for answer in answers]
@@ -166,8 +166,8 @@ def _with_own_seed(context: WorkflowContext, *who: str | int) -> WorkflowContext
     return replace(context, sampling=replace(context.sampling, seed=derive_seed(context.sampling.seed, *who)))
 
 
-def _ending(step: Step, correct: bool) -> TerminationReason:
-    """As of other rollouts: a pick that is right although the response was cut off had said what mattered."""
+def _termination_reason(step: Step, correct: bool) -> TerminationReason:
+    """Return the termination reason. As in other rollouts, a cut-off response with the right pick is complete."""
     cut_off = step.info["finish_reason"] == "length" and not correct
     return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
 

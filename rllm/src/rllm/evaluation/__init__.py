@@ -1,1 +1,1 @@
-"""Evaluations: what `rllm eval` runs, measures, saves and compares."""
+"""Evaluations: `rllm eval` runs, measures, saves and compares them."""

@@ -42,7 +42,7 @@ class Comparison:
     passed: Difference
     """pass@1."""
     reward: Difference | None
-    """None where some task has no reward in one of the two."""
+    """None if a task has no reward in one of the two."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Comparisons:
     models: tuple[Metadata, Metadata]
     environments: Sequence[Comparison]
     only: Mapping[Path, Sequence[str]]
-    """The environments that only one of the directories holds."""
+    """The environments that only one of the directories contains."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def compare(first: Path, second: Path) -> Comparisons:
     """Compare the environments that two directories have in common.
 
     Raises:
-        ConfigError: a directory holds no evaluation, they share no environment, or the tasks of one differ.
+        ConfigError: a directory contains no evaluation, they share no environment, or an environment's tasks differ.
         RllmError: a file is damaged.
     """
     one, other = require_saved(first), require_saved(second)
@@ -114,8 +114,8 @@ def _side(directory: Path, environment: Environment) -> _Side:
 def _different_tasks(sides: tuple[_Side, _Side], first: Path, second: Path) -> Iterator[str]:
     one, other = (side.digests for side in sides)
     for here, there, directory in ((one, other, first), (other, one, second)):
-        if alone := sorted(here.keys() - there.keys()):
-            yield f"{_named(alone)} only in {directory}"
+        if unmatched := sorted(here.keys() - there.keys()):
+            yield f"{_named(unmatched)} only in {directory}"
     if changed := sorted(task for task in one.keys() & other.keys() if one[task] != other[task]):
         yield f"{_named(changed)} with other content"
     if not one and not other:

@@ -30,7 +30,7 @@ class Games:
             self._games[name][key] = finished.episode
 
     def lines(self) -> Iterator[str]:
-        """Everything that was said in them."""
+        """Yield the lines of all their messages and responses."""
         for name, games in self._games.items():
             for episode in games.values():
                 if episode is not None:

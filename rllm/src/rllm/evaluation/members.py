@@ -23,7 +23,7 @@ SECONDS_BETWEEN_SYNCS = 1.0
 
 
 class MemberFile:
-    """Appends lines behind the last whole one of an earlier process."""
+    """A file for lines. New lines come after the last whole line of an earlier process."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
@@ -65,7 +65,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def whole_length(path: Path) -> int:
-    """Bytes up to the end of the last whole line."""
+    """Return the number of bytes up to the end of the last whole line."""
     with path.open("rb") as file:
         return max((end for _, end in _members(file, path)), default=0)
 

@@ -1,4 +1,4 @@
-"""Figures of the rollouts of one environment's tasks."""
+"""Metrics of the rollouts of one environment's tasks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _metrics(name: str, outcomes: Sequence[Outcome]) -> Metrics:
     for role, reward in (pair for outcome in outcomes for pair in outcome.rewards):
         if reward is not None:
             by_role[role].append(reward)
-    endings = Counter(outcome.ending for outcome in outcomes)
+    reasons = Counter(outcome.termination_reason for outcome in outcomes)
     return Metrics(
         name=name,
         tasks=len(by_task),
@@ -72,13 +72,13 @@ def _metrics(name: str, outcomes: Sequence[Outcome]) -> Metrics:
         missing_rewards=sum(outcome.reward is None for outcome in outcomes),
         reward_error=next((outcome.reward_error for outcome in outcomes if outcome.reward_error), ""),
         metrics=_means(outcomes),
-        endings={ending: count / len(outcomes) for ending, count in endings.most_common()},
+        endings={reason: count / len(outcomes) for reason, count in reasons.most_common()},
         response_tokens=float(np.mean([outcome.response_tokens for outcome in outcomes])),
     )
 
 
 def known_rewards(outcomes: Iterable[Outcome]) -> list[float]:
-    """The rewards that are not missing."""
+    """Return the rewards that are not missing."""
     return [outcome.reward for outcome in outcomes if outcome.reward is not None]
 
 

@@ -24,7 +24,7 @@ class Outcome:
     """Role and reward of each trajectory. A reward is None if it is missing, NaN or infinite."""
     metrics: Mapping[str, float]
     """The environment's metrics."""
-    ending: str
+    termination_reason: str
     response_tokens: int
     reward_error: str = ""
     """Why a reward is missing, if that is known."""
@@ -45,7 +45,7 @@ def build_outcome(episode: Episode) -> Outcome:
         correct=bool(episode.is_correct),
         rewards=tuple((trajectory.name or "agent", _find_reward(trajectory)) for trajectory in episode.trajectories),
         metrics=dict(episode.metrics),
-        ending=episode.termination_reason.value,
+        termination_reason=episode.termination_reason.value,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
         reward_error=next(
             (str(each.info[REWARD_ERROR]) for each in episode.trajectories if REWARD_ERROR in each.info), ""

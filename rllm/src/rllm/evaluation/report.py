@@ -81,4 +81,4 @@ def _words(metrics: Metrics, best: Mapping[str, float]) -> list[str]:
     if "reward" in best:
         words.append(f"best possible reward {number(best['reward'])}")
     words.append(f"response tokens {metrics.response_tokens:.1f}")
-    return [*words, *(f"{ending} {share:.1%}" for ending, share in metrics.endings.items())]
+    return [*words, *(f"{reason} {share:.1%}" for reason, share in metrics.endings.items())]

@@ -56,22 +56,22 @@ async def run_job(
     plan = job.evaluation.plan
     missing = missing_rollouts(job, done)
     async with open_runner(plan, engine) as runner:
-        players = [
+        workers = [
             asyncio.ensure_future(_run(job, runner, missing, on_finished))
             for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.rollouts))
         ]
         try:
-            await asyncio.gather(*players)
+            await asyncio.gather(*workers)
         finally:
-            for player in players:
-                player.cancel()
-            await asyncio.gather(*players, return_exceptions=True)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
 
 
 def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
-    """Tasks and numbers of rollouts in the order in which they begin.
+    """Yield tasks and numbers of rollouts in the order in which they begin.
 
-    All rollouts of a task come before those at the next: tasks that are made lazily are made once.
+    All rollouts of a task come before the rollouts of the next task. So each lazy task is created only once.
     """
     for task in job.tasks:
         yield from ((task, index) for index in range(job.rollouts_per_task) if (task.id, index) not in done)

@@ -18,7 +18,7 @@ from rllm.evaluation.metadata import (
     write_metadata,
 )
 from rllm.evaluation.outcome import Outcome, build_outcome
-from rllm.evaluation.rollouts import Job, FinishedRollout
+from rllm.evaluation.rollouts import FinishedRollout, Job
 from rllm.evaluation.saved_rollout import SavedRollout, rollout_from_line, rollout_to_line, task_digest
 from rllm_core.data.tasks import task_ids
 from rllm_core.errors import ConfigError, RllmError
@@ -28,10 +28,10 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold a directory, which is made where it is missing. The lock ends with the process, however that ends.
+    """Lock a directory, and create it if it is missing. The lock always ends with the process.
 
     Raises:
-        RllmError: another process holds it, or it cannot be written.
+        RllmError: a different process has locked it, or it cannot be written.
     """
     with ExitStack() as stack:
         try:
@@ -56,11 +56,11 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
-    """Go on with the evaluation in a directory, or begin one.
+    """Continue the evaluation in a directory, or begin one.
 
     Raises:
-        ConfigError: the directory holds another evaluation, or tasks have changed since.
-        RllmError: another process holds the directory, or it is damaged.
+        ConfigError: the directory contains a different evaluation, or tasks have changed since.
+        RllmError: a different process has locked the directory, or it is damaged.
     """
     with locked(directory):
         now = build_metadata(jobs)
@@ -117,10 +117,10 @@ def require_saved(directory: Path) -> Metadata:
 
 
 def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRollout]:
-    """All rollouts of an environment, in the order in which they ended.
+    """Yield all rollouts of an environment, in the order in which they ended.
 
     Raises:
-        RllmError: the file is damaged, or another version wrote it.
+        RllmError: the file is damaged, or a different version wrote it.
     """
     file = directory / environment.file
     if not file.exists():

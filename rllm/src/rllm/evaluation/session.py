@@ -11,7 +11,7 @@ from rllm.evaluation.engines import with_engines
 from rllm.evaluation.games import Games
 from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.progress import ProgressReport
-from rllm.evaluation.rollouts import Job, FinishedRollout, missing_rollouts, run_job
+from rllm.evaluation.rollouts import FinishedRollout, Job, missing_rollouts, run_job
 from rllm.evaluation.stopping import until_stopped
 
 if TYPE_CHECKING:

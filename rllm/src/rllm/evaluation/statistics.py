@@ -14,9 +14,9 @@ from scipy.special import stdtrit
 Z = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 FEWEST_TASKS = 2
-"""One task says nothing about others."""
+"""Minimum number of tasks for an interval, because one task does not describe others."""
 Interval = Literal["wilson", "student", "tango"]
-"""Which interval it is; see `share`, `estimate_mean` and `estimate_difference`."""
+"""Type of the interval; see `share`, `estimate_mean` and `estimate_difference`."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,28 @@ class Estimate:
 
     value: float
     low: float | None
-    """Lower end of the 95 % interval; None where the tasks do not tell one."""
+    """Lower end of the 95 % interval. None if it cannot be computed."""
     high: float | None
     interval: Interval | None = None
-    """None where there is none."""
+    """Type of the interval. None if it has no interval."""
 
 
 def choose_ks(rollouts: int) -> list[int]:
-    """1, the powers of two below `rollouts`, and `rollouts`."""
+    """Return 1, the powers of two below `rollouts`, and `rollouts`."""
     powers = [2**power for power in range(rollouts.bit_length()) if 2**power < rollouts]
     return sorted({1, *powers, rollouts})
 
 
 def share(values: Sequence[float], rollouts: int) -> Estimate:
-    """The mean of values from 0 to 1, one per task, with Wilson's score interval on the effective sample size.
+    """Return the mean of values from 0 to 1, one per task, with Wilson's interval for the effective sample size.
 
     The effective size is the number of independent rollouts with the standard error clustered by task (Miller 2024,
     arXiv:2411.00640, section 2.2; Kish 1965), corrected for the few tasks that it is measured on (Korn and Graubard
     1998). It is at least the number of tasks and at most `rollouts`. With one rollout per task it is Wilson's interval.
 
     Args:
-        values: such as the share of correct rollouts, by task.
-        rollouts: how many rollouts there are at all tasks together.
+        values: one value per task, such as the share of correct rollouts.
+        rollouts: number of rollouts of all tasks together.
     """
     of_tasks = np.asarray(values, np.float64)
     mean, tasks = float(of_tasks.mean()), len(of_tasks)
@@ -78,9 +78,9 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
 
 
 def estimate_mean(values: Sequence[float]) -> Estimate:
-    """The mean of any numbers, one per task, with Student's interval on the standard error clustered by task.
+    """Return the mean of any numbers, one per task, with Student's interval for the standard error clustered by task.
 
-    Where all are the same there is no interval: they do not tell how far others may be off.
+    If all numbers are equal, the result has no interval, because their spread is not known.
     """
     of_tasks = np.asarray(values, np.float64)
     mean = float(of_tasks.mean())
@@ -91,10 +91,10 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
 
 
 def estimate_difference(differences: Sequence[float]) -> Estimate:
-    """The mean difference of two figures from 0 to 1, paired by task: `estimate_mean`, but where no task differs.
+    """Return the mean difference of two metrics from 0 to 1, paired by task.
 
-    There it is Tango's score interval for paired shares (Tango 1998, Statistics in Medicine 17, 891 - 908) without a
-    discordant pair, z^2 / (n + z^2) to both sides for n tasks.
+    The result is `estimate_mean` if any task differs. Otherwise it is Tango's score interval for paired shares (Tango
+    1998, Statistics in Medicine 17, 891 - 908) without a discordant pair: z^2 / (n + z^2) to both sides for n tasks.
     """
     tasks = len(differences)
     if tasks < FEWEST_TASKS or any(differences):
@@ -104,7 +104,7 @@ def estimate_difference(differences: Sequence[float]) -> Estimate:
 
 
 def wilson(share: float, size: float) -> tuple[float, float]:
-    """Wilson's 95 % score interval (Wilson 1927) of a share that was seen in `size` draws, which may be a fraction."""
+    """Return Wilson's 95 % score interval (Wilson 1927) of a share in `size` draws. `size` may be a fraction."""
     shrunk = Z**2 / size
     centre = (share + shrunk / 2) / (1 + shrunk)
     half = math.sqrt(shrunk * (share * (1 - share) + shrunk / 4)) / (1 + shrunk)
@@ -112,17 +112,20 @@ def wilson(share: float, size: float) -> tuple[float, float]:
 
 
 def standard_error(of_tasks: NDArray[np.float64]) -> float:
-    """The standard error of the mean of (n,) values of tasks, n > 1."""
+    """Return the standard error of the mean of (n,) values of tasks, n > 1."""
     return float(of_tasks.std(ddof=1)) / math.sqrt(len(of_tasks))
 
 
 def _effective_size(of_tasks: NDArray[np.float64], rollouts: int, most: float) -> float:
-    """Independent passes that vary as the mean of `of_tasks` does, at least their number and at most `most`."""
+    """Return the number of independent rollouts with the same variance of the mean.
+
+    It is at least the number of tasks and at most `most`.
+    """
     tasks, mean = len(of_tasks), float(of_tasks.mean())
     error = standard_error(of_tasks)
     spread = mean * (1 - mean)
     if spread <= 0:
-        return float(tasks)  # every rollout ended alike: how alike rollouts of one task are cannot be told
+        return float(tasks)  # all values are equal, so the correlation within a task is not known
     size = min(spread / error**2, most) if error else most
     few = (_student_quantile(rollouts - 1) / _student_quantile(tasks - 1)) ** 2
     return float(min(max(size * few, tasks), most))

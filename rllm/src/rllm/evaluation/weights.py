@@ -12,9 +12,9 @@ from rllm_core.files import sha256
 
 PLACES = (".", "backend/model", "backend", "backend/shards")
 """Directories with weights, relative to a model's directory or to a run's checkpoint of any backend."""
-ENDINGS = (".safetensors", ".bin", ".pt")
+SUFFIXES = (".safetensors", ".bin", ".pt")
 KEPT_ELSEWHERE = "tinker.json"
-"""In a checkpoint whose service keeps the weights; it has their path there."""
+"""The file in a checkpoint whose service keeps the weights. It contains their path there."""
 ADAPTER, BASE = "adapter_config.json", "base.json"
 SHOWN = 12
 
@@ -26,14 +26,14 @@ class Weights:
     directory: str
     """The directory of the weights. For a checkpoint, with its step."""
     sha256: str
-    """Digest of names and bytes of weight files, and for an adapter of its base model too. 270 MB take 0.2 s of CPU."""
+    """Digest of names and bytes of weight files, and of an adapter's base model. 270 MB take 0.2 s of CPU."""
 
     def __str__(self) -> str:
         return f"{self.directory} (weights {self.sha256[:SHOWN]})"
 
 
 def find_weights(model: str) -> Weights | None:
-    """The weights of a directory; None where the name is no directory with weights, such as `tiny`, a hub id or an address.
+    """Return the weights of a directory. None for any other name, such as `tiny`, a hub id or an address.
 
     Raises:
         OSError: a file cannot be read.
@@ -54,12 +54,12 @@ def find_weights(model: str) -> Weights | None:
 
 def _files(directory: Path) -> Iterator[Path]:
     for file in sorted(directory.iterdir()) if directory.is_dir() else ():
-        if file.is_file() and (file.suffix in ENDINGS or file.name == KEPT_ELSEWHERE):
+        if file.is_file() and (file.suffix in SUFFIXES or file.name == KEPT_ELSEWHERE):
             yield file
 
 
 def _below(directory: Path) -> str:
-    """The model below an adapter; empty where there is none."""
+    """Return the base model of an adapter. Empty if there is no adapter."""
     if not (directory / ADAPTER).is_file():
         return ""
     if (directory / BASE).is_file() and (

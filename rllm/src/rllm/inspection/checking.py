@@ -11,10 +11,10 @@ from rllm_core.data.types import Task
 
 
 def checked_plan(request: Request) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
-    """The plan of a request, its training tasks and its validation tasks.
+    """Return the plan of a request, its training tasks and its validation tasks.
 
     Raises:
-        ConfigError: a run of the request would be refused.
+        ConfigError: a run of the request would be rejected.
     """
     plan = plan_for(request)
     train_tasks, val_tasks = load_tasks(plan, "train"), load_tasks(plan, "val")

@@ -51,7 +51,7 @@ class Converted:
     """Other differences between the systems."""
 
     def tree(self) -> dict[str, Any]:
-        """The configuration as nested mappings, sections in the order of the documentation."""
+        """Return the configuration as nested mappings, with sections in the order of the documentation."""
         tree: dict[str, Any] = {}
         order = list(RunConfig.model_fields)
         for key in sorted(self.values, key=lambda name: _rank(name, order)):
@@ -90,7 +90,7 @@ def convert(given: Mapping[str, Any], registry: Registry) -> Converted:
 
 
 def find_backend(given: Mapping[str, Any], registry: Registry) -> str:
-    """The backend that the keys are for: the one they name, else the one that has most of them."""
+    """Return the backend for the keys: the named backend, or the backend with most of the keys."""
     if (named := given.get(BACKEND)) is not None:
         return str(named)
     if any(split_key(key)[0] == OF_VERL for key in given):
@@ -121,7 +121,7 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
     elif (reason := _find_rejection_reason(key, value)) is not None:
         found.left_out[key] = reason
     elif (reason := idle_reason(record, key, profile)) is not None:
-        found.left_out[key] = _where_it_holds_anyway(key, value, record, profile) or reason
+        found.left_out[key] = _note_same_default(key, value, record, profile) or reason
     elif _is_known(key, record, profile):
         found.values.setdefault(key, value)
         found.kept.append(key)
@@ -133,7 +133,7 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
 
 
 def _find_rejection_reason(key: str, value: Any) -> str | None:
-    """Why a value of the core's own keys is taken nowhere, or is always so."""
+    """Return why no backend accepts a value of the core's key. None if it is accepted."""
     about = list_fields(RunConfig).get(split_key(key))
     for mark in about.metadata if about else ():
         if isinstance(mark, Rejected) and about and value != about.default and mark.value in (None, value):
@@ -141,11 +141,11 @@ def _find_rejection_reason(key: str, value: Any) -> str | None:
     return None
 
 
-def _where_it_holds_anyway(key: str, value: Any, record: Any, profile: str | None) -> str | None:
+def _note_same_default(key: str, value: Any, record: Any, profile: str | None) -> str | None:
     if record.config_yaml is None:
         return None
     packaged = value_at(packaged_values(record, profile), split_key(key))
-    return "It holds anyway." if packaged is not ABSENT and packaged == value else None
+    return "The default has the same value." if packaged is not ABSENT and packaged == value else None
 
 
 def _all_keys(record: Any, profile: str | None) -> list[str]:

@@ -43,7 +43,7 @@ def list_options(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
 
 
 def describe_field(name: str, field: FieldInfo) -> Option:
-    """One key of a schema."""
+    """Return the description of a key of a schema."""
     words = type_text(field.annotation)
     null = " or null" if words.endswith(" or null") else ""
     limited = _limits(words.removesuffix(" or null"), field.metadata) + null
@@ -51,7 +51,7 @@ def describe_field(name: str, field: FieldInfo) -> Option:
 
 
 def type_text(annotation: Any) -> str:
-    """``number or null``, ``one of a, b``, ``list of text``: as one would say it to someone who writes YAML."""
+    """Return a type in terms of YAML, such as ``number or null``, ``one of a, b`` or ``list of text``."""
     if annotation is None or annotation is type(None):
         return "null"
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -41,10 +41,10 @@ class Explanation:
 
 
 def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | list[Option]:
-    """Explain a key; a section gives the keys in it.
+    """Explain a key. For a section, list its keys.
 
     Raises:
-        ConfigError: there is no such key; says which was probably meant.
+        ConfigError: the key does not exist. The hint has the most similar key.
     """
     path = tuple(part for part in key.strip().split(".") if part)
     schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
@@ -114,14 +114,14 @@ def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
 
 
 def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
-    """An option of one of the plugins whose names and options are separate keys."""
+    """Return the field of a plugin's option, for plugins whose names and options are separate keys."""
     owner = _owner(path, plan)
     fields = owner.plugin.params.model_fields if owner else {}
     return [fields[path[-1]]] if path and path[-1] in fields else []
 
 
 def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
-    """A key of a section that another system reads, from the packaged YAML; that system says what it means."""
+    """Yield the packaged field of a key that a different system reads and documents."""
     section = plan.backend.plugin.params.model_fields.get(path[0]) if len(path) > 1 else None
     if section is None or not any(isinstance(mark, AsPackaged) for mark in section.metadata):
         return
@@ -135,8 +135,8 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
 
 def _owner(path: KeyPath, plan: RunPlan) -> PluginChoice[Any] | None:
     """Return the plugin that has the key as an option, if its options are in a separate section."""
-    players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
-    return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)
+    choices = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
+    return next((chosen for name, chosen in choices if path[:-1] == ("rllm", name, f"{name}_args")), None)
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

@@ -30,14 +30,14 @@ def list_facts(plugin: Plugin[Any]) -> dict[str, Rows]:
 
 
 def in_words(rows: Rows) -> str:
-    """A fact on one line."""
+    """Return a fact on one line."""
     return ", ".join(": ".join(row) for row in rows)
 
 
 def _facts(record: Any) -> Iterator[tuple[str, Rows]]:
     for field in fields(record):
         value = getattr(record, field.name)
-        # A function is what a plugin does, unless its field says that it gives a fact.
+        # A function is the plugin's behavior, unless its field is marked as a fact.
         if field.name in _COMMON or (callable(value) and field.metadata != GIVES_FACT):
             continue
         value = value() if callable(value) else value

@@ -39,7 +39,7 @@ def editor_schema(backend: type[BaseModel]) -> dict[str, Any]:
 
 
 def _both(core: dict[str, Any], backend: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """A section that the core and the backend both have keys of."""
+    """Return the schema of a section with keys of both the core and the backend."""
     sections = [definitions[each["$ref"].rpartition("/")[2]] for each in (core, backend) if "$ref" in each]
     merged = {name: value for section in sections for name, value in section.get("properties", {}).items()}
     description = core.get("description") or sections[0].get("description", "")

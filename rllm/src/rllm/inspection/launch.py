@@ -85,10 +85,10 @@ class Launch:
 
 
 def read_launch(script: str, name: str) -> Launch:
-    """The one training that a script starts.
+    """Return the only training that a script starts.
 
     Args:
-        name: of the script, for messages.
+        name: name of the script, for messages.
 
     Raises:
         ConfigError: it starts none, or several.

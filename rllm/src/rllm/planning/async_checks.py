@@ -102,8 +102,8 @@ def stages_may_run_ahead(plan: RunPlan) -> Iterator[Problem]:
     if not plan.config.rllm.async_training.staleness:
         return
     cut = count_rollout_stages(plan.stages)
-    players = [stage.plugin.name for stage in plan.stages if stage.plugin.is_rollout_stage]
-    if not players:
+    rollout_stages = [stage.plugin.name for stage in plan.stages if stage.plugin.is_rollout_stage]
+    if not rollout_stages:
         yield refused(
             "stage-order",
             "rllm.pipeline",
@@ -111,14 +111,14 @@ def stages_may_run_ahead(plan: RunPlan) -> Iterator[Problem]:
             "ahead of updates.",
             "Put `generate` first, or set `is_rollout_stage=True` in the spec of the stage that generates rollouts.",
         )
-    elif len(players) > cut:
+    elif len(rollout_stages) > cut:
         name = plan.stages[cut].plugin.name
         yield refused(
             "stage-order",
             "rllm.pipeline",
-            f"Stage {name!r} comes before {players[-1]!r}, which runs ahead of updates, and does not declare that it "
-            "may do so too.",
-            f"Move it after {players[-1]!r}. If it keeps no state, set `is_rollout_stage=True` in its spec.",
+            f"Stage {name!r} comes before {rollout_stages[-1]!r}, which runs ahead of updates, and does not declare "
+            "that it may run ahead too.",
+            f"Move it after {rollout_stages[-1]!r}. If it keeps no state, set `is_rollout_stage=True` in its spec.",
         )
 
 

@@ -19,25 +19,25 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     """
     installed = registry.all("dataset")
     names = {name for entry in installed for name in (entry.name, entry.qualified_name)}
-    ending = Path(choice).suffix.lower()
-    if FAMILY in choice or choice in names or not (ending or Path(choice).expanduser().exists()):
+    suffix = Path(choice).suffix.lower()
+    if FAMILY in choice or choice in names or not (suffix or Path(choice).expanduser().exists()):
         return choice
-    reading = [entry.qualified_name for entry in installed if ending in entry.plugin.suffixes]
+    reading = [entry.qualified_name for entry in installed if suffix in entry.plugin.suffixes]
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
-    home = None if reading else find_reading_package(ending)
+    home = None if reading else find_reading_package(suffix)
     if home is not None:
         raise ConfigError(
             "plugin-not-installed",
-            f"{where} is {choice!r}: files ending in {ending} are read by {home}.",
+            f"{where} is {choice!r}: {home} reads files with the suffix {suffix}.",
             f"pip install {home}",
         )
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.suffixes}))
-    # Choosing one that is not installed says what to install.
+    # If the user chooses one that is not installed, the error names the package.
     known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
     raise ConfigError(
         "unknown-file-type",
-        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its ending.",
-        f"Files ending in {known} need no name. Others: {{name: NAME, path: {choice}}}; "
-        f"names are {', '.join(known_names)}.",
+        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its suffix.",
+        f"Files with the suffix {known} need no name. Write others as {{name: NAME, path: {choice}}}. "
+        f"Names are {', '.join(known_names)}.",
     )

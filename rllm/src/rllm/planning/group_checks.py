@@ -21,8 +21,8 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
         "tasks": plan.tasks_per_step > 1,
         "roles": not workflow.one_role,
     }
-    alone = sorted({entry.plugin.name for entry in plan.estimators if entry.plugin.scope == "group"})
-    if not alone or not compares or any(differs[what] for what in compares):
+    estimators = sorted({entry.plugin.name for entry in plan.estimators if entry.plugin.scope == "group"})
+    if not estimators or not compares or any(differs[what] for what in compares):
         return
     because = {
         "rollouts": "rllm.rollout.n=1",
@@ -34,7 +34,7 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     yield warning(
         "groups-of-one",
         GROUPING,
-        f"{' and '.join(causes)} {'leave' if len(causes) > 1 else 'leaves'} estimator {' and '.join(alone)} "
+        f"{' and '.join(causes)} {'leave' if len(causes) > 1 else 'leaves'} estimator {' and '.join(estimators)} "
         f"groups of one{unless}: a rollout has nothing to be compared with",
     )
 

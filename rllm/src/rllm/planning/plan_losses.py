@@ -43,13 +43,13 @@ class LossInForce:
 
 
 def losses_in_force(plan: RunPlan) -> list[LossInForce]:
-    """For all roles together, then for each role with an estimator or a loss in the config."""
+    """Return the loss for all roles, then for each role with an estimator or a loss in the config."""
     roles = dict.fromkeys((None, *plan.estimators.by_role, *plan.losses.by_role))
     return [_find_loss(plan, role) for role in roles]
 
 
 def other_losses(plan: RunPlan) -> Iterator[Problem]:
-    """A warning of each loss that is not the estimator's default and that no user chose."""
+    """Warn about each loss that is not the estimator's default and that no user chose."""
     for entry in losses_in_force(plan) if plan.estimates else ():
         if entry.is_default or entry.by_user:
             continue
@@ -83,7 +83,7 @@ def _find_loss(plan: RunPlan, role: str | None) -> LossInForce:
 
 
 def _choosing_key(plan: RunPlan, role: str | None) -> str:
-    """A role's own key where it is set, else the key for all roles."""
+    """Return a role's own key if it is set. Otherwise return the key for all roles."""
     algorithm = plan.config.rllm.algorithm
     if role in algorithm.loss_map:
         return f"rllm.algorithm.loss_map.{role}"

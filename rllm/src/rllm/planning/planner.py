@@ -103,7 +103,7 @@ class _Planner:
         if self._config.renderer is not None:
             return self._config.renderer
         is_installed = any(entry.qualified_name == AUTO_RENDERER for entry in self._registry.all("renderer"))
-        # The library's renderers remove earlier thoughts, as the models' templates do.
+        # The library's renderers remove earlier reasoning, as the models' templates do.
         return AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
 
     def _pick(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
@@ -161,7 +161,7 @@ class _Planner:
         return (*chosen, *(choose(self._registry, "observer", name, "an observer of such a run") for name in others))
 
     def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> PluginChoice[Any]:
-        """A plugin whose name and options are separate keys of a section."""
+        """Return a plugin whose name and options are separate keys of a section."""
         options_key = f"{section}.{section.rpartition('.')[2]}_args"
         return self._pick_apart(kind, name, f"{section}.name", options, options_key)
 
@@ -193,17 +193,18 @@ class _Planner:
     def _of_workflow(
         self, workflow: PluginChoice[Any], kind: str, section: str, settings: Section
     ) -> PluginChoice[Any] | None:
-        """The agent or environment that options of the workflow choose; ``rllm.<section>`` must not choose as well."""
+        """Return the agent or environment from the workflow's options. Then ``rllm.<section>`` must not choose one."""
         fields, args = type(workflow.params).model_fields, "rllm.workflow.workflow_args"
         marks = ((name, mark) for name, field in fields.items() for mark in field.metadata if isinstance(mark, Names))
-        for named, held in ((name, mark.options) for name, mark in marks if mark.kind == kind):
-            name, options = getattr(workflow.params, named), getattr(workflow.params, held) if held else {}
+        for named, options_key in ((name, mark.options) for name, mark in marks if mark.kind == kind):
+            name = getattr(workflow.params, named)
+            options = getattr(workflow.params, options_key) if options_key else {}
             if name is None and not options:
                 continue
             if name is None:
                 raise ConfigError(
                     "bad-choice",
-                    f"{args}.{held} is set and {args}.{named} is not.",
+                    f"{args}.{options_key} is set and {args}.{named} is not.",
                     f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
                 )
             for other in ("name", f"{section}_args"):
@@ -213,11 +214,11 @@ class _Planner:
                         f"{args}.{named} and rllm.{section}.{other} are both set.",
                         f"Remove {args}.{named} or rllm.{section}.{other}.",
                     )
-            return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
+            return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{options_key}")
         return None
 
     def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[PluginChoice[Any]], ByRole[PluginChoice[Any]]]:
-        """Estimators and losses. A role's loss: its own, else `loss_fn`, else the default of its estimator."""
+        """Return estimators and losses. A role has its own loss, or `loss_fn`, or its estimator's default."""
         at = "rllm.algorithm"
         pick = self._pick
         roles = {role: _split_loss(choice) for role, choice in algorithm.estimator_map.items()}
@@ -254,7 +255,7 @@ class _Planner:
 
 
 def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:
-    """An entry of ``estimator_map`` without its loss, and the loss."""
+    """Split an entry of ``estimator_map`` into the entry without its loss, and the loss."""
     if isinstance(choice, str) or ROLE_LOSS not in choice:
         return choice, None
     return {key: value for key, value in choice.items() if key != ROLE_LOSS}, choice[ROLE_LOSS]

@@ -179,6 +179,6 @@ def prompts_are_token_ids(plan: RunPlan) -> Iterator[Problem]:
             "rllm.workflow.name",
             f"Workflow {plan.workflow.plugin.name!r} needs token ids, and backend {plan.backend.name!r} returns only "
             "text.",
-            "Use a model on this machine, such as --backend local --model DIRECTORY, or run the agent on its own with the "
+            "Use a model on this machine, such as --backend local --model DIRECTORY, or run the agent itself with the "
             "server's address.",
         )

@@ -135,7 +135,7 @@ def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _set_by_user(section: str, plan: RunPlan) -> Iterator[str]:
-    """Keys of a backend's section that a user gave another value than the default."""
+    """Yield the keys of a backend's section that a user set to a value other than the default."""
     values = getattr(plan.composed.backend_config, section)
     for name, field in type(values).model_fields.items():
         if getattr(values, name) != field.get_default(call_default_factory=True):

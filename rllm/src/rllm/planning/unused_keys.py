@@ -88,7 +88,7 @@ class Key:
 
 
 def core_keys(config: BaseModel, at: KeyPath = (), inherited: tuple[NoEffect, ...] = ()) -> Iterator[Key]:
-    """Every key of a configuration that holds a value and not a section. `inherited`: marks of `config`."""
+    """Yield every key of a configuration with a value, without the sections. `inherited`: marks of `config`."""
     for name, field in type(config).model_fields.items():
         value = config.__dict__[name]
         if isinstance(value, BaseModel):
@@ -99,7 +99,7 @@ def core_keys(config: BaseModel, at: KeyPath = (), inherited: tuple[NoEffect, ..
 
 
 def core_key(config: RunConfig, path: KeyPath) -> Key | None:
-    """One key of the core, if it is one."""
+    """Return the core's key with this path. None if it does not exist."""
     return next((key for key in core_keys(config) if key.path == path), None)
 
 
@@ -277,7 +277,7 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
 
 
 def _used(entry: Registered[Any], key: Key) -> str:
-    """A plugin of the run, with the options that it has where the key would have been one."""
+    """Return a plugin's kind and name as text, with its options if the key would be an option."""
     options = ", ".join(entry.plugin.params.model_fields) if key.options_of else ""
     return f"{entry.kind} {entry.name}" + (f" (its options: {options})" if options else "")
 
@@ -303,7 +303,7 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
 
 
 def replace_value(section: ModelT, path: KeyPath, value: Any) -> ModelT:
-    """A copy of a frozen section with one key changed."""
+    """Return a copy of a frozen section with one key changed."""
     head, *rest = path
     inner = replace_value(getattr(section, head), tuple(rest), value) if rest else value
     return section.model_copy(update={head: inner})

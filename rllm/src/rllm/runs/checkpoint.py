@@ -1,4 +1,4 @@
-"""Checkpoints: written to a temporary directory, synced, renamed, verified by digest. A crash keeps older ones intact."""
+"""Checkpoints: written to a temporary directory, synced, renamed, verified by digest. A crash spares older ones."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ class CheckpointStore:
                 "Return only JSON values from every `state_dict`, for example of a sampler, and in metadata of groups.",
             ) from error
         final = self._directory / f"step_{step:06d}"
-        beside = self._directory / f".{final.name}.{os.getpid()}.tmp"
+        temporary = self._directory / f".{final.name}.{os.getpid()}.tmp"
         try:
             self._remove_leftovers()
-            (beside / BACKEND).mkdir(parents=True)
-            (beside / STATE).write_text(serialised, encoding="utf-8")
-            await write_backend(beside / BACKEND)
-            _write_manifest(beside)
+            (temporary / BACKEND).mkdir(parents=True)
+            (temporary / STATE).write_text(serialised, encoding="utf-8")
+            await write_backend(temporary / BACKEND)
+            _write_manifest(temporary)
             if final.exists():  # damaged, or made by a run that was resumed from an older one
-                final.rename(beside.with_suffix(".old.tmp"))
-            beside.rename(final)
+                final.rename(temporary.with_suffix(".old.tmp"))
+            temporary.rename(final)
             self.point_latest_at(final)
             sync_directory(self._directory)
             self._remove_leftovers()
         except Exception as error:  # libraries report a full disk by their own exceptions
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, RllmError):
                 raise
             raise CheckpointError(
@@ -83,14 +83,14 @@ class CheckpointStore:
         return final
 
     def oldest_state(self) -> dict[str, Any]:
-        """The trainer's part of the oldest checkpoint that is kept and can be read; one was saved before."""
+        """Return the trainer's state in the oldest readable checkpoint. Save one before."""
         return next(state for state in map(_read_state, self._all()) if state is not None)
 
     def latest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint with undamaged files. None if there is no checkpoint.
 
         Raises:
-            CheckpointError: there are checkpoints, and every one is damaged.
+            CheckpointError: all checkpoints are damaged.
         """
         damaged: dict[Path, str] = {}
         for directory in reversed(self._all()):
@@ -121,11 +121,11 @@ class CheckpointStore:
             link.unlink(missing_ok=True)
 
     def point_latest_at(self, directory: Path) -> None:
-        """Let the link `latest` name this checkpoint."""
-        beside = self._directory / f".{LATEST}.{os.getpid()}.tmp"
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(directory.name)
-        beside.replace(self._directory / LATEST)
+        """Point the link `latest` at this checkpoint."""
+        temporary = self._directory / f".{LATEST}.{os.getpid()}.tmp"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(directory.name)
+        temporary.replace(self._directory / LATEST)
 
     def _what_is_left(self) -> str:
         usable = [directory.name for directory in self._all() if find_damage(directory) is None]
@@ -135,7 +135,7 @@ class CheckpointStore:
 
 
 def _read_state(directory: Path) -> dict[str, Any] | None:
-    """The trainer's part of a checkpoint; None: it is damaged."""
+    """Return the trainer's part of a checkpoint. None if it is damaged."""
     try:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -144,7 +144,7 @@ def _read_state(directory: Path) -> dict[str, Any] | None:
 
 
 def _parse_step(directory: Path) -> int:
-    """The step in a checkpoint's name; -1 for names that are none."""
+    """Return the step in a checkpoint's name. -1 for other names."""
     number = directory.name.removeprefix("step_")
     return int(number) if number.isdecimal() else -1
 

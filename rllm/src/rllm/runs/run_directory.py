@@ -28,7 +28,7 @@ TRACKED = ("tensorboard", "wandb", "wandb_run_id")
 """Names that the core's trackers write in the run directory."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
 WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
-"""Everything a run leaves behind. `plugins.json` tells a run's directory from others, so it is the last to be removed."""
+"""All files of a run. `plugins.json` identifies a run's directory, so it is removed last."""
 
 
 def run_directory_path(trainer: TrainerSection) -> Path:
@@ -45,7 +45,7 @@ def _unwritable(path: Path, reason: str) -> RllmError:
 
 
 class RunDirectory:
-    """Holds the directory's lock until `close`; the lock ends with the process, however that ends."""
+    """A run's directory, locked until `close`. The lock always ends with the process."""
 
     def __init__(self, path: Path, lock: TextIO) -> None:
         self.path = path

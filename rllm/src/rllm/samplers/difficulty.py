@@ -47,7 +47,7 @@ class Difficulty(Sampler):
         return chosen
 
     def _pools(self) -> NDArray[np.int64]:
-        """(n_task,) the index in `POOLS` of each task's pool."""
+        """Return the index in `POOLS` of each task's pool, (n_task,)."""
         rates = self._rates.rates
         return np.where(rates >= self._params.easy, 0, np.where(rates <= self._params.hard, 2, 1))
 

@@ -66,10 +66,10 @@ def answers_in(data: Mapping[str, Any], column: str) -> Sequence[Answer]:
     Raises:
         NoAnswerError: there is none, or an answer is neither text nor a number.
     """
-    held = value_at(data, column)
-    answers = list(held) if isinstance(held, list | tuple) else [held]
+    found = value_at(data, column)
+    answers = list(found) if isinstance(found, list | tuple) else [found]
     if not answers or not all(_is_answer(each) for each in answers):
-        raise NoAnswerError(f"column {column!r} contains {held!r:.80}, which is neither text nor a number")
+        raise NoAnswerError(f"column {column!r} contains {found!r:.80}, which is neither text nor a number")
     return answers
 
 

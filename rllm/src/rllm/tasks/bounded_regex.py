@@ -18,7 +18,7 @@ class SlowPatternError(Exception):
 
 @cache
 def _pool() -> WorkerPool:
-    """Shared by all rewards of the process."""
+    """Return the worker pool, which all rewards of the process share."""
     return WorkerPool("rllm.tasks.regex_worker", min(MOST_WORKERS, os.cpu_count() or 1))
 
 

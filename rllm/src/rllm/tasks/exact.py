@@ -12,7 +12,7 @@ from rllm_core.data.messages import Response
 
 
 class Exact(AnswerReward):
-    """1 where the response and an answer are the same text, once both are normalised."""
+    """Reward 1 if the normalized response equals a normalized answer."""
 
     def __init__(self, params: ExactParams) -> None:
         super().__init__(params.column)

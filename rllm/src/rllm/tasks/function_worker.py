@@ -2,7 +2,7 @@
 
 It runs the file once and writes ``ready``, or the reason why it cannot. Then it reads lines
 ``{"rollout": …, "seconds": …}`` and writes one line for each. `DIGEST` is the file's digest at the start of the run:
-a process that replaces a killed one must not call a changed function. `PATH` is the JSON list of directories for imports.
+a process that replaces a killed one must not call a changed function. `PATH` is a JSON list of import directories.
 
 The calling process kills it when an answer takes too long. If the calling process dies, this process ends when its
 input ends. If the function never releases the interpreter, a timer ends it: its CPU time is limited to `seconds` times

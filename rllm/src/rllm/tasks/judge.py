@@ -1,4 +1,4 @@
-"""`judge`: a model behind an API like OpenAI's says how good a response is."""
+"""`judge`: a model with an API like OpenAI's scores a response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SHOWN = 200
 
 
 class Judge:
-    """Asks about each response by itself, `concurrency` at once. No score is a missing reward that says why."""
+    """A reward that requests a score for each response, `concurrency` at once. Without a score, the reward is missing,
+    and its feedback has the reason."""
 
     def __init__(self, params: JudgeParams) -> None:
         self._params = params

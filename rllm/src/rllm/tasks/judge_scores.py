@@ -67,7 +67,7 @@ def _field(said: str, field: str) -> str:
 
 
 def _last_object(said: str) -> Mapping[str, Any]:
-    """The last JSON object that is not inside of another."""
+    """Return the last JSON object that is not inside of a different one."""
     decoder, found, start = json.JSONDecoder(), None, said.find("{")
     while start >= 0:
         try:

@@ -50,7 +50,7 @@ def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[st
 
 
 def written_out(answer: str) -> str:
-    """An answer as the library expects it: in a box, unless it is marked as mathematics.
+    """Return an answer as the library expects it: in a box, unless it is marked as mathematics.
 
     Answers of GSM8K end with the number, after ``####``.
     """

@@ -28,7 +28,7 @@ class Regex(AnswerReward):
 
 
 class Format:
-    """1 where the whole response matches the pattern. It does not say whether the task is solved."""
+    """Reward 1 if the whole response matches the pattern. It does not determine if the task is solved."""
 
     def __init__(self, params: FormatParams) -> None:
         self._params = params

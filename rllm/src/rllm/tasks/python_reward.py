@@ -1,4 +1,4 @@
-"""`python`: a function in a file of the user's, called where it can be killed."""
+"""`python`: a function in a user's file, called in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from rllm_serving.line_process import DiedError, LateError, NotReadyError
 
 
 def python_reward(params: PythonParams) -> Any:
-    """A plain function in processes; in this one a coroutine function, which can be stopped, or with `processes` 0.
+    """Return the reward. It calls a coroutine function in this process, and a plain function in `processes` others.
+
+    With `processes` 0, plain functions also run in this process. A coroutine function can be stopped here.
 
     Raises:
         ConfigError: the file or its function cannot be used.
@@ -33,7 +35,7 @@ def python_reward(params: PythonParams) -> Any:
 
 
 class InProcess:
-    """Waits for the function no longer than the deadline. A thread that computes on cannot be ended."""
+    """A reward in this process, with a deadline. A thread that is still computing cannot be stopped."""
 
     def __init__(self, params: PythonParams) -> None:
         self._deadline = params.deadline
@@ -50,7 +52,7 @@ class InProcess:
 
 
 class InProcesses:
-    """Kills the process whose call takes longer than the deadline; the next call gets another."""
+    """A reward in other processes. A call after the deadline kills its process, and the next call uses a new one."""
 
     def __init__(self, params: PythonParams) -> None:
         self._deadline = params.deadline

@@ -100,15 +100,15 @@ def _filled(template: str, task: Mapping[str, Any]) -> str:
         column = match["column"]
         if column is None:
             return match[0].removeprefix("{").removesuffix("}") if match[0].startswith("{{") else match[0]
-        held = task.get(column)
-        if not isinstance(held, str | int | float):
-            what = f"is {held!r:.80} and not text" if column in task else f"does not exist. It has {_names(task)}"
+        found = task.get(column)
+        if not isinstance(found, str | int | float):
+            what = f"is {found!r:.80} and not text" if column in task else f"does not exist. It has {_names(task)}"
             raise ConfigError(
                 "bad-prompt",
                 f"{TEMPLATE_KEY} uses column {column!r} of a task, which {what}.",
                 f"Write {{{{{column}}}}} in {TEMPLATE_KEY} if you mean braces, or use a column with text.",
             )
-        return str(held)
+        return str(found)
 
     return PLACES.sub(value, template)
 

@@ -22,12 +22,12 @@ def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def rollout_from_json(held: Mapping[str, Any]) -> Rollout:
-    """The rollout that `json_of_rollout` was given."""
-    response = dict(held["response"])
+def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
+    """Return the rollout with this JSON data."""
+    response = dict(data["response"])
     response["tool_calls"] = tuple(ToolCall(**each) for each in response["tool_calls"])
     response["malformed_calls"] = tuple(MalformedToolCall(**each) for each in response["malformed_calls"])
-    return Rollout(**{**held, "response": Response(**response)})
+    return Rollout(**{**data, "response": Response(**response)})
 
 
 def result_to_json(result: Any) -> str:
@@ -38,7 +38,7 @@ def result_to_json(result: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy or torch as one of Python; anything else as text, which no reward is."""
+    """Convert a number of numpy or torch to Python. Convert other objects to text, which is not a valid reward."""
     if isinstance(value, Mapping):
         return dict(value)
     return value.item() if getattr(value, "size", None) == 1 or hasattr(value, "item") else repr(value)

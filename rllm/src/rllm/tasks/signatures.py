@@ -1,4 +1,4 @@
-"""The three signatures of reward functions, told apart by the names of their parameters.
+"""The three signatures of reward functions. The names of the parameters identify them.
 
 ======== =================================================== =========================================
 native   ``score(rollout)``                                   returns a `Score`, a number or a mapping
@@ -26,7 +26,7 @@ OF_TRL = ("prompts", "completions")
 
 
 class UnfitError(Exception):
-    """A function and the data, or a function and its signature, do not fit; the message says how."""
+    """A function does not fit the data or its signature. The message has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,17 +133,17 @@ def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:
 
 
 def _truth(data: Mapping[str, Any]) -> Any:
-    """The answer where verl has it, else where others do."""
+    """Return the answer from verl's column, or from other columns. None if it has no answer."""
     model = data.get("reward_model")
     places = (model if isinstance(model, Mapping) else {}, data, {"ground_truth": data.get("answer")})
     return next((place["ground_truth"] for place in places if place.get("ground_truth") is not None), None)
 
 
 def result_of_trl(result: Any) -> Any:
-    """The one number of a list.
+    """Return the only number of a list.
 
     Raises:
-        UnfitError: it is no list of one.
+        UnfitError: it is not a list with one element.
     """
     if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
         raise UnfitError(f"it returned {result!r:.80} for one completion, not a list of one number")
@@ -151,10 +151,10 @@ def result_of_trl(result: Any) -> Any:
 
 
 def result_of_verl(result: Any) -> Any:
-    """A mapping's ``score`` is the reward, its other numbers are figures.
+    """Return a mapping's ``score`` as the reward and its other numbers as metrics. Return other results unchanged.
 
     Raises:
-        UnfitError: a mapping has no ``score``.
+        UnfitError: the mapping has no ``score``.
     """
     if not isinstance(result, Mapping):
         return result

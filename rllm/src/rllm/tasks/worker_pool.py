@@ -68,10 +68,10 @@ class WorkerPool:
             self._places.put(process)
 
     def ask_line(self, line: str, seconds: float | None = None) -> Any:
-        """As `ask`, of a question that is JSON already, whose process is killed after so many seconds.
+        """Run `ask` for a question that is already a JSON line. The process is killed after `seconds`.
 
         Raises:
-            LateError: it was.
+            LateError: the process was killed because it took too long.
         """
         process = self._places.get()
         # Now, and not before the wait for a place: the process of another thread may have ended over it meanwhile.

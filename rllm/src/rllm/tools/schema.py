@@ -55,16 +55,16 @@ class Arguments:
             ) from error
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function's types.
+        """Return the arguments, converted to the function's types.
 
         Raises:
-            pydantic.ValidationError: one is missing, unknown or of another type.
+            pydantic.ValidationError: one is missing, unknown or has a different type.
         """
         return self._adapter.validate_python(dict(given))
 
 
 def tool_schema(name: str, arguments: Arguments) -> Tool:
-    """The tool as chat templates are given it."""
+    """Return the tool in the form for chat templates."""
     return {
         "type": "function",
         "function": {"name": name, "description": arguments.description, "parameters": arguments.parameters},
@@ -72,7 +72,7 @@ def tool_schema(name: str, arguments: Arguments) -> Tool:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """As `transformers.utils.get_json_schema` writes it, which models were trained on."""
+    """Return the schema in the form of `transformers.utils.get_json_schema`, because models were trained on it."""
     plain: dict[str, Any] = {
         "type": "object",
         "properties": {name: _plain_type(each) for name, each in schema.get("properties", {}).items()},

@@ -40,14 +40,14 @@ class Runnable:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a call, as the model receives it."""
+    """The result of a call, as the model receives it."""
 
     message: Message
     outcome: Outcome
 
 
 def load_tools(tools: Sequence[str]) -> tuple[Runnable, ...]:
-    """The tools of files, each ``FILE.py:FUNCTION``.
+    """Return the tools of files, each ``FILE.py:FUNCTION``.
 
     Raises:
         ConfigError: a file or function is missing or fails, or a function cannot be described.
@@ -56,7 +56,7 @@ def load_tools(tools: Sequence[str]) -> tuple[Runnable, ...]:
 
 
 def runnable(offered: Callable[..., Any] | tuple[Tool, Callable[..., Any]]) -> Runnable:
-    """A function, or a schema with a function, as something to run.
+    """Return a function, or a schema with a function, as a `Runnable`.
 
     Raises:
         ConfigError: it is neither, or the function cannot be described.

@@ -1,4 +1,4 @@
-"""The workflow `tool_calling`: turns in which the model calls tools, until it says something to the environment."""
+"""The workflow `tool_calling`: the model calls tools turn by turn, until it sends an action to the environment."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ MALFORMED, FAILED = f"{CALLS}_malformed", f"{CALLS}_failed"
 
 
 class ToolCallingWorkflow(MultiTurnWorkflow):
-    """A response that calls tools is answered with their results; one that calls none is the agent's action.
+    """Workflow with tools. The results of a response's tool calls are the next messages. Without calls, the response is
+    the agent's action.
 
-    Every response is a turn of `rllm.agent.max_steps`. Metrics of an episode: how many tools were called, and which shares
-    of the calls were malformed (unreadable, of an unknown tool, with wrong arguments) and failed (raised, or took too
-    long); the shares are there where something was called.
+    Every response counts as a turn for `rllm.agent.max_steps`. Metrics of an episode are the number of tool calls, the
+    share of malformed calls and the share of failed calls. A malformed call is unreadable, has wrong arguments or names
+    an unknown tool. A failed call raised an error or took too long. The shares exist only if the episode has calls.
     """
 
     def __init__(
         self, context: WorkflowContext, *, tools: Sequence[str] = (), tool_timeout: float = 30.0, **options: Any
     ) -> None:
-        # The files that `tools` names are open already: `context.resource` holds their functions.
+        # The files in `tools` are already open. `context.resource` contains their functions.
         super().__init__(context, **options)
         self._of_files: Sequence[Runnable] = context.resource or ()
         self._seconds = tool_timeout
@@ -48,15 +49,15 @@ class ToolCallingWorkflow(MultiTurnWorkflow):
         self._toolbox = Toolbox([*self._of_files, *own], self._seconds)
         if not self._toolbox.schemas:
             warn_once(
-                "workflow tool_calling plays without tools: name some with --tools FILE.py:FUNCTION, or choose an "
-                "environment that has some"
+                "workflow tool_calling runs without tools: add some with --tools FILE.py:FUNCTION, or choose an "
+                "environment with tools"
             )
         if self.episode is not None:
             self.episode.metrics[CALLS] = 0.0
         return self._toolbox.schemas
 
     async def answers_to_calls(self, response: Response, episode: Episode) -> Sequence[Message]:
-        """The results of what `response` calls, one message for each call."""
+        """Return the results of the calls in `response`, one message per call."""
         answers = await self._toolbox.answers(response)
         self._outcomes.update(answer.outcome for answer in answers)
         if calls := self._outcomes.total():

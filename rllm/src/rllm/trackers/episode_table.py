@@ -22,32 +22,32 @@ Row = tuple[str, str, float | None, bool, str, str]
 
 
 def due_rows(step: TrainStep, params: EpisodeTableParams) -> list[Row]:
-    """Rows of trajectories of a step, from the lowest reward to the highest; empty where the step shows none.
+    """Return rows for trajectories of a step, in the order of their rewards. Empty if no table is due.
 
-    They are evenly spaced in that order. A trajectory without a reward comes first.
+    The rows are evenly spaced in that order. A trajectory without a reward comes first.
     """
     if step.global_step % params.episodes_every:
         return []
-    played = [(episode, each) for episode in step.generated for each in episode.trajectories]
-    played.sort(key=lambda pair: -math.inf if (reward := _reward(pair[1])) is None else reward)
-    spread = np.linspace(0, len(played) - 1, min(params.episodes, len(played)))
-    return [_row(*played[place]) for place in spread.round().astype(int).tolist()]
+    rollouts = [(episode, each) for episode in step.generated for each in episode.trajectories]
+    rollouts.sort(key=lambda pair: -math.inf if (reward := _reward(pair[1])) is None else reward)
+    spread = np.linspace(0, len(rollouts) - 1, min(params.episodes, len(rollouts)))
+    return [_row(*rollouts[place]) for place in spread.round().astype(int).tolist()]
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """The table in Markdown, each value in one line."""
+    """Return the table in Markdown, with each value in one line."""
     lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
 def _row(episode: Episode, trajectory: Trajectory) -> Row:
-    ending = episode.termination_reason.value
+    reason = episode.termination_reason.value
     reward, text = _reward(trajectory), _conversation(trajectory)
-    return episode.id, trajectory.name, reward, bool(episode.is_correct), ending, text
+    return episode.id, trajectory.name, reward, bool(episode.is_correct), reason, text
 
 
 def _reward(trajectory: Trajectory) -> float | None:
-    """None where there is none, or a workflow gave something else than a number."""
+    """Return the reward. None if it is missing, not a number, or not finite."""
     reward: object = trajectory.reward
     return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
 

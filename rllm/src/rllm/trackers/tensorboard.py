@@ -73,7 +73,7 @@ class TensorboardTracker(Observer):
         # The rest of the name has whole seconds: two starts within one would write to one file. Files are read in
         # order of their names.
         self._writer = EventsWriter(str(self._directory / "events"), f".{time.time_ns()}")
-        # From here on, what was said of this and later steps holds no more. -1: the validation before the first step.
+        # This event makes earlier values of this and later steps invalid. -1: the validation before the first step.
         self._write(self._writer, step=first_step or -1, session_log=SessionLog(status=SessionLog.START))
         config = yaml.safe_dump(dict(self._config), sort_keys=False, allow_unicode=True)
         self._write(self._writer, step=first_step, summary=text("config", f"```yaml\n{config}```"))

@@ -26,7 +26,7 @@ class WeightsAndBiasesTracker(Observer):
     """Charts are over `step`, counted as everywhere.
 
     W&B's own counter is one ahead, because it has no -1 for the validation before the first step. It cannot go back
-    either: of steps that a resumed run makes again, W&B keeps the figures it has.
+    either. If a resumed run repeats steps, W&B keeps their first values.
     """
 
     def __init__(self, run: TrackedRun, params: WeightsAndBiasesParams) -> None:

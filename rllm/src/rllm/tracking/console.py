@@ -85,7 +85,7 @@ class ConsoleTracker(Observer):
 
 
 def step_metrics(metrics: Mapping[str, float]) -> str:
-    """``solved 41.0%  reward 0.312  5210 tokens/s``, or ``loss 1.234  …`` if the step has no rollouts."""
+    """Return ``solved 41.0%  reward 0.312  5210 tokens/s``, or ``loss 1.234  …`` if the step has no rollouts."""
     if "batch/solved" not in metrics and "actor/loss" in metrics:
         if "preference/loss" not in metrics:
             return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
@@ -104,12 +104,12 @@ def _speed(metrics: Mapping[str, float]) -> str:
 
 
 def in_three_digits(value: float, sign: str = "") -> str:
-    """``0.312``; from a million on ``2.500e+199``. `sign` is ``+`` where a plus is shown."""
+    """Return a number as ``0.312``, or as ``2.500e+199`` from a million. `sign` is ``+`` to show a plus sign."""
     return f"{value:{sign}.3{'f' if abs(value) < 1e6 else 'e'}}"
 
 
 def validation_metrics(metrics: Mapping[str, float]) -> str:
-    """``guess pass@1 0.412  reward 0.310 …``, one part per data source."""
+    """Return ``guess pass@1 0.412  reward 0.310 …``, with one part per data source."""
     by_source: dict[str, list[str]] = {}
     for name, value in metrics.items():
         source, metric = split_validation_name(name)

@@ -18,7 +18,7 @@ from rllm_core.rollout.runner import RolloutRunner
 
 
 def run_context(plan: RunPlan, total_steps: int) -> RunContext:
-    """For the backend."""
+    """Return the run's context for the backend."""
     return RunContext(
         config=plan.config,
         backend_config=plan.composed.backend_config,
@@ -34,7 +34,7 @@ def run_context(plan: RunPlan, total_steps: int) -> RunContext:
 
 
 def tracked_run(plan: RunPlan, directory: RunDirectory) -> TrackedRun:
-    """For trackers, and for observers that look at the run's engine."""
+    """Return the run for trackers, and for observers that use the run's engine."""
     trainer = plan.config.rllm.trainer
     return TrackedRun(
         directory=directory.path,
@@ -54,11 +54,11 @@ def stage_context(
     tasks: int,
     log: Callable[[int, Mapping[str, float]], None],
 ) -> StageContext:
-    """For the stages of a step.
+    """Return the context for the stages of a step.
 
     Args:
-        tasks: how many the run trains on.
-        log: gives trackers the metrics of a step.
+        tasks: number of training tasks.
+        log: function that passes the metrics of a step to the trackers.
     """
     rejection = plan.rejection
     return StageContext(

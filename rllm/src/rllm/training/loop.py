@@ -90,7 +90,7 @@ class TrainingLoop:
         self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
         self._states = ObserverStates(plan.observers, chosen)
         self._begun_with: dict[int, int] = {}
-        """Versions of the weights that batches began with which an earlier start has played, by round."""
+        """Weight versions at the start of the rollout batches that an earlier start generated, by batch number."""
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(directory, logging.episode_log_dir))
@@ -146,11 +146,11 @@ class TrainingLoop:
             self._interrupt()
 
     def fit(self) -> dict[str, float]:
-        """`fit_async` for callers without an event loop."""
+        """Run `fit_async` for callers without an event loop."""
         return asyncio.run(self.fit_async())
 
     async def fit_async(self) -> dict[str, float]:
-        """Train to the end, or until `stop`; returns the last validation's figures."""
+        """Train to the end, or until `stop`. Return the metrics of the last validation."""
         for line in self.plan.warnings:
             self._warn(line)
         frozen = gc.get_freeze_count()
@@ -266,7 +266,7 @@ class TrainingLoop:
         self._end_epoch(parts.batches)
 
     async def _next_batch(self, batches: RolloutBatches) -> TrainStep:
-        """A further round within a step, which may go past the end of an epoch."""
+        """Return a further rollout batch of the step. It may begin a new epoch."""
         self._end_epoch(batches)
         batches.start(self.total_steps - self._finished)
         self._begin_epoch(batches)
@@ -325,7 +325,7 @@ class TrainingLoop:
             return
         await self._validate(parts)
         if self._validated_after != before:
-            self._saved = None  # the checkpoint has the figures of an earlier validation
+            self._saved = None  # the checkpoint has the metrics of an earlier validation
 
     async def _save(self, parts: _Parts) -> None:
         if self._saved == self._finished:

@@ -33,7 +33,7 @@ class RunSources:
                 self._texts |= {f"{plugin.kind} {plugin.name}: {name}": text for name, text in found.items()}
 
     def state_dict(self) -> dict[str, str]:
-        """Plugin and source to the source's text; for a checkpoint."""
+        """Return the text of each source, by plugin and source, for a checkpoint."""
         return dict(self._texts)
 
     def check_same(self, before: Mapping[str, str], checkpoint: Path, warn: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class RunSources:
 
 
 def _difference(before: str, now: str) -> str:
-    """The first line that differs, on both sides."""
+    """Return the first line that differs, on both sides."""
     pairs = zip_longest(before.splitlines(), now.splitlines())
     for number, (was, is_now) in enumerate(pairs, 1):
         if was != is_now:

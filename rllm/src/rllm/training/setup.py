@@ -1,4 +1,4 @@
-"""From a plan to what plays it: the tasks, and the runner with its workflow, agent and environment."""
+"""Make a plan's tasks, and its runner with workflow, agent and environment."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ScoreRollout = Callable[[Rollout], Awaitable[Score]]
 
 
 def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
-    """The tasks of a split: of its dataset, else of the environment.
+    """Return the tasks of a split, from its dataset or from the environment.
 
-    A run that trains on a dataset, without an environment, has no validation tasks unless it names some.
+    A run that trains on a dataset, without an environment, has no validation tasks unless it has a validation dataset.
 
     Raises:
-        ConfigError: the run names neither, or two tasks have one id.
+        ConfigError: the run has neither a dataset nor an environment, or two tasks have the same id.
     """
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
     if dataset is not None:
@@ -53,7 +53,7 @@ def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
 
 
 def load_local_tasks(plan: RunPlan, split: Split) -> Sequence[Task] | None:
-    """The tasks of a split; None where its dataset is read over a network.
+    """Return the tasks of a split. None if its dataset is read over a network.
 
     Raises:
         ConfigError: as `load_tasks`.

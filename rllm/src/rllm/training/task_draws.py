@@ -68,9 +68,9 @@ class TaskDraws:
             episodes: the episodes of each of these batches.
         """
         ids, results = task_ids(self._tasks), list[TaskResult]()
-        for batch, played in zip(batches, episodes, strict=True):
+        for batch, batch_episodes in zip(batches, episodes, strict=True):
             positions = self._pending.pop(batch).positions
-            results += _results({ids[position]: position for position in positions}, played)
+            results += _results({ids[position]: position for position in positions}, batch_episodes)
         with failures_as(PluginError, f"Sampler {self._name}"):
             self._sampler.observe(results)
 
@@ -119,12 +119,12 @@ class TaskDraws:
 
 def _results(positions: dict[str, int], episodes: Iterable[Episode]) -> Iterator[TaskResult]:
     """Yield the results of the drawn tasks, in the order of `positions`, which has task ids as its keys."""
-    played: dict[str, list[Episode]] = defaultdict(list)
+    by_task: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         if episode.termination_reason is not TerminationReason.ERROR:
-            played[episode.task_id].append(episode)
+            by_task[episode.task_id].append(episode)
     for task_id, position in positions.items():
-        if rollouts := played.get(task_id):
+        if rollouts := by_task.get(task_id):
             rewards = [_reward(episode) for episode in rollouts]
             yield TaskResult(
                 position=position,

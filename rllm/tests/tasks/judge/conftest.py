@@ -31,7 +31,7 @@ class Server:
     url: str
     answers: list[Answer]
     asked: list[dict[str, Any]] = field(default_factory=list)
-    """What each request held."""
+    """Content of each request."""
     headers: list[dict[str, str]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     """For answers that wait: the test is over."""

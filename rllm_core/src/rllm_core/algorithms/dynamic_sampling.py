@@ -18,7 +18,7 @@ class _Kept:
     two batches counts twice."""
 
     group: TrajectoryGroup
-    played: frozenset[tuple[int, str]]
+    tasks: frozenset[tuple[int, str]]
 
 
 class FillWithSignal:
@@ -31,21 +31,21 @@ class FillWithSignal:
     def __init__(self, params: DynamicRejectionParams) -> None:
         self._params = params
         self._kept: list[_Kept] = []
-        self._rounds = 0
-        self._first_of_step = 0
+        self._batches = 0
+        self._batches_before_step = 0
 
     def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        self._rounds += 1
+        self._batches += 1
         kept, dropped = with_signal(groups, self._params.min_trajs_per_group)
         self._kept += [
-            _Kept(group, frozenset((self._rounds, task) for task in _read_task_ids(group))) for group in kept
+            _Kept(group, frozenset((self._batches, task) for task in _read_task_ids(group))) for group in kept
         ]
         batch, surplus = self._first_batch()
-        played = frozenset[tuple[int, str]]().union(*(entry.played for entry in batch))
-        full = len(played) >= self._params.train_batch_size
-        if not full and self._rounds - self._first_of_step < self._params.max_gen_batches:
+        tasks = frozenset[tuple[int, str]]().union(*(entry.tasks for entry in batch))
+        full = len(tasks) >= self._params.train_batch_size
+        if not full and self._batches - self._batches_before_step < self._params.max_gen_batches:
             return RejectionResult(train=[], waiting=[entry.group for entry in self._kept], dropped=dropped, more=True)
-        self._first_of_step = self._rounds
+        self._batches_before_step = self._batches
         self._kept = surplus
         train, waiting = ([entry.group for entry in entries] for entries in (batch, surplus))
         return RejectionResult(train=train, waiting=waiting, dropped=dropped)
@@ -57,18 +57,18 @@ class FillWithSignal:
         surplus: list[_Kept] = []
         for entry in self._kept:
             if len(chosen) < self._params.train_batch_size:
-                chosen |= entry.played
-            (batch if entry.played <= chosen else surplus).append(entry)
+                chosen |= entry.tasks
+            (batch if entry.tasks <= chosen else surplus).append(entry)
         return batch, surplus
 
     def state_dict(self) -> dict[str, Any]:
-        if not self._rounds:
+        if not self._batches:
             return {}
         kept = [
-            {"group": codec.group_to_json(entry.group), "played": sorted(map(list, entry.played))}
+            {"group": codec.group_to_json(entry.group), "played": sorted(map(list, entry.tasks))}
             for entry in self._kept
         ]
-        return {"kept": kept, "rounds": self._rounds}
+        return {"kept": kept, "rounds": self._batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not state:
@@ -77,7 +77,7 @@ class FillWithSignal:
             _Kept(codec.group_from_json(entry["group"]), frozenset((number, task) for number, task in entry["played"]))
             for entry in state["kept"]
         ]
-        self._rounds = self._first_of_step = state["rounds"]
+        self._batches = self._batches_before_step = state["rounds"]
 
 
 def _read_task_ids(group: TrajectoryGroup) -> set[str]:

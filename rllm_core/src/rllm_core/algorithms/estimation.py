@@ -243,7 +243,7 @@ def _check_usable(values: NDArray[np.float64], who: str, what: str) -> None:
         unusable = int((~(np.abs(values) <= limit)).sum())
         hint = "Guard divisions against groups of one and groups of equal rewards."
         if np.isfinite(values).all():
-            hint = f"float32 holds numbers up to {limit:.2g}: scale the rewards down, or use an estimator that does."
+            hint = f"float32 stores numbers up to {limit:.2g}: scale the rewards down, or use an estimator that does."
         raise AdvantageError(
             "advantages-not-finite", f"{who} {unusable} {what} that are NaN or infinite in float32.", hint
         )
@@ -252,5 +252,5 @@ def _check_usable(values: NDArray[np.float64], who: str, what: str) -> None:
         raise AdvantageError(
             "advantages-too-small",
             f"{who} {what} of at most {largest:.2g}, which float32 cannot tell from 0.",
-            f"float32 holds numbers from {smallest:.2g}: scale the rewards up, or use an estimator that does.",
+            f"float32 stores numbers from {smallest:.2g}: scale the rewards up, or use an estimator that does.",
         )

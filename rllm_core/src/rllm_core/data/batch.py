@@ -180,14 +180,14 @@ def _versions(trajectory: Trajectory, buffer: TokenBuffer) -> NDArray[np.int32]:
     """Return the weight version, (n,), of each token of the buffer. Prompt tokens have the version of the response to
     them."""
     versions = np.empty(len(buffer), np.int32)
-    heard = 0
+    end = 0
     for step in trajectory.steps:
-        versions[heard : step.span.end] = step.weight_version
+        versions[end : step.span.end] = step.weight_version
         at = step.span.response_start
         for span in step.version_spans:
             versions[at : at + span.tokens] = span.version
             at += span.tokens
-        heard = step.span.end
+        end = step.span.end
     return versions
 
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from rllm_core.contracts.train_step import TrainStep
 
 
-def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
+def episode_metrics(*batches: Sequence[Episode]) -> dict[str, float]:
     """Return ``batch/…`` solve rates and shares of termination reasons, and means of the environment's metrics as
     ``env/…``.
 
     ``solve_none``, ``solve_all`` and ``solve_partial`` are fractions of tasks. A task that is in several rollout
     batches counts once per batch.
     """
-    episodes = [episode for played in rounds for episode in played]
+    episodes = [episode for batch in batches for episode in batch]
     if not episodes:
         return {}
-    solves = [np.mean(values) for played in rounds for values in solved_by_task(played).values()]
+    solves = [np.mean(values) for batch in batches for values in solved_by_task(batch).values()]
     metrics = {
         "batch/solved": float(np.mean([episode.is_correct for episode in episodes])),
         "batch/solve_none": float(np.mean([share == 0 for share in solves])),
@@ -47,14 +47,14 @@ def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
 def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return ``response_length/{mean,max}`` in tokens per trajectory, and ``truncated``, the share with a cut-off last
     response."""
-    played = [trajectory for trajectory in trajectories if trajectory.steps]
-    if not played:
+    sampled = [trajectory for trajectory in trajectories if trajectory.steps]
+    if not sampled:
         return {}
-    lengths = [trajectory.response_length for trajectory in played]
+    lengths = [trajectory.response_length for trajectory in sampled]
     return {
         "response_length/mean": float(np.mean(lengths)),
         "response_length/max": float(max(lengths)),
-        "response_length/truncated": float(np.mean([is_truncated(trajectory) for trajectory in played])),
+        "response_length/truncated": float(np.mean([is_truncated(trajectory) for trajectory in sampled])),
     }
 
 

@@ -99,9 +99,9 @@ class GreedyBaseline:
 def training_sampling(context: StageContext, step: TrainStep) -> SamplingParams:
     """Return the sampling parameters for the batch's rollouts. Each rollout derives its own seed from the seed in
     them."""
-    pinned = context.config.rllm.async_training.pins_weights
+    is_fixed = context.config.rllm.async_training.pins_weights
     return SamplingParams(
-        weight_version=step.weight_version if pinned else None,
+        weight_version=step.weight_version if is_fixed else None,
         task_batch=step.task_batch,
         max_tokens=context.config.data.max_response_length,
         seed=derive_seed(context.seed, "rollout", step.task_batch),

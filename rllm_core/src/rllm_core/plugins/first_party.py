@@ -59,9 +59,9 @@ def find_home_package(kind: str, name: str) -> str | None:
     return next((home for home, entry in _index().items() if name in entry.offers.get(kind, ())), None)
 
 
-def find_reading_package(ending: str) -> str | None:
+def find_reading_package(suffix: str) -> str | None:
     """Return our package that reads files with this suffix, even if it is not installed."""
-    return next((home for home, entry in _index().items() if ending in entry.endings), None)
+    return next((home for home, entry in _index().items() if suffix in entry.endings), None)
 
 
 def list_needed_extras(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:

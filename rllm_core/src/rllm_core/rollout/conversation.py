@@ -30,16 +30,16 @@ class Conversation:
         self._session = session
         self.tools = tools
         """The tools that the model may call. All prompts show them. Set them before the first response."""
-        self._heard: list[list[Message]] = [[]]
+        self._observations: list[list[Message]] = [[]]
         """The new messages before each response, and the messages since the last response."""
         self.trajectory = trajectory
 
     def add_observation(self, observation: str | Sequence[Message]) -> None:
         """Add the next messages for the model. A plain string is a user message."""
         if isinstance(observation, str):
-            self._heard[-1].append({"role": "user", "content": observation})
+            self._observations[-1].append({"role": "user", "content": observation})
         else:
-            self._heard[-1].extend(observation)
+            self._observations[-1].extend(observation)
 
     async def generate(self) -> Step:
         """Sample the model's response. The new step is the last step of the trajectory, and `step.text` is the response
@@ -58,8 +58,8 @@ class Conversation:
         if sampling.max_tokens != (most := min(context.max_response_length, room)):
             sampling = replace(sampling, max_tokens=most)
         completion = await engine.generate(prompt_ids, sampling, session=self._session)
-        heard = self._heard[-1]
-        self._heard.append([])
+        messages = self._observations[-1]
+        self._observations.append([])
         return self.trajectory.add_step(
             prompt_ids,
             completion.token_ids,
@@ -68,7 +68,7 @@ class Conversation:
             weight_version=completion.weight_version,
             version_spans=completion.version_spans,
             info={"finish_reason": completion.finish_reason},
-            messages=heard,
+            messages=messages,
         )
 
     def parsed(self, step: Step) -> Response:
@@ -80,12 +80,16 @@ class Conversation:
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer
         if not self.trajectory.steps:
-            return renderer.prompt(self._heard[-1], self.tools)
+            return renderer.prompt(self._observations[-1], self.tools)
         last = self.trajectory.steps[-1]
         prompt, response = last.prompt_ids, last.response_ids
-        if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None and _of_user(self._heard[-1]):
+        if (
+            not self._context.accumulate_reasoning
+            and renderer.reasoning_ids is not None
+            and _of_user(self._observations[-1])
+        ):
             prompt, response = without_earlier_reasoning(self._steps_since_user(), renderer.reasoning_ids)
-        bridged = renderer.bridge(prompt, response, self._heard[-1], self.tools)
+        bridged = renderer.bridge(prompt, response, self._observations[-1], self.tools)
         return renderer.prompt(self._shown_history(), self.tools) if bridged is None else bridged
 
     def _steps_since_user(self) -> list[Step]:
@@ -95,9 +99,9 @@ class Conversation:
         reasoning was removed at the last user message.
         """
         steps = [self.trajectory.steps[-1]]
-        before = zip(reversed(self.trajectory.steps[:-1]), reversed(self._heard[:-1]), strict=False)
-        for step, heard in before:
-            if _of_user(heard) or not _extends(steps[0].prompt_ids, step):
+        before = zip(reversed(self.trajectory.steps[:-1]), reversed(self._observations[:-1]), strict=False)
+        for step, messages in before:
+            if _of_user(messages) or not _extends(steps[0].prompt_ids, step):
                 break
             steps.insert(0, step)
         return steps
@@ -105,20 +109,20 @@ class Conversation:
     def _shown_history(self) -> list[Message]:
         """Return all messages so far in the form that the model should see. Reasoning is removed after the next user
         message."""
-        shown = list(self._heard[0])
-        for index, (step, heard) in enumerate(zip(self.trajectory.steps, self._heard[1:], strict=True)):
+        shown = list(self._observations[0])
+        for index, (step, messages) in enumerate(zip(self.trajectory.steps, self._observations[1:], strict=True)):
             response = self.parsed(step)
-            over = any(map(_of_user, self._heard[index + 1 :])) and not self._context.accumulate_reasoning
-            shown += [(replace(response, reasoning=None) if over else response).message, *heard]
+            over = any(map(_of_user, self._observations[index + 1 :])) and not self._context.accumulate_reasoning
+            shown += [(replace(response, reasoning=None) if over else response).message, *messages]
         return shown
 
     def history(self) -> list[Message]:
         """Return all messages so far, without reasoning unless `accumulate_reasoning` keeps it."""
-        history = list(self._heard[0])
-        for step, heard in zip(self.trajectory.steps, self._heard[1:], strict=True):
+        history = list(self._observations[0])
+        for step, messages in zip(self.trajectory.steps, self._observations[1:], strict=True):
             response = self.parsed(step)
             kept = response if self._context.accumulate_reasoning else replace(response, reasoning=None)
-            history += [kept.message, *heard]
+            history += [kept.message, *messages]
         return history
 
     async def close(self) -> None:

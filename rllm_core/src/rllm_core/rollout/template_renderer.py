@@ -178,12 +178,12 @@ class TemplateRenderer:
         Calls remain in the content if `call_format` is None, or if the prompt had no tools.
         """
         text = self.text(response_ids)
-        thought, said = self._thought_and_said(prompt_ids, np.asarray(response_ids, np.int32))
-        reasoning = None if thought is None else self._thought_text(thought)
-        content = text if thought is None else self.text(said).strip()
+        thinking_ids, rest_ids = self._split_reasoning(prompt_ids, np.asarray(response_ids, np.int32))
+        reasoning = None if thinking_ids is None else self._reasoning_text(thinking_ids)
+        content = text if thinking_ids is None else self.text(rest_ids).strip()
         if not tools or self.call_format is None:
             return Response(text=text, content=content, reasoning=reasoning)
-        rest, calls = self.call_format.read(self._with_marks(said) if self._marks_are_special else content)
+        rest, calls = self.call_format.read(self._with_marks(rest_ids) if self._marks_are_special else content)
         if not calls:
             return Response(text=text, content=content, reasoning=reasoning)
         return Response(
@@ -201,32 +201,32 @@ class TemplateRenderer:
         final at once, and content is final only when the response has ended.
         """
         response = np.asarray(response_ids, np.int32)
-        text = self._settled_text(response)
+        text = self._final_text(response)
         if self.reasoning_ids is None:
-            return Response(text=text, content=self._settled_content(text) if tools else text)
-        thought, _ = self._thought_and_said(prompt_ids, response)
-        reasoning = "" if thought is None else self._settled_text(thought)
+            return Response(text=text, content=self._final_content(text) if tools else text)
+        thinking_ids, _ = self._split_reasoning(prompt_ids, response)
+        reasoning = "" if thinking_ids is None else self._final_text(thinking_ids)
         _, word = self._reasoning or ((), "")
         begun = "" if word.startswith(reasoning) else reasoning.removeprefix(word).strip()
         return Response(text=text, content="", reasoning=begun or None)
 
-    def _settled_text(self, token_ids: Rendered) -> str:
+    def _final_text(self, token_ids: Rendered) -> str:
         """Return the part of the text that later tokens cannot change: `_decode` without its last characters."""
         texts = [self._decode(ids.tobytes()) for ids in (token_ids, np.append(token_ids, self._continuing))]
         # Tokens that are bytes can form other characters together with the next token.
         same = os.path.commonprefix(texts).rstrip("\ufffd")  # noqa: RUF071  (characters are compared)
-        return same[: len(same) - self._unsettled] if self._unsettled < len(same) else ""
+        return same[: len(same) - self._unstable_chars] if self._unstable_chars < len(same) else ""
 
     @cached_property
     def _continuing(self) -> Rendered:
         return self._encode(RARE)[-1:]
 
     @cached_property
-    def _unsettled(self) -> int:
+    def _unstable_chars(self) -> int:
         """Number of characters that the tokenizer may still change."""
         return 0 if " ." in self._decode(self._encode("a . b").tobytes()) else CLEANED_UP
 
-    def _settled_content(self, text: str) -> str:
+    def _final_content(self, text: str) -> str:
         """Return the text before the first tool call. `CallFormat.read` removes the spaces around it."""
         if self.call_format is None:
             return text
@@ -236,7 +236,7 @@ class TemplateRenderer:
             return ""
         return before_any(text, [self.call_format.start]).rstrip()
 
-    def _thought_and_said(self, prompt_ids: TokenIds, response: Rendered) -> tuple[Rendered | None, Rendered]:
+    def _split_reasoning(self, prompt_ids: TokenIds, response: Rendered) -> tuple[Rendered | None, Rendered]:
         """Return the tokens of the reasoning, or None if it has none, and the tokens after it."""
         if self.reasoning_ids is None:
             return None, response
@@ -245,12 +245,12 @@ class TemplateRenderer:
         if not ends.size and start not in response and not in_reasoning(prompt_ids, self.reasoning_ids):
             return None, response
         closed = int(ends[-1]) if ends.size else len(response)
-        thought = response[:closed]
-        return thought[~np.isin(thought, self.reasoning_ids)], response[closed + 1 :]
+        thinking_ids = response[:closed]
+        return thinking_ids[~np.isin(thinking_ids, self.reasoning_ids)], response[closed + 1 :]
 
-    def _thought_text(self, thought: Rendered) -> str:
+    def _reasoning_text(self, thinking_ids: Rendered) -> str:
         _, word = self._reasoning or ((), "")
-        return self.text(thought).removeprefix(word).strip()
+        return self.text(thinking_ids).removeprefix(word).strip()
 
     @cached_property
     def _marks_are_special(self) -> bool:
@@ -258,8 +258,8 @@ class TemplateRenderer:
         marks = self.call_format.start + self.call_format.end if self.call_format else ""
         return self.text(self._encode(marks)).replace(" ", "") != marks
 
-    def _with_marks(self, said: Rendered) -> str:
-        kept = said[~np.isin(said, [*self.stop_ids])]
+    def _with_marks(self, rest_ids: Rendered) -> str:
+        kept = rest_ids[~np.isin(rest_ids, [*self.stop_ids])]
         return str(self.tokenizer.decode(kept.tolist(), skip_special_tokens=False))
 
     def _closing(self, prompt_ids: TokenIds, response_ids: TokenIds) -> list[int]:
@@ -274,9 +274,9 @@ class TemplateRenderer:
         return [self.reasoning_ids[1]] if thinking else []
 
     def _render_prompt(self, messages: str, tools: str) -> Rendered:
-        said, offered = json.loads(messages), json.loads(tools)
-        text = self._template(said, offered)
-        if offered and text == self._template(said, []):
+        shown, offered = json.loads(messages), json.loads(tools)
+        text = self._template(shown, offered)
+        if offered and text == self._template(shown, []):
             raise RolloutError(
                 "tools-not-supported",
                 "The chat template of this model does not show tools.",
@@ -346,8 +346,8 @@ def token_texts(tokenizer: Tokenizer, token_ids: TokenIds) -> list[str]:
     texts = []
     for token in map(int, token_ids):
         text = str(tokenizer.decode([*before, token], skip_special_tokens=False))
-        alone = not text.startswith(start)
-        texts.append(str(tokenizer.decode([token], skip_special_tokens=False)) if alone else text[len(start) :])
+        is_joined = not text.startswith(start)
+        texts.append(str(tokenizer.decode([token], skip_special_tokens=False)) if is_joined else text[len(start) :])
     return texts
 
 

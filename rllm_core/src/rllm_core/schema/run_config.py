@@ -114,9 +114,9 @@ class RllmSection(Section):
     )
     record: Annotated[Literal["off", "outcomes", "tokens"] | None, ReadBy(options_of=("tracker",)), TRAINING] = Field(
         None,
-        description="Data to store about every step, in `record/` of the run directory. `outcomes` stores ids, numbers and "
-        "rules: the outcome of each trajectory, with the reason. `tokens` also stores text and tokens. `off` stores "
-        "nothing. null means `outcomes` if `rllm-record` is installed.",
+        description="Data to store about every step, in `record/` of the run directory. `outcomes` stores ids, numbers "
+        "and rules: the outcome of each trajectory, with the reason. `tokens` also stores text and tokens. `off` "
+        "stores nothing. null means `outcomes` if `rllm-record` is installed.",
     )
     async_training: Annotated[AsyncTrainingSection, SWITCH] = section(AsyncTrainingSection)
     sdk: Annotated[SdkSection, ROLLOUT] = section(SdkSection)
