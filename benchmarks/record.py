@@ -70,7 +70,7 @@ def turn(id: str, session: str, parent: str | None, prompt: int, response: int, 
         messages=[{"role": "user", "content": said}],
         response={"role": "assistant", "content": answer},
         sent={"model": "policy", "temperature": 0.7, "stream": True, "tools": [{"name": "bash", "text": "x" * 2000}]},
-        outcomes={"temperature": "overruled", "stream": "honoured", "tools": "honoured"},
+        outcomes={"temperature": "overruled", "stream": "honored", "tools": "honored"},
     )
 
 

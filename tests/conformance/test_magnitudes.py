@@ -15,7 +15,7 @@ from expecting import expect_error
 from hypothesis import example, given, strategies as st
 
 from rllm_core.algorithms import magnitudes, segments
-from rllm_core.algorithms.normalisation import whiten
+from rllm_core.algorithms.normalization import whiten
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 from rllm_core.pipeline.metrics import advantage_metrics, reward_metrics

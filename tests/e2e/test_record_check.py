@@ -72,7 +72,7 @@ def change_a_log_prob(directory: Path) -> str:
         for row in StepFiles(directory / "record").trace_table(step).to_pylist():
             if row["policy_part"][0]:
                 change(file, "logprob", lambda other, row=row: other["policy_part"] == row["policy_part"], louder)
-                return f"step {step}, optimiser step {row['optimizer_step']}"
+                return f"step {step}, optimizer step {row['optimizer_step']}"
     raise AssertionError("no row begins with a token that has a coefficient")
 
 

@@ -187,5 +187,5 @@ def running(directory: Path, limits: GatewayLimits | None = None, attached: Any 
 
 def assert_one_class(known: Iterable[str], rules: Rules) -> None:
     """Check that each parameter of a request is in exactly one list: used, overruled, ignored, refused or stored."""
-    classes = (rules.honoured, rules.overruled, rules.ignored, rules.refused, rules.held)
+    classes = (rules.honored, rules.overruled, rules.ignored, rules.refused, rules.held)
     assert {name: sum(name in each for each in classes) for name in known} == dict.fromkeys(known, 1)

@@ -158,7 +158,7 @@ def test_the_gradient_leads_back_to_the_reference_from_however_far(
     estimator: Literal["k2", "k3"], distance: float
 ) -> None:
     of = lambda logprobs: kl_divergence(logprobs, torch.tensor([-5.0]), estimator)  # noqa: E731
-    assert gradient(of, torch.tensor([-5.0 - distance])) < 0, "less likely than it was: minimising makes it likelier"
+    assert gradient(of, torch.tensor([-5.0 - distance])) < 0, "less likely than it was: minimizing makes it likelier"
     assert gradient(of, torch.tensor([-5.0 + distance])) > 0
 
 

@@ -34,7 +34,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("write", [write_parquet, write_lines], ids=["rows.parquet", "rows.json"])
-def test_a_layout_is_recognised_and_everything_else_is_kept(layout: str, write: Any, read: Read) -> None:
+def test_a_layout_is_recognized_and_everything_else_is_kept(layout: str, write: Any, read: Read) -> None:
     row, shaped = LAYOUTS[layout]
     path = write("rows.parquet" if write is write_parquet else "rows.json", [row])
     assert read(path)[0].data == {"data_source": "rows", **row, **shaped}

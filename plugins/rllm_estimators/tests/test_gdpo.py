@@ -31,10 +31,10 @@ def against_others(group: list[float]) -> list[float]:
     return values
 
 
-def summed(groups: list[Any], standardise: Any, weights: tuple[float, float]) -> list[float]:
+def summed(groups: list[Any], standardize: Any, weights: tuple[float, float]) -> list[float]:
     values = []
     for group in groups:
-        columns = [standardise([member[k] for member in group]) if group else [] for k in range(2)]
+        columns = [standardize([member[k] for member in group]) if group else [] for k in range(2)]
         values += [weights[0] * a + weights[1] * b for a, b in zip(*columns, strict=True)]
     return values
 

@@ -11,7 +11,7 @@ import pytest
 from .conftest import call, make_inputs
 
 
-def standardise(values: Any, ddof: int = 0) -> list[float]:
+def standardize(values: Any, ddof: int = 0) -> list[float]:
     values = np.asarray(values, float)
     if len(values) == 1:
         return [float(values[0]) / (1 + 1e-6)]
@@ -43,7 +43,7 @@ def test_grpo_length_is_its_formula() -> None:
             for member, length in zip(group, lengths, strict=True):
                 bonus = 0.0 if shortest == longest else 0.5 - (length - shortest) / (longest - shortest)
                 shaped.append(member["reward"] + 0.3 * (bonus if member["reward"] > 0.2 else min(0.0, bonus)))
-            expected += standardise(shaped)
+            expected += standardize(shaped)
         found = call("grpo_length", make_inputs(groups), weight=0.3, correct_above=0.2)
         np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
 
@@ -71,11 +71,11 @@ def test_gigpo_is_its_formula() -> None:
                     else:
                         step.messages = [{"role": "user", "content": str(state)}]
                     states.append(state)
-            of_episode = standardise([member["reward"] for member in group], ddof=1)
+            of_episode = standardize([member["reward"] for member in group], ddof=1)
             episodes = np.repeat(of_episode, [len(member["turns"]) for member in group])
             for place, state in enumerate(states):
                 equal = [index for index, other in enumerate(states) if other == state]
-                compared = 0.0 if len(equal) == 1 else standardise([returns[i] for i in equal], 1)[equal.index(place)]
+                compared = 0.0 if len(equal) == 1 else standardize([returns[i] for i in equal], 1)[equal.index(place)]
                 expected.append(float(episodes[place]) + 0.7 * compared)
         found = call("gigpo", inputs, gamma=0.9, step_weight=0.7)
         np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
@@ -86,7 +86,7 @@ def test_hierarchical_grpo_compares_solvers_within_their_episode() -> None:
     solvers, proposers = inputs.groups
     solvers.metadata = [{"task_id": "t", "rollout_idx": index} for index in (0, 0, 1, 1, 2)]
     proposers.metadata = [{"task_id": "t", "rollout_idx": index} for index in (0, 1)]
-    expected = [*standardise([1, 0]), *standardise([3, 5]), *standardise([4]), *standardise([2, 4])]
+    expected = [*standardize([1, 0]), *standardize([3, 5]), *standardize([4]), *standardize([2, 4])]
     assert call("hierarchical_grpo", inputs).values.tolist() == pytest.approx(expected)
 
 

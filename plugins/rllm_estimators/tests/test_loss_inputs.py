@@ -68,7 +68,7 @@ def batch() -> TokenBatch:
 
 
 def update(batch: TokenBatch, losses: dict[str, tuple[Any, Any]], max_tokens: int, **settings: Any) -> Tensor:
-    """The gradient of the last optimiser step."""
+    """The gradient of the last optimizer step."""
     model = tiny.build_model(len(tiny.build_tokenizer()), 0)
     section = TrainingSection(max_tokens_per_microbatch=max_tokens, max_grad_norm=1e9, **settings)
     updater = Updater(model, section, total_steps=9, temperature=1.0, max_response_length=20)
@@ -104,7 +104,7 @@ def test_every_role_is_given_its_own_tokens_of_every_column(batch: TokenBatch) -
                     assert getattr(part, name)[inside].tolist() == getattr(batch, name)[source].tolist(), name
 
 
-def test_the_seed_is_one_per_optimiser_step(batch: TokenBatch) -> None:
+def test_the_seed_is_one_per_optimizer_step(batch: TokenBatch) -> None:
     seen: list[LossInput] = []
     update(batch, dict.fromkeys(("solver", "judge"), (spy(seen), NoParams())), 30, num_minibatches=1, num_epochs=2)
     seeds = [part.seed for part in seen]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllm_core.algorithms.normalisation import whiten
+from rllm_core.algorithms.normalization import whiten
 from rllm_estimators.options import RaeParams, SpoParams
 from rllm_estimators.running import RoleBaseline, TaskBaseline
 

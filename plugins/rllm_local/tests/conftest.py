@@ -61,7 +61,7 @@ def grouped_model(tokenizer: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def qwen_model(tokenizer: Any) -> Any:
-    """A Qwen3: grouped heads with their own size, normalised queries and keys."""
+    """A Qwen3: grouped heads with their own size, normalized queries and keys."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(2)

@@ -23,7 +23,7 @@ def _view(slots: list[int], queries: int = 1) -> CacheView:
         ([5, 4], slice(4, 6), [1, 0]),
     ],
 )
-def test_neighbouring_slots_are_read_as_they_are(slots: list[int], read: slice, rows: list[int] | None) -> None:
+def test_neighboring_slots_are_read_as_they_are(slots: list[int], read: slice, rows: list[int] | None) -> None:
     view = _view(slots)
     assert view.slots == read
     assert (view.rows if view.rows is None else view.rows.tolist()) == rows

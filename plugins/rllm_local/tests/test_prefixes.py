@@ -186,7 +186,7 @@ def test_a_session_that_is_cut_is_found_by_what_is_left() -> None:
     assert index.longest(_blocks([1, 2, 4, 4]), block_keys(_blocks([1, 2, 4, 4]))) == (session, 3 * BLOCK)
 
 
-def test_neighbouring_copies_from_one_slot_are_one_copy() -> None:
+def test_neighboring_copies_from_one_slot_are_one_copy() -> None:
     copies = [Copy(0, [1], 9), Copy(0, [2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
     assert merge_copies(copies) == [Copy(0, [1, 2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
     assert copies[0] == Copy(0, [1], 9)

@@ -26,7 +26,7 @@ def test_training_does_not_reach_it() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_same_model_is_recognised_and_another_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_the_same_model_is_recognized_and_another_refused(dtype: torch.dtype, tmp_path: Path) -> None:
     Reference(build_tiny(0).to(dtype)).save(tmp_path)
     Reference(build_tiny(0).to(dtype)).check(tmp_path)
     other = build_tiny(0).to(dtype)

@@ -20,7 +20,7 @@ def _params(**changes: float) -> SamplingParams:
 
 
 def _chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
-    """Standardised: about normal with mean 0 and deviation 1 when the counts come from what is expected."""
+    """Standardized: about normal with mean 0 and deviation 1 when the counts come from what is expected."""
     freedom = counts.size - 1
     statistic = ((counts - expected) ** 2 / expected).sum()
     return float((statistic - freedom) / math.sqrt(2 * freedom))
@@ -48,9 +48,7 @@ def test_uniforms_are_uniform_over_seeds_at_each_position_and_over_positions_of_
 
 @pytest.mark.parametrize("seeds", [SMALL_SEEDS, DERIVED_SEEDS], ids=["small", "derived"])
 @pytest.mark.parametrize("lag", [1, 2, 17])
-def test_uniforms_of_neighbouring_positions_and_of_neighbouring_seeds_are_independent(
-    seeds: list[int], lag: int
-) -> None:
+def test_uniforms_of_neighboring_positions_and_of_neighboring_seeds_are_independent(seeds: list[int], lag: int) -> None:
     grid = np.stack([uniforms(seeds, [position] * len(seeds)) for position in range(100)])
     for first, second in (
         (grid[:-lag], grid[lag:]),

@@ -89,7 +89,7 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
 def test_loading_goes_back_also_in_a_process_that_has_trained(
     tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
-    """From the state before the first update, where the optimiser has nothing to save yet."""
+    """From the state before the first update, where the optimizer has nothing to save yet."""
     model = build_tiny(0)
     updater = make_updater(model, **SCHEDULE)
     save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
@@ -100,7 +100,7 @@ def test_loading_goes_back_also_in_a_process_that_has_trained(
     assert torch.equal(weights_of(model), weights)
 
 
-def test_a_critic_is_put_back_with_its_optimiser_state(tmp_path: Path, tokenizer: Any) -> None:
+def test_a_critic_is_put_back_with_its_optimizer_state(tmp_path: Path, tokenizer: Any) -> None:
     def train(updater: Updater, steps: range) -> list[dict[str, float]]:
         metrics = []
         for step in steps:

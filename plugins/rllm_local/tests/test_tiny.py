@@ -120,7 +120,7 @@ def test_the_chat_template_closes_what_the_assistant_says(tokenizer: Any) -> Non
     assert tokenizer.apply_chat_template(messages[:1], tokenize=False) == "<system>play<end>"
 
 
-# The response follows at once on the user's last words; a full stop between them is never one token with a neighbour.
+# The response follows at once on the user's last words; a full stop between them is never one token with a neighbor.
 turn = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": words.map(lambda text: text + ".")}),
     min_size=1,

@@ -54,7 +54,7 @@ def _aggregated(mode: str, rows: list[list[torch.Tensor]]) -> torch.Tensor:
 def _reference(
     model: Any, batch: TokenBatch, losses: dict[str, str], *, aggregation: str, entropy: float, temperature: float
 ) -> tuple[float, torch.Tensor]:
-    """Loss and gradient of one optimiser step over the whole batch."""
+    """Loss and gradient of one optimizer step over the whole batch."""
     assert batch.old_logprobs is not None
     assert batch.advantages is not None
     rows = []
@@ -199,7 +199,7 @@ def test_every_pass_uses_every_row_once_in_minibatches_of_equal_size(minibatches
     assert {int(state["step"]) for state in updater.optimizer.state.values()} == {per_pass * epochs}
 
 
-def test_an_optimiser_step_is_that_of_adamw_with_the_settings() -> None:
+def test_an_optimizer_step_is_that_of_adamw_with_the_settings() -> None:
     model, batch = build_tiny(0), random_batch(MULTI_TURN)
     settings = {"learning_rate": 3e-3, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.1}
     updater = make_updater(model, total_steps=10, lr_schedule="linear", **settings)
@@ -327,7 +327,7 @@ def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled() -> Non
     assert metrics["actor/rollout_logprob_difference"] < 1e-5
     assert metrics["actor/ratio_mean"] == pytest.approx(1, abs=1e-5)
     assert metrics["actor/kl_old_new"] == pytest.approx(0, abs=1e-8)
-    # Only the first optimiser step is taken with the weights that sampled.
+    # Only the first optimizer step is taken with the weights that sampled.
     several = make_updater(build_tiny(0), num_epochs=4, learning_rate=0.05).update(batch, make_plan()).metrics
     assert several["actor/rollout_logprob_difference"] < 1e-5
     assert several["actor/kl_old_new"] > 1e-3

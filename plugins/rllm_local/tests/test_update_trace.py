@@ -56,7 +56,7 @@ class Step:
 
 
 def watched(updater: Updater, model: Any) -> list[Step]:
-    """Filled as `updater` makes its optimiser steps."""
+    """Filled as `updater` makes its optimizer steps."""
     steps: list[Step] = []
     real = updater._clipped_norms
 
@@ -102,7 +102,7 @@ def traced(result: UpdateResult) -> TokenTrace:
 
 
 def assert_explains(model: Any, batch: TokenBatch, result: UpdateResult, steps: list[Step], temperature: float) -> None:
-    """The trace gives the gradient of every optimiser step."""
+    """The trace gives the gradient of every optimizer step."""
     trace = traced(result)
     after = [parameter.detach().clone() for parameter in model.parameters()]
     for number, step in enumerate(steps):
@@ -243,7 +243,7 @@ def test_a_trace_changes_no_bit_of_the_update(filled: Callable[..., TokenBatch])
     assert torch.equal(weights_of(plain), weights_of(with_trace))
 
 
-def test_optimiser_steps_are_told_with_the_parts_of_their_losses(filled: Callable[..., TokenBatch]) -> None:
+def test_optimizer_steps_are_told_with_the_parts_of_their_losses(filled: Callable[..., TokenBatch]) -> None:
     batch, model = filled(), build_tiny(0)
     updater = make_updater(model, max_grad_norm=0.5, learning_rate=2e-3, **SETTINGS)
     steps = watched(updater, model)

@@ -24,7 +24,7 @@ Update = Callable[..., tuple[Any, Critic, dict[str, float]]]
 
 @pytest.fixture
 def update() -> Update:
-    """One optimiser step of a new model with a critic: returns both, with the step's gradients, and the metrics."""
+    """One optimizer step of a new model with a critic: returns both, with the step's gradients, and the metrics."""
 
     def run(batch: TokenBatch, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
         model = build_tiny(0).to(dtype)

@@ -137,7 +137,7 @@ class PositiveLogProbs(Table):
         return batch.with_columns(old_logprobs=-batch.sampling_logprobs)
 
 
-class Retokenises(Table):
+class Retokenizes(Table):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         filled = await super().process(batch, needs)
         return replace(filled, tokens=filled.tokens + 1)
@@ -237,7 +237,7 @@ class SavesNothing(Table):
         pass
 
 
-class ForgetsTheOptimiser(Table):
+class ForgetsTheOptimizer(Table):
     async def load(self, directory: Path) -> None:
         await super().load(directory)
         self.momentum = np.zeros(VOCABULARY)
@@ -389,7 +389,7 @@ RESUMED = "a_saved_run_continues_exactly"
         (PositiveLogProbs, FILLS, "'old_logprobs'"),
         (UnknownAsProbabilityOne, UNKNOWN, "returns old log-probs"),
         (with_engine(UnknownAfterTruncation), BEFORE, "full_logprobs"),
-        (Retokenises, FILLS, "`batch.with_columns(…)`"),
+        (Retokenizes, FILLS, "`batch.with_columns(…)`"),
         (Drifts, "an_update_without_advantages_changes_nothing", "samples differently after"),
         (NeverPublishes, "updates_change_sampled_tokens", "samples exactly as"),
         (NotANumber, "updates_change_sampled_tokens", "'actor/loss'"),
@@ -398,7 +398,7 @@ RESUMED = "a_saved_run_continues_exactly"
         (TracesUnasked, TRACES, "`plan.trace`"),
         (KeepsTheFirstVersion, "completions_have_the_weight_version", "Completion.weight_version"),
         (SavesNothing, RESUMED, "samples differently once"),
-        (ForgetsTheOptimiser, RESUMED, "makes a different update"),
+        (ForgetsTheOptimizer, RESUMED, "makes a different update"),
         (Pickles, RESUMED, "state.pkl"),
         (ClosesWhatStarted, "close_before_start_works", "cannot be closed"),
         (ClosesOnce, "close_twice_works", "RuntimeError"),

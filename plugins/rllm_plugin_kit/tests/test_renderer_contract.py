@@ -39,7 +39,7 @@ class Lists(Good):
         return super().prompt(*arguments).tolist()
 
 
-class TokenisesTheResponseAgain(Good):
+class TokenizesTheResponseAgain(Good):
     def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
         return super().bridge(prompt_ids, self.response_ids(self.text(response_ids)), messages, tools)
 
@@ -136,7 +136,7 @@ def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
     [
         (NoStops, "stop_tokens_exist", "has the stop"),
         (Lists, "tokens_are_int32", "from prompt"),
-        (TokenisesTheResponseAgain, "bridge_keeps_every_token", "does not begin"),
+        (TokenizesTheResponseAgain, "bridge_keeps_every_token", "does not begin"),
         (StopsTwice, "bridge_matches_the_whole_conversation", "continues after"),
         (BridgesOneByOne, "bridge_matches_the_whole_conversation", "continues after"),
         (NoStopInResponses, "response_text_survives_a_round_trip", "does not end"),

@@ -68,7 +68,7 @@ class NoReward(OneAnswer):
         return trajectory
 
 
-class TokenisesAgain(OneAnswer):
+class TokenizesAgain(OneAnswer):
     def finished(self, trajectory: Trajectory) -> Trajectory:
         (step,) = trajectory.steps
         ids = self.context.engine.renderer.response_ids(step.text + " ")
@@ -234,7 +234,7 @@ def test_run_resources_are_available_in_every_rollout(complaints: Any) -> None:
         (NoStep, "rollout_returns_the_requested_episode", "makes an episode"),
         (NoRole, "rollout_returns_the_requested_episode", "makes a trajectory"),
         (NoReward, "rollout_returns_the_requested_episode", "gives reward the"),
-        (TokenisesAgain, "steps_contain_the_engine_tokens", "whose tokens no"),
+        (TokenizesAgain, "steps_contain_the_engine_tokens", "whose tokens no"),
         (LosesLogProbs, "steps_contain_the_engine_tokens", "whose log-probs differ"),
         (LosesTheVersion, "steps_contain_the_engine_tokens", "reports weight version"),
         (Counts, "same_rollout_gives_same_episode", "gives different results"),

@@ -137,10 +137,10 @@ def test_a_large_group_comes_in_parts(tmp_path: Path) -> None:
     assert [(part["total"], len(part["members"])) for part in parts] == [(11, 8), (11, 3)]
 
 
-def test_a_trajectory_knows_its_neighbours(ask: Asking) -> None:
+def test_a_trajectory_knows_its_neighbors(ask: Asking) -> None:
     found = ask.of_run("episode", step="1", uid="1.0:task-0:3/0")
 
-    assert found["neighbours"] == {
+    assert found["neighbors"] == {
         "position": 3,
         "total": 8,
         "previous": "1.0:task-0:2/0",

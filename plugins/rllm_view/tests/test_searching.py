@@ -128,7 +128,7 @@ def test_rollouts_are_in_natural_order(asking: Asking) -> None:
     rows = asking.of_run("rollouts", step="2", limit="500")["found"]["rows"]
     groups = [group["group"] for group in asking.of_run("step", step="2")["groups"]]
     members = asking.of_run("group", step="2", group="task-0:agent", offset="8")["members"]
-    around = asking.of_run("episode", step="2", uid="2.0:task-9:10/0")["neighbours"]
+    around = asking.of_run("episode", step="2", uid="2.0:task-9:10/0")["neighbors"]
 
     expected = [f"2.0:task-{task}:{member}/0" for task in range(11) for member in range(11)]
     assert [row["trajectory"] for row in rows] == expected

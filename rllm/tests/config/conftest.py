@@ -155,7 +155,7 @@ class ActorSection(Params):
     clip_ratio_low: float = Field(0.2, gt=0, description="Its lower half.")
     clip_ratio_high: float = Field(0.2, gt=0, description="Its upper half.")
     warmup: float = Field(0.0, description="Share of warm-up steps.")
-    mini_batch_size: int = Field(description="Rows per optimiser step.")
+    mini_batch_size: int = Field(description="Rows per optimizer step.")
 
 
 class ForeignTrainerSection(Params):

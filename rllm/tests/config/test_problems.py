@@ -117,7 +117,7 @@ def test_long_values_are_cut_short(composed: Compose) -> None:
     assert "xxx…" in message
 
 
-class Colour(StrEnum):
+class Color(StrEnum):
     RED = "red"
 
 
@@ -132,7 +132,7 @@ class Linear(Params):
 
 
 class Options(Params):
-    colour: Colour = Field(Colour.RED, description="A colour.")
+    color: Color = Field(Color.RED, description="A color.")
     even: int = Field(2, multiple_of=2, description="An even number.")
     few: list[int] = Field(default_factory=list, max_length=2, description="A short list.")
     limit: float | Literal["none"] = Field("none", description="A number or a word.")
@@ -159,7 +159,7 @@ class Options(Params):
 @pytest.mark.parametrize(
     ("values", "code", "parts"),
     [
-        ({"colour": "blue"}, "wrong-value", ["`x.y.colour`", '"blue" (from o)', "'red'"]),
+        ({"color": "blue"}, "wrong-value", ["`x.y.color`", '"blue" (from o)', "'red'"]),
         ({"even": 3}, "wrong-value", ["`x.y.even`", "3 (from o)", "multiple of 2"]),
         ({"even": 4}, "wrong-value", ["`x.y.even`", "4 (from o)", "Four brings bad luck"]),
         ({"few": [1, 2, 3]}, "wrong-value", ["`x.y.few`", "[1, 2, 3] (from o)", "2 items"]),
@@ -167,7 +167,7 @@ class Options(Params):
         ({"schedule": {"kind": "cosine", "end": "x"}}, "wrong-value", ["`x.y.schedule.end`", '"x" (from o)', "number"]),
         ({"schedule": {"kind": "linear"}}, "missing-key", ["`x.y.schedule.slope`"]),
         ({"low": 5}, "wrong-value", ["`x.y`", '{"low": 5} (from o)', "low is above high"]),
-        ({"colours": 1}, "unknown-key", ["`colours`", "`x.y.colours` from o", "`x.y.colour`"]),
+        ({"colors": 1}, "unknown-key", ["`colors`", "`x.y.colors` from o", "`x.y.color`"]),
     ],
 )
 def test_options_of_plugins_are_explained_within_their_section(
@@ -182,8 +182,8 @@ def test_options_of_plugins_are_explained_within_their_section(
 
 
 def test_values_are_read_strictly_but_in_the_types_yaml_has() -> None:
-    options = parse(Options, {"colour": "red", "limit": 1, "few": [1]})
-    assert options.colour is Colour.RED
+    options = parse(Options, {"color": "red", "limit": 1, "few": [1]})
+    assert options.color is Color.RED
     assert options.limit == 1.0
 
 

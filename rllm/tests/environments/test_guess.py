@@ -84,7 +84,7 @@ def test_binary_search_finds_every_number_in_3_375_guesses_and_earns_0_7625_on_a
 
 @cache
 def _best(numbers: int, guesses_made: int) -> float:
-    """Largest sum of rewards over `numbers` neighbouring numbers, any of which it may be."""
+    """Largest sum of rewards over `numbers` neighboring numbers, any of which it may be."""
     if numbers == 0 or guesses_made == 5:
         return 0.0
     return max(
@@ -95,7 +95,7 @@ def _best(numbers: int, guesses_made: int) -> float:
 
 @cache
 def _fewest(numbers: int) -> int:
-    """Smallest sum of guesses over `numbers` neighbouring numbers."""
+    """Smallest sum of guesses over `numbers` neighboring numbers."""
     if numbers == 0:
         return 0
     return numbers + min(_fewest(below) + _fewest(numbers - 1 - below) for below in range(numbers))

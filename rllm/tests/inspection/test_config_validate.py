@@ -70,7 +70,7 @@ BAD = [
     ("rllm: {env: {env_args: {largest: 0}}}", "rllm.env.env_args.largest is 0"),
     ("rllm: {workflow: {workflow_args: {gama: 1}}}", "Did you mean 'gamma'?"),
     ("rllm: {agent: {agent_args: {prompt: 1}}}", "agent 'math_agent' has no such option"),
-    # what would have no effect, or cannot be honoured
+    # what would have no effect, or cannot be honored
     ("rllm: {algorithm: {loss_fn: reinforce, eps_clip: 0.3}}", "This run uses loss reinforce."),
     ("rllm: {agent: {max_steps: 3}}", "no part of this run uses it"),
     ("model: {name: ./nowhere}", "model.name='./nowhere'"),

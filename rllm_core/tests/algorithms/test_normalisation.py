@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.normalisation import minus_group_mean, standardised, whiten
+from rllm_core.algorithms.normalization import minus_group_mean, standardized, whiten
 
 OFFSETS = np.array([0, 3, 3, 4])
 REWARDS = np.array([1.0, 2.0, 6.0, 5.0])
@@ -19,7 +19,7 @@ def test_a_group_of_one_keeps_its_reward() -> None:
 def test_a_group_is_divided_by_its_deviation_and_a_group_of_one_by_one() -> None:
     # Squares about the mean: 4 + 1 + 9 = 14.
     deviation = np.sqrt(14 / 2) + 0.5
-    values = standardised(REWARDS, OFFSETS, ddof=1, epsilon=0.5)
+    values = standardized(REWARDS, OFFSETS, ddof=1, epsilon=0.5)
     assert values.tolist() == pytest.approx([-2 / deviation, -1 / deviation, 3 / deviation, 5 / 1.5])
 
 

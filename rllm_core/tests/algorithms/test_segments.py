@@ -75,6 +75,6 @@ def test_spreading_repeats_a_value_for_each_element(pieces: list[list[float]]) -
     assert segments.spread(numbers, offsets).tolist() == expected
 
 
-def test_empty_pieces_do_not_take_the_neighbours_elements() -> None:
+def test_empty_pieces_do_not_take_the_neighbors_elements() -> None:
     values, offsets = _flat([[], [1.0, 2.0], [], [], [4.0], []])
     assert segments.sums(values, offsets).tolist() == [0, 3, 0, 0, 4, 0]

@@ -14,7 +14,7 @@ from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
-from rllm_core.pipeline.result_check import misplaced, recognised
+from rllm_core.pipeline.result_check import misplaced, recognized
 
 MakeStep = Callable[..., TrainStep]
 EPISODE = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "episode"}
@@ -41,12 +41,12 @@ def test_no_groups_need_no_place() -> None:
 def test_restored_groups_are_recognized_by_id_and_count() -> None:
     offered, again, once_more, stranger = _group("a"), _group("a"), _group("a"), _group("b")
     result = RejectionResult(train=[offered, again], waiting=[once_more, stranger])
-    found = recognised(result, [offered], ["a:agent"])
+    found = recognized(result, [offered], ["a:agent"])
     assert [id(group) for group in found] == [id(again)]
 
 
 def test_a_group_that_waited_and_is_not_named_has_a_stand_in() -> None:
-    (stand_in,) = recognised(RejectionResult(train=[]), [], ["a:agent"])
+    (stand_in,) = recognized(RejectionResult(train=[]), [], ["a:agent"])
     assert misplaced(RejectionResult(train=[]), [stand_in]) == "leaves out group 'a:agent'"
 
 

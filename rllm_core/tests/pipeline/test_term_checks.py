@@ -24,13 +24,13 @@ MakePlan = Callable[..., RunPlan]
 CORRECTION = "rllm.algorithm.rollout_correction"
 
 
-class OptimiserSection(Params):
+class OptimizerSection(Params):
     rate: float = Field(0.1, description="Nothing.")
 
 
 class CriticSection(Params):
     clip: float | None = Field(None, description="Nothing.")
-    optimiser: OptimiserSection = Field(default_factory=OptimiserSection, description="Nothing.")
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection, description="Nothing.")
 
 
 class Sections(Params):
@@ -103,7 +103,7 @@ def refusal(make: MakePlan, settings: dict[str, Any]) -> ConfigError:
             [f"{CORRECTION}.tis_floor is 2.0", f"{CORRECTION}.tis_cap is 2.0"],
         ),
         ({"critic.clip": 0.2}, "unused-key", ["0.2"]),
-        ({"critic.optimiser.rate": 0.2}, "unused-key", ["0.2"]),
+        ({"critic.optimizer.rate": 0.2}, "unused-key", ["0.2"]),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
@@ -126,7 +126,7 @@ def test_term_without_effect_is_refused(make: MakePlan, settings: dict[str, Any]
             f"{CORRECTION}.tis_floor": 0.5,
             f"{CORRECTION}.tis_beyond_cap": "mask",
         },
-        {"critic.clip": None, "critic.optimiser.rate": 0.1},
+        {"critic.clip": None, "critic.optimizer.rate": 0.1},
         {"critic.clip": 0.2, "rllm.algorithm.adv_estimator": "critical"},
         {"critic.clip": 0.2, "rllm.algorithm.estimator_map": {"judge": "critical"}},
     ],

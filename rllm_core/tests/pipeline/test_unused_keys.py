@@ -134,7 +134,7 @@ def test_unused_keys_may_be_warnings(make: MakePlan, settings: dict[str, Any], p
     assert line == str(caught.value)
 
 
-def test_what_cannot_be_honoured_is_an_error_whatever_unused_keys_are(make: MakePlan) -> None:
+def test_what_cannot_be_honored_is_an_error_whatever_unused_keys_are(make: MakePlan) -> None:
     with pytest.raises(ConfigError, match="which is not supported"):
         make(
             {"rllm.unused_keys": "warn", "rllm.stepwise_advantage.mode": "per_step"}

@@ -211,7 +211,7 @@ def test_what_is_not_installed_says_how_to_install_it(kind: str, name: str, home
     assert raised.value.message == f"{kind} {bare!r} is in {home}: pip install {home}"
 
 
-def test_a_typo_of_a_name_that_is_not_installed_is_recognised() -> None:
+def test_a_typo_of_a_name_that_is_not_installed_is_recognized() -> None:
     with pytest.raises(PluginError, match=r"Did you mean 'tinker'"):
         Registry().get("backend", "tinkr")
 

@@ -34,7 +34,7 @@ def test_a_prompt_ends_where_the_response_begins(renderer: TemplateRenderer) -> 
 def test_continuation_contains_only_new_tokens(renderer: TemplateRenderer, tokenizer: Any) -> None:
     assert _text(renderer.continuation(ord("x"), USER)) == "$<u>hi<a>"
     assert tokenizer.encoded[0] == "$<u>hi<a>"
-    # Neither the response nor anything before it is tokenised again.
+    # Neither the response nor anything before it is tokenized again.
     assert not any("<u>." in text or RESPONSE in text for text in tokenizer.encoded)
 
 

@@ -42,7 +42,7 @@ def check_config(config: TinkerConfig) -> None:
         raise ConfigError(
             "bad-tinker-checkpoint",
             f"training.resume_from_tinker_id is {resume!r}, which is neither a checkpoint nor a training run.",
-            "Write a checkpoint as tinker://RUN/weights/NAME (sampler_weights contain no optimiser state), or a "
+            "Write a checkpoint as tinker://RUN/weights/NAME (sampler_weights contain no optimizer state), or a "
             "training run as RUN.",
         )
 

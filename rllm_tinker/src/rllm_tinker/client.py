@@ -121,11 +121,11 @@ class Trainer:
         return self._gradient_of(future)
 
     def optim_step(self, step: Adam) -> Asked[dict[str, float]]:
-        """Make an optimiser step with the accumulated gradient. The request is sent at once; await its metrics."""
+        """Make an optimizer step with the accumulated gradient. The request is sent at once; await its metrics."""
         future = self._client.optim_step(tinker.AdamParams(**vars(step)))
 
         async def result() -> dict[str, float]:
-            return dict((await self._waiting.for_result(future, "The optimiser step")).metrics or {})
+            return dict((await self._waiting.for_result(future, "The optimizer step")).metrics or {})
 
         return result()
 
@@ -135,7 +135,7 @@ class Trainer:
         return Sampler(await self._waiting.for_result(future, "Syncing weights"), self._waiting)
 
     async def save(self, name: str) -> str:
-        """Save weights and optimiser state on the service, and return their path."""
+        """Save weights and optimizer state on the service, and return their path."""
         return str((await self._waiting.for_result(self._client.save_state(name), "Saving")).path)
 
     async def save_for_sampling(self, name: str) -> str:
@@ -195,12 +195,12 @@ class Service:
         return Trainer(await self._waiting.for_result(future, what), self._waiting)
 
     async def resume(self, path: str) -> Trainer:
-        """Load a LoRA model with the weights and the optimiser state that `Trainer.save` stored."""
+        """Load a LoRA model with the weights and the optimizer state that `Trainer.save` stored."""
         future = self._client.create_training_client_from_state_with_optimizer(path)
         return Trainer(await self._waiting.for_result(future, f"Loading {path}"), self._waiting)
 
     async def create_from(self, path: str) -> Trainer:
-        """Load a LoRA model with the weights that `Trainer.save` stored and a new optimiser state."""
+        """Load a LoRA model with the weights that `Trainer.save` stored and a new optimizer state."""
         future = self._client.create_training_client_from_state(path)
         return Trainer(await self._waiting.for_result(future, f"Loading {path}"), self._waiting)
 

@@ -1,6 +1,6 @@
 """Conversion of the client's exceptions to rllm errors with a remedy.
 
-The exceptions are recognised by their attributes, so this module does not import the client.
+The exceptions are recognized by their attributes, so this module does not import the client.
 """
 
 from __future__ import annotations

@@ -50,14 +50,14 @@ class TrainingSection(Section):
     max_length: PositiveInt = Field(32768, description="Maximum number of tokens in a conversation.")
     num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
     num_minibatches: PositiveInt = Field(
-        1, description="Optimiser steps per pass. Each uses an equal share of the rows."
+        1, description="Optimizer steps per pass. Each uses an equal share of the rows."
     )
     default_local_dir: str = Field(
         DEFAULT_LOCAL_DIR, description="Directory in which the server of `tinker_base_url=local` stores checkpoints."
     )
     resume_from_tinker_id: str | None = Field(
         None,
-        description="Start from these weights and their optimiser state: a path `tinker://RUN/weights/NAME`, or the id "
+        description="Start from these weights and their optimizer state: a path `tinker://RUN/weights/NAME`, or the id "
         "of a training run to use its newest checkpoint.",
     )
 
@@ -99,11 +99,11 @@ class TinkerConfig(Section):
     )
     fuse_forward_backward_and_optim_step: bool = Field(
         False,
-        description="Request the gradient and the optimiser step together. This saves one wait, but rllm cannot check "
+        description="Request the gradient and the optimizer step together. This saves one wait, but rllm cannot check "
         "the loss before the step.",
     )
     model: ModelSection = Field(default_factory=ModelSection, description="The model to train.")
-    training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")
+    training: TrainingSection = Field(default_factory=TrainingSection, description="The optimizer and its batches.")
     validation: ValidationSection = Field(default_factory=ValidationSection, description="Validation.")
     rollout_engine: RolloutEngineSection = Field(
         default_factory=RolloutEngineSection, description="How rollouts are sampled."

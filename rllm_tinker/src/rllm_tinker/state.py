@@ -48,7 +48,7 @@ class SavedState(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     path: str
-    """Weights and optimiser state, ``tinker://RUN/weights/NAME``."""
+    """Weights and optimizer state, ``tinker://RUN/weights/NAME``."""
     base_model: str
     service: str
     """URL of the service that stores the weights, or `local`."""

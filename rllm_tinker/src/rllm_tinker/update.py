@@ -1,4 +1,4 @@
-"""One policy update: the gradient of each minibatch's loss, and an optimiser step for each minibatch.
+"""One policy update: the gradient of each minibatch's loss, and an optimizer step for each minibatch.
 
 The service computes its own losses. `dro` needs a forward pass first, because its quadratic term includes every
 position of a row. rllm computes all other losses from the log-probs that the service returns.
@@ -124,7 +124,7 @@ class Updater:
         self._role_losses = RoleLosses()
 
     async def update(self, trainer: Trainer, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps."""
+        """Make one training step's update. Metrics are means over its sampled tokens or optimizer steps."""
         settings = self._settings
         plan = complete_plan(batch, plan)
         rate = learning_rate(settings, plan.global_step, self._total_steps)
@@ -196,7 +196,7 @@ class Updater:
     async def _step(
         self, tasks: asyncio.TaskGroup, trainer: Trainer, sent: _Minibatch, plan: UpdatePlan, adam: Adam
     ) -> Task[dict[str, float]] | None:
-        """Wait for a minibatch's gradient, and return the optimiser step's task without waiting for it.
+        """Wait for a minibatch's gradient, and return the optimizer step's task without waiting for it.
 
         The service executes requests in the order in which they are sent, so rllm need not wait for the step. None if
         the rows contain nothing to train on.
@@ -301,7 +301,7 @@ def _note_tokens(means: Means, rows: Rows, inputs: LossInput, plan: UpdatePlan, 
 
 
 def _note_step(means: Means, said: Mapping[str, float]) -> None:
-    """Record the service's metrics of an optimiser step, such as ``grad_norm``, without suffixes such as ``:mean``."""
+    """Record the service's metrics of an optimizer step, such as ``grad_norm``, without suffixes such as ``:mean``."""
     for name, value in said.items():
         means.add(f"actor/{name.partition(':')[0]}", float(value))
 

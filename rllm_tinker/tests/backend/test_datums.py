@@ -1,4 +1,4 @@
-"""Rows become datums token by token: nothing is tokenised again, and a conversation is sent once."""
+"""Rows become datums token by token: nothing is tokenized again, and a conversation is sent once."""
 
 from __future__ import annotations
 

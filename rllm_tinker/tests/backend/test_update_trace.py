@@ -42,7 +42,7 @@ def traced(result: UpdateResult) -> TokenTrace:
 
 
 def in_order(result: UpdateResult, name: str) -> np.ndarray:
-    """A column by optimiser step, row and position."""
+    """A column by optimizer step, row and position."""
     trace = traced(result)
     column: np.ndarray = getattr(trace, name)
     return column[np.lexsort((trace.position, trace.row, trace.optimizer_step))]
@@ -95,7 +95,7 @@ def test_the_parts_add_up_to_what_is_sent_to_the_service(connection: Any, moved:
     assert np.isnan(trace.entropy).all()
 
 
-def test_optimiser_steps_have_the_norms_that_the_service_says(connection: Any, moved: TokenBatch) -> None:
+def test_optimizer_steps_have_the_norms_that_the_service_says(connection: Any, moved: TokenBatch) -> None:
     result = updated(connection, moved, plan_of("ppo", trace=True), max_grad_norm=1e-3)
 
     norms = [each.grad_norm or 0.0 for each in result.optimizer_steps]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 STEPS = 5
 PATIENCE = 1.0
-MOMENTS = ("rollouts", "gradient", "between gradient and optimiser step", "saving")
+MOMENTS = ("rollouts", "gradient", "between gradient and optimizer step", "saving")
 RUN = Path("runs", "rllm-training", "default")
 
 
@@ -46,7 +46,7 @@ class Restarted:
         calls, route = {
             "rollouts": (proxy.after, "asample"),
             "gradient": (proxy.after, "forward_backward"),
-            "between gradient and optimiser step": (proxy.before, "optim_step"),
+            "between gradient and optimizer step": (proxy.before, "optim_step"),
             "saving": (proxy.after, "save_weights"),
         }[moment]
         proxy.after["save_weights"] = lambda: calls.update({route: kill})

@@ -49,7 +49,7 @@ class Trained:
     samples: list[SampledSequence]
     logprobs: NDArray[np.float32]
     steps: set[float]
-    """Optimiser steps that the saved optimiser counts, of each parameter."""
+    """Optimizer steps that the saved optimizer counts, of each parameter."""
 
 
 async def _train(url: str, checkpoints: Path, batch: TokenBatch, plan: UpdatePlan) -> Trained:

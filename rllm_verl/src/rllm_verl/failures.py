@@ -12,13 +12,13 @@ from rllm_core.notices import one_line
 from rllm_verl.processes import Process, dead_daemon, log_tails
 
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_COLOR = re.compile(r"\x1b\[[\d;]*m")
 _PROCESS = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<node>[^,)\s]+)")
 
 
 def plain(text: str) -> str:
-    """Return `text` without terminal colour codes."""
-    return _COLOUR.sub("", text)
+    """Return `text` without terminal color codes."""
+    return _COLOR.sub("", text)
 
 
 def place_in(traceback: str) -> str:

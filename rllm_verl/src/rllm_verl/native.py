@@ -57,14 +57,14 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
         # For a LoRA model, verl would write adapters with the names of a whole model.
         others = [] if role.model.lora_rank else contents.save_contents
         contents.save_contents = [each for each in others if each not in RESUMED]
-    optimiser = role.actor.optim
-    optimiser.total_training_steps = total_steps
+    optimizer = role.actor.optim
+    optimizer.total_training_steps = total_steps
     # rllm computes the learning rate and passes it to every step, so verl's own schedule must stay constant.
-    optimiser.lr_warmup_steps, optimiser.lr_warmup_steps_ratio = 0, 0.0
+    optimizer.lr_warmup_steps, optimizer.lr_warmup_steps_ratio = 0, 0.0
     if role.actor.strategy == "megatron":
-        del optimiser.lr_scheduler_type  # Megatron's options have a different name for it
+        del optimizer.lr_scheduler_type  # Megatron's options have a different name for it
     else:
-        optimiser.lr_scheduler_type = "constant"
+        optimizer.lr_scheduler_type = "constant"
     return config
 
 
@@ -115,18 +115,18 @@ def update_settings(run: RunContext, native: Any) -> UpdateSettings:
     from rllm_verl.update import UpdateSettings
 
     actor = native.actor_rollout_ref.actor
-    optimiser = run.backend_config.actor_rollout_ref["actor"]["optim"]
+    optimizer = run.backend_config.actor_rollout_ref["actor"]["optim"]
     return UpdateSettings(
-        learning_rate=optimiser["lr"],
-        lr_schedule=optimiser["lr_scheduler_type"],
-        warmup_steps_ratio=optimiser["lr_warmup_steps_ratio"],
+        learning_rate=optimizer["lr"],
+        lr_schedule=optimizer["lr_scheduler_type"],
+        warmup_steps_ratio=optimizer["lr_warmup_steps_ratio"],
         num_epochs=actor.ppo_epochs,
         num_minibatches=run.backend_config.training.num_minibatches,
         temperature=run.config.sampling.train.temperature,
         micro_batching=_micro_batching(
             actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu, actor
         ),
-        max_grad_norm=None if optimiser.get("clip_grad") is None else float(optimiser["clip_grad"]),
+        max_grad_norm=None if optimizer.get("clip_grad") is None else float(optimizer["clip_grad"]),
         use_kl_loss=bool(actor.use_kl_loss),
         calculate_entropy=bool(actor.calculate_entropy),
     )

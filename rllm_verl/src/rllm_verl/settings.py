@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 class TrainingSection(Section):
     num_minibatches: Annotated[int, Field(gt=0)] = Field(
-        1, description="Optimiser steps per pass over a step's batch. Each uses an equal share of the rows."
+        1, description="Optimizer steps per pass over a step's batch. Each uses an equal share of the rows."
     )
 
 
@@ -74,7 +74,7 @@ class VerlConfig(Section):
     """The config that only the verl backend reads. The installed verl defines the keys in its sections."""
 
     training: TrainingSection = Field(
-        default_factory=TrainingSection, description="How a batch is split into optimiser steps."
+        default_factory=TrainingSection, description="How a batch is split into optimizer steps."
     )
     deadlines: DeadlinesSection = Field(
         default_factory=DeadlinesSection, description="Time limits in seconds. The run fails when it exceeds one."

@@ -1,4 +1,4 @@
-"""Shards: one training process's part of every weight and of the optimiser, as safetensors, to resume exactly.
+"""Shards: one training process's part of every weight and of the optimizer, as safetensors, to resume exactly.
 
 verl's own checkpoints contain the same data as pickles, which can run code when they are read.
 """
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from rllm_core.errors import CheckpointError
 
-WEIGHT, OPTIMISER, RANDOM = "weight", "optimizer", "random"
+WEIGHT, OPTIMIZER, RANDOM = "weight", "optimizer", "random"
 
 
 def save_shard(
@@ -28,13 +28,13 @@ def save_shard(
         file: a new file in an existing directory.
         module: a module that FSDP2 has sharded. Untrained weights (below LoRA adapters) come from the base model and
             are not written.
-        optimizer: the optimiser of the module's weights.
+        optimizer: the optimizer of the module's weights.
         random: states of torch's generators by device.
     """
     tensors = {f"{WEIGHT}/{name}": _local(weight) for name, weight in _trained(module)}
     for name, weight in _trained(module):
         for key, value in optimizer.state.get(weight, {}).items():
-            tensors[f"{OPTIMISER}/{name}/{key}"] = _local(value)
+            tensors[f"{OPTIMIZER}/{name}/{key}"] = _local(value)
     tensors |= {f"{RANDOM}/{device}": state for device, state in random.items()}
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, file)
 
@@ -61,7 +61,7 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
     optimizer.state.clear()
     for name, weight in trained.items():
         _local(weight).copy_(tensors[f"{WEIGHT}/{name}"])
-        start = f"{OPTIMISER}/{name}/"
+        start = f"{OPTIMIZER}/{name}/"
         state = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
         if state:
             optimizer.state[weight] = {key: _like(weight, value) for key, value in state.items()}
@@ -78,7 +78,7 @@ def _local(value: Any) -> Tensor:
 
 
 def _like(weight: torch.nn.Parameter, value: Tensor) -> Tensor:
-    """Return a restored entry of the optimiser's state. Moments are sharded like the weight, step counters are not."""
+    """Return a restored entry of the optimizer's state. Moments are sharded like the weight, step counters are not."""
     if value.shape != _local(weight).shape or value.ndim == 0:
         return value
     moment = torch.zeros_like(weight, dtype=value.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 from rllm_core.errors import CheckpointError
 
 SHARDS = "shards"
-"""Directory with one file per process for its part of the weights and the optimiser, and verl's other files."""
+"""Directory with one file per process for its part of the weights and the optimizer, and verl's other files."""
 MODEL = "model"
 """A Hugging Face model directory. `--model` accepts it with every backend."""
 MADE_BY = "made_by.json"

@@ -45,7 +45,7 @@ class DriverTrace:
         self._batch = batch
 
     def add(self, number: int, traced: TracedTokens, weights: NDArray[np.float32], seed: int) -> None:
-        """Add a micro-batch of the optimiser step `number`. `weights` are (n_token of the batch,)."""
+        """Add a micro-batch of the optimizer step `number`. `weights` are (n_token of the batch,)."""
         batch = self._batch
         parts = [_sampled(batch, row) for row in traced.rows.tolist()]
         source = np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""One policy update: the workers compute each minibatch's gradient and make an optimiser step for it."""
+"""One policy update: the workers compute each minibatch's gradient and make an optimizer step for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rllm_verl.workers import Workers
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSettings:
-    """A run's settings for updates. The workers have clipping and the other options of the optimiser."""
+    """A run's settings for updates. The workers have clipping and the other options of the optimizer."""
 
     learning_rate: float
     """Learning rate after warm-up."""
@@ -38,7 +38,7 @@ class UpdateSettings:
     num_epochs: int
     """Passes over a step's batch."""
     num_minibatches: int
-    """Optimiser steps per pass."""
+    """Optimizer steps per pass."""
     temperature: float
     """Sampling temperature."""
     micro_batching: MicroBatching
@@ -61,7 +61,7 @@ class Updater:
         self._max_response_length = max_response_length
 
     def update(self, workers: Workers, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps.
+        """Make one training step's update. Metrics are means over its sampled tokens or optimizer steps.
 
         Raises:
             LossError: a loss failed in a worker, or did not return one finite number per token.
@@ -129,7 +129,7 @@ class Updater:
         return loss
 
     def _step(self, workers: Workers, rate: float, batch: TokenBatch, plan: UpdatePlan, means: Means) -> float:
-        """Make an optimiser step, and return the norm of the gradient."""
+        """Make an optimizer step, and return the norm of the gradient."""
         norm = float(workers.optimizer_step({"lr": rate})["grad_norm"])
         means.add("actor/grad_norm", norm)
         if not math.isfinite(norm):

@@ -35,7 +35,7 @@ class Workers(Protocol):
         notes."""
 
     def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
-        """Clip, step with these values for the optimiser's parameter groups, clear the gradients, and return metrics.
+        """Clip, step with these values for the optimizer's parameter groups, clear the gradients, and return metrics.
 
         ``grad_norm`` is the norm before clipping. If it is not finite, verl makes no step.
         """

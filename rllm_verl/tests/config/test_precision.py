@@ -19,7 +19,7 @@ from rllm_verl.checks import MODEL_DTYPE, warn_of_weights_below_float32
         ((f"{MODEL_DTYPE}=bf16",), True),
     ],
 )
-def test_weights_that_the_optimiser_moves_below_float32_are_warned_of(
+def test_weights_that_the_optimizer_moves_below_float32_are_warned_of(
     run: Any, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: bool
 ) -> None:
     forget_warnings()

@@ -106,7 +106,7 @@ def check_record(directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def change_a_log_prob(traces: Path) -> tuple[int, int]:
-    """Of the first token that has a coefficient. Returns its step and optimiser step."""
+    """Of the first token that has a coefficient. Returns its step and optimizer step."""
     for file in sorted(traces.iterdir()):
         with pq.ParquetFile(file) as opened:
             table = opened.read()
@@ -158,12 +158,12 @@ def test_the_losses_of_verl_follow_from_the_record(finished: Path) -> None:
 
 def test_a_log_prob_that_was_changed_in_the_record_is_named_by_its_step(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
-    step, optimiser_step = change_a_log_prob(tmp_path / "runs/rllm-training/default/record/traces")
+    step, optimizer_step = change_a_log_prob(tmp_path / "runs/rllm-training/default/record/traces")
 
     checked = check_record(tmp_path)
 
     changed, *named, _ = checked.stdout.splitlines()
-    where = f"step {step}, optimiser step {optimiser_step}"
+    where = f"step {step}, optimizer step {optimizer_step}"
     assert changed.startswith(f"step {step}: traces/")
     assert named
     assert all(line.startswith(where) for line in named)

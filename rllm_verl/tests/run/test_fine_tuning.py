@@ -45,7 +45,7 @@ def test_loss_falls_and_its_record_is_checked(tmp_path: Path) -> None:
     assert losses[1] < losses[0]
     checked = rllm(tmp_path, "record", "check", str(run))
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    check_values(checked.stdout, "2 optimiser steps of 2 steps")
+    check_values(checked.stdout, "2 optimizer steps of 2 steps")
 
 
 def test_preferences_are_learnt_as_on_the_backend_local(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Group:
         raise NotImplementedError
 
     def restart(self, *, rows: int | None = None, tokens: int | None = None) -> Self:
-        """Fresh weights and optimiser, and micro-batches of so many rows, or of up to so many tokens."""
+        """Fresh weights and optimizer, and micro-batches of so many rows, or of up to so many tokens."""
         settings = {
             "use_dynamic_bsz": tokens is not None,
             "max_token_len_per_gpu": tokens,

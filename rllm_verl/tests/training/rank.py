@@ -68,7 +68,7 @@ class Rank:
         return self.worker.infer_batch(data)
 
     def restart(self, engine_settings: dict[str, Any]) -> None:
-        """With the weights of the directory, a fresh optimiser and these settings of micro-batches."""
+        """With the weights of the directory, a fresh optimizer and these settings of micro-batches."""
         import torch
 
         with torch.no_grad():

@@ -41,8 +41,8 @@ def plan() -> UpdatePlan:
 @pytest.fixture
 def local() -> Callable[..., UpdateResult]:
     def update(batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        optimiser = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.0}
-        section = TrainingSection(**optimiser, max_grad_norm=1.0, **SETTINGS)
+        optimizer = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.0}
+        section = TrainingSection(**optimizer, max_grad_norm=1.0, **SETTINGS)
         updater = LocalUpdater(build_tiny(0), section, total_steps=10, temperature=1.0, max_response_length=50)
         return updater.update(batch, plan)
 
@@ -50,7 +50,7 @@ def local() -> Callable[..., UpdateResult]:
 
 
 def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
-    """Columns by optimiser step, row and position."""
+    """Columns by optimizer step, row and position."""
     trace = result.trace
     assert isinstance(trace, TokenTrace)
     order = np.lexsort((trace.position, trace.row, trace.optimizer_step))

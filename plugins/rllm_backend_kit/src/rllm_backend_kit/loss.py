@@ -182,7 +182,7 @@ def any_rejected(masks: Mapping[str, Tensor], like: Tensor) -> Tensor:
 
 
 def token_objective(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, plan: UpdatePlan) -> Tensor:
-    """Return weight * policy loss + beta * KL - coefficient * entropy, to be minimised.
+    """Return weight * policy loss + beta * KL - coefficient * entropy, to be minimized.
 
     Weights apply only to the policy loss: a masked token keeps its KL term and its entropy bonus.
 
@@ -271,7 +271,7 @@ def rollout_weights(
     Args:
         old_logprobs: (n_sampled,) under the trainer's weights at the start of the update.
         sampling_logprobs: (n_sampled,) as the sampler reported them.
-        row_ids: (n_sampled,) equal neighbours are one row; rows are whole.
+        row_ids: (n_sampled,) equal neighbors are one row; rows are whole.
         correction: kind of ratio, bounds and mean. If the mean is None, the given tokens are the whole batch.
 
     Returns:

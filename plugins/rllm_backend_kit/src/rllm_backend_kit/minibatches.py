@@ -1,4 +1,4 @@
-"""Split a batch's rows into optimiser steps and compute the weights of their tokens, for all backends."""
+"""Split a batch's rows into optimizer steps and compute the weights of their tokens, for all backends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_core.updates.aggregation import token_weights
 
 
 def minibatches(n_rows: int, count: int, epochs: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each optimiser step. Every epoch shuffles all rows again and splits them into `count` steps.
+    """Yield the rows of each optimizer step. Every epoch shuffles all rows again and splits them into `count` steps.
 
     The number of steps is at most the number of rows.
     """
@@ -38,7 +38,7 @@ def minibatch_weights(
 def observation_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """(n_token of the batch,) `observation_weights` of `rows` divided by their number, 0 elsewhere. None without any.
 
-    As in `minibatch_weights`, the divisor counts the whole optimiser step, so micro-batches change nothing.
+    As in `minibatch_weights`, the divisor counts the whole optimizer step, so micro-batches change nothing.
     """
     return None if batch.observation_weights is None else _shares(batch, rows, batch.observation_weights)
 

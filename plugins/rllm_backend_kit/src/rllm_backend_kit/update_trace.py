@@ -103,7 +103,7 @@ class UpdateTrace:
     def add(
         self, number: int, source: NDArray[np.int64], inputs: LossInput, entropies: Tensor | None, weights: Tensor
     ) -> None:
-        """Add whole rows of the optimiser step `number`.
+        """Add whole rows of the optimizer step `number`.
 
         Args:
             number: counted from 0 over all epochs.
@@ -131,7 +131,7 @@ class UpdateTrace:
             self._append(name, values.detach().float().cpu().numpy())
 
     def end_step(self, number: int, loss: float | None, *, loss_seed: int, learning_rate: float) -> None:
-        """End the optimiser step of which rows were added.
+        """End the optimizer step of which rows were added.
 
         Args:
             number: of the step.
@@ -153,7 +153,7 @@ class UpdateTrace:
         )
 
     def note_norm(self, number: int, grad_norm: float, clip_factor: float | None) -> None:
-        """Note the norm of the policy's gradient in an optimiser step before clipping, and the factor of clipping, None
+        """Note the norm of the policy's gradient in an optimizer step before clipping, and the factor of clipping, None
         where it is not known."""
         self._steps[number] = replace(self._steps[number], grad_norm=grad_norm, clip_factor=clip_factor)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_data.layouts import LAYOUTS, Layout, recognise
+from rllm_data.layouts import LAYOUTS, Layout, recognize
 from rllm_data.options import HfParams
 
 Shape = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -79,7 +79,7 @@ def _value(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 def _layout(params: HfParams, columns: Collection[str], where: str) -> Layout | None:
     if params.format == "auto":
-        return recognise(columns)
+        return recognize(columns)
     layout = LAYOUTS[params.format]
     if lacking := layout.lacks(columns):
         raise ConfigError(

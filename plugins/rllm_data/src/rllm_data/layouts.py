@@ -27,7 +27,7 @@ class Layout:
         return [" or ".join(map(repr, names)) for names in self.needs if not set(names) & set(columns)]
 
 
-def recognise(columns: Collection[str]) -> Layout | None:
+def recognize(columns: Collection[str]) -> Layout | None:
     """Return the layout of rows with these columns. None if no layout fits."""
     return next((layout for layout in LAYOUTS.values() if not layout.lacks(columns)), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import EPSILON, minus_group_mean
+from rllm_core.algorithms.normalization import EPSILON, minus_group_mean
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError

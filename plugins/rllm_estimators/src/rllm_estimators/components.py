@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import EPSILON, standardised, whiten
+from rllm_core.algorithms.normalization import EPSILON, standardized, whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError, did_you_mean
@@ -18,7 +18,7 @@ ROUNDING = 1e-13
 
 
 def gdpo(inputs: AdvantageInput, params: GdpoParams) -> Advantages:
-    """whiten(sum over components k of weight_k A_k), A_k standardised within the group (GDPO, arXiv:2601.05242).
+    """whiten(sum over components k of weight_k A_k), A_k standardized within the group (GDPO, arXiv:2601.05242).
 
     Reads `reward_components` (n_traj, k) and not the rewards; returns (n_traj,).
 
@@ -33,10 +33,10 @@ def gdpo(inputs: AdvantageInput, params: GdpoParams) -> Advantages:
     """
     components = _components(inputs, params)
     weights = [params.weights.get(name, 1.0) for name in inputs.component_names]
-    standardise = _within_group if params.dialect == "verl" else _against_others
+    standardize = _within_group if params.dialect == "verl" else _against_others
     total, magnitude = np.zeros(len(components)), np.zeros(len(components))
     for weight, column in zip(weights, components.T, strict=True):
-        part = weight * standardise(column, inputs.group_offsets)
+        part = weight * standardize(column, inputs.group_offsets)
         total += part
         magnitude += np.abs(part)
     if params.dialect == "verl":
@@ -49,7 +49,7 @@ def gdpo(inputs: AdvantageInput, params: GdpoParams) -> Advantages:
 
 
 def _within_group(rewards: Values, offsets: Offsets) -> Values:
-    return standardised(rewards, offsets, ddof=1)
+    return standardized(rewards, offsets, ddof=1)
 
 
 def _against_others(rewards: Values, offsets: Offsets) -> Values:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import minus_group_mean, standardised
+from rllm_core.algorithms.normalization import minus_group_mean, standardized
 from rllm_core.algorithms.segments import Offsets
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
@@ -44,7 +44,7 @@ def grpo_length(inputs: AdvantageInput, params: GrpoLengthParams) -> Advantages:
     longest, shortest = (segments.spread(sign * segments.maxima(sign * lengths, offsets), offsets) for sign in (1, -1))
     bonus = np.where(longest > shortest, 0.5 - (lengths - shortest) / np.maximum(longest - shortest, 1.0), 0.0)
     bonus = np.where(inputs.rewards > params.correct_above, bonus, np.minimum(bonus, 0.0))
-    return Advantages(values=standardised(inputs.rewards + params.weight * bonus, offsets, ddof=0))
+    return Advantages(values=standardized(inputs.rewards + params.weight * bonus, offsets, ddof=0))
 
 
 def hierarchical_grpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -57,7 +57,7 @@ def hierarchical_grpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     owner = np.repeat(np.arange(len(inputs.group_offsets) - 1), segments.sizes(inputs.group_offsets))
     order, offsets = _pieces(owner, _episodes(inputs))
     values = np.empty(len(inputs.rewards))
-    values[order] = standardised(inputs.rewards[order], offsets, ddof=0)
+    values[order] = standardized(inputs.rewards[order], offsets, ddof=0)
     return Advantages(values=values)
 
 
@@ -74,11 +74,11 @@ def gigpo(inputs: AdvantageInput, params: GigpoParams) -> Advantages:
     check_step_rewards(inputs, "choose an estimator that uses the rewards of trajectories")
     scaled = params.norm_adv_by_std_in_grpo
     rewards, offsets = inputs.rewards, inputs.group_offsets
-    of_episodes = standardised(rewards, offsets, ddof=1) if scaled else minus_group_mean(rewards, offsets)
+    of_episodes = standardized(rewards, offsets, ddof=1) if scaled else minus_group_mean(rewards, offsets)
     returns = backward_sums(inputs.step_rewards, unless_last(params.gamma, inputs.step_offsets))
     step_group = np.repeat(np.arange(len(offsets) - 1), np.diff(inputs.step_offsets[offsets]))
     order, pieces = _pieces(step_group, _states(inputs))
-    compared = standardised(returns[order], pieces, ddof=1) if scaled else minus_group_mean(returns[order], pieces)
+    compared = standardized(returns[order], pieces, ddof=1) if scaled else minus_group_mean(returns[order], pieces)
     of_states = np.empty(len(returns))
     of_states[order] = np.where(segments.alone(pieces), 0.0, compared)
     values = segments.spread(of_episodes, inputs.step_offsets) + params.step_weight * of_states
@@ -86,7 +86,7 @@ def gigpo(inputs: AdvantageInput, params: GigpoParams) -> Advantages:
 
 
 def _pieces(*keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], Offsets]:
-    """(n,) an order in which elements of equal keys are neighbours, and (n_piece + 1,) where each piece begins."""
+    """(n,) an order in which elements of equal keys are neighbors, and (n_piece + 1,) where each piece begins."""
     order = np.lexsort(keys[::-1])
     changes = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
     return order, np.concatenate(([0], np.flatnonzero(changes) + 1, [len(order)] if len(order) else [])).astype(int)

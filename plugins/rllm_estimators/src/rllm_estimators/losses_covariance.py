@@ -11,7 +11,7 @@ micro-batches. Three things follow, and they are our decision:
   few rows are long enough to have a whole token of 0.02 %.
 - Only tokens with a positive covariance are penalised: the others do not lower the entropy.
 
-Randomness is a function of the seed of the optimiser step and the row's id.
+Randomness is a function of the seed of the optimizer step and the row's id.
 """
 
 from __future__ import annotations

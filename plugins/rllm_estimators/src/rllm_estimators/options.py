@@ -47,7 +47,7 @@ class GrpoPassKParams(Params):
 class GdpoParams(Params):
     dialect: Literal["verl", "nemo"] = Field(
         "verl",
-        description="verl standardises each component within its group, and the sum over tokens. nemo standardises "
+        description="verl standardizes each component within its group, and the sum over tokens. nemo standardizes "
         "each component against the group's other members, and the sum over trajectories.",
     )
     weights: dict[str, float] = Field({}, description="Weights of reward components by name. The default is 1.")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import EPSILON, whiten
+from rllm_core.algorithms.normalization import EPSILON, whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
@@ -51,7 +51,7 @@ def sum_backward(terms: Values, coefficients: Values) -> None:
 def _sum_chunk(terms: Values, coefficients: Values) -> None:
     """The same for so few, with nothing after the last.
 
-    Neighbours are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) passes.
+    Neighbors are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) passes.
     """
     if len(terms) <= SHORT:
         running = 0.0

@@ -68,7 +68,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     )
     yield EstimatorPlugin(
         name="gae",
-        summary="Per token, from a critic's values (generalised advantage estimation).",
+        summary="Per token, from a critic's values (generalized advantage estimation).",
         params=GaeParams,
         load=load_from("rllm_estimators.per_token", "gae"),
         level="token",
@@ -78,7 +78,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     )
     yield EstimatorPlugin(
         name="gdpo",
-        summary="Each component of the reward standardised within the group, then summed and whitened.",
+        summary="Each component of the reward standardized within the group, then summed and whitened.",
         params=GdpoParams,
         load=load_from("rllm_estimators.components", "gdpo"),
         scope="role",
@@ -218,7 +218,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     )
     yield EstimatorPlugin(
         name="step_reinforce",
-        summary="Per step, the discounted rewards to come, standardised over the group's steps.",
+        summary="Per step, the discounted rewards to come, standardized over the group's steps.",
         params=StepReinforceParams,
         load=load_from("rllm_estimators.per_token", "step_reinforce"),
         level="step",

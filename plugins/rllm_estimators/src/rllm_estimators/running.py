@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm_core.algorithms.normalisation import whiten
+from rllm_core.algorithms.normalization import whiten
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.data.types import TrajectoryGroup
 from rllm_estimators.options import RaeParams, SpoParams

@@ -187,7 +187,7 @@ class Asked:
     sent: Mapping[str, Any] = field(default_factory=dict)
     """Parameters in their original form, without messages."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """Parameter -> its outcome: ``honoured``, ``overruled`` or ``ignored``."""
+    """Parameter -> its outcome: ``honored``, ``overruled`` or ``ignored``."""
     client_retry: int | None = None
     """Number of the client's retry, from 0. None if the client sent none."""
 

@@ -157,7 +157,7 @@ def _name_of(value: Any) -> str:
     return {list: "a list", dict: "an object", type(None): "null", bool: "a boolean"}.get(type(value), "a number")
 
 
-Outcome = Literal["honoured", "overruled", "ignored"]
+Outcome = Literal["honored", "overruled", "ignored"]
 IGNORE = "Set rllm.workflow.workflow_args.unsupported=ignore to ignore it. The session then counts such requests."
 SAMPLERS_OF_OTHERS = frozenset(
     ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "frequency_penalty", "presence_penalty", "seed")
@@ -169,7 +169,7 @@ SAMPLERS_OF_OTHERS = frozenset(
 class Rules:
     """The classes of an API's parameters."""
 
-    honoured: frozenset[str]
+    honored: frozenset[str]
     """Parameters that the gateway uses."""
     overruled: frozenset[str]
     """Parameters that the run's own settings replace."""
@@ -192,8 +192,8 @@ class Rules:
         for name, value in body.items():
             if name in self.held:
                 refuse_held(name)
-            if name in self.honoured:
-                found[name] = "honoured"
+            if name in self.honored:
+                found[name] = "honored"
             elif name in self.overruled or name in SAMPLERS_OF_OTHERS:
                 found[name] = "overruled"
             elif name in self.ignored or value in self.refused.get(name, ()):

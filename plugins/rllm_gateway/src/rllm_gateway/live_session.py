@@ -374,7 +374,7 @@ def _root_digest(role: str, tools: Sequence[Tool], template_options: Mapping[str
 
 
 def _next_digest(before: bytes, message: Message) -> bytes:
-    """Return the digest of a conversation with one more message. By it, a repeated conversation is recognised."""
+    """Return the digest of a conversation with one more message. By it, a repeated conversation is recognized."""
     return blake2b(before + _canonical(message), digest_size=DIGEST_SIZE).digest()
 
 

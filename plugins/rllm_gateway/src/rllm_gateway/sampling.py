@@ -129,7 +129,7 @@ class _Sampling:
 
     def _count(self) -> None:
         for name, outcome in self._asked.outcomes.items():
-            if outcome != "honoured":
+            if outcome != "honored":
                 self._session.count(f"{outcome}/{name}")
         if self._place.foreign:
             self._session.count("branches")

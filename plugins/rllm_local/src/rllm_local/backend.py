@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Training(Protocol):
-    """The training half: a model with its optimiser, critic and reference. It receives one call at a time."""
+    """The training half: a model with its optimizer, critic and reference. It receives one call at a time."""
 
     async def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
         """Return columns under the current weights; see `ColumnFiller.columns`."""

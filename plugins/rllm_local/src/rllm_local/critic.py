@@ -20,7 +20,7 @@ from rllm_local.settings import CriticSection
 
 
 class ValueGradient:
-    """The gradient of the value loss for model and head, summed over an optimiser step's micro-batches.
+    """The gradient of the value loss for model and head, summed over an optimizer step's micro-batches.
 
     If both gradients were clipped together, they would be scaled by the norm of their sum. A critic with large errors
     would then leave almost no gradient for the policy. The separate gradient costs a second backward pass and a second
@@ -33,7 +33,7 @@ class ValueGradient:
         self._masters = masters
         self._parameters = [*masters.trained, *critic.parameters()]
         self._collected: dict[torch.nn.Parameter, Tensor] = {}
-        """Gradients in float32, by the parameter that the optimiser updates."""
+        """Gradients in float32, by the parameter that the optimizer updates."""
 
     def clear(self) -> None:
         """Remove gradients that a failed step may have left."""

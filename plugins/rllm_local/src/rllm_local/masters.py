@@ -1,4 +1,4 @@
-"""Float32 weights for the optimiser of a model that computes in bfloat16.
+"""Float32 weights for the optimizer of a model that computes in bfloat16.
 
 bfloat16 has 8 significant bits. The distance from a weight of 0.1 to the next value is 0.0005. AdamW moves a weight by
 about the learning rate, so most updates would round to nothing.
@@ -33,7 +33,7 @@ def cast_weights(model: Any, dtype: torch.dtype) -> None:
 
 
 class Masters:
-    """A model's trained weights in float32, for the optimiser and for checkpoints.
+    """A model's trained weights in float32, for the optimizer and for checkpoints.
 
     A float32 parameter is its own master. For other parameters, each backward pass moves the gradient to the master's
     `.grad`, so that micro-batches are summed in float32. `write` rounds the master back into the parameter.

@@ -57,7 +57,7 @@ def draw(
         rows = torch.tensor(list(masks), device=logits.device)
         constrained = _constrained(scores[rows], list(masks.values()))
         scores = scores.index_copy(0, rows, constrained)
-        # Normalise over the allowed tokens only, because their share of the whole distribution can round to 0.
+        # Normalize over the allowed tokens only, because their share of the whole distribution can round to 0.
         probabilities = probabilities.index_copy(0, rows, torch.softmax(constrained, dim=-1).double())
     probabilities = truncated(probabilities, scores, sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)

@@ -33,7 +33,7 @@ class ModelSection(Section):
 class TrainedModelSection(ModelSection):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Type in which the model computes, for training and sampling. The optimiser always updates float32 "
+        description="Type in which the model computes, for training and sampling. The optimizer always updates float32 "
         "weights.",
     )
 
@@ -78,7 +78,7 @@ class TrainingSection(Section):
     max_grad_norm: float = Field(1.0, gt=0, description="Maximum gradient norm for clipping.")
     num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
     num_minibatches: PositiveInt = Field(
-        1, description="Optimiser steps per pass. Each uses an equal share of the rows."
+        1, description="Optimizer steps per pass. Each uses an equal share of the rows."
     )
     max_length: PositiveInt = Field(
         32768, description="Maximum number of tokens in a conversation. The model may allow fewer."
@@ -105,7 +105,7 @@ class CriticSection(Section):
     learning_rate: float = Field(
         0.05,
         gt=0,
-        description="AdamW learning rate of the value head: about how far a value moves in one optimiser step. It "
+        description="AdamW learning rate of the value head: about how far a value moves in one optimizer step. It "
         "follows the schedule of `training`.",
     )
     value_loss_coeff: float = Field(
@@ -138,7 +138,7 @@ class LocalConfig(Section):
     """The config that only the local backend reads."""
 
     model: TrainedModelSection = Field(default_factory=TrainedModelSection, description="The model to train.")
-    training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")
+    training: TrainingSection = Field(default_factory=TrainingSection, description="The optimizer and its batches.")
     critic: CriticSection = Field(
         default_factory=CriticSection, description="The value head. It exists only if the estimator needs `values`."
     )

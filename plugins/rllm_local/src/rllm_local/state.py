@@ -55,7 +55,7 @@ def load_state(
     critic: Critic | None = None,
     adapter: Adapter | None = None,
 ) -> None:
-    """Restore weights and optimiser exactly.
+    """Restore weights and optimizer exactly.
 
     Raises:
         CheckpointError: the directory contains a different model or weights that are not float32, or it lacks a critic
@@ -81,7 +81,7 @@ def load_state(
             key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
         }
         if state:
-            # torch stores the step counter on the CPU unless the optimiser is fused.
+            # torch stores the step counter on the CPU unless the optimizer is fused.
             optimizer.state[parameter] = state | {"step": state["step"].cpu()}
 
 

@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
     "{%- else -%}{{ message.content }}{%- endif -%}"
     "{%- endfor -%}"
 )
-INITIALISER_RANGE = 0.12
+INITIALIZER_RANGE = 0.12
 """About 1 / sqrt(width). Llama's usual 0.02 is for widths in the thousands. With it, learning starts late."""
 
 
@@ -57,7 +57,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(vocabulary_size: int, seed: int) -> LlamaForCausalLM:
-    """Return a randomly initialised Llama with about 90,000 parameters. The same `seed` gives the same weights."""
+    """Return a randomly initialized Llama with about 90,000 parameters. The same `seed` gives the same weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -70,7 +70,7 @@ def build_model(vocabulary_size: int, seed: int) -> LlamaForCausalLM:
         num_key_value_heads=4,
         max_position_embeddings=512,
         tie_word_embeddings=True,
-        initializer_range=INITIALISER_RANGE,
+        initializer_range=INITIALIZER_RANGE,
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=SPECIAL_TOKENS.index("<end>"),

@@ -22,7 +22,7 @@ from rllm_local.update import Updater
 
 
 class Trainer:
-    """A model with its optimiser, critic and reference. Use it on one thread only.
+    """A model with its optimizer, critic and reference. Use it on one thread only.
 
     `updater` makes the updates, and `filler` computes the columns that they need.
     """

@@ -32,7 +32,7 @@ from rllm_local.settings import TrainingSection
 
 
 class Updater:
-    """Owns the optimiser. All random numbers come from `UpdatePlan.seed`, so an update is a function of its inputs."""
+    """Owns the optimizer. All random numbers come from `UpdatePlan.seed`, so an update is a function of its inputs."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Updater:
         critic: Critic | None = None,
         masters: Masters | None = None,
     ) -> None:
-        """Create the optimiser. `masters` belong to the model. None to create them from its current weights."""
+        """Create the optimizer. `masters` belong to the model. None to create them from its current weights."""
         self.masters = Masters(model) if masters is None else masters
         self._model = model
         self._critic = critic
@@ -72,7 +72,7 @@ class Updater:
         )
 
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps."""
+        """Make one training step's update. Metrics are means over its sampled tokens or optimizer steps."""
         means = Means()
         rates = self._set_learning_rates(plan.global_step)
         settings = self._settings

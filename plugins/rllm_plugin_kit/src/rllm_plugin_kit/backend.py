@@ -249,7 +249,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
 
     def test_an_update_without_advantages_changes_nothing(self, session: Session) -> None:
         if session.updates:
-            pytest.skip("an update has been made; what the optimiser remembers of it may move the weights")
+            pytest.skip("an update has been made; what the optimizer remembers of it may move the weights")
         before = session.sample(REQUESTS)
         self._check_result(session.update(advantage=0.0))
         if difference(before, session.sample(REQUESTS)) > SAME:
@@ -265,7 +265,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if difference(before, session.sample(REQUESTS)) == 0.0:
             raise self.failure(
                 "samples exactly as before after three updates and weight syncs",
-                "Step the optimiser in `update`. In `sync_weights`, pass on the new weights and clear all caches.",
+                "Step the optimizer in `update`. In `sync_weights`, pass on the new weights and clear all caches.",
             )
 
     def test_tokens_are_traced_only_on_request(self, session: Session) -> None:
@@ -304,7 +304,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
                 raise self.failure(
                     "makes a different update after a checkpoint was loaded",
-                    "Save the optimiser's state and all other state that an update needs.",
+                    "Save the optimizer's state and all other state that an update needs.",
                 )
         finally:
             resumed.close()

@@ -153,7 +153,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
             )
 
     def _rows(self, seed: int, count: int = 6) -> LossInput:
-        """Rows of one to eight tokens, as after a first optimiser step: ratios near 1, some of them clipped."""
+        """Rows of one to eight tokens, as after a first optimizer step: ratios near 1, some of them clipped."""
         generator = torch.Generator().manual_seed(seed)
 
         def noise(scale: float) -> Tensor:

@@ -81,7 +81,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             if bridged.tolist()[: len(kept)] != kept or len(bridged) <= len(kept):
                 raise self.failure(
                     f"makes a next prompt that does not begin with the prompt and the response {list(response)}",
-                    "Append to them, or return None: what the model sampled is never tokenised again.",
+                    "Append to them, or return None: what the model sampled is never tokenized again.",
                 )
 
     def test_bridge_matches_the_whole_conversation(self, params: Any) -> None:

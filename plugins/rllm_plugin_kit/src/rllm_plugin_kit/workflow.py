@@ -66,7 +66,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                     raise self.failure(f"gives {name} the value {number!r}", "Rewards and metrics are finite numbers.")
 
     def test_steps_contain_the_engine_tokens(self, params: Any) -> None:
-        """A step has the sent prompt, and the sampled tokens and log-probs. No text is tokenised again."""
+        """A step has the sent prompt, and the sampled tokens and log-probs. No text is tokenized again."""
         result = self._run_rollout(params)
         calls = [(call.prompt, call.completion) for call in result.engine.calls]
         for trajectory in result.episode.trajectories:

@@ -115,7 +115,7 @@ class Adam:
                 continue
             shapes = {key: tuple(value.shape) for key, value in found.items()}
             if shapes != {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}:
-                raise RequestRefused(f"{what} is damaged: its optimiser state of {name} has the shapes {shapes}.")
+                raise RequestRefused(f"{what} is damaged: its optimizer state of {name} has the shapes {shapes}.")
             # torch keeps the count of steps on the CPU.
             state[parameter] = {
                 key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
@@ -159,7 +159,7 @@ class ForwardPass:
 
 
 class Learner:
-    """A LoRA model, its gradient and its optimiser. A request that fails changes none of them, unless it says so."""
+    """A LoRA model, its gradient and its optimizer. A request that fails changes none of them, unless it says so."""
 
     def __init__(self, lora: LoraModel, base: BaseModel, *, max_tokens_per_microbatch: int) -> None:
         self.lora = lora
@@ -232,7 +232,7 @@ class Learner:
         """
         check_fits(saved, self.lora, what)
         if optimizer and saved.optimizer is None:
-            raise RequestRefused(f"{what} has no optimiser state. Load only its weights, or a saved training state.")
+            raise RequestRefused(f"{what} has no optimizer state. Load only its weights, or a saved training state.")
         state = self.adam.parse(saved.optimizer, what) if optimizer and saved.optimizer is not None else {}
         self.drop_pass()
         with torch.no_grad():

@@ -47,7 +47,7 @@ class Loss:
     """One of the API's losses."""
 
     function: Callable[[Targets, Config], Tensor]
-    """(n_target,) the loss of each target, to be minimised."""
+    """(n_target,) the loss of each target, to be minimized."""
     inputs: frozenset[str]
     """Inputs that every datum must have in addition to its targets."""
     config: Config = field(default_factory=dict)

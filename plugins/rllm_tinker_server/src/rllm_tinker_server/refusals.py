@@ -1,6 +1,6 @@
 """Errors that reject a request at once, with their HTTP status. Later errors are in the request's result instead.
 
-The statuses follow from the clients' behaviour: clients retry 408, 409, 429 and all 5xx for minutes, and all other
+The statuses follow from the clients' behavior: clients retry 408, 409, 429 and all 5xx for minutes, and all other
 statuses are final. So an error that a retry cannot fix has a final status.
 """
 

@@ -23,7 +23,7 @@ Flat = Callable[[Host, str], torch.Tensor]
 
 @pytest.fixture
 def saved(host: Host, tmp_path: Path) -> Path:
-    """A model after two steps, with its optimiser."""
+    """A model after two steps, with its optimizer."""
     train(host, "m", make_request(), 2)
     directory = tmp_path / "saved"
     directory.mkdir()
@@ -123,7 +123,7 @@ def test_the_base_model_may_have_another_name(host: Host, saved: Path) -> None:
     renamed.load_weights(saved)
 
 
-def test_a_directory_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path) -> None:
+def test_a_directory_without_optimizer_cannot_resume_one(host: Host, tmp_path: Path) -> None:
     host.save_state("m", tmp_path, optimizer=False)
     with pytest.raises(RequestRefused, match=r"optimi[sz]er state"):
         host.load_state("n", tmp_path, optimizer=True)
@@ -152,7 +152,7 @@ def test_a_damaged_directory_is_refused(file: str, content: str | None, message:
         host.load_state("n", saved, optimizer=True)
 
 
-def test_optimiser_state_of_other_shapes_is_refused(host: Host, saved: Path) -> None:
+def test_optimizer_state_of_other_shapes_is_refused(host: Host, saved: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(saved / "optimizer.safetensors")

@@ -24,7 +24,7 @@ def _logits(model: Any) -> torch.Tensor:
         return model(input_ids=IDS, use_cache=False).logits
 
 
-def _randomised(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
+def _randomized(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
     """An adapter that does something, as after training."""
     lora = LoraModel(base, spec)
     generator = torch.Generator().manual_seed(seed)
@@ -139,7 +139,7 @@ def test_only_float32_adapters_are_trained(dtype: torch.dtype) -> None:
 
 def test_the_change_of_a_layer_is_alpha_over_rank_times_b_a() -> None:
     base = build_untied()
-    lora = _randomised(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
+    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
     hidden = torch.randn(3, 32)
     down, up = lora.parameters().values()
     expected = base.lm_head(hidden) + ALPHA / 4 * hidden @ down.T @ up.T
@@ -150,7 +150,7 @@ def test_the_change_of_a_layer_is_alpha_over_rank_times_b_a() -> None:
 @pytest.mark.parametrize("train_unembed", [True, False])
 def test_a_merged_model_answers_as_the_adapted_one(build: Callable[[], Any], train_unembed: bool) -> None:
     base = build()
-    lora = _randomised(base, LoraSpec(rank=4, seed=0, train_unembed=train_unembed))
+    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_unembed=train_unembed))
     merged = merged_copy(base, lora.weights())
     torch.testing.assert_close(_logits(merged), _logits(lora.model), atol=1e-4, rtol=1e-5)
     assert not torch.allclose(_logits(merged), _logits(base), atol=0.1)
@@ -158,7 +158,7 @@ def test_a_merged_model_answers_as_the_adapted_one(build: Callable[[], Any], tra
 
 def test_small_changes_reach_the_merged_model_of_a_bfloat16_base() -> None:
     base = build_untied().to(torch.bfloat16)
-    lora = _randomised(base, ALL)
+    lora = _randomized(base, ALL)
     with torch.no_grad():
         for parameter in lora.parameters().values():
             parameter.mul_(0.03)
@@ -174,7 +174,7 @@ def test_small_changes_reach_the_merged_model_of_a_bfloat16_base() -> None:
 
 def test_a_merged_model_shares_all_tensors_that_are_not_adapted() -> None:
     base = build_untied()
-    lora = _randomised(base, LoraSpec(rank=4, seed=0, train_mlp=False, train_unembed=False))
+    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_mlp=False, train_unembed=False))
     merged = dict(merged_copy(base, lora.weights()).named_parameters())
     for name, parameter in base.named_parameters():
         assert (merged[name] is parameter) == ("self_attn" not in name or "norm" in name)
@@ -184,7 +184,7 @@ def test_adapting_a_tied_output_keeps_input_embeddings() -> None:
     base = build_tied()
     embedding = base.get_input_embeddings().weight
     before = embedding.detach().clone()
-    lora = _randomised(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
+    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
     merged = merged_copy(base, lora.weights())
     assert merged.get_input_embeddings().weight is embedding
     assert lora.model.get_input_embeddings().weight is embedding

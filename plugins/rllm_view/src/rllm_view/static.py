@@ -24,7 +24,7 @@ from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import outcome_files
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Given, Run
-from rllm_view.reading.steps import neighbours_of
+from rllm_view.reading.steps import neighbors_of
 
 STEPS = 100
 """Number of latest steps that have a page, so that the copy of a long run is also small and quick to write."""
@@ -84,7 +84,7 @@ def _groups(run: Run, steps: list[int], episodes: int) -> Iterator[tuple[int, st
 
 
 def _account(run: Run, steps: list[int], step: int, uid: str) -> dict[str, Any]:
-    around = {"neighbours": neighbours_of(run.index, step, uid)}
+    around = {"neighbors": neighbors_of(run.index, step, uid)}
     return account_json(account_of(run, step, uid)) | around | _steps_around(steps, step)
 
 

@@ -37,9 +37,9 @@ def test_an_argument_that_vllm_does_not_have_is_named(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig
 ) -> None:
     async def start() -> None:
-        hosting = make_hosting(engine_args={"colour": "red"})
+        hosting = make_hosting(engine_args={"color": "red"})
         try:
-            with pytest.raises(BackendError, match="unexpected keyword argument 'colour'"):
+            with pytest.raises(BackendError, match="unexpected keyword argument 'color'"):
                 await hosting.start(renderer, 256, settings)
         finally:
             await hosting.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_OPTIMISER: dict[str, Any] = {
+_OPTIMIZER: dict[str, Any] = {
     "rllm.algorithm.norm_adv_by_std_in_grpo": False,
     "rllm.algorithm.loss_agg_mode": "seq-mean-token-sum",
     "rllm.algorithm.eps_clip_high": 0.3,
@@ -21,7 +21,7 @@ _OPTIMISER: dict[str, Any] = {
     "training.num_minibatches": 4,
 }
 
-GUESS_TINY: dict[str, Any] = _OPTIMISER | {
+GUESS_TINY: dict[str, Any] = _OPTIMIZER | {
     "rllm.env.env_args.prompt": "guess",
     "rllm.rollout.n": 16,
     "rllm.trainer.total_epochs": 240,
@@ -29,7 +29,7 @@ GUESS_TINY: dict[str, Any] = _OPTIMISER | {
     "rllm.algorithm.entropy": {"coeff": 0.04, "final_coeff": 0.0, "decay_steps": 210},
 }
 
-SUM_TINY: dict[str, Any] = _OPTIMISER | {
+SUM_TINY: dict[str, Any] = _OPTIMIZER | {
     "rllm.env.env_args.prompt": "{a}+{b}",
     "rllm.rollout.n": 8,
     "data.train_batch_size": 32,

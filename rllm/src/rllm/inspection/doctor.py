@@ -10,7 +10,7 @@ from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalise
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalize
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import describe_failure
 from rllm_core.plugins.registry import Registry
@@ -115,7 +115,7 @@ def _clashes(registry: Registry) -> Iterator[Finding]:
 
 def _entry_points(registry: Registry) -> Iterator[Finding]:
     for candidate in (*registry.discovery.candidates, *registry.discovery.blocked):
-        if normalise(candidate.entry_point) != normalise(candidate.distribution):
+        if normalize(candidate.entry_point) != normalize(candidate.distribution):
             yield Finding(
                 code="bad-entry-point-name",
                 severity="warning",
@@ -131,7 +131,7 @@ def _unknown_names(registry: Registry) -> Iterator[Finding]:
         ("rllm.plugins.allow", registry.discovery.unknown_allows),
     ):
         for name in names:
-            core = normalise(name) in (CORE, PROGRAM)
+            core = normalize(name) in (CORE, PROGRAM)
             yield Finding(
                 code="unknown-plugin",
                 severity="warning",

@@ -72,19 +72,19 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         owner = _owner(path, plan)
         of_option = f"{owner.registered.kind} {owner.plugin.name}" if owner else ""
         acts = f"backend {plan.backend.name}" if own else of_option
-        honouring = [entry for entry in backends if _has_key(entry, path, plan)] if own else backends
+        honoring = [entry for entry in backends if _has_key(entry, path, plan)] if own else backends
     elif by_plugins:
         acts = _names(acting) or "no installed plugin"
         kinds = {entry.kind for entry in acting}
-        honouring = [entry for entry in acting if entry.kind == "backend"] if kinds == {"backend"} else backends
-        honouring = honouring if acting else []
+        honoring = [entry for entry in acting if entry.kind == "backend"] if kinds == {"backend"} else backends
+        honoring = honoring if acting else []
     else:
-        acts, honouring = "the core", backends
+        acts, honoring = "the core", backends
     refused = [mark.reason for mark in field.metadata if isinstance(mark, Rejected)]
     if instead := idle_reason(plan.backend.plugin, dotted, plan.config.rllm.profile):
-        acts, honouring, refused = "no plugin", [], [*refused, instead]
+        acts, honoring, refused = "no plugin", [], [*refused, instead]
     if known and refused and known.mark(Rejected).value is None:
-        acts, honouring = "no plugin", []
+        acts, honoring = "no plugin", []
     about = describe_field(dotted, field)
     facts = {
         "type": about.type,
@@ -95,7 +95,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         ),
         "read by": acts,
         "in this run": (_names(in_this_run) or "nothing") if by_plugins and acting else "",
-        "backends": ", ".join(entry.name for entry in honouring) or "none",
+        "backends": ", ".join(entry.name for entry in honoring) or "none",
         "also known as": ", ".join(_shared_as(dotted, plan, backends)),
         "refused": " ".join(refused),
     }

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rllm_core.contracts.finding import Finding
-from rllm_core.plugins.discovery import CORE, Discovery, normalise
+from rllm_core.plugins.discovery import CORE, Discovery, normalize
 from rllm_core.plugins.requirements import missing, outside
 
 
 def examine_packages(discovery: Discovery) -> Iterator[Finding]:
     """Find missing packages and untested versions. The core's version is not checked here: it makes plugins broken."""
     commands = [candidate for candidate in discovery.commands if not candidate.blocked_by]
-    names = {normalise(each.distribution): each.distribution for each in (*discovery.candidates, *commands)}
+    names = {normalize(each.distribution): each.distribution for each in (*discovery.candidates, *commands)}
     for name in (CORE, *sorted(names)):
         subject = names.get(name, CORE)
         for unmet in missing(subject):
@@ -24,7 +24,7 @@ def examine_packages(discovery: Discovery) -> Iterator[Finding]:
                 remedy=f"pip install '{unmet.requirement}'",
             )
         for unmet in outside(subject):
-            if normalise(unmet.name) != CORE:
+            if normalize(unmet.name) != CORE:
                 yield Finding(
                     code="wrong-version",
                     severity="warning",

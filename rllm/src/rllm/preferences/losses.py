@@ -18,7 +18,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PreferenceLoss:
-    """Losses whose mean is minimised, and its derivatives."""
+    """Losses whose mean is minimized, and its derivatives."""
 
     losses: Numbers
     """One loss for each pair, or for each completion."""

@@ -47,7 +47,7 @@ class CheckpointStore:
             CheckpointError: it could not be written. Older checkpoints are unchanged, and no partial files remain.
         """
         try:
-            serialised = json.dumps(state)
+            serialized = json.dumps(state)
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 "not-json",
@@ -59,7 +59,7 @@ class CheckpointStore:
         try:
             self._remove_leftovers()
             (temporary / BACKEND).mkdir(parents=True)
-            (temporary / STATE).write_text(serialised, encoding="utf-8")
+            (temporary / STATE).write_text(serialized, encoding="utf-8")
             await write_backend(temporary / BACKEND)
             _write_manifest(temporary)
             if final.exists():  # damaged, or made by a run that was resumed from an older one

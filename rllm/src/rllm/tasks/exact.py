@@ -19,9 +19,9 @@ class Exact(AnswerReward):
         self._ignore_case = params.ignore_case
 
     def score(self, response: Response, answers: Sequence[Answer]) -> Score:
-        said = self._normalised(response.content)
-        return right_or_wrong(any(said == self._normalised(as_text(each)) for each in answers), said)
+        said = self._normalized(response.content)
+        return right_or_wrong(any(said == self._normalized(as_text(each)) for each in answers), said)
 
-    def _normalised(self, text: str) -> str:
+    def _normalized(self, text: str) -> str:
         plain = " ".join(unicodedata.normalize("NFKC", text).split()).removesuffix(".").rstrip()
         return plain.casefold() if self._ignore_case else plain

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import EPSILON, minus_group_mean, standardised, whiten
+from rllm_core.algorithms.normalization import EPSILON, minus_group_mean, standardized, whiten
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
@@ -38,7 +38,7 @@ def grpo(inputs: AdvantageInput, params: GrpoParams) -> Advantages:
     rewards, offsets = inputs.rewards, inputs.group_offsets
     ddof, epsilon = GRPO_DIALECTS[params.dialect]
     if params.norm_adv_by_std_in_grpo:
-        values = standardised(rewards, offsets, ddof=ddof, epsilon=epsilon)
+        values = standardized(rewards, offsets, ddof=ddof, epsilon=epsilon)
     else:
         values = minus_group_mean(rewards, offsets)
     if params.dialect == "trl":

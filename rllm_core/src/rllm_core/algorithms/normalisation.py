@@ -24,7 +24,7 @@ def minus_group_mean(rewards: Values, offsets: Offsets) -> Values:
     return np.where(segments.alone(offsets), rewards, segments.centred(rewards, offsets))
 
 
-def standardised(rewards: Values, offsets: Offsets, *, ddof: int, epsilon: float = EPSILON) -> Values:
+def standardized(rewards: Values, offsets: Offsets, *, ddof: int, epsilon: float = EPSILON) -> Values:
     """Return `minus_group_mean` / (group standard deviation + epsilon), (n,). A group with one trajectory has deviation
     1."""
     deviations = segments.standard_deviations(rewards, offsets, ddof=ddof)

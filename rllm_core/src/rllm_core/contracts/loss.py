@@ -87,7 +87,7 @@ class LossInput:
 
 
 class PolicyLoss(Protocol):
-    """Returns the loss of each token, (n_sampled,) float32, to be minimised. The backend aggregates the values."""
+    """Returns the loss of each token, (n_sampled,) float32, to be minimized. The backend aggregates the values."""
 
     def __call__(self, inputs: LossInput, params: Any, /) -> Tensor: ...
 

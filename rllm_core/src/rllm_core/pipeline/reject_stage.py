@@ -12,7 +12,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
 from rllm_core.pipeline.metrics import find_reward
-from rllm_core.pipeline.result_check import misplaced, recognised
+from rllm_core.pipeline.result_check import misplaced, recognized
 
 MOST_BATCHES = 1000
 """Number of batches in one step after which a mode that requests more is considered broken."""
@@ -66,7 +66,7 @@ class Reject:
                 raise PipelineError(
                     "bad-rejection-result", f"{mode} returned {result!r:.80}.", "Return a RejectionResult."
                 )
-            waited = recognised(result, offered, self._waiting_ids) if self._waiting is None else self._waiting
+            waited = recognized(result, offered, self._waiting_ids) if self._waiting is None else self._waiting
             problem = misplaced(result, [*offered, *waited])
         if problem:
             raise PipelineError(

@@ -28,7 +28,7 @@ def misplaced(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str
     return next((f"leaves out group {group_id!r}" for group_id in left_out), "")
 
 
-def recognised(
+def recognized(
     result: RejectionResult, offered: Sequence[TrajectoryGroup], ids: Sequence[str]
 ) -> list[TrajectoryGroup]:
     """Return the groups of the result that were waiting when the checkpoint was made, given their ids.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from rllm_core.plugins.discovery import CORE, Candidate, core_version, normalise
+from rllm_core.plugins.discovery import CORE, Candidate, core_version, normalize
 from rllm_core.plugins.requirements import allows, parsed
 from rllm_core.plugins.unusable import UnusablePluginError
 
@@ -13,10 +13,10 @@ from rllm_core.plugins.unusable import UnusablePluginError
 def check_core_version(candidate: Candidate) -> None:
     """Raise UnusablePluginError if the plugin's package requires a different version of rllm-core."""
     for text in candidate.requires:
-        if not normalise(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
+        if not normalize(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
             continue
         for requirement in parsed([text]):
-            if normalise(requirement.name) == CORE and not allows(requirement, core_version()):
+            if normalize(requirement.name) == CORE and not allows(requirement, core_version()):
                 raise UnusablePluginError(
                     f"{candidate.distribution} {candidate.version} needs {CORE}{requirement.specifier}, and {CORE} "
                     f"{core_version()} is installed",

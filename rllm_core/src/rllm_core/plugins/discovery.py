@@ -61,10 +61,10 @@ class Discovery:
 
     def distributions(self) -> frozenset[str]:
         """Return the normalized names of packages that offer a plugin or a command, including blocked packages."""
-        return frozenset(normalise(each.distribution) for each in (*self.candidates, *self.blocked, *self.commands))
+        return frozenset(normalize(each.distribution) for each in (*self.candidates, *self.blocked, *self.commands))
 
 
-def normalise(distribution: str) -> str:
+def normalize(distribution: str) -> str:
     """Return a package name in the form used for comparison. ``My_Plugin`` and ``my-plugin`` are the same."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
@@ -94,7 +94,7 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
         environ: environment variables. ``RLLM_BLOCK_PLUGINS`` is a comma-separated list of names, or ``*`` for all.
     """
     block = _names((os.environ if environ is None else environ).get(BLOCK_VARIABLE, ""))
-    allowed = None if allow is None else {normalise(name): name for name in allow}
+    allowed = None if allow is None else {normalize(name): name for name in allow}
     installed = importlib.metadata.entry_points()
     describe = cache(_describe)  # parsing metadata is the slowest part, and most packages offer several
     plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe))
@@ -103,8 +103,8 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
         for group, prefix in COMMAND_GROUPS.items()
         for candidate in _candidates(installed.select(group=group), block, allowed, describe)
     ]
-    distributions = {normalise(candidate.distribution) for candidate in (*plugins, *commands)}
-    blockable = (distributions | {normalise(plugin.entry_point) for plugin in plugins}) - {PROGRAM}
+    distributions = {normalize(candidate.distribution) for candidate in (*plugins, *commands)}
+    blockable = (distributions | {normalize(plugin.entry_point) for plugin in plugins}) - {PROGRAM}
     return Discovery(
         candidates=tuple(sorted((plugin for plugin in plugins if not plugin.blocked_by), key=_order)),
         blocked=tuple(sorted((plugin for plugin in plugins if plugin.blocked_by), key=_order)),
@@ -123,7 +123,7 @@ def _candidates(
     for entry_point in entry_points:
         found = describe(entry_point.dist) if entry_point.dist else _Described()
         distribution = found.name or entry_point.name
-        if normalise(distribution) == CORE:
+        if normalize(distribution) == CORE:
             continue
         names = [distribution] if entry_point.group in COMMAND_GROUPS else [distribution, entry_point.name]
         yield Candidate(
@@ -133,15 +133,15 @@ def _candidates(
             load=entry_point.load,
             requires=found.requires,
             blocked_by=""
-            if normalise(distribution) == PROGRAM
-            else _blocked_by([normalise(name) for name in names], block, allowed),
+            if normalize(distribution) == PROGRAM
+            else _blocked_by([normalize(name) for name in names], block, allowed),
         )
 
 
 def _names(comma_separated: str) -> dict[str, str]:
     """Return a mapping from normalized names to the names as written."""
     names = (name.strip() for name in comma_separated.split(","))
-    return {normalise(name): name for name in names if name}
+    return {normalize(name): name for name in names if name}
 
 
 def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, str] | None) -> str:
@@ -178,4 +178,4 @@ def _describe(distribution: importlib.metadata.Distribution) -> _Described:
 
 
 def _order(candidate: Candidate) -> tuple[str, str]:
-    return normalise(candidate.distribution), candidate.entry_point
+    return normalize(candidate.distribution), candidate.entry_point

@@ -13,7 +13,7 @@ from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, did_you_mean, format_problem
 from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
-from rllm_core.plugins.discovery import IN_PROCESS, Candidate, Discovery, core_candidate, discover, normalise
+from rllm_core.plugins.discovery import IN_PROCESS, Candidate, Discovery, core_candidate, discover, normalize
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import describe_failure, load_records, new_manager
 from rllm_core.plugins.unknown_name import unknown_name
@@ -130,7 +130,7 @@ class Registry:
         return [
             entry
             for entry in self._of_kind(kind)
-            if entry.name == bare and (not distribution or normalise(entry.distribution) == normalise(distribution))
+            if entry.name == bare and (not distribution or normalize(entry.distribution) == normalize(distribution))
         ]
 
     def _accept(self, candidate: Candidate, records: list[Plugin[Any]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY, Registered
 from rllm_core.errors import PluginError, did_you_mean
-from rllm_core.plugins.discovery import IN_PROCESS, Candidate, normalise
+from rllm_core.plugins.discovery import IN_PROCESS, Candidate, normalize
 from rllm_core.plugins.first_party import find_home_package, names_elsewhere
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.unusable import Broken
@@ -20,7 +20,7 @@ def unknown_name(
     (``name:family``)."""
     distribution, _, bare = name.partition(FAMILY)[0].rpartition("/")
     known = _known(kind, [entry.name for entry in offered])
-    if normalise(distribution) == IN_PROCESS:
+    if normalize(distribution) == IN_PROCESS:
         return PluginError(
             "plugin-of-other-program",
             f"{kind} {name!r} was a class or function of a Python program, and is not part of this one.",
@@ -30,11 +30,11 @@ def unknown_name(
     home = distribution or find_home_package(kind, bare)
     if home:
         for plugin in broken:
-            if normalise(plugin.distribution) == normalise(home):
+            if normalize(plugin.distribution) == normalize(home):
                 message = f"{kind} {name!r} cannot be used: plugin {plugin.name} is broken: {plugin.reason}."
                 return PluginError("broken-plugin", message, plugin.remedy or "`rllm plugins doctor` shows more.")
         for candidate in blocked:
-            if normalise(candidate.distribution) == normalise(home):
+            if normalize(candidate.distribution) == normalize(home):
                 message = f"{kind} {name!r} cannot be used: {candidate.distribution} is blocked."
                 return PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
     others = [entry.qualified_name for entry in offered if entry.name == bare]
@@ -42,8 +42,8 @@ def unknown_name(
         return PluginError(
             "unknown-plugin", f"{distribution} has no {kind} {bare!r}.", f"It is in {' and '.join(others)}."
         )
-    first_party, installed = find_home_package(kind, bare), {normalise(entry.distribution) for entry in offered}
-    if first_party and normalise(home or "") == first_party and first_party not in installed:
+    first_party, installed = find_home_package(kind, bare), {normalize(entry.distribution) for entry in offered}
+    if first_party and normalize(home or "") == first_party and first_party not in installed:
         return PluginError(
             "plugin-not-installed", f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known
         )

@@ -1,6 +1,6 @@
 """TemplateRenderer: converts *new* messages to tokens with the model's chat template, once per message.
 
-Sampled tokens are never decoded and tokenised again. The next prompt consists of the tokens so far and the tokens of
+Sampled tokens are never decoded and tokenized again. The next prompt consists of the tokens so far and the tokens of
 the new messages.
 """
 

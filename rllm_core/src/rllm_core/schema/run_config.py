@@ -101,7 +101,7 @@ class RllmSection(Section):
     filter_token_mismatch: Annotated[
         bool,
         Rejected(
-            "Sampled tokens are never decoded and tokenised again, so no trajectory can mismatch and rllm has no such "
+            "Sampled tokens are never decoded and tokenized again, so no trajectory can mismatch and rllm has no such "
             "filter. Remove the key."
         ),
     ] = Field(True, description="Accepted for compatibility with rLLM configs. Mismatches cannot occur in rllm.")

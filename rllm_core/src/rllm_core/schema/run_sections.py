@@ -169,7 +169,7 @@ class AsyncTrainingSection(Section):
         PositiveInt,
         TRAINING,
         Rejected(
-            "Weights are synced after every update. For k optimiser steps between two syncs, multiply "
+            "Weights are synced after every update. For k optimizer steps between two syncs, multiply "
             "`data.train_batch_size` by k, and set the backend's number of minibatches to k."
         ),
     ] = Field(1, description="Accepted only at its default, for compatibility with rLLM configs.")

@@ -1,4 +1,4 @@
-"""The core's policy losses, one torch function each. They return the loss of every sampled token, to be minimised.
+"""The core's policy losses, one torch function each. They return the loss of every sampled token, to be minimized.
 
 They need torch. Only these import them: backends, loss plugins, tools for losses (`rllm record check`, the loss
 contract), and the `load` of the plugin specs.

@@ -12,10 +12,10 @@ def register() -> None:
     # Imported here because the module reads the platform, which must be registered first.
     from verl.utils import distributed
 
-    initialise = distributed.initialize_global_process_group_ray
+    initialize = distributed.initialize_global_process_group_ray
 
-    @wraps(initialise)
-    def initialise_on_cpu(timeout_second: int | None = None, backend: str | None = None) -> None:
-        initialise(timeout_second=timeout_second, backend=backend or BACKEND)
+    @wraps(initialize)
+    def initialize_on_cpu(timeout_second: int | None = None, backend: str | None = None) -> None:
+        initialize(timeout_second=timeout_second, backend=backend or BACKEND)
 
-    distributed.initialize_global_process_group_ray = initialise_on_cpu
+    distributed.initialize_global_process_group_ray = initialize_on_cpu

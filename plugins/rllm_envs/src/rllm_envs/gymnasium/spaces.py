@@ -41,7 +41,7 @@ def _to_json(value: Any) -> Any:
 
 
 def write_picture(rendered: str) -> str:
-    """Return the text of render mode ``ansi``. Coloured characters, such as the player's place, get brackets."""
+    """Return the text of render mode ``ansi``. Colored characters, such as the player's place, get brackets."""
     return _HIGHLIGHTED.sub(r"[\1]", rendered).strip("\n")
 
 

@@ -81,7 +81,7 @@ def error_body(refused: RefusedError) -> bytes:
 
 DONE = b"data: [DONE]\n\n"
 RULES = Rules(
-    honoured=frozenset(
+    honored=frozenset(
         (
             "messages",
             "max_tokens",

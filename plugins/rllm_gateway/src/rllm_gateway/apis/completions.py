@@ -16,7 +16,7 @@ from rllm_gateway.fields import RefusedError, Rules, invalid
 DEFAULT_TOKENS = 16
 """OpenAI's default of ``max_tokens`` in this API."""
 RULES = Rules(
-    honoured=frozenset(
+    honored=frozenset(
         ("prompt", "max_tokens", "stop", "n", "stream", "stream_options", "logprobs", "user", "add_special_tokens")
     ),
     overruled=frozenset(("model", "temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")),

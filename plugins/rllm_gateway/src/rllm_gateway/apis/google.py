@@ -31,7 +31,7 @@ from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid
 from rllm_gateway.structured import Wanted, find_required_form
 
 RULES = Rules(
-    honoured=frozenset(("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "labels")),
+    honored=frozenset(("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "labels")),
     overruled=frozenset(("model",)),
     ignored=frozenset(("safetySettings", "serviceTier", "store")),
     refused={},
@@ -39,7 +39,7 @@ RULES = Rules(
 )
 SCHEMAS = ("responseSchema", "responseJsonSchema", "_responseJsonSchema")
 CONFIG_RULES = Rules(
-    honoured=frozenset(
+    honored=frozenset(
         (
             "candidateCount",
             "logprobs",
@@ -66,23 +66,21 @@ CONFIG_RULES = Rules(
     },
 )
 """Classes of the keys of ``generationConfig``."""
-TOOL_RULES = Rules(
-    honoured=frozenset(("functionDeclarations",)), overruled=frozenset(), ignored=frozenset(), refused={}
-)
+TOOL_RULES = Rules(honored=frozenset(("functionDeclarations",)), overruled=frozenset(), ignored=frozenset(), refused={})
 FUNCTION_RULES = Rules(
-    honoured=frozenset(("name", "description", "parameters", "parametersJsonSchema")),
+    honored=frozenset(("name", "description", "parameters", "parametersJsonSchema")),
     overruled=frozenset(),
     ignored=frozenset(("response", "responseJsonSchema")),
     refused={"behavior": ("BLOCKING", "UNSPECIFIED")},
 )
 TOOL_CONFIG_RULES = Rules(
-    honoured=frozenset(("functionCallingConfig",)),
+    honored=frozenset(("functionCallingConfig",)),
     overruled=frozenset(),
     ignored=frozenset(),
     refused={"includeServerSideToolInvocations": (False,), "retrievalConfig": ({},)},
 )
 CALLING_RULES = Rules(
-    honoured=frozenset(("mode", "allowedFunctionNames")),
+    honored=frozenset(("mode", "allowedFunctionNames")),
     overruled=frozenset(),
     ignored=frozenset(),
     refused={"streamFunctionCallArguments": (False,)},

@@ -13,7 +13,7 @@ from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid
 from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
-    honoured=frozenset(("messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "metadata")),
+    honored=frozenset(("messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "metadata")),
     overruled=frozenset(("model", "temperature", "top_p", "top_k")),
     ignored=frozenset(
         (
@@ -52,15 +52,15 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     if kind is not None:
         if kind not in CHOICES:
             refuse_unless_ignored("tool_choice", unsupported)
-        outcomes["tool_choice"] = "honoured" if kind in CHOICES else "ignored"
+        outcomes["tool_choice"] = "honored" if kind in CHOICES else "ignored"
     form_name = "output_config.format" if "format" in config or not old_form else "output_format"
     form = fields.mapping(config, "format", "output_config") or old_form
     schema = schema_of(form, form, form_name) if form else None
     if old_form:
-        outcomes["output_format"] = "ignored" if schema is None else "honoured"
+        outcomes["output_format"] = "ignored" if schema is None else "honored"
     if config:
         has_form = schema is not None and form_name == "output_config.format"
-        outcomes["output_config"] = "honoured" if has_form else "ignored"
+        outcomes["output_config"] = "honored" if has_form else "ignored"
     reader = _Messages(unsupported, outcomes)
     messages = list(reader.system(body))
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]

@@ -15,7 +15,7 @@ from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, inva
 from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
-    honoured=frozenset(
+    honored=frozenset(
         (
             "input",
             "instructions",

@@ -15,7 +15,7 @@ from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, 
 from rllm_gateway.fields import RefusedError, Rules, invalid
 
 RULES = Rules(
-    honoured=frozenset(("token_ids", "sampling_params", "request_id")),
+    honored=frozenset(("token_ids", "sampling_params", "request_id")),
     overruled=frozenset(("model",)),
     ignored=frozenset(("cache_salt", "priority", "stream_options")),
     refused={
@@ -27,7 +27,7 @@ RULES = Rules(
     },
 )
 PARAMETER_RULES = Rules(
-    honoured=frozenset(("max_tokens", "n", "stop", "stop_token_ids", "logprobs")),
+    honored=frozenset(("max_tokens", "n", "stop", "stop_token_ids", "logprobs")),
     overruled=frozenset(("temperature", "top_p")),
     ignored=frozenset(
         (

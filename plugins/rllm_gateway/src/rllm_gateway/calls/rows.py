@@ -92,7 +92,7 @@ class CallRow:
     sent: Mapping[str, Any]
     """The request's parameters as sent by the client, tools included. Stored once for all calls that share them."""
     outcomes: Mapping[str, str]
-    """Parameter -> its outcome, such as ``honoured``."""
+    """Parameter -> its outcome, such as ``honored``."""
     delivered: bool = False
     """True if the response reached the client. This is only read, not written: a `DeliveryRow` stores it."""
 

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from rllm_core.errors import PluginError
-from rllm_core.plugins.discovery import CORE, discover, normalise
+from rllm_core.plugins.discovery import CORE, discover, normalize
 from rllm_core.plugins.first_party import first_party_distributions
 from rllm_core.plugins.validation import NAME, NOT_NAMES
 
@@ -90,4 +90,4 @@ def _check_module(distribution: str, module: str) -> None:
 def _installed(distribution: str) -> bool:
     """True if an installed plugin has this package name. You may write it again in another directory."""
     found = discover(environ={})
-    return distribution in {normalise(candidate.distribution) for candidate in found.candidates}
+    return distribution in {normalize(candidate.distribution) for candidate in found.candidates}

@@ -108,9 +108,9 @@ class Accounting:
         outcomes: dict[int, RecordedOutcome] = {}
         decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
         for group in {id(each.group): each.group for each in step.decisions}.values():
-            self._recognise(group, origins)
+            self._recognize(group, origins)
         for group in step.trajectory_groups:
-            self._recognise(group, origins)
+            self._recognize(group, origins)
         named = _Named(step, origins)
         for known, (trajectory, decision) in decided.items():
             outcomes[known] = _outcome(
@@ -136,7 +136,7 @@ class Accounting:
         in_batch = [_origin(step, each, origins) for group in groups for each in group.trajectories]
         return Account(list(_episodes(step, trained, tasks)), list(outcomes.values()), in_batch)
 
-    def _recognise(self, group: TrajectoryGroup | None, origins: dict[int, Origin]) -> None:
+    def _recognize(self, group: TrajectoryGroup | None, origins: dict[int, Origin]) -> None:
         """Add the origins of a group's trajectories, if the group waited before a resume."""
         if group is None or all(id(trajectory) in origins for trajectory in group.trajectories):
             return

@@ -115,7 +115,7 @@ def _fill(message: Any, top: TopTokens) -> None:
 
 
 def forward_backward_answer(result: ForwardBackwardResult) -> Answer:
-    """Log-probs by example, neighbours of the same row shape packed together."""
+    """Log-probs by example, neighbors of the same row shape packed together."""
     response = proto.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=dict(result.metrics))
     start = 0
     while start < len(result.logprobs):

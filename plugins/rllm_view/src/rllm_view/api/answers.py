@@ -18,7 +18,7 @@ from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
 from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_rollouts, rollout_steps, search_text
 from rllm_view.reading.run import Run, last_values
-from rllm_view.reading.steps import groups_of, neighbours_of, step_summaries, steps_around
+from rllm_view.reading.steps import groups_of, neighbors_of, step_summaries, steps_around
 
 SHOWN = (
     "uid", "episode", "name", "step", "batch", "task_id", "data_source", "is_correct", "termination_reason", "error",
@@ -203,7 +203,7 @@ def episode(run: Run, query: Query) -> dict[str, Any]:
     run.index.ensure([step])
     uid = required(query, "uid")
     account = account_json(account_of(run, step, uid))
-    return account | {"neighbours": neighbours_of(run.index, step, uid)} | _around(run, step)
+    return account | {"neighbors": neighbors_of(run.index, step, uid)} | _around(run, step)
 
 
 def _around(run: Run, step: int) -> dict[str, Any]:

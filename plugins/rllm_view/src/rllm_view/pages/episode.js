@@ -24,7 +24,7 @@ function legend(found, title) {
 function head(account, id, step) {
   const { rollout, decided } = account;
   const link = (uid, text) => (uid ? el("a", { href: toEpisode(id, step, uid) }, text) : el("span", { class: "quiet" }, text));
-  const around = account.neighbours;
+  const around = account.neighbors;
   return [
     el("h1", {}, rollout.uid),
     el("p", { class: "lead" }, rollout.is_correct ? "✓ solved" : "not solved", ` · reward ${number(rollout.reward_given, 3)}`,
@@ -80,7 +80,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
     if (hasTokens) put(body, body.firstChild === said ? view.node : said);
   }
   const go = (to) => () => { if (to) location.hash = toEpisode(id, step, to); };
-  const { neighbours: around } = account;
+  const { neighbors: around } = account;
   side.append(panelOf(account, null));
   if (hasTokens) paint(state.name, state.epoch);
   return {

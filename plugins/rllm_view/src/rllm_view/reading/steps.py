@@ -115,8 +115,8 @@ def groups_of(index: StepIndex, step: int) -> list[GroupSummary]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Neighbours of a trajectory in a step, in the order of groups and uids. None if a neighbour does not exist."""
+class Neighbors:
+    """Neighbors of a trajectory in a step, in the order of groups and uids. None if a neighbor does not exist."""
 
     position: int
     """Position in the step, from 0."""
@@ -143,10 +143,10 @@ FROM ordered WHERE trajectory = ?
 """
 
 
-def neighbours_of(index: StepIndex, step: int, uid: str) -> Neighbours | None:
-    """Return the neighbours of a trajectory. None if the trajectory has no outcome in the step."""
+def neighbors_of(index: StepIndex, step: int, uid: str) -> Neighbors | None:
+    """Return the neighbors of a trajectory. None if the trajectory has no outcome in the step."""
     rows = index.rows(_QUERY, [step, uid])
-    return Neighbours(**rows[0]) if rows else None
+    return Neighbors(**rows[0]) if rows else None
 
 
 def steps_around(recorded: list[int], step: int) -> tuple[int | None, int | None]:
