@@ -62,8 +62,6 @@ def _lines(report: Report) -> list[str]:
         lines.append(f"and {len(report.problems) - SHOWN} more")
     if report.first_step:
         lines.append(f"recorded from step {report.first_step} on: earlier steps cannot be checked")
-    if report.undigested:
-        lines.append(f"recorded without digests, so some changes cannot be found: {len(report.undigested)} steps")
     if report.untraced:
         lines.append(f"not recorded by this backend: log-probs and coefficients of {len(report.untraced)} steps")
     if report.unlogged:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from expecting import check_values, expect_error
 from hypothesis import given, strategies as st
@@ -15,9 +14,7 @@ from rllm_core.errors import RllmError
 from rllm_record.check.checking import check_run
 from rllm_record.steps import StepFiles
 from rllm_record.steps.accounting import Accounting
-from rllm_record.steps.digests import KEY
 from rllm_record.steps.files import KINDS
-from rllm_record.steps.parquet import VERSION_KEY
 
 from .made_steps import step
 from .test_traces import batch_of, make_trajectory, recorded, trace_of
@@ -115,21 +112,6 @@ def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
 
     peak(tmp_path / "imports", 1)
     assert peak(tmp_path / "long", 12) < 1.5 * peak(tmp_path / "short", 2)
-
-
-def test_check_old_record_is_named_without_digests(tmp_path: Path) -> None:
-    files = write_record(tmp_path)
-    for kind in ("episodes", "traces", "updates", "outcomes"):
-        place = files.place(kind, 0)
-        with pq.ParquetFile(place) as file:
-            table = file.read()
-        marks = {key: mark for key, mark in table.schema.metadata.items() if key != KEY} | {VERSION_KEY: b"2"}
-        pq.write_table(table.replace_schema_metadata(marks), place)
-
-    report = check_run(tmp_path)
-
-    assert report.undigested == [0]
-    assert "changed-file" not in {each.code for each in report.problems}
 
 
 def test_write_killed_midway_leaves_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,16 +244,9 @@ def marked(path: Path, **marks: str) -> None:
     pq.write_table(table.replace_schema_metadata({f"rllm.record.{key}": value for key, value in marks.items()}), path)
 
 
-def test_columns_missing_in_an_older_schema_are_null(tmp_path: Path) -> None:
-    marked(tmp_path / "outcomes" / "step_000000.parquet", version="0")
-
-    (row,) = StepFiles(tmp_path).outcome_table(0).to_pylist()
-
-    assert (row["outcome"], row["rule"], row["peers"]) == ("trained", None, None)
-
-
 BAD: dict[str, tuple[Any, str]] = {
-    "newer": (lambda path: marked(path, version=str(VERSION + 1)), "schema-too-new"),
+    "newer": (lambda path: marked(path, version=str(VERSION + 1)), "wrong-schema-version"),
+    "older": (lambda path: marked(path, version=str(VERSION - 1)), "wrong-schema-version"),
     "another program's": (marked, "wrong-file-type"),
     "no number": (lambda path: marked(path, version="one"), "wrong-file-type"),
     "text": (lambda path: path.write_text("no parquet"), "file-unreadable"),

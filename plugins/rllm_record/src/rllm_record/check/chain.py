@@ -14,7 +14,7 @@ import numpy as np
 from rllm.runs.metrics_file import METRICS
 from rllm_record.steps import digests
 from rllm_record.steps.files import KINDS, StepFiles
-from rllm_record.steps.parquet import FIRST_WITH_DIGESTS, VERSION_KEY, RecordError, read_marks
+from rllm_record.steps.parquet import RecordError, read_marks
 from rllm_record.steps.rows import RecordedOutcome
 
 
@@ -47,14 +47,12 @@ class Report:
     """Steps for which the backend recorded no trace."""
     unlogged: list[int] = field(default_factory=list)
     """Steps with an update whose loss is not in the run's metrics, so that it could not be compared."""
-    undigested: list[int] = field(default_factory=list)
-    """Steps without digests of their files, because an older rllm-record wrote them."""
     unexplained: int = 0
     """Number of optimizer steps with a loss that has no value per token."""
     problems: list[Mismatch] = field(default_factory=list)
 
 
-def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[Mismatch]:
+def changed_files(files: StepFiles, step: int) -> Iterator[Mismatch]:
     """Yield the files of a step that have changed since they were written."""
     outcomes = files.place(digests.LAST, step)
     try:
@@ -62,9 +60,6 @@ def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[Misma
         contents = {kind: place.read_bytes() for kind in KINDS if (place := files.place(kind, step)).exists()}
     except (OSError, RecordError) as error:
         yield Mismatch("file-unreadable", f"step {step}: {getattr(error, 'message', error)}")
-        return
-    if digests.KEY not in marks and int(marks[VERSION_KEY]) < FIRST_WITH_DIGESTS:
-        report.undigested.append(step)
         return
     expected = _digests_in(marks.get(digests.KEY, b""))
     for kind in KINDS:

@@ -175,7 +175,7 @@ class _Checker:
                 Mismatch("missing-step", f"step {step} is not recorded, and steps after it are")
             )
             return
-        changed = list(changed_files(self._files, step, self.report))
+        changed = list(changed_files(self._files, step))
         self.report.problems += changed
         try:
             self._compare(step)

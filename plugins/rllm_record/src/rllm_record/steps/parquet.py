@@ -32,10 +32,8 @@ def unreadable(place: Path, error: Exception) -> RecordError:
     )
 
 
-VERSION = 3
-"""The version of the tables. Older versions are read, too. 2 adds traces, updates, vocabulary and advantages, and 3
-adds digests."""
-FIRST_WITH_DIGESTS = 3
+VERSION = 4
+"""Version of the tables. Files with a different version are rejected."""
 VERSION_KEY = b"rllm.record.version"
 
 
@@ -47,18 +45,18 @@ def require_known_version(place: Path, metadata: Mapping[bytes, bytes] | None) -
         metadata: metadata of its schema.
 
     Raises:
-        RecordError: the file has a newer schema, or does not belong to a record.
+        RecordError: the file has a different schema version, or does not belong to a record.
     """
     version = (metadata or {}).get(VERSION_KEY, b"").decode()
     if not version.isdecimal():
         raise RecordError(
             "wrong-file-type", f"{place} is not a record of a step.", "Use a file in record/ of a run directory."
         )
-    if int(version) > VERSION:
+    if int(version) != VERSION:
         raise RecordError(
-            "schema-too-new",
-            f"{place} has schema {version}, but this rllm-record supports only schemas up to {VERSION}.",
-            "Install a newer version: pip install --upgrade rllm-record",
+            "wrong-schema-version",
+            f"{place} has schema {version}, but this rllm-record reads schema {VERSION}.",
+            "Use the version of rllm-record that wrote the file, or train again.",
         )
 
 
@@ -114,10 +112,10 @@ def write_file(place: Path, contents: bytes) -> None:
 
 
 def read_table(place: Path, schema: pa.Schema) -> pa.Table:
-    """Read a whole file. Columns that an older schema did not have are null.
+    """Read a whole file. Columns that it does not contain are null.
 
     Raises:
-        RecordError: the file cannot be read, or was written by a newer rllm-record.
+        RecordError: the file cannot be read, or has a different schema version.
     """
     with _opened(place) as file:
         return _with_all_columns(file.read(), schema)
@@ -186,7 +184,7 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add the columns that an older schema did not have. Their values are null."""
+    """Add the columns that the file does not contain. Their values are null."""
     table.validate(full=True)
     if table.schema.equals(schema):
         return table
