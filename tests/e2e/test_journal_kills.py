@@ -16,7 +16,7 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "journal.py"
 def test_runs_that_were_killed_end_as_they_would_have(tmp_path: Path) -> None:
     # A new process is needed, because MKL reads its settings once.
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "kills", "6"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, str(BENCHMARK), "kills", "4"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.rpartition(", ")[2] for line in done.stdout.splitlines()] == ["0 faults", "0 faults"]

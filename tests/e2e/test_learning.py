@@ -41,7 +41,7 @@ def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path:
     assert metrics["val/guess/pass@1"] >= 0.95
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_sum_is_learned_too(tmp_path: Path) -> None:
     metrics = last_validation(tmp_path, "sum")
     assert metrics["val/sum/pass@1"] >= 0.5

@@ -236,7 +236,7 @@ def assert_nothing_is_left() -> None:
 
 # One test: its parts share a cluster whose start takes most of the time, and the last one shuts it down. Beside other
 # work on the machine, even the start of its processes can take more than a minute.
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_worker_and_its_rollout_server_agree_under_the_real_verl(trained: Trained) -> None:
     assert_updates_arrive(trained)

@@ -23,6 +23,8 @@ from expecting import check_values
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 STEPS = 14
+RESUMED = 9
+"""Steps of the run that is killed after step 7."""
 WORDS = (
     "train",
     "sum",
@@ -195,7 +197,8 @@ def test_a_checkpoints_model_scores_equally_with_another_backend(finished: Path)
 
 
 def test_killed_run_resumes_exactly_and_leaves_no_process(finished: Path, tmp_path: Path) -> None:
-    first = Run.begin(tmp_path)
+    shorter = f"rllm.trainer.total_batches={RESUMED}"
+    first = Run.begin(tmp_path, shorter)
     try:
         deadline = time.monotonic() + 200
         while len(metrics(tmp_path)) < 7:
@@ -204,7 +207,7 @@ def test_killed_run_resumes_exactly_and_leaves_no_process(finished: Path, tmp_pa
             time.sleep(0.05)
         first.process.kill()
         first.process.wait()
-        second = Run.begin(tmp_path, "--resume")
+        second = Run.begin(tmp_path, shorter, "--resume")
         # Two of Ray's processes would live for more than a minute. The next run kills them before it starts Ray.
         first.wait_until_nothing_is_alive(seconds=40)
     finally:
@@ -215,8 +218,10 @@ def test_killed_run_resumes_exactly_and_leaves_no_process(finished: Path, tmp_pa
         second.wait_until_nothing_is_alive(seconds=100)
     finally:
         second.kill_all()
-    assert without_arrival(metrics(tmp_path)) == without_arrival(metrics(finished))
-    for resumed, whole in zip(metrics(tmp_path), metrics(finished), strict=True):
+    ended, undisturbed = ([line for line in metrics(run) if "batch/solved" in line] for run in (tmp_path, finished))
+    assert len(ended) == RESUMED
+    assert without_arrival(ended) == without_arrival(undisturbed[:RESUMED])
+    for resumed, whole in zip(ended, undisturbed[:RESUMED], strict=True):
         near = {name: value for name, value in whole.items() if name.startswith(DEPENDS_ON_ARRIVAL)}
         assert {name: resumed[name] for name in near} == pytest.approx(near, abs=1e-5)
     assert check_record(tmp_path).returncode == 0

@@ -70,7 +70,7 @@ def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(path: Path) -> No
     kill_writers(path, 20)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_no_acknowledged_row_is_lost_in_a_hundred_kills(path: Path) -> None:
     kill_writers(path, 100)
 
