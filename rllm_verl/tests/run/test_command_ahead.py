@@ -89,7 +89,9 @@ def begin(tmp_path: Path) -> Iterator[Any]:
 def test_run_with_batches_ahead_ends(begin: Any) -> None:
     run = begin("rllm.trainer.total_batches=4")
     assert run.process.wait(timeout=500) == 0, run.read_output()
-    assert [line["staleness/max"] for line in run.metrics()][1:] == [1, 1, 1]
+    stale = [line["staleness/max"] for line in run.metrics()]
+    assert len(stale) == 4
+    assert max(stale) == 1
 
 
 # One test: the start of the run takes most of the time.
