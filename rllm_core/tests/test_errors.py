@@ -87,6 +87,7 @@ def test_details_are_lines_between_message_and_hint() -> None:
 PROGRAM = "from rllm_core import AgentTrainer, build_train_config; {}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "debug", "shown"),
     [

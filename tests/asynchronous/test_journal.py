@@ -36,6 +36,7 @@ def files(made: Any) -> list[Path]:
     return sorted((made.directory / "journal").iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("settings", [ahead(1), {**ahead(3), **DYNAMIC}], ids=["S1", "S3 dynamic"])
 def test_fixed_version_run_cut_off_ends_with_same_weights(run: Any, settings: Any, cut: float) -> None:
@@ -44,6 +45,7 @@ def test_fixed_version_run_cut_off_ends_with_same_weights(run: Any, settings: An
     assert run({**SAVING, **settings}, resume=True).digest == whole.digest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 def test_no_finished_call_is_sampled_again(run: Any, partial: bool) -> None:
     whole = run({**SAVING, **ahead(2, partial)}, "whole")
@@ -55,6 +57,7 @@ def test_no_finished_call_is_sampled_again(run: Any, partial: bool) -> None:
     assert sorted(sampled) == sorted(whole.backend.engine.answered)
 
 
+@pytest.mark.long
 def test_run_cut_off_twice_ends_with_same_weights(run: Any) -> None:
     settings = {**SAVING, **ahead(3)}
     whole = run(settings, "whole")
@@ -63,6 +66,7 @@ def test_run_cut_off_twice_ends_with_same_weights(run: Any) -> None:
     assert run(settings, resume=True).digest == whole.digest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", CUTS)
 def test_latest_weights_lose_and_repeat_no_task(run: Any, cut: float) -> None:
     settings = {**SAVING, **ahead(2, partial=True)}
@@ -73,6 +77,7 @@ def test_latest_weights_lose_and_repeat_no_task(run: Any, cut: float) -> None:
     assert all(step.metrics["staleness/max"] <= 2 for step in rest.steps)
 
 
+@pytest.mark.long
 def test_stopped_fixed_version_run_samples_only_the_rest(run: Any) -> None:
     whole = run(ahead(3), "whole")
     tokens = whole.backend.engine.sampled
@@ -82,6 +87,7 @@ def test_stopped_fixed_version_run_samples_only_the_rest(run: Any) -> None:
     assert first + rest.backend.engine.sampled == tokens
 
 
+@pytest.mark.long
 def test_synchronous_run_has_a_journal_if_configured(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": ["journal"]}
     whole = run(settings, "whole")
@@ -139,6 +145,7 @@ def test_a_journal_that_is_gone_is_refused(run: Any) -> None:
         run({**SAVING, **ahead(2)}, resume=True)
 
 
+@pytest.mark.long
 def test_records_after_last_checkpoint_are_read_until_damage(run: Any) -> None:
     settings = {**SAVING, **ahead(1)}
     whole = run(settings, "whole")
@@ -154,6 +161,7 @@ def test_changed_choice_of_weights_is_refused(run: Any) -> None:
         run({**SAVING, **ahead(2, partial=True)}, resume=True)
 
 
+@pytest.mark.long
 def test_calls_of_a_different_configuration_are_sampled_again(run: Any) -> None:
     settings, other = {**SAVING, **ahead(2)}, {"rllm.algorithm.norm_adv_by_std_in_grpo": False}
     until_saved = run(settings, "stopped", stop_after=2)
@@ -202,6 +210,7 @@ def test_changed_note_is_refused(run: Any) -> None:
         run(settings, resume=True)
 
 
+@pytest.mark.long
 def test_rollouts_with_timeout_end_with_timeout_again(run: Any) -> None:
     settings = {**SAVING, **ahead(2), "rllm.agent.trajectory_timeout": 2.0}
     whole = run(settings, "whole")

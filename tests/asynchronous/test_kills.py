@@ -54,6 +54,7 @@ def read_call_seeds(directory: Path) -> set[int]:
     return {call.seed for call in calls if isinstance(call, KeptCall)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", KILLS)
 def test_killed_fixed_version_run_ends_with_same_weights(run: Any, killed_run: Any, number: int) -> None:
     settings = {**SETTINGS, **ahead(1 + number % 3)}
@@ -62,6 +63,7 @@ def test_killed_fixed_version_run_ends_with_same_weights(run: Any, killed_run: A
     assert run(settings, resume=True).digest == whole.digest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", KILLS)
 def test_killed_run_loses_and_repeats_nothing(run: Any, killed_run: Any, number: int) -> None:
     settings = {**SETTINGS, **ahead(1 + number % 3, partial=True)}

@@ -17,6 +17,7 @@ def _tasks(*runs: Any) -> list[set[str]]:
     return [{episode.task_id for episode in step.generated} for made in runs for step in made.steps]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("staleness", "stop_after", "partial"), [(1, 3, False), (3, 1, True)], ids=["fixed", "latest"])
 def test_resumed_run_generates_the_next_tasks(run: Any, staleness: int, stop_after: int, partial: bool) -> None:
     whole = run(ahead(staleness, partial), "whole")
@@ -37,12 +38,14 @@ def test_resumed_run_with_more_batches_continues_after_used_ones(run: Any) -> No
     assert all(step.metrics["staleness/max"] <= 3 for step in rest.steps)
 
 
+@pytest.mark.long
 def test_resumed_synchronous_run_ends_with_same_weights(run: Any) -> None:
     whole = run({}, "whole")
     run({}, stop_after=3)
     assert run({}, resume=True).digest == whole.digest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("estimator", "staleness"), [("rae", 0), ({"name": "mix", "parts": ["grpo", "spo"]}, 2)])
 def test_resumed_run_with_stateful_estimator_is_exact(run: Any, estimator: Any, staleness: int) -> None:
     settings = {**(ahead(staleness) if staleness else {}), "rllm.algorithm.adv_estimator": estimator}

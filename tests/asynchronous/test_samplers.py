@@ -48,6 +48,7 @@ def drawn(*runs: Any) -> list[list[str]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "more"), [("difficulty", {}), ("levels", DYNAMIC)])
 def test_a_stopped_run_ends_as_an_undisturbed_one(run: Any, name: str, more: dict[str, Any]) -> None:
     settings = sampling(name, **more)

@@ -103,6 +103,7 @@ def _logprobs(model: Any, batch: TokenBatch) -> NDArray[np.float32]:
     return filler.columns(batch, frozenset({"old_logprobs"}))["old_logprobs"][batch.loss_mask]
 
 
+@pytest.mark.long
 def test_tokens_are_of_the_version_that_they_say(seen: Seen) -> None:
     for step, batch in enumerate(seen.batches):
         version = max(0, step - AHEAD)

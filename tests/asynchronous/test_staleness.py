@@ -46,6 +46,7 @@ def test_latest_weights_continue_running_batches(run: Any) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 def test_steps_keep_their_tasks_and_train_all_tokens(run: Any, partial: bool) -> None:
     plain, made = run(LONG, "plain"), run({**ahead(4, partial), **LONG}, "ahead")
@@ -56,6 +57,7 @@ def test_steps_keep_their_tasks_and_train_all_tokens(run: Any, partial: bool) ->
     assert len(made.backend.updates) == 12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
 def test_fixed_version_run_does_not_depend_on_timing(run: Any, rejection: dict[str, Any]) -> None:
     settings = {**ahead(2), **rejection, **LONG}
@@ -63,6 +65,7 @@ def test_fixed_version_run_does_not_depend_on_timing(run: Any, rejection: dict[s
     assert len(digests) == 1
 
 
+@pytest.mark.long
 def test_batches_generated_during_updates_save_time(run: Any) -> None:
     settings = {"script.update_seconds": 10.0, "rllm.trainer.total_batches": 12}
     seconds = [run({**(ahead(s) if s else {}), **settings}, f"s{s}").seconds for s in (0, 1, 4)]

@@ -115,6 +115,7 @@ def _content(steps: Sequence[TrainStep]) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("enabled", [False, True], ids=["off", "on with a bound of 0"])
 @pytest.mark.parametrize(
     ("estimator", "rejection", "grouping", "workflow"),
@@ -150,6 +151,7 @@ def test_sample_needs_more_batches_and_waits(planned: Any) -> None:
     assert any(step.skip_reason == "waiting_for_more_groups" for step in waiting.steps)
 
 
+@pytest.mark.long
 def test_digests_of_different_runs_differ(run: Any) -> None:
     digests = {run({"rllm.trainer.seed": seed}, f"seed{seed}").digest for seed in range(2)}
     assert len(digests) == 2

@@ -91,6 +91,7 @@ def some(logprob: float, old: float, advantage: float) -> LossInput:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("advantage", [1.5, -1.5, 0.0])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_where_the_old_policy_calls_a_token_impossible(name: str, advantage: float) -> None:

@@ -61,6 +61,7 @@ def close(values: Any, expected: Any) -> bool:
     return bool(np.allclose(values, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max(initial=0.0)))
 
 
+@pytest.mark.long
 @example(size=1e155, groups=reasonable)
 @example(size=1e300, groups=reasonable)
 @given(size=large, groups=groups_of_eighths)
@@ -88,6 +89,7 @@ def test_gdpo_of_nemo_divides_by_the_deviation_of_the_others_at_any_size(size: f
     assert np.abs(expected).max() > 0.5
 
 
+@pytest.mark.long
 @example(size=1e155, groups=reasonable)
 @example(size=1e-170, groups=reasonable)
 @example(size=1e30, groups=reasonable)
@@ -97,6 +99,7 @@ def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, 
         _grows(label, size, 1.0, groups)
 
 
+@pytest.mark.long
 @example(size=1e-170, groups=reasonable)
 @example(size=1e-30, groups=reasonable)
 @given(size=small, groups=groups_of_eighths)

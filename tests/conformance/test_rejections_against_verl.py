@@ -66,6 +66,7 @@ def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
     assert 0.1 < np.mean(shares) < 0.9
 
 
+@pytest.mark.long
 @some_or_all
 def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):

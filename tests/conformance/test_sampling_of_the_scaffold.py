@@ -28,6 +28,7 @@ def draw() -> Any:
     return module["draw"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("top_p", [0.3, 0.8, 1.0])
 @pytest.mark.parametrize("which", PROBABILITIES)
 def test_it_draws_from_the_tokens_that_transformers_keeps(which: str, top_p: float, draw: Any) -> None:

@@ -14,6 +14,7 @@ BY_NAME = {path.stem: path for path in templates()}
 pytestmark = pytest.mark.skipif(not BY_NAME, reason="trl is not installed; `make install` puts it into conformance/")
 
 
+@pytest.mark.long
 def test_no_template_is_silently_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert tool_templates.main() == 0
     lines = capsys.readouterr().out.splitlines()

@@ -42,6 +42,7 @@ def words_of(command: str) -> list[str]:
     return shlex.split(command.replace("./some-hf-directory", "tiny").replace("[python,", f"[{sys.executable},"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [number for number, each in enumerate(COMMANDS) if each.startswith("train")])
 def test_the_trainings_of_the_guide_train(
     number: int, directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
@@ -54,6 +55,7 @@ def test_the_trainings_of_the_guide_train(
     assert step["batch/ended_error"] == 0
 
 
+@pytest.mark.long
 def test_evaluation_of_the_guide_runs(
     directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -128,6 +128,7 @@ def tokens_of(episodes: list[Episode]) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 def test_game_through_the_gateway_has_same_tokens_and_rewards(train: Any, tmp_path: Path) -> None:
     settings = {"data.max_response_length": 1, "data.train_batch_size": 2, "rllm.rollout.n": 2}
     built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).episodes
@@ -163,6 +164,7 @@ def test_game_through_the_gateway_has_the_same_curve(train: Any, tmp_path: Path)
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.long
 def test_the_number_that_an_agent_returns_is_its_reward(train_agent: Any) -> None:
     episodes = train_agent("def solve(task):\n    ask()\n    return 0.25\n").episodes
     assert [episode.trajectories[0].reward for episode in episodes] == [0.25] * 2
@@ -180,6 +182,7 @@ def test_an_agent_may_post_its_reward(train_agent: Any) -> None:
     assert {episode.trajectories[0].reward for episode in train_agent(code).episodes} == {0.5}
 
 
+@pytest.mark.long
 def test_two_turns_of_token_ids_train_one_row(train_agent: Any, tmp_path: Path) -> None:
     code = """
         import httpx
@@ -214,6 +217,7 @@ def test_two_turns_of_token_ids_train_one_row(train_agent: Any, tmp_path: Path) 
     assert {episode.metrics["gateway/excluded_tokens"] for episode in result.episodes} == {0.0}
 
 
+@pytest.mark.long
 def test_roles_are_trajectories_with_their_own_rewards(train_agent: Any) -> None:
     code = """
         from rllm_gateway.client import get_chat_client, session
@@ -236,6 +240,7 @@ def test_rewards_of_the_run_look_at_what_the_agent_answers(train_agent: Any, tmp
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
 
 
+@pytest.mark.long
 def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(
     train: Any, serving: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -276,6 +281,7 @@ def test_an_agent_that_fails_is_a_rollout_that_failed_with_its_last_lines(train_
     assert "LookupError: nothing there" in episodes[0].error
 
 
+@pytest.mark.long
 def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(train_agent: Any, tmp_path: Path) -> None:
     code = """
         def solve(task):
@@ -370,6 +376,7 @@ def test_sub_agents_are_rows_of_one_trajectory(train_agent: Any) -> None:
         assert episode.metrics["gateway/rows"] == 4
 
 
+@pytest.mark.long
 def test_a_session_of_the_client_says_the_same_for_all_calls_inside(train_agent: Any) -> None:
     code = """
         from rllm_gateway.client import get_chat_client, session
@@ -420,6 +427,7 @@ def test_a_chosen_port_that_is_taken_ends_the_run_with_its_key(trained: Any) -> 
         trained("def solve(task): return 1.0\n", **{"rllm.sdk.proxy.port": server.getsockname()[1]})
 
 
+@pytest.mark.long
 def test_a_dry_run_refuses_what_the_gateway_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -434,6 +442,7 @@ def test_a_dry_run_refuses_what_the_gateway_would(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.long
 def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -452,6 +461,7 @@ def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
     assert accepted.returncode == 0, accepted.stderr
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(
     start_forked_rllm: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -496,6 +506,7 @@ def programs_with(words: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: Any, serving: dict[str, Any]) -> None:
     code = "def solve(task):\n    ask()\n    return 1.0\n"
     for _ in range(2):
@@ -506,6 +517,7 @@ def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: An
         train_agent(code, **{"rllm.sdk.proxy.admin_token": "guessed"})
 
 
+@pytest.mark.long
 def test_calls_are_in_the_run_directory_and_replaced_with_it(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here:
     assert "no.parquet contains no rows." in read_refusal(rllm_here, f"{DRY} no.parquet --reward exact")
 
 
+@pytest.mark.long
 def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:
     rows = [
         {
@@ -150,6 +151,7 @@ def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
     check_one_error(done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -168,6 +170,7 @@ def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_hanging_reward_is_killed_and_the_run_continues(directory: Path, rllm_here: Rllm) -> None:
     (directory / "rewards.py").write_text(
         "import time\n"
@@ -185,6 +188,7 @@ def test_hanging_reward_is_killed_and_the_run_continues(directory: Path, rllm_he
     assert missing == [4.0, 4.0]
 
 
+@pytest.mark.long
 def test_pattern_without_end_does_not_stop_the_run(directory: Path, rllm_here: Rllm) -> None:
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=zero"
     words += " 'rllm.reward=[{name: format, pattern: \"(.?.?.?.?)+(.?.?.?.?)+(x+x+)+y\", deadline: 1}]'"

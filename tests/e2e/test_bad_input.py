@@ -92,6 +92,7 @@ def test_a_model_that_is_not_there_is_a_clear_error(rllm_here: Any, tmp_path: Pa
     assert result.returncode == 2
 
 
+@pytest.mark.long
 def test_directory_with_a_run_is_not_overwritten_by_default(rllm_here: Any, finished_run: Path) -> None:
     metrics = finished_run / "metrics.jsonl"
     before = metrics.read_bytes()
@@ -120,6 +121,7 @@ def train_with_small_files(start: Any, size: int, *words: str) -> tuple[int, str
     return process.returncode, errors
 
 
+@pytest.mark.long
 def test_a_full_disk_while_saving_loses_nothing(start_forked_rllm: Any, forked_rllm: Any, finished_run: Path) -> None:
     checkpoints = finished_run / "checkpoints"
     before = {path.name for path in checkpoints.iterdir()}
@@ -215,6 +217,7 @@ def test_an_environment_that_raises_can_be_passed_over(forked_rllm: Any, tmp_pat
     assert last_metrics(tmp_path)["batch/ended_error"] == 0.5
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("bad_environments")
 def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=2")
@@ -222,6 +225,7 @@ def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(forked_rllm: 
     assert last_metrics(tmp_path)["batch/ended_timeout"] == 0.5
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("bad_environments")
 def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "nan", *QUICK)
@@ -241,6 +245,7 @@ def test_games_continue_after_unparsable_answers(finished_run: Path, tmp_path: P
     assert metrics["env/guesses"] > 4
 
 
+@pytest.mark.long
 def test_a_full_disk_while_logging_says_which_file_and_what_to_do(start_forked_rllm: Any) -> None:
     code, errors = train_with_small_files(start_forked_rllm, 6_000)
     assert code == 1
@@ -248,12 +253,14 @@ def test_a_full_disk_while_logging_says_which_file_and_what_to_do(start_forked_r
     check_printed(errors, "not-writable", *values)
 
 
+@pytest.mark.long
 def test_one_rollout_per_task_is_warned_about_where_the_baseline_is_the_group(rllm_here: Any) -> None:
     result = rllm_here("train", "guess", *FAST, "rllm.rollout.n=1")
     assert result.returncode == 0
     check_values(result.stderr, "warning: rllm.rollout.n=1 ", "estimator grpo")
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm_here: Any, finished_run: Path) -> None:
     run = finished_run
     (run / "notes.txt").write_text("mine")
@@ -266,6 +273,7 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm
     assert (run / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "values"),
     [
@@ -289,6 +297,7 @@ def test_resume_and_overwrite_exclude_each_other(rllm_here: Any) -> None:
     assert result.returncode == 2
 
 
+@pytest.mark.long
 def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm_here: Any) -> None:
     """By itself it would have no effect. The key that it needs is in the saved config."""
     assert rllm_here("train", "guess", *FAST, "--rejection", "group").returncode == 0
@@ -299,6 +308,7 @@ def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rll
     assert "resuming after step 4 of 5" in resumed.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", ["", "rllm: {}\n", "rllm: {trainer: null}\n", "data: {train_batch_size: 128}\n"])
 def test_saved_config_with_few_or_no_values_works(rllm_here: Any, tmp_path: Path, content: str) -> None:
     run = tmp_path / "runs" / "rllm-training" / "default"

@@ -53,6 +53,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("guide", "count"), [(VERL, 3), (RLLM, 2)], ids=["verl", "rllm"])
 def test_the_commands_convert_and_the_result_passes_a_dry_run(
     directory: Path, guide: str, count: int, capsys: pytest.CaptureFixture[str]

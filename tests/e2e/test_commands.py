@@ -30,6 +30,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
 
 
+@pytest.mark.long
 def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
     result = forked_rllm("train", "guess", *FEW_STEPS)
     lines = result.stdout.splitlines()
@@ -89,6 +90,7 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict
     assert used["estimator", "grpo"] == "rllm-core"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
 def test_checkpoint_is_evaluated_with_its_runs_config(words: tuple[str, ...], forked_rllm: Any) -> None:
     trained = forked_rllm("train", "guess", *FEW_STEPS, *words)
@@ -104,6 +106,7 @@ def test_checkpoint_is_evaluated_with_its_runs_config(words: tuple[str, ...], fo
     assert {name: round(reached[name], 3) for name in validated} == validated
 
 
+@pytest.mark.long
 def test_a_local_model_directory_is_trained(forked_rllm: Any, run: Path, tmp_path: Path) -> None:
     from rllm_local.tiny import build_model, build_tokenizer
 
@@ -187,6 +190,7 @@ def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "runs/rllm-training/default").iterdir()] == ["plugins.json"]
 
 
+@pytest.mark.long
 def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str]) -> None:
     code = (
         "import sys; from rllm.cli.main import main; main(['train', 'guess', '--dry-run']); "
@@ -196,6 +200,7 @@ def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str])
     assert result.stderr == "set()\n"
 
 
+@pytest.mark.long
 def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, run: Path) -> None:
     assert forked_rllm("train", "guess", *FEW_STEPS, "--estimator", "rloo").returncode == 0
     result = forked_rllm("train", "guess", "--resume", "rllm.trainer.total_batches=6")
@@ -206,6 +211,7 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, ru
     assert "total_batches: 6" in config
 
 
+@pytest.mark.long
 def test_two_processes_cannot_train_in_one_directory(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
     words = ("rllm.trainer.total_batches=1000", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
     first = start_forked_rllm("train", "guess", *words)
@@ -221,6 +227,7 @@ def test_two_processes_cannot_train_in_one_directory(forked_rllm: Any, start_for
         first.communicate()
 
 
+@pytest.mark.long
 def test_a_config_of_a_run_is_given_to_eval_with_all_words_of_its_training(forked_rllm: Any, tmp_path: Path) -> None:
     shown = forked_rllm("config", "show", "guess", "rllm.trainer.total_batches=3", "rllm.rollout.n_val=1")
     (tmp_path / "given.yaml").write_text(shown.stdout)

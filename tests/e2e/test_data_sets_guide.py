@@ -32,6 +32,7 @@ def environ(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     return environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
 
 
+@pytest.mark.long
 def test_the_first_section_runs_from_top_to_bottom(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

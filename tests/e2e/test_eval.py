@@ -124,6 +124,7 @@ def test_impossible_evaluation_is_reported_in_one_paragraph(
     check_printed(done.stderr, code, value)
 
 
+@pytest.mark.long
 def test_killed_saved_evaluation_continues_to_same_metrics(
     start_forked_rllm: Any, forked_rllm: Any, waiting: None, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> N
     assert first.rpartition("weights ")[2] != second.rpartition("weights ")[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "goes_on"),
     [
@@ -217,6 +219,7 @@ def test_directory_of_other_files_is_unchanged(rllm_here: Any, tmp_path: Path) -
     check_printed(done.stderr, "directory-in-use", "kept", "--save")
 
 
+@pytest.mark.long
 def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "one", *TINY)
     rllm_here("eval", "guess", "--save", "other", *TINY, "--seed", "1")
@@ -229,6 +232,7 @@ def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     assert (same["passed"]["difference"]["value"], same["passed"]["p"], same["reward"]["p"]) == (0.0, 1.0, 1.0)
 
 
+@pytest.mark.long
 def test_environment_in_only_one_directory_is_reported(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "one", *TINY)
     rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
@@ -250,6 +254,7 @@ def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
     check_printed(rllm_here("eval", "compare", "empty", "few").stderr, "no-evaluation", "empty")
 
 
+@pytest.mark.long
 def test_ctrl_c_shows_finished_rollouts(start_forked_rllm: Any, waiting: None, tmp_path: Path) -> None:
     process = start_forked_rllm("eval", "waiting", "--json", "--model", "tiny", "rllm.workflow.n_parallel_tasks=1")
     until_it_waits(tmp_path)

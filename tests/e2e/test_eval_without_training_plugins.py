@@ -24,6 +24,7 @@ def trained(rllm_here: Any, tmp_path: Path) -> Path:
     return tmp_path / RUN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", [(), ("--backend", "local")])
 def test_run_is_evaluated_without_its_training_plugins(rllm_here: Any, trained: Path, backend: tuple[str, ...]) -> None:
     file = trained / "config.yaml"

@@ -314,6 +314,7 @@ def test_every_key_is_read_in_one_of_the_runs_or_refused() -> None:
     assert given <= set(READ), "refused, or no key"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", READ)
 def test_another_value_than_the_default_is_accepted_and_read(name: str, traced: Callable[[int], Traced]) -> None:
     index = next(index for index, settings in enumerate(RUNS) if name in settings)

@@ -304,6 +304,7 @@ def test_only_stepwise_advantages_are_the_default() -> None:
     assert plan_of(both, REGISTRY).warnings == ()
 
 
+@pytest.mark.long
 def test_every_key_without_a_mark_is_the_core_s_own() -> None:
     """Marked keys are tested above. `test_every_key.py` shows that the core reads all others, including keys that
     plugins also read."""

@@ -64,6 +64,7 @@ def test_no_file_is_long(file: Path) -> None:
     assert len(file.read_text().splitlines()) < LONGEST
 
 
+@pytest.mark.long
 def test_a_reward_function_on_a_parquet(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
     directory = example("parquet_reward")
     ((script,),) = commands("parquet_reward", "python")
@@ -74,6 +75,7 @@ def test_a_reward_function_on_a_parquet(example: Callable[[str], Path], forked_r
         assert step["batch/episodes"] == 8 * 8
 
 
+@pytest.mark.long
 def test_two_roles_with_their_own_estimators(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
     directory = example("two_roles")
     (command,) = commands("two_roles", "rllm")
@@ -85,6 +87,7 @@ def test_two_roles_with_their_own_estimators(example: Callable[[str], Path], for
         assert step["advantage/judge/mean"] == pytest.approx(step["reward/judge/mean"])
 
 
+@pytest.mark.long
 def test_a_parent_and_its_helpers_train_with_an_estimator_each(
     example: Callable[[str], Path], tool_model: Path, forked_rllm: Rllm
 ) -> None:
@@ -174,6 +177,7 @@ def test_the_three_ways_to_write_opo_give_the_same_numbers(monkeypatch: pytest.M
 BACKENDS = ("local", "tinker", "verl")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_configuration_of_three_backends_is_one(
     backend: str, example: Callable[[str], Path], rllm_here: Rllm

@@ -33,6 +33,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return runpy.run_path(str(BENCHMARKS / "gateway.py"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of a different process can be set only on Linux")
 def test_a_full_disk_is_an_error_of_the_rollout_and_loses_no_answer(benchmark: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "calls.db"
@@ -78,6 +79,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_lost_store_is_an_error_of_the_rollout(loss: str, benchmark: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "calls.db"
@@ -111,6 +113,7 @@ def solve(task):
 """
 
 
+@pytest.mark.long
 def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(start_forked_rllm: Any, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import documents
+import pytest
 import yaml
 
 from rllm_core.plugins.choice import choose
@@ -20,6 +21,7 @@ Rllm = Callable[..., subprocess.CompletedProcess[str]]
 PAGE = "docs/how-to/gymnasium.md"
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_work(forked_rllm: Rllm, tmp_path: Path) -> None:
     dry, short, with_model = (shlex.split(line)[1:] for line in documents.commands(PAGE) if line.startswith("rllm "))
     tiny = ("--dry-run", "--overwrite", "--model", "tiny")

@@ -227,6 +227,7 @@ def test_outcomes_add_up_to_the_metrics(train_twice: TrainTwice, mode: str, chos
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rejection",
     [{"mode": "episode", "min_partial_solve_tasks": 5}, MODES["episode"], MODES["dynamic"]],

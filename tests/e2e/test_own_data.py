@@ -39,6 +39,7 @@ def steps(directory: Path) -> list[dict[str, float]]:
     return [step for step in map(json.loads, lines) if "actor/loss" in step]
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_train(
     directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -108,6 +109,7 @@ def test_the_reward_of_the_guide_says_what_is_correct() -> None:
     assert scored("7") == {"value": 0.1, "correct": False}
 
 
+@pytest.mark.long
 def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
     directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

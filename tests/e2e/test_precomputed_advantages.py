@@ -152,6 +152,7 @@ def test_that_no_workflow_brings_any_is_said_where_they_were_asked_for(capsys: p
     assert capsys.readouterr().err.count(line) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spoil", "value"),
     [("long", "response token"), ("missing", "response token"), ("nan", "NaN")],

@@ -113,6 +113,7 @@ def refusal(**arguments: Any) -> ConfigError:
     return caught.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["AgentTrainer", "UnifiedTrainer"])
 def test_there_is_one_class_of_each_name(name: str) -> None:
     files = [*SOURCES.glob("*/src/**/*.py"), *SOURCES.glob("plugins/*/src/**/*.py")]
@@ -216,6 +217,7 @@ def test_workflow_args_of_the_configuration_reach_the_class_too(fit: Any) -> Non
     assert rewards == {0.5, 1.5}
 
 
+@pytest.mark.long
 def test_the_saved_configuration_tells_of_the_arguments_of_a_workflow_class(fit: Any) -> None:
     class Open(Adder):
         def __init__(self, context: Any, **options: Any) -> None:
@@ -240,6 +242,7 @@ def test_without_a_class_the_arguments_are_options_of_the_workflow_chosen_by_nam
     trainer.shutdown()
 
 
+@pytest.mark.long
 def test_a_class_made_from_a_workflow_of_the_core_keeps_its_options(fit: Any) -> None:
     class Hurried(SingleTurnWorkflow):
         def __init__(self, context: Any, name: str, **options: Any) -> None:
@@ -256,6 +259,7 @@ def test_a_class_made_from_a_workflow_of_the_core_keeps_its_options(fit: Any) ->
     assert [group.group_role for group in steps.steps[0].trajectory_groups] == ["hurried", "hurried"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rows",
     [
@@ -320,6 +324,7 @@ def test_turns_are_not_counted_by_a_workflow_of_one_turn() -> None:
     check_error(error, "unused-key", "`rllm.agent.max_steps` is 3 (from the Python config)")
 
 
+@pytest.mark.long
 def test_a_grouping_hook_is_given_the_sections_of_the_configuration(fit: Any) -> None:
     seen: list[Any] = []
 
@@ -343,6 +348,7 @@ def test_a_grouping_hook_is_given_the_sections_of_the_configuration(fit: Any) ->
     assert (filtering.enable, filtering.mask_error) == (True, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hook", [lambda *given: None, lambda *given: 1 / 0], ids=["nothing", "raises"])
 def test_what_a_grouping_hook_does_wrong_is_said(fit: Any, hook: Any) -> None:
     with pytest.raises(PipelineError, match=r"Grouping 'traj_grouping_hook' (returned None|failed: ZeroDivisionError)"):
@@ -386,6 +392,7 @@ def _local() -> Any:
     return Registry.load().get("backend", "local").plugin
 
 
+@pytest.mark.long
 def test_a_backend_is_chosen_by_name_by_record_or_by_class(fit: Any) -> None:
     from rllm_local.backend import LocalBackend
     from rllm_local.settings import LocalConfig
@@ -406,6 +413,7 @@ def test_a_backend_is_chosen_by_name_by_record_or_by_class(fit: Any) -> None:
 # Control of the loop
 
 
+@pytest.mark.long
 def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
     assert len(fit().steps) == 2
     assert refusal().code == "run-exists"
@@ -413,6 +421,7 @@ def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
     assert [step.global_step for step in fit(overwrite=True).steps] == [0, 1]
 
 
+@pytest.mark.long
 def test_a_resumed_run_keeps_the_values_it_was_started_with(fit: Any) -> None:
     first = without_environment(total_batches=1)
     first["rllm"]["rollout"]["n"] = 3
@@ -425,6 +434,7 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(fit: Any) -> None:
     check_error(error, "plugin-of-other-program", "'in-process/adder'")
 
 
+@pytest.mark.long
 def test_a_resumed_run_refuses_another_model(fit: Any) -> None:
     fit(quick(total_batches=1))
     config = quick(total_batches=2)
@@ -433,6 +443,7 @@ def test_a_resumed_run_refuses_another_model(fit: Any) -> None:
     assert [step.global_step for step in fit({**config, "model": {"name": "tiny"}}, resume=True).steps] == [1]
 
 
+@pytest.mark.long
 def test_episodes_of_another_run_are_not_deleted(fit: Any) -> None:
     def logging(**trainer: Any) -> dict[str, Any]:
         config = quick(**trainer)
@@ -459,6 +470,7 @@ def test_a_directory_is_free_again_after_a_trainer_that_could_not_be_made(
     assert len(fit().steps) == 2
 
 
+@pytest.mark.long
 def test_an_observer_may_stop_the_run_and_it_can_go_on_later(fit: Any) -> None:
     class Once(Steps):
         def on_batch_end(self, step: TrainStep) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rllm.config.layers import layer_from_file
 from rllm_core.plugins import in_process
@@ -71,6 +72,7 @@ def test_every_link_leads_somewhere() -> None:
         assert target.startswith("https://arxiv.org/") or (root / target).exists(), target
 
 
+@pytest.mark.long
 def test_each_command_of_the_first_table_has_a_plan(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_each_command_of_the_first_table_has_a_plan(
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
+@pytest.mark.long
 def test_the_sections_run_from_top_to_bottom(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -107,6 +110,7 @@ def test_the_sections_run_from_top_to_bottom(
     assert any(step["advantage/agent/max"] > 0 for step in trained)
 
 
+@pytest.mark.long
 def test_the_task_of_others_trains_with_any_model(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "real-models.md").read_text(encoding="utf-8")
 
 
@@ -16,6 +18,7 @@ def _block(language: str) -> str:
     return str(text)
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_work_one_after_the_other(
     forked_rllm: Callable[..., Any], command_server: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def _score(generator: str, words: str, index: int) -> float:
     return world.step(words).reward
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_work(forked_rllm: Rllm, tmp_path: Path) -> None:
     dry, short, with_model = COMMANDS
     for words in (dry, short, [*with_model, "--dry-run", "--overwrite", "--model", "tiny"]):

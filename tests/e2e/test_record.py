@@ -103,6 +103,7 @@ def test_what_an_update_did_is_recorded_token_by_token(train: Any) -> None:
     assert np.mean([row["loss"] for row in updates]) == pytest.approx(run.steps[0].metrics["actor/loss"], rel=1e-9)
 
 
+@pytest.mark.long
 def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
     def numbers(record: str) -> list[dict[str, float]]:
         run = train("guess", {"rllm.record": record, "rllm.trainer.total_batches": 2})
@@ -165,6 +166,7 @@ def trained_on(train: Any, stored: Path) -> dict[str, float]:
     }
 
 
+@pytest.mark.long
 def test_training_on_a_run_reads_its_record(train: Any) -> None:
     run = train("lucky", SHORT | {"rllm.record": "tokens"})
     assert trained_on(train, run.directory)["batch/episodes"] == len(run.episodes)

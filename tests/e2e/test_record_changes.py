@@ -93,6 +93,7 @@ def test_check_unchanged_record_has_no_problem(train: Any, settings: dict[str, A
     assert report.optimizer_steps
 
 
+@pytest.mark.long
 def test_check_any_changed_column_is_found(train: Any) -> None:
     directory = train("lucky", SETTINGS).directory
     assert check_run(directory).problems == []
@@ -107,6 +108,7 @@ def test_check_any_changed_column_is_found(train: Any) -> None:
     assert check_run(directory).problems == []
 
 
+@pytest.mark.long
 def test_check_columns_changed_with_digests_are_found(train: Any) -> None:
     directory = train("lucky", SETTINGS).directory
     files = StepFiles(directory / "record")

@@ -134,6 +134,7 @@ def test_losses_of_the_tinker_api_follow_from_the_record(
     assert_named(run.directory, change_a_log_prob(run.directory))
 
 
+@pytest.mark.long
 def test_a_changed_log_prob_is_named_by_its_step(recorded: Path) -> None:
     said = assert_named(recorded, change_a_log_prob(recorded))
 
@@ -149,6 +150,7 @@ CHANGES: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "column", "value", "said"), CHANGES.values(), ids=CHANGES)
 def test_whatever_is_changed_is_named(
     shared_run: Any, tmp_path: Path, kind: str, column: str, value: Any, said: str
@@ -171,6 +173,7 @@ def test_a_loss_that_was_logged_otherwise_is_named(recorded: Path) -> None:
     assert "step 0: actor/loss in metrics.jsonl is 1" in checked(recorded)[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recorded", "said"), [("off", "has no record"), ("outcomes", "has no updates")], ids=["off", "outcomes"]
 )

@@ -46,6 +46,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_run_of_a_module_is_evaluated_by_its_directory(forked_rllm: Any, directory: Path) -> None:
     trained = forked_rllm("train", "digits", "--reward", "same", IMPORT, *SHORT)
     assert trained.returncode == 0, trained.stderr
@@ -56,6 +57,7 @@ def test_a_run_of_a_module_is_evaluated_by_its_directory(forked_rllm: Any, direc
         assert (metrics["name"], metrics["tasks"], metrics["reward"]["value"]) == ("digits", 4, 0.25)
 
 
+@pytest.mark.long
 def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(
     forked_rllm: Any, command_server: Any, environ: dict[str, str], directory: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_the_factors_multiply_to_the_policy_part(shared_run: Any, correction: st
             np.testing.assert_allclose(product[kept], values(account, "policy_part", epoch)[kept], rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.long
 def test_why_says_of_a_masked_token_what_masked_it(shared_run: Any) -> None:
     run = shared_run("lucky", AHEAD | CORRECTIONS["masked"]).directory
     step, account, position = next(
@@ -86,6 +87,7 @@ def test_why_says_of_a_masked_token_what_masked_it(shared_run: Any) -> None:
     assert "by token, cap 1, " in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("correction", "rule"), [("rejected", "token_k1"), ("m2po", "m2po")])
 def test_why_names_the_rule_that_rejected_a_token(shared_run: Any, correction: str, rule: str) -> None:
     run = shared_run("lucky", AHEAD | CORRECTIONS[correction]).directory

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from expecting import expect_error
 
 from rllm.planning.unused_keys import core_keys
@@ -96,6 +97,7 @@ def test_names_and_defaults_are_those_of_the_tables() -> None:
     assert {name: defaults[name] for name in TABLE} == TABLE | OTHER_DEFAULTS
 
 
+@pytest.mark.long
 def test_the_length_of_a_run_is_counted_in_epochs_or_in_steps(train: Any) -> None:
     epochs = train("sum", {"rllm.trainer.total_epochs": 3})
     assert [step.epoch for step in epochs.steps] == [0, 0, 1, 1, 2, 2], "four tasks, two at a time"
@@ -106,6 +108,7 @@ def validations(run: Any) -> list[int]:
     return [line["step"] + 1 for line in run.history if "val/sum/pass@1" in line]
 
 
+@pytest.mark.long
 def test_validations_come_when_they_are_asked_for_and_at_the_end(train: Any) -> None:
     five = {"rllm.trainer.total_batches": 5, **ONE_TOKEN}
     assert validations(train("sum", {**five, "rllm.trainer.test_freq": 2})) == [2, 4, 5]
@@ -136,6 +139,7 @@ def test_an_advantage_can_be_divided_by_the_number_of_steps(train: Any) -> None:
         advantages(normalize_by_steps=True)
 
 
+@pytest.mark.long
 def test_thinking_can_be_switched_off_in_the_chat_template(train: Any, thinking_model: Path) -> None:
     from rllm_local.tiny import build_tokenizer
 
@@ -150,6 +154,7 @@ def test_thinking_can_be_switched_off_in_the_chat_template(train: Any, thinking_
         train("sum", {"rllm.disable_thinking": True})
 
 
+@pytest.mark.long
 def test_episodes_are_kept_on_disk_in_the_run_s_directory_or_another(train: Any, tmp_path: Path) -> None:
     assert not (train("sum").directory / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})

@@ -107,6 +107,7 @@ class Recorded:
         return -(inputs.logprobs - inputs.old_logprobs).exp() * inputs.advantages
 
 
+@pytest.mark.long
 def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[..., Any]
 ) -> None:

@@ -33,6 +33,7 @@ def damage(directory: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1])
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
     rllm_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +45,7 @@ def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
     check_printed(ended.stderr, "no-checkpoint", "step_000001: ", ".safetensors")
 
 
+@pytest.mark.long
 def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LocalBackend, run: RunContext, directory: Path) -> None:
         assert any(directory.rglob("*.safetensors"))

@@ -58,6 +58,7 @@ def everything_in(directory: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted((directory / "runs").rglob("*")) if file.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_view")
 @pytest.mark.parametrize(
     ("command", "number"),
@@ -81,6 +82,7 @@ def test_a_signal_while_processes_of_rewards_start_ends_it(
     assert ends(of_reward)
 
 
+@pytest.mark.long
 def test_the_run_that_was_there_stays_and_the_same_command_trains(
     start_forked_rllm: Any, forked_rllm: Any, directory: Path
 ) -> None:

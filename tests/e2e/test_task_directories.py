@@ -78,6 +78,7 @@ def run(train: Any, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_reward_is_that_of_the_tests(run: Any, sandbox: str) -> None:
     agent = """
@@ -91,6 +92,7 @@ def test_reward_is_that_of_the_tests(run: Any, sandbox: str) -> None:
     assert episode.is_correct and episode.termination_reason is TerminationReason.ENV_DONE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_agent_changes_neither_tests_nor_reward(run: Any, sandbox: str) -> None:
     agent = """
@@ -112,6 +114,7 @@ def test_agent_changes_neither_tests_nor_reward(run: Any, sandbox: str) -> None:
     assert [each.reward for each in episode.trajectories] == [1.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_calls_of_an_agent_stopped_at_its_time_limit_are_trained(run: Any, sandbox: str) -> None:
     agent = "ask('hi'); Path('answer.txt').write_text('one two'); time.sleep(1000)"
@@ -121,12 +124,14 @@ def test_calls_of_an_agent_stopped_at_its_time_limit_are_trained(run: Any, sandb
     assert episode.metrics["gateway/trained_tokens"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_work_of_an_agent_that_fails_later_is_tested(run: Any, sandbox: str) -> None:
     (episode,) = run(f"{WRITES}; sys.exit(3)", sandbox).episodes
     assert [each.reward for each in episode.trajectories] == [3.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_calls_up_to_the_limit_are_trained(run: Any, sandbox: str) -> None:
     agent = f"{WRITES}; ask('hi'); ask('hi')"
@@ -135,16 +140,19 @@ def test_calls_up_to_the_limit_are_trained(run: Any, sandbox: str) -> None:
     assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(3.0, 2)]
 
 
+@pytest.mark.long
 def test_agent_that_fails_without_a_call_is_an_error(run: Any) -> None:
     with expect_error(RllmError, "rollout-failed", "not here"):
         run("sys.exit('not here')", "local")
 
 
+@pytest.mark.long
 def test_agent_that_fails_because_its_requests_are_rejected_is_an_error(run: Any) -> None:
     with expect_error(RllmError, "rollout-failed", "HTTP Error 400"):
         run("ask()", "local")
 
 
+@pytest.mark.long
 def test_tests_without_a_reward_are_an_error(run: Any) -> None:
     with expect_error(RllmError, "rollout-failed", "no reward", "forgot it"):
         run(WRITES, "local", tests="echo forgot it")
@@ -163,6 +171,7 @@ for size in (1 << 20, 1):
 FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
 
 
+@pytest.mark.long
 @NO_BWRAP
 @pytest.mark.parametrize("last_line", ["", "sys.exit(3)", "time.sleep(1000)"], ids=["ends", "fails", "waits"])
 def test_agent_that_fills_the_disk_gets_no_reward(run: Any, last_line: str) -> None:
@@ -172,6 +181,7 @@ def test_agent_that_fills_the_disk_gets_no_reward(run: Any, last_line: str) -> N
     assert episode.metrics["tests/failed"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_work_with_which_the_tests_fail_gets_no_reward(run: Any, sandbox: str) -> None:
     (episode,) = run("ask('hi')", sandbox).episodes
@@ -179,18 +189,21 @@ def test_work_with_which_the_tests_fail_gets_no_reward(run: Any, sandbox: str) -
     assert episode.metrics["tests/failed"] == 1
 
 
+@pytest.mark.long
 def test_tests_that_take_too_long_give_no_reward(run: Any) -> None:
     (episode,) = run(WRITES, "local", tests="sleep 1000", facts="[verifier]\ntimeout_sec = 1").episodes
     assert [each.reward for each in episode.trajectories] == [0.0]
     assert episode.metrics["tests/timed_out"] == 1
 
 
+@pytest.mark.long
 def test_environment_of_the_tests_is_not_stored(run: Any, tmp_path: Path) -> None:
     run(WRITES, "local", facts='[verifier.env]\nJUDGE_KEY = "s3cret"')
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("traces.db*"))
     assert b"three words" in stored and b"s3cret" not in stored
 
 
+@pytest.mark.long
 def test_rewards_in_json_are_metrics_too(run: Any) -> None:
     written = json.dumps({"reward": 0.5, "style": 0.25})
     tests = f"echo '{written}' > $SANDBOX_ROOT/logs/verifier/reward.json"
@@ -199,6 +212,7 @@ def test_rewards_in_json_are_metrics_too(run: Any) -> None:
     assert episode.metrics["tests/style"] == 0.25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path, sandbox: str) -> None:
     (instruction,), (tests,), (facts,) = (blocks(PAGE, language) for language in ("", "bash", "toml"))
@@ -227,6 +241,7 @@ def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path, sandbox: str) -
     assert [each.reward for each in episode.trajectories] == [1.0]
 
 
+@pytest.mark.long
 @NO_BWRAP
 def test_program_of_a_virtual_environment_runs_in_bwrap(run: Any) -> None:
     command = {"rllm.workflow.workflow_args.command": [sys.executable, "agent.py"]}
@@ -255,6 +270,7 @@ def test_agent_by_name_without_a_sandbox_is_an_error(train: Any, monkeypatch: py
         train("sum", AGENT)
 
 
+@pytest.mark.long
 def test_arguments_of_an_agent_by_name_are_added(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = f"assert sys.argv[-2:] == ['--config', '{tmp_path / 'my.yaml'}'], sys.argv; {WRITES}"
     (tmp_path / "my.yaml").write_text("agent: {}")

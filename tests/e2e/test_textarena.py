@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 from rllm_core.plugins.choice import choose
@@ -20,6 +21,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "textarena.md").read_te
 COMMANDS = [shlex.split(line) for line in re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)]
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_work(forked_rllm: Rllm, tmp_path: Path) -> None:
     dry, short, with_model = COMMANDS
     for words in (dry, short, [*with_model, "--dry-run", "--overwrite", "--model", "tiny"]):

@@ -48,6 +48,7 @@ def steps(directory: Path) -> list[dict[str, float]]:
     return [step for step in map(json.loads, lines) if "env/tool_calls" in step]
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_run(
     directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

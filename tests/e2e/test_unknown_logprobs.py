@@ -97,6 +97,7 @@ BACKENDS = ["local", pytest.param("tinker", marks=pytest.mark.long)]
 COMPARED = ("actor/loss", "actor/grad_norm", "actor/ratio_mean", "actor/entropy")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tokens_without_log_probs_are_trained_on_as_if_they_had_them(
     backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

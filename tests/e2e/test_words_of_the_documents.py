@@ -92,6 +92,7 @@ def trained(algorithm: dict[str, Any] | None = None, **arguments: Any) -> TrainS
 # Names of the package
 
 
+@pytest.mark.long
 def test_every_name_is_the_package_s_and_costs_nothing_until_asked_for() -> None:
     assert AlgorithmConfig().norm_adv_by_std_in_grpo is True
     assert {"AgentTrainer", "build_train_config", "AlgorithmConfig"} <= set(dir(rllm_core))
@@ -125,6 +126,7 @@ def test_every_member_and_its_name_mean_the_same(member: rLLMAdvantageEstimator)
     assert [array.tolist() for array in first] == [array.tolist() for array in second]
 
 
+@pytest.mark.long
 def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
     assert {member.value for member in rLLMAdvantageEstimator} <= set(RLLM_ADV_ESTIMATOR_REGISTRY)
     assert "mine" not in RLLM_ADV_ESTIMATOR_REGISTRY
@@ -142,6 +144,7 @@ def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
     assert "mine" not in RLLM_ADV_ESTIMATOR_REGISTRY and len(RLLM_ADV_ESTIMATOR_REGISTRY) == before
 
 
+@pytest.mark.long
 def test_what_has_no_function_in_the_classic_signature_is_no_key_and_it_is_said_why() -> None:
     assert "gae" not in RLLM_ADV_ESTIMATOR_REGISTRY and "gae" not in list(RLLM_ADV_ESTIMATOR_REGISTRY)
     with pytest.raises(KeyError, match="token"):
@@ -197,6 +200,7 @@ def _role_mean(rewards: list[np.ndarray], kwargs: dict[str, Any]) -> Any:
 FORMS = (rewards_only, with_optional_config, with_the_option_as_a_parameter, with_an_option_of_its_own)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", FORMS, ids=lambda function: function.__name__)
 def test_every_form_of_an_estimator_is_given_the_option_that_the_documents_name(function: Any) -> None:
     register_rllm_adv_estimator("as_written", config_keys={"rllm.algorithm.norm_adv_by_std_in_grpo"})(function)
@@ -237,6 +241,7 @@ def test_what_fits_no_form_is_refused_when_it_is_registered() -> None:
             register_rllm_adv_estimator("mine")(function)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["grpo", "opo"])
 def test_estimator_may_call_a_different_one_with_its_arguments(name: str) -> None:
     @register_rllm_adv_estimator("standing")

@@ -56,6 +56,7 @@ def test_a_call_of_a_tool_and_its_result(client: anthropic.Anthropic, world: Wor
     assert second.usage.cache_read_input_tokens == len(world.policy.calls[0].prompt) + len(f"{CALL}$")
 
 
+@pytest.mark.long
 def test_a_stop_text(client: anthropic.Anthropic, world: World) -> None:
     world.policy.response = lambda prompt: "one END two"
     message = client.messages.create(model=MODEL, max_tokens=100, messages=HI, stop_sequences=["END"])

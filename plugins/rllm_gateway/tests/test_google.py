@@ -204,6 +204,7 @@ def field_of(refused: httpx.Response) -> str:
     return str(field)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -165,6 +165,7 @@ def test_a_body_with_everything_is_answered(client: httpx.Client, api: str) -> N
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("api", WHOLE)
 def test_another_type_in_any_place_is_answered_or_refused(client: httpx.Client, api: str) -> None:
     statuses = set()

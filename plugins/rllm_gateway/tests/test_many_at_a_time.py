@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from gateway_world import DEADLINE, World
 
 from rllm_gateway.calls import CallReader
@@ -26,6 +27,7 @@ async def ask(client: httpx.AsyncClient, session: OpenedSession, *messages: Any)
     return await client.post(url, json={"messages": messages}, headers=headers)
 
 
+@pytest.mark.long
 def test_hundreds_of_calls_in_flight_are_all_answered(world: World) -> None:
     sessions = [world.open() for _ in range(SESSIONS)]
 

@@ -55,6 +55,7 @@ def anthropic_messages(
     return message.content[0].text, {"end_turn": "stop"}.get(message.stop_reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offered", [False, True], ids=["no tools", "tool_choice none"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("ask", [chat, responses, anthropic_messages])

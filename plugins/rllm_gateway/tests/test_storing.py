@@ -203,6 +203,7 @@ def test_a_late_call_does_not_bring_back_a_session_that_was_deleted(world: World
     assert world.store.sessions() == []
 
 
+@pytest.mark.long
 def test_gateways_of_two_runs_share_a_store(world: World, tmp_path: Path) -> None:
     with running(tmp_path) as other:
         # Runs of one config name their rollouts alike; the sessions of a run have names that no other has.

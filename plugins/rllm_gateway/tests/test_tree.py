@@ -181,6 +181,7 @@ def test_a_marked_retry_joins_what_is_being_sampled(agent: Agent, world: World) 
     assert len(world.policy.calls) == 1
 
 
+@pytest.mark.long
 def test_a_client_that_goes_away_cancels_its_call(agent: Agent, world: World) -> None:
     world.policy.go.clear()
     with pytest.raises(openai.APITimeoutError):
@@ -192,6 +193,7 @@ def test_a_client_that_goes_away_cancels_its_call(agent: Agent, world: World) ->
     assert trace.counters["cancelled"] == 1
 
 
+@pytest.mark.long
 def test_a_retry_of_a_request_that_came_to_nothing_is_no_other_request_s_answer(agent: Agent, world: World) -> None:
     numbered(world)
     world.policy.go.clear()

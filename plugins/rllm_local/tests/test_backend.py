@@ -99,6 +99,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
         assert metrics["actor/grad_norm"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [{}, {"dtype": "bfloat16", **LORA}])
 def test_a_loaded_run_continues_exactly(model: dict[str, Any], tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], Mapping[str, float]]:

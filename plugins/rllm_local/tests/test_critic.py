@@ -18,6 +18,7 @@ def with_returns(batch: TokenBatch, returns: np.ndarray, values: np.ndarray) -> 
     return batch.with_columns(returns=returns.astype(np.float32), values=values.astype(np.float32))
 
 
+@pytest.mark.long
 def test_it_learns_the_returns_of_the_states_it_sees() -> None:
     model = build_tiny(0)
     critic = Critic(model, CriticSection(learning_rate=0.3))

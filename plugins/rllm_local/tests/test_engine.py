@@ -48,6 +48,7 @@ def _same(first: Completion, second: Completion) -> None:
     np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_tokens_are_those_of_hugging_face_generate(
     name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine]
@@ -246,6 +247,7 @@ def test_more_conversations_than_slots_wait_and_evict_idle_ones(
     assert max(len(rows) for rows in passes.rows) <= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cache_tokens", [1, 400])
 def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any, cache_tokens: int

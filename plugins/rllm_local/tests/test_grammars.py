@@ -87,6 +87,7 @@ def parse_json(engine: Any, completion: Completion) -> Any:
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=SCHEMAS, seed=st.integers(0, 1 << 30))
 def test_response_with_schema_parses_and_validates(byte_engine: LocalEngine, schema: Any, seed: int) -> None:

@@ -60,6 +60,7 @@ def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradi
         assert {state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {torch.float32}
 
 
+@pytest.mark.long
 def test_small_updates_add_up_as_they_do_in_float32() -> None:
     """At the default learning rate nearly every step is below the distance of two bfloat16 numbers."""
     moved, distance = {}, {}

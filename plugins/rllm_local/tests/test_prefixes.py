@@ -105,6 +105,7 @@ def test_beginnings_of_old_weights_are_not_used(make_engine: Callable[..., Local
         assert_as_without_cache(model, prompt, params, answer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("slots", "tokens"), [(3, 1 << 20), (16, 400), (1, 1)])
 def test_few_slots_and_shared_beginnings_change_no_token(
     make_engine: Callable[..., LocalEngine], model: Any, slots: int, tokens: int

@@ -45,6 +45,7 @@ def train() -> Callable[[Updater, range], list[dict[str, float]]]:
 SCHEDULE = {"lr_schedule": "cosine", "num_minibatches": 2, "num_epochs": 2, "weight_decay": 0.01, "total_steps": 6}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never_stopped(
     dtype: torch.dtype, tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]

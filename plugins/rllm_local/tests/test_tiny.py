@@ -46,6 +46,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)
 
 
+@pytest.mark.long
 @given(text=words)
 def test_text_of_the_alphabet_survives_encoding_and_decoding(tokenizer: Any, text: str) -> None:
     ids = _encode(tokenizer, text)

@@ -195,6 +195,7 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     assert apart == here
 
 
+@pytest.mark.long
 def test_a_checkpoint_works_in_both_process_layouts(batch: TokenBatch, tmp_path: Path) -> None:
     model = {"lora_rank": 4}
 

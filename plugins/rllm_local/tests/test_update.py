@@ -150,6 +150,7 @@ def _sequence_level(inputs: LossInput, params: Any) -> torch.Tensor:
     return -inputs.advantages * (totals / index.bincount()).exp()[index]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("loss", ["ppo", _sequence_level], ids=["ppo", "sequence_level"])
 def test_cutting_into_micro_batches_does_not_change_the_gradient(loss: Any, aggregation: str) -> None:
@@ -165,6 +166,7 @@ def test_cutting_into_micro_batches_does_not_change_the_gradient(loss: Any, aggr
         _near(gradient, gradients[0], 1e-6)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_weights_bit_for_bit_and_another_seed_other_ones() -> None:
     batch = random_batch([(3 + index, 4) for index in range(20)])
     results = []

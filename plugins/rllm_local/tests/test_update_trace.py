@@ -138,6 +138,7 @@ def filled() -> Callable[..., TokenBatch]:
     return make
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_coefficients_times_gradients_of_log_probs_are_the_gradient(
     case: dict[str, Any], filled: Callable[..., TokenBatch]

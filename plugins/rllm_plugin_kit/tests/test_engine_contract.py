@@ -337,6 +337,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("good", [Good, TellsVersionsApart])
 def test_a_good_engine_has_no_complaints(complaints: Any, started: Start, good: type[Good]) -> None:
     assert complaints(EngineContract, plugin(good), given={"session": started(good)}) == {}
@@ -369,6 +370,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("engine", "test", "said"), CASES, ids=[f"{case[0].__name__}-{case[1]}" for case in CASES])
 def test_contract_reports_the_mistake(
     engine: type[HostedEngine], test: str, said: str, complaint: Any, started: Start, monkeypatch: pytest.MonkeyPatch
@@ -415,6 +417,7 @@ def test_declared_stop_texts_are_checked(complaint: Any, started: Start) -> None
     assert "with the stop" in said
 
 
+@pytest.mark.long
 def test_declared_unknown_log_probs_are_accepted(complaint: Any, started: Start) -> None:
     class Unknown(NoLogProbs):
         async def response(self, prompt: Any, sampling: SamplingParams, room: int) -> Any:

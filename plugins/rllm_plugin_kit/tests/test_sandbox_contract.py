@@ -48,11 +48,13 @@ def record(sandbox: type[LocalSandbox], directory: Path) -> SandboxPlugin[NoPara
     return SandboxPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: start)
 
 
+@pytest.mark.long
 def test_a_good_sandbox_has_no_complaints(complaints: Any) -> None:
     good = SandboxPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: start_local)
     assert complaints(SandboxContract, good) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("made", "test", "value"),
     [

@@ -168,6 +168,7 @@ def record(
     )
 
 
+@pytest.mark.long
 def test_a_good_stage_has_no_complaints(complaints: Any) -> None:
     assert complaints(StageContract, record(Stage)) == {}
     assert complaints(StageContract, record(DropsGroups, writes="trajectory_groups")) == {}

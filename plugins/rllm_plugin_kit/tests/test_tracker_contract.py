@@ -141,10 +141,12 @@ def read_back(self: TrackerContract, directory: Path) -> list[Any]:
     return read(directory / "mine.jsonl")
 
 
+@pytest.mark.long
 def test_a_good_tracker_has_no_complaints(complaints: Any, tmp_path: Path) -> None:
     assert complaints(TrackerContract, plugin(Lines), given={"tmp_path": tmp_path}, read_back=read_back) == {}
 
 
+@pytest.mark.long
 def test_hook_example_keeps_the_contract(complaints: Any, example: Any, tmp_path: Path) -> None:
     assert complaints(TrackerContract, example("tracker"), given={"tmp_path": tmp_path}) == {}
 

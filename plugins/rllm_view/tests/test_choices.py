@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rllm_view.static import write_page
 
 from .addresses import of_episode, of_run
@@ -27,6 +29,7 @@ def column(page: Any, number: int) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -50,6 +53,7 @@ def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -
     assert page.url.endswith(run)
 
 
+@pytest.mark.long
 def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run) + "?metrics=actor/entropy&smooth=0.5", "/run")
@@ -69,6 +73,7 @@ def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun)
     assert "smooth" not in page.url
 
 
+@pytest.mark.long
 def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) -> None:
     directory, run = made(Made(steps=1))
     with (directory / "metrics.jsonl").open("a") as file:
@@ -87,6 +92,7 @@ def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) 
     assert {"1", "10", "100", "1000"} <= set(page.locator(f"{panel} svg[role] text").all_text_contents())
 
 
+@pytest.mark.long
 def test_compare_chosen_metric_has_a_curve_per_run(visit: Visit, made: MadeRun) -> None:
     (_, first), (_, second) = made(name="first"), made(name="second")
     page = visit.open(f"#/compare?runs={first},{second}&metrics=time/step", "Runs side by side")
@@ -96,6 +102,7 @@ def test_compare_chosen_metric_has_a_curve_per_run(visit: Visit, made: MadeRun) 
     assert staleness == ["1: staleness/max", "1: staleness/mean", "2: staleness/max", "2: staleness/mean"]
 
 
+@pytest.mark.long
 def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(steps=1, groups=2, members=11))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -115,6 +122,7 @@ def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) 
     assert column(page, 2)[0] == "0.0:task-1:10/0"
 
 
+@pytest.mark.long
 def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(groups=11))
     for address, heading, by, expected in [
@@ -131,6 +139,7 @@ def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> No
         assert not expected or found == expected, address
 
 
+@pytest.mark.long
 def test_search_in_text_is_a_filter_of_the_list(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -143,6 +152,7 @@ def test_search_in_text_is_a_filter_of_the_list(visit: Visit, made: MadeRun) -> 
     assert page.url.endswith("rollouts?phrase=QUESTION%201")
 
 
+@pytest.mark.long
 def test_search_without_recorded_text_has_no_control(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(content="outcomes"))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -152,6 +162,7 @@ def test_search_without_recorded_text_has_no_control(visit: Visit, made: MadeRun
     assert page.locator('[name="phrase"]').is_hidden()
 
 
+@pytest.mark.long
 def test_run_that_is_being_read_shows_so(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     unread = {"steps": [], "indexed": 0, "recorded": 3}
@@ -162,6 +173,7 @@ def test_run_that_is_being_read_shows_so(visit: Visit, made: MadeRun) -> None:
     assert "No step" not in visit.text()
 
 
+@pytest.mark.long
 def test_run_without_record_has_no_recorded_step(visit: Visit, made: MadeRun) -> None:
     directory, run = made(Made(steps=0))
     assert not (directory / "record").exists()
@@ -170,6 +182,7 @@ def test_run_without_record_has_no_recorded_step(visit: Visit, made: MadeRun) ->
     assert "No step" in visit.text()
 
 
+@pytest.mark.long
 def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, "1.0:task-0:0/0", 10), "1.0:task-0:0/0")
@@ -184,6 +197,7 @@ def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> Non
         page.wait_for_timeout(20)
 
 
+@pytest.mark.long
 def test_copy_has_all_metrics_orders_and_search(chromium: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
     write_page([run], tmp_path / "run.html", episodes=22)
@@ -204,6 +218,7 @@ def test_copy_has_all_metrics_orders_and_search(chromium: Any, tmp_path: Path) -
     context.close()
 
 
+@pytest.mark.long
 def test_copy_without_text_has_no_search(chromium: Any, tmp_path: Path) -> None:
     write_page([make_run(tmp_path / "p" / "r", Made(content="outcomes"))], tmp_path / "run.html")
     context = chromium.new_context(offline=True)

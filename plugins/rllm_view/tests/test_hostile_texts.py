@@ -17,6 +17,7 @@ FIELDS = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hostile", [SCRIPT, ELEMENTS, CHARACTERS], ids=["script", "elements", "characters"])
 def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile: str) -> None:
     _, run = made(Made(steps=2, texts=dict.fromkeys(FIELDS, hostile)))
@@ -47,6 +48,7 @@ def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile:
     assert page.locator("main script, main img, main iframe, main [onload], main [onerror]").count() == 0
 
 
+@pytest.mark.long
 def test_a_name_of_a_run_is_text(visit: Visit, made: MadeRun) -> None:
     _, run = made(name="<img src=x onerror=window.hacked=1>\u202e")
 
@@ -55,6 +57,7 @@ def test_a_name_of_a_run_is_text(visit: Visit, made: MadeRun) -> None:
     assert visit.page.evaluate("typeof window.hacked") == "undefined"
 
 
+@pytest.mark.long
 def test_the_policy_stops_a_script_that_got_in(visit: Visit) -> None:
     ran = visit.page.evaluate(
         """() => {

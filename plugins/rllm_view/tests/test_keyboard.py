@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .addresses import of_episode, of_run
 from .made_runs import Made
 from .visiting import MadeRun, Visit
@@ -16,6 +18,7 @@ def wait_for(visit: Visit, heading: str) -> None:
     visit.page.locator("main h1").filter(has_text=heading).wait_for()
 
 
+@pytest.mark.long
 def test_keys_lead_from_a_run_to_a_token(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     visit.open(of_run(run), "/run")
@@ -33,6 +36,7 @@ def test_keys_lead_from_a_run_to_a_token(visit: Visit, made: MadeRun) -> None:
     assert visit.page.url.endswith("#t10")
 
 
+@pytest.mark.long
 def test_keys_go_through_trajectories_and_groups(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     visit.open(of_episode(run, 1, "1.0:task-0:0/0"), "1.0:task-0:0/0")
@@ -47,6 +51,7 @@ def test_keys_go_through_trajectories_and_groups(visit: Visit, made: MadeRun) ->
         wait_for(visit, expected)
 
 
+@pytest.mark.long
 def test_keys_go_through_tokens_by_strength_and_by_place(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     visit.open(of_episode(run, 1, "1.0:task-0:0/0"), "1.0:task-0:0/0")
@@ -57,6 +62,7 @@ def test_keys_go_through_tokens_by_strength_and_by_place(visit: Visit, made: Mad
         visit.page.get_by_role("heading", name=f"Token {token}").wait_for()
 
 
+@pytest.mark.long
 def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, "1.0:task-0:0/0"), "1.0:task-0:0/0")
@@ -71,6 +77,7 @@ def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
     assert page.locator('[data-overlay="weight"]').get_attribute("aria-pressed") == "true"
 
 
+@pytest.mark.long
 def test_values_of_a_chart_are_read_by_arrows(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -83,6 +90,7 @@ def test_values_of_a_chart_are_read_by_arrows(visit: Visit, made: MadeRun) -> No
     wait_for(visit, "Step 1")
 
 
+@pytest.mark.long
 def test_help_names_the_keys_of_the_page(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(steps=1))
     page = visit.open(of_episode(run, 0, "0.0:task-0:0/0"), "0.0:task-0:0/0")
@@ -95,6 +103,7 @@ def test_help_names_the_keys_of_the_page(visit: Visit, made: MadeRun) -> None:
     assert page.locator("dialog").is_hidden()
 
 
+@pytest.mark.long
 def test_letters_in_a_filter_are_letters(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "rollouts"), "Trajectories")

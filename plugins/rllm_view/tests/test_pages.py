@@ -11,6 +11,7 @@ from .visiting import MadeRun, Visit
 UID = "1.0:task-0:0/0"
 
 
+@pytest.mark.long
 def test_runs_are_listed_and_chosen_ones_compared(visit: Visit, made: MadeRun) -> None:
     (_, first), (_, second) = made(name="first"), made(name="second")
     page = visit.open("#/?", "Runs")
@@ -23,6 +24,7 @@ def test_runs_are_listed_and_chosen_ones_compared(visit: Visit, made: MadeRun) -
     assert "task-0" in visit.text()
 
 
+@pytest.mark.long
 def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -35,6 +37,7 @@ def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     assert "0.27" in reward.inner_text()
 
 
+@pytest.mark.long
 def test_curves_differ_by_more_than_color(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -45,6 +48,7 @@ def test_curves_differ_by_more_than_color(visit: Visit, made: MadeRun) -> None:
     assert len(dashes) == len(set(dashes)) == 2
 
 
+@pytest.mark.long
 def test_a_step_is_a_funnel(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "step", 1), "Step 1")
@@ -60,6 +64,7 @@ def test_a_step_is_a_funnel(visit: Visit, made: MadeRun) -> None:
     assert "dropped by reject/all_solved" in visit.text()
 
 
+@pytest.mark.long
 def test_group_members_are_side_by_side(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "step", 1, "group", "task-0:agent"), "task-0:agent")
@@ -69,6 +74,7 @@ def test_group_members_are_side_by_side(visit: Visit, made: MadeRun) -> None:
     assert page.locator(".member.solved").inner_text().count("✓ solved") == 1
 
 
+@pytest.mark.long
 def test_trajectories_are_found_by_filters(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -79,6 +85,7 @@ def test_trajectories_are_found_by_filters(visit: Visit, made: MadeRun) -> None:
     page.get_by_text("1 to 3 of 3").wait_for()
 
 
+@pytest.mark.long
 def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, UID, 10), UID)
@@ -95,6 +102,7 @@ def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: 
     assert page.locator('[data-t="10"]').get_attribute("class") == "pos4 at"
 
 
+@pytest.mark.long
 def test_negative_push_is_dashed(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, "1.0:task-0:1/0"), "1.0:task-0:1/0")
@@ -104,6 +112,7 @@ def test_negative_push_is_dashed(visit: Visit, made: MadeRun) -> None:
     assert word.evaluate("node => getComputedStyle(node).borderBottomStyle") == "dashed"
 
 
+@pytest.mark.long
 def test_page_reports_values_missing_in_the_backend(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(traced=False))
     page = visit.open(of_episode(run, 1, UID, 10), UID)
@@ -112,6 +121,7 @@ def test_page_reports_values_missing_in_the_backend(visit: Visit, made: MadeRun)
     assert page.locator("aside").inner_text().count("this backend") > 5
 
 
+@pytest.mark.long
 def test_trajectory_without_text_shows_the_setting(visit: Visit, made: MadeRun) -> None:
     _, run = made(Made(content="outcomes"))
     visit.open(of_episode(run, 1, UID), UID)
@@ -119,6 +129,7 @@ def test_trajectory_without_text_shows_the_setting(visit: Visit, made: MadeRun) 
     assert "rllm.record=tokens" in visit.text()
 
 
+@pytest.mark.long
 def test_a_step_that_is_written_while_the_page_is_open_appears(visit: Visit, made: MadeRun) -> None:
     directory, run = made()
     page = visit.open(of_run(run), "/run")
@@ -129,6 +140,7 @@ def test_a_step_that_is_written_while_the_page_is_open_appears(visit: Visit, mad
     page.locator('[data-panel="reward"] .where').get_by_text("step 3").wait_for()
 
 
+@pytest.mark.long
 def test_damaged_file_affects_only_its_step(visit: Visit, made: MadeRun) -> None:
     directory, run = made()
     (directory / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
@@ -138,6 +150,7 @@ def test_damaged_file_affects_only_its_step(visit: Visit, made: MadeRun) -> None
     page.locator(".problem").get_by_text("Step 1:").wait_for()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", ["#/run/none", "#/nowhere", "#/run/none/step/1/episode/x#t7"])
 def test_unknown_address_shows_an_error(visit: Visit, address: str) -> None:
     visit.open(address, "This cannot be shown")
@@ -145,6 +158,7 @@ def test_unknown_address_shows_an_error(visit: Visit, address: str) -> None:
     visit.problems.clear()
 
 
+@pytest.mark.long
 def test_page_without_the_key_shows_where_to_find_it(visit: Visit) -> None:
     page = visit.page
     page.evaluate("localStorage.clear()")
@@ -153,6 +167,7 @@ def test_page_without_the_key_shows_where_to_find_it(visit: Visit) -> None:
     visit.problems.clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1600, "dark")])
 def test_no_page_is_wider_than_its_window(visit: Visit, made: MadeRun, width: int, scheme: str) -> None:
     _, run = made()

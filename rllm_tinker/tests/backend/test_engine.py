@@ -203,6 +203,7 @@ def test_a_sampler_that_is_served_no_more_is_let_go() -> None:
     assert kept() is None
 
 
+@pytest.mark.long
 def test_schema_is_refused_as_unsupported() -> None:
     engine = _engine(FakeSampler())
     with pytest.raises(UnsupportedSamplingError, match="JSON schema"):

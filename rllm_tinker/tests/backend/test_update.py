@@ -59,6 +59,7 @@ def _logprobs(connection: Any, trainer: Any, batch: TokenBatch) -> Any:
     return rows.column(found.logprobs) * batch.loss_mask
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
 def test_a_loss_of_the_service_makes_the_step_that_the_same_formula_makes_here(
     connection: Any, batch: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +77,7 @@ def test_a_loss_of_the_service_makes_the_step_that_the_same_formula_makes_here(
         assert metrics_there["actor/loss"] == pytest.approx(metrics_here["actor/loss"], abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("loss", ["ppo", "dro", "cross_entropy"])
 def test_aggregation_is_the_same_there_and_here(

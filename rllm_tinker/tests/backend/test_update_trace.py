@@ -59,6 +59,7 @@ def moved(batch: TokenBatch) -> TokenBatch:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
 def test_losses_of_the_service_are_traced_as_those_that_are_computed_here(
     connection: Any, moved: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch

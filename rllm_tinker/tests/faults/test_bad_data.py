@@ -66,6 +66,7 @@ def test_nan_advantages(connection: Any, batch: TokenBatch, fused: bool) -> None
         connection.ask(_updater(fused=fused).update(connection.trainer(), broken, plan_of("ppo")))
 
 
+@pytest.mark.long
 def test_a_full_disk_of_the_server(
     train: Rllm, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
     check_error(caught.value, "service-lost-state", "Sampling", 410, "1 set", "--max-snapshots", "--resume")
 
 
+@pytest.mark.long
 def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     assert train(server.url, "rllm.trainer.total_batches=2").code == 0
     latest = tmp_path / CHECKPOINTS / "step_000002"
@@ -140,6 +142,7 @@ def test_a_state_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
         read_state(tmp_path)
 
 
+@pytest.mark.long
 def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rllm, server: RunningServer) -> None:
     assert train(server.url, "rllm.trainer.total_batches=1").code == 0
     other_model = train(server.url, "model.name=other", "--resume")
@@ -164,6 +167,7 @@ def test_a_checkpoint_of_the_backend_local_is_a_base_model_for_a_server(
     assert ended.code == 0, ended.errors
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     assert train(server.url, "rllm.trainer.total_batches=1").code == 0
     state = json.loads((tmp_path / CHECKPOINTS / "latest" / "backend" / FILE).read_text())

@@ -93,6 +93,7 @@ def test_no_url_in_the_environment(train: Rllm, monkeypatch: pytest.MonkeyPatch)
     check_printed(ended.error, "bad-address", "TINKER_BASE_URL", "'localhost:8017'")
 
 
+@pytest.mark.long
 def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_tinker.health.REFUSED", 1000.0)
     ended = train(nobody, "tinker_connect_timeout=1")
@@ -154,6 +155,7 @@ def test_a_state_to_start_from_that_is_none(
     check_printed(ended.error, code, *values)
 
 
+@pytest.mark.long
 def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
     train: Rllm, server: RunningServer, tmp_path: Path
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
         assert ended.code == 0, ended.errors
 
 
+@pytest.mark.long
 def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, server: RunningServer) -> None:
     ended = train(server.url, ONE_STEP, "sampling.train.temperature=0.7")
     assert ended.code == 2
@@ -198,6 +201,7 @@ def test_settings_that_nothing_can_act_on(
     check_printed(ended.error, code, *values)
 
 
+@pytest.mark.long
 def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     loss = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}")
     words = (*loss, "training.num_minibatches=1", "training.num_epochs=1")

@@ -72,6 +72,7 @@ def test_a_closed_backend_leaves_no_thread_and_no_task(registry: Registry, serve
     _wait_until_only(tasks)
 
 
+@pytest.mark.long
 def test_closing_after_a_failed_start(registry: Registry, server: RunningServer) -> None:
     async def fail(context: RunContext) -> None:
         backend = TinkerBackend()

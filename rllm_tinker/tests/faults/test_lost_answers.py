@@ -154,6 +154,7 @@ async def _endless(url: str, batch: TokenBatch, plan: UpdatePlan, proxy: FaultyP
         await service.close()
 
 
+@pytest.mark.long
 def test_a_fault_that_never_ends_ends_the_wait_when_time_is_up(server: RunningServer, batch: TokenBatch) -> None:
     async def all_of_them(proxies: list[FaultyProxy]) -> list[BackendError]:
         plan = plan_of("ppo")
@@ -174,6 +175,7 @@ def test_a_fault_that_never_ends_ends_the_wait_when_time_is_up(server: RunningSe
         check_error(error, "service-unreachable", what, "2 s", "tinker_timeout", "--resume")
 
 
+@pytest.mark.long
 def test_a_server_behind_a_proxy_that_answers_nothing_any_more_is_given_up_in_time(
     server: RunningServer, batch: TokenBatch
 ) -> None:

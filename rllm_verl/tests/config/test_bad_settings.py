@@ -22,6 +22,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 
 
+@pytest.mark.long
 def test_what_the_cpu_profile_says_passes(run: Any) -> None:
     check_config(run("rllm.profile=cpu").backend_config)
 
@@ -52,6 +53,7 @@ def test_values_that_cannot_work_are_refused(run: Any, word: str, code: str, val
 FSDP2 = "fsdp_config.ulysses_sequence_parallel_size"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "key",
     [f"{ACTOR}.ulysses_sequence_parallel_size", f"{ACTOR}.{FSDP2}", f"actor_rollout_ref.ref.{FSDP2}"],
@@ -114,6 +116,7 @@ def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: p
     assert finding.remedy == "pip install 'verl==0.9.1'"
 
 
+@pytest.mark.long
 def test_composing_does_not_import_verl() -> None:
     import subprocess
     import sys

@@ -49,6 +49,7 @@ def test_a_key_that_verl_does_not_know_cannot_be_explained(plan: Plan, registry:
         explain_key("actor_rollout_ref.actor.nope", plan(CPU), registry)
 
 
+@pytest.mark.long
 def test_every_key_that_is_named_as_idle_exists(run: Run) -> None:
     """With FSDP or with Megatron."""
     keys = {key for words in ((CPU,), ("rllm.profile=megatron",)) for key in _keys(run, *words)}

@@ -60,6 +60,7 @@ def test_what_does_not_fit_names_the_keys_that_help(estimate: Any, monkeypatch: 
     assert "actor_rollout_ref.model.lora_rank" in warning
 
 
+@pytest.mark.long
 def test_training_memory_must_fit_next_to_vllm(estimate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tiny.build_model(len(tiny.build_tokenizer()), 0).num_parameters()
     monkeypatch.setattr(module, "_gpu", lambda: 17 * count)

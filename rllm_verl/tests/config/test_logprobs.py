@@ -52,6 +52,7 @@ def test_modes_that_give_other_numbers_are_refused(
         check_logprobs(run(*words).backend_config.native())
 
 
+@pytest.mark.long
 def test_rollout_correction_is_refused_where_vllm_has_no_log_probs_before_truncation(run: Any) -> None:
     words = ("sampling.train.top_p=0.9", "sampling.train.temperature=0.7")
     correction = "rllm.algorithm.rollout_correction.tis_mode=token"
@@ -63,6 +64,7 @@ def test_rollout_correction_is_refused_where_vllm_has_no_log_probs_before_trunca
         check_logprobs(run(words[0], correction, f"{LOGPROBS_MODE}={PROCESSED}").backend_config.native())
 
 
+@pytest.mark.long
 def test_the_sampler_s_log_probs_as_old_ones_are_refused_where_vllm_has_none(run: Any) -> None:
     """They would be the trainer's all the same, and the dry run would say that they are the sampler's."""
     words = ("sampling.train.top_p=0.9", "rllm.algorithm.rollout_correction.bypass_mode=true")

@@ -28,6 +28,7 @@ def test_the_cpu_profile_contains_all_cpu_settings(run: Any) -> None:
     assert composed.value("ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM") == "cpu"
 
 
+@pytest.mark.long
 def test_the_profile_of_vllm_on_a_cpu_is_the_cpu_profile_with_another_server(run: Any) -> None:
     composed = run("rllm.profile=cpu_vllm")
     assert composed.value("trainer.device") == "cpu"
@@ -93,6 +94,7 @@ def test_an_unknown_profile_names_those_there_are(run: Any) -> None:
         run("rllm.profile=gpu")
 
 
+@pytest.mark.long
 def test_a_saved_configuration_keeps_the_profile(run: Any, tmp_path: Any) -> None:
     composed = run("rllm.profile=cpu", "actor_rollout_ref.actor.optim.lr=1e-3")
     save_config(composed.build_saved_config(), tmp_path)

@@ -267,6 +267,7 @@ def test_verls_loss_names_are_ours(run: Any, native: str, ours: str) -> None:
 # The length of training.
 
 
+@pytest.mark.long
 def test_null_steps_of_verl_are_minus_one_of_the_core(run: Any) -> None:
     composed = run("trainer.total_training_steps=null")
     assert composed.value("rllm.trainer.total_batches") == -1

@@ -149,6 +149,7 @@ def test_the_script_s_values_are_under_our_names(directory: Path, capsys: pytest
     assert tree["actor_rollout_ref"]["rollout"]["gpu_memory_utilization"] == 0.6
 
 
+@pytest.mark.long
 def test_every_key_of_verl_falls_in_one_class(converted: Convert, packaged: dict[str, Any]) -> None:
     of_core = ("rllm", "sampling")
     values = {".".join(path): value for path, value in leaves(packaged) if path[0] not in of_core}

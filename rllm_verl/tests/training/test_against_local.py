@@ -65,6 +65,7 @@ def _same_metrics(metrics: Mapping[str, float], expected: Mapping[str, float]) -
         assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss(loss: str, check: Callable[..., dict[str, float]]) -> None:
     metrics = check(random_batch(TURNS), make_plan(loss))

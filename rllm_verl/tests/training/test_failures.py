@@ -70,6 +70,7 @@ def test_a_loss_that_fails_is_named_with_its_role(
     assert torch.equal(one_rank.weights(), before)
 
 
+@pytest.mark.long
 def test_a_group_works_after_a_failed_loss(
     update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], two_ranks: Any
 ) -> None:

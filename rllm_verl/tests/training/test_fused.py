@@ -63,6 +63,7 @@ def test_fused_log_probs_are_those_of_the_model_where_they_are_used(model_type: 
     assert (difference < 1e-5) == (model_type in PLAIN_HEADS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [{"rows": 2}, {"tokens": 100}], ids=str)
 def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int], one_rank: Any, fused: Any) -> None:
     batch = random_batch(RAGGED, temperature=0.7)

@@ -46,6 +46,7 @@ def plan() -> UpdatePlan:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
     cut: dict[str, int], one_rank: Any, two_ranks: Any, plan: UpdatePlan
@@ -105,6 +106,7 @@ def test_nothing_but_notes_comes_back_from_an_update(one_rank: Any, monkeypatch:
     assert [set(answer.keys()) for answer in answers] == [{"metrics"}]
 
 
+@pytest.mark.long
 def test_the_reference_of_a_lora_model_is_the_model_without_its_adapter(with_adapter: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(

@@ -57,6 +57,7 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
     return {name: getattr(trace, name)[order] for name in (*COLUMNS, "entropy")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
 def test_every_token_is_traced_as_on_the_local_backend(
     cut: dict[str, int], one_rank: Any, two_ranks: Any, local: Callable[..., UpdateResult], plan: UpdatePlan

@@ -41,6 +41,7 @@ def test_entries_depend_neither_on_the_process_nor_on_the_order() -> None:
     other.close()
 
 
+@pytest.mark.long
 def test_tasks_are_made_when_a_rollout_starts() -> None:
     tasks = ReasoningGym.tasks("train", ReasoningGymParams(generator="knight_swap", train_size=100_000))
     assert isinstance(tasks, LazyTasks)
@@ -63,6 +64,7 @@ def test_the_splits_share_no_seed() -> None:
     assert val + params.val_size < 2**32, "numpy takes no larger seed"
 
 
+@pytest.mark.long
 def test_the_score_is_the_reward_and_only_1_is_correct(open_task: Callable[..., Any]) -> None:
     world, _ = open_task("chain_sum")
     answer = world.final_state()["answer"]
@@ -84,6 +86,7 @@ def test_no_answer_is_wrong_and_counted(open_task: Callable[..., Any]) -> None:
     assert (outcome.reward, outcome.correct, outcome.metrics) == (0.0, False, {"answered": 0.0, "unreadable": 0.0})
 
 
+@pytest.mark.long
 def test_an_answer_that_takes_too_long_is_wrong_and_stops_no_other(
     open_task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_an_entry_that_takes_too_long_fails_the_rollout(
         open_task("zebra_puzzles", 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generator", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion"])
 def test_an_answer_is_not_run_as_python(generator: str, open_task: Callable[..., Any], tmp_path: Path) -> None:
     world, _ = open_task(generator)
@@ -154,6 +158,7 @@ def test_a_dead_process_is_replaced() -> None:
     process.close()
 
 
+@pytest.mark.long
 def test_a_process_ends_with_its_owner() -> None:
     process = Process()
     _questions(process, "chain_sum", [0])

@@ -25,6 +25,7 @@ CONFIGS = {"composite": {"datasets": [{"name": "gcd", "weight": 1.0, "config": {
 JUNK = ("0", "nonsense", "[1, 2]", "{}", "[[1]]", "1/0", "\x00", "(" * 300)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generator", sorted(DATASETS.keys() - WITHOUT_ANSWER.keys()))
 def test_its_own_answer_is_right(generator: str, open_task: Callable[..., Any]) -> None:
     world, shown = open_task(generator, 3, config=CONFIGS.get(generator, {}))
@@ -34,6 +35,7 @@ def test_its_own_answer_is_right(generator: str, open_task: Callable[..., Any]) 
     assert (outcome.done, outcome.correct, outcome.reward) == (True, True, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generator", sorted(DATASETS))
 def test_any_answer_is_scored(generator: str, open_task: Callable[..., Any]) -> None:
     world, _ = open_task(generator, config=CONFIGS.get(generator, {}))

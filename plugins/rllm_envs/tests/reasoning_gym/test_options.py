@@ -94,6 +94,7 @@ def test_one_attributes_level_does_not_change_others() -> None:
     assert both["max_digits"] == config_of(_params(level=2))["max_digits"]
 
 
+@pytest.mark.long
 def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
     """Task data is JSON."""
     for generator in sorted(CURRICULA):

@@ -42,6 +42,7 @@ def _play_three(game: str) -> list[Any]:
         return list(pool.map(lambda seed: _play(game, MOVES, seed), (3, 4, 3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("game", PLAYABLE)
 def test_a_game_is_a_function_of_its_seed_and_moves(game: str) -> None:
     printed = io.StringIO()

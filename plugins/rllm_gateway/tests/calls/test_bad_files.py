@@ -201,6 +201,7 @@ def test_damage_in_a_record_is_that_record(copied: Path) -> None:
         assert len(reader.calls("t")) == CALLS // 2
 
 
+@pytest.mark.long
 def test_a_flipped_byte_in_any_page_is_reported_or_changes_nothing(closed_store: Path, tmp_path: Path) -> None:
     """Nobody is given what was not written."""
     with CallReader.open(closed_store) as reader:

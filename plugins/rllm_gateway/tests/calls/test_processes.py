@@ -88,6 +88,7 @@ def test_a_full_disk_refuses_rows_and_loses_none(path: Path) -> None:
         reader.require_whole()
 
 
+@pytest.mark.long
 def test_processes_share_a_store(path: Path) -> None:
     names = ("a", "b", "c")
     with running(WRITE_FOR_EVER, path, *names) as processes:

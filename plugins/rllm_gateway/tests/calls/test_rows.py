@@ -78,6 +78,7 @@ SHARED = "calls of all examples"
 _examples = count()
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     # One store: each that is made is synced to disk.

@@ -98,6 +98,7 @@ def test_the_trainer_sees_the_log_probs_that_the_sampler_recorded(
     assert float(np.abs(difference).mean()) < 10 * tolerance
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "rank", "recompute"), [("float32", 0, False), ("bfloat16", 0, True), ("bfloat16", 8, False)]
 )

@@ -149,6 +149,7 @@ def test_every_kind_of_plugin_has_a_template() -> None:
     assert list(TEMPLATES) == list(KINDS)
 
 
+@pytest.mark.long
 def test_what_is_written_is_formatted_and_free_of_lint(empty_directory: Path) -> None:
     for kind in TEMPLATES:
         for name in (f"my-{kind}", "rllm-x", f"my-length-aware-{kind}"):

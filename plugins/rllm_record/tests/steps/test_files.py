@@ -68,6 +68,7 @@ def as_recorded(*some: Episode) -> list[RecordedEpisode]:
     return Accounting().account_for(step(12, list(some), []), {})[0]
 
 
+@pytest.mark.long
 @given(generated=st.lists(episodes(), max_size=3))
 def test_episodes_are_read_unchanged(tmp_path_factory: pytest.TempPathFactory, generated: list[Episode]) -> None:
     files = StepFiles(tmp_path_factory.getbasetemp() / "read unchanged")

@@ -190,6 +190,7 @@ def test_metadata_of_any_kind_of_value_is_told_as_text(server: Server) -> None:
     assert server.raw.get(f"/api/v1/sessions/{session_id}").json()["user_metadata"] == {"step": "1"}
 
 
+@pytest.mark.long
 def test_a_fault_while_old_things_are_discarded_does_not_end_discarding(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

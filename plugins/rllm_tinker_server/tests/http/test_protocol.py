@@ -475,6 +475,7 @@ def test_a_wrong_key_gets_nothing(start: Start, key: str) -> None:
     assert server.session()
 
 
+@pytest.mark.long
 def test_a_server_that_restarted_is_told_from_one_that_is_slow(start: Start) -> None:
     """The real client fails at once: whatever it asks for, there is nothing to wait for."""
     before = start()
