@@ -21,10 +21,12 @@ def read_error_calls() -> list[ErrorCall]:
 page = cache(errors_page)
 
 
+@pytest.mark.long
 def test_page_equals_source() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "docs/reference/errors.md is stale: run `make docs`"
 
 
+@pytest.mark.long
 def test_every_error_has_literal_code() -> None:
     without = [f"{each.module}: {ast.unparse(each.call)}" for each in read_error_calls() if not _has_code(each.call)]
     assert without == []
@@ -51,6 +53,7 @@ def test_codes_are_few_enough_to_search_for() -> None:
     assert 100 < len(codes) < 350
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "row",
     [

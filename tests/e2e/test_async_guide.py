@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> str:
 def test_the_dry_run_shows_what_the_configuration_means(rllm_here: Rllm, config: str) -> None:
     done = rllm_here("train", "guess", "--config", config, "--dry-run")
     assert done.returncode == 0, done.stderr
-    check_values(done.stdout, "1 step; ", "1 update old", "of 1 step")
+    check_values(done.stdout, "1 step. ", "1 update old", "of 1 step")
 
 
 @pytest.mark.parametrize("partial", ["false", pytest.param("true", marks=pytest.mark.long)])

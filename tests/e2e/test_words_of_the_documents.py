@@ -265,6 +265,7 @@ TIER_ONE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["local", "tinker", "verl"])
 @pytest.mark.parametrize("text", TIER_ONE.values(), ids=TIER_ONE)
 def test_each_yaml_of_the_documents_is_a_configuration(
@@ -277,6 +278,7 @@ def test_each_yaml_of_the_documents_is_a_configuration(
     assert OmegaConf.merge(made.composed.tree, given) == OmegaConf.create(made.composed.tree)
 
 
+@pytest.mark.long
 def test_a_configuration_is_built_as_the_command_line_does_and_merged_over() -> None:
     Path("base.yaml").write_text(TIER_ONE["norm"])
     config = build_train_config(

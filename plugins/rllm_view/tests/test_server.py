@@ -92,6 +92,7 @@ def test_no_script_makes_html_of_text(way: str) -> None:
     assert [name for name, asset in assets().items() if way.encode() in asset.body] == []
 
 
+@pytest.mark.long
 def test_the_command_serves_until_a_signal(run: Path, tmp_path: Path) -> None:
     place = tmp_path / "view.json"
     command = [sys.executable, "-m", "rllm", "view", str(run), "--announce", str(place)]

@@ -45,6 +45,7 @@ def opened(chromium: Any) -> Any:
         context.close()
 
 
+@pytest.mark.long
 def test_a_file_opens_without_a_server_and_goes_from_curves_to_a_token(run: Path, tmp_path: Path, opened: Any) -> None:
     write_page([run], tmp_path / "run.html")
     visit = opened(tmp_path / "run.html")
@@ -64,6 +65,7 @@ def test_a_file_opens_without_a_server_and_goes_from_curves_to_a_token(run: Path
     assert {url.partition("#")[0] for url in visit.requests} == {visit.url}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hostile", [SCRIPT, ELEMENTS, CHARACTERS], ids=["script", "elements", "characters"])
 def test_texts_in_a_file_stay_texts(tmp_path: Path, opened: Any, hostile: str) -> None:
     run = make_run(tmp_path / "p" / "r", Made(steps=1, texts=dict.fromkeys(FIELDS, hostile)))
@@ -88,6 +90,7 @@ def test_copy_contains_whole_groups_of_the_latest_steps(run: Path, tmp_path: Pat
     assert list(found["step"]) == ["0", "1", "2"]
 
 
+@pytest.mark.long
 def test_copy_of_a_run_has_reproducible_bytes(run: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_page([run], tmp_path / name)

@@ -54,6 +54,7 @@ def _alive(group: int) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_start_that_fails_says_why(setup: EngineSetup, serving: Serving) -> None:
     serving("raise ImportError('libcuda.so.1: cannot open shared object file')")
 
@@ -64,6 +65,7 @@ def test_a_start_that_fails_says_why(setup: EngineSetup, serving: Serving) -> No
     assert not _alive(_with_engine(scenario).process_group)
 
 
+@pytest.mark.long
 def test_a_start_that_takes_too_long_is_given_up(
     setup: EngineSetup, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_help_lists_no_command_of_a_blocked_distribution(rllm, install_command) 
     assert COMMANDS_OF_PLUGINS not in rllm("--help", RLLM_BLOCK_PLUGINS="*").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", ["third-party", "Third_Party", "*"])
 def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_command, tmp_path, block: str) -> None:
     trace = tmp_path / "imported"
@@ -61,6 +62,7 @@ def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_com
     assert trace.exists(), "the same command leaves its trace when it is not blocked"
 
 
+@pytest.mark.long
 def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> None:
     install_command("third-party", "train", "raise RuntimeError('imported')")
 
@@ -69,6 +71,7 @@ def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> No
     assert "]: third-party 1.0: its command 'train'" in rllm("plugins", "doctor").stdout
 
 
+@pytest.mark.long
 def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm, install_command) -> None:
     install_command("one", "act")
     install_command("two", "act")
@@ -104,6 +107,7 @@ def test_unusable_command_names_its_package(rllm, install_command, code: str, at
     _check_failed(rllm("act"), "broken-command", "'act'", "bad-plugin 1.0", reason)
 
 
+@pytest.mark.long
 def test_why_a_command_cannot_be_used_is_shown_by_debug_and_doctor(rllm, install_command) -> None:
     install_command("bad-plugin", "act", "raise RuntimeError('half installed')")
 
@@ -176,6 +180,7 @@ def test_plugins_list_names_commands_and_their_distribution(rllm, install_comman
     assert "rllm act" not in rllm("plugins", "list", "--kind", "estimator").stdout
 
 
+@pytest.mark.long
 def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
     install_command("third-party", "act")
     install_command("another", "play")

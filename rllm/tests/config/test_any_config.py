@@ -98,6 +98,7 @@ def test_without_the_change_it_is_planned(installed: Registry, words: list[str])
     assert make_plan(compose(installed, [Layer("my.yaml", valid)]), installed).composed.tree == valid
 
 
+@pytest.mark.long
 @given(path=paths | st.sampled_from([("actor",), ("actor", "clip_ratio"), ("trainer",)]), value=json_like)
 def test_any_change_of_a_shared_key_is_agreed_on_or_refused(
     run_foreign: Callable[..., Composed], path: tuple[str, ...], value: Any

@@ -143,6 +143,7 @@ def test_groups_of_the_script_and_deletions_are_no_keys(script: Script, tmp_path
     assert result.by_user == {"model.name", "rllm.rollout.n"}
 
 
+@pytest.mark.long
 def test_an_interpolation_to_nowhere_is_a_config_error(script: Script) -> None:
     config = script.config("rllm.env.name=${nowhere}")
     with pytest.raises(ConfigError, match=r"`rllm\.env\.name` is `\$\{nowhere\}` \(from command line\)"):

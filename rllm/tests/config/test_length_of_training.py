@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import pytest
+
 from rllm.config.compose import Composed
 from rllm.config.layers import Tier, layer_from_dotted
 
@@ -19,6 +21,7 @@ def _values(composed: Composed, keys: list[str]) -> list[Any]:
     return [composed.value(key) for key in keys]
 
 
+@pytest.mark.long
 def test_of_epochs_and_batches_the_one_from_the_higher_tier_counts(run_foreign: Compose) -> None:
     for epochs, batches in product(Tier, Tier):
         tiers = {EPOCHS: epochs, BATCHES: batches}
@@ -35,6 +38,7 @@ def test_of_epochs_and_batches_the_one_from_the_higher_tier_counts(run_foreign: 
             assert _values(result, list(NATIVE.values())) == [expected[0], None if expected[1] == -1 else 7], native
 
 
+@pytest.mark.long
 def test_no_number_of_batches_keeps_the_epochs(run_foreign: Compose) -> None:
     for epochs, batches in product(Tier, Tier):
         given = [layer_from_dotted({EPOCHS: 3}, "a", epochs), layer_from_dotted({BATCHES: -1}, "b", batches)]

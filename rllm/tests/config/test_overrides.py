@@ -161,6 +161,7 @@ merging = st.sampled_from([value for value in VALUES if value != "{}"])
 override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.d.x", "n.m"]), merging)
 
 
+@pytest.mark.long
 @given(words=st.lists(override, min_size=1, max_size=4))
 def test_a_list_of_words_makes_what_hydra_makes_of_it(hydra: None, words: list[str]) -> None:
     assert merge_layers(layers_from_overrides([LOWEST, *words]), []).tree == _by_hydra(words)

@@ -156,6 +156,7 @@ def test_nothing_of_a_backend_that_nobody_chose_is_imported(add_backend: AddBack
     assert composed().config.rllm.backend == "local"
 
 
+@pytest.mark.long
 def test_runs_may_be_composed_in_several_threads(composed: Compose, backend_yaml: Path) -> None:
     packaged._composed_by_hydra.cache_clear()
     with ThreadPoolExecutor(8) as pool:

@@ -47,6 +47,7 @@ def test_an_unknown_key_is_named_with_the_nearest_keys(composed: Compose, word: 
         composed(*layers_from_overrides([word]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("word", "key", "value", "expected"),
     [

@@ -42,6 +42,7 @@ def _by_command(*words: str) -> Any:
     return plan_for(read_request(words, None, (), {})).composed.tree
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("argument", "key", "value"),
     [

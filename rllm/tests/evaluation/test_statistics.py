@@ -111,6 +111,7 @@ def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
     assert mean_reward(rewards).interval == "student"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
 def test_intervals_of_rare_rewards_cover_truth(chance: float) -> None:
     """Each rollout earns nothing, or with this chance half or all of 1."""

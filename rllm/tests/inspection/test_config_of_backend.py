@@ -54,6 +54,7 @@ def config(rllm: Any, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.long
 def test_show_and_explain_say_what_the_model_follows_from(config: Callable[..., Any]) -> None:
     rows = [line.split(maxsplit=2) for line in config("show", *WORDS, "--origin").stdout.splitlines()]
 
@@ -71,6 +72,7 @@ def test_a_key_of_several_backends_names_all_of_them(config: Callable[..., Any])
     assert [name.strip() for name in rows["backends"].split(",")] == ["local", "remote"]
 
 
+@pytest.mark.long
 def test_what_is_shown_is_valid_and_the_same_when_given_back(config: Callable[..., Any], tmp_path: Path) -> None:
     shown = config("show", *WORDS).stdout
     (tmp_path / "my.yaml").write_text(shown)

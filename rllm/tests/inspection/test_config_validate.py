@@ -102,6 +102,7 @@ BAD = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "message"), BAD, ids=[text for text, _ in BAD])
 def test_a_mistake_in_a_file_gets_the_same_answer_as_from_a_run(judge: Judge, text: str, message: str) -> None:
     Path("my.yaml").write_text(text)

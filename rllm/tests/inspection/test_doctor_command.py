@@ -1,11 +1,13 @@
 """``rllm plugins doctor`` as users run it."""
 
+import pytest
 from expecting import check_printed
 from written_distribution import write_distribution
 
 NAME = "raw"
 
 
+@pytest.mark.long
 def test_doctor_exits_with_1_when_something_cannot_be_used(rllm, tmp_path) -> None:
     write_distribution(tmp_path, "bad-plugin", "raise RuntimeError('half installed')")
 
@@ -18,6 +20,7 @@ def test_doctor_exits_with_1_when_something_cannot_be_used(rllm, tmp_path) -> No
     assert "Traceback" in rllm("plugins", "doctor", "--debug").stdout
 
 
+@pytest.mark.long
 def test_doctor_counts_what_it_could_not_load(rllm, tmp_path) -> None:
     write_distribution(tmp_path, "unloadable", _with_load("1 / 0"))
 
@@ -62,6 +65,7 @@ def rllm_backends():
 """
 
 
+@pytest.mark.long
 def test_doctor_asks_backends_about_gpus_when_told_to(rllm, tmp_path) -> None:
     write_distribution(tmp_path, "of-gpus", OF_GPUS)
     assert "no-gpu" not in rllm("plugins", "doctor").stdout

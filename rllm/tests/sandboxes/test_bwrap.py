@@ -204,6 +204,7 @@ def test_threads_count_as_processes() -> None:
     assert "threads" in above
 
 
+@pytest.mark.long
 def test_sigterm_may_be_ignored_and_the_command_still_ends() -> None:
     first, later = run(
         "trap '' TERM HUP INT; (trap '' TERM; sleep 1000) & while :; do :; done", "ls -d /proc/[0-9]*", seconds=1

@@ -51,6 +51,7 @@ HOLDS_THE_LOCK = "import re; re.fullmatch('(a+)+b', 'a' * 60)"
 WAITS = "import time; time.sleep(600)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hanging", [SPINS, HOLDS_THE_LOCK, WAITS], ids=["spins", "holds_the_lock", "waits"])
 def test_a_call_that_hangs_is_killed_and_the_others_go_on(hanging: str, scored: Callable[..., list[Any]]) -> None:
     source = f"def score(rollout):\n    if rollout.response.content == 'hang':\n        {hanging}\n    return 1.0\n"
@@ -59,6 +60,7 @@ def test_a_call_that_hangs_is_killed_and_the_others_go_on(hanging: str, scored: 
     assert scores[1].feedback == "not there after 2 s"
 
 
+@pytest.mark.long
 def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..., list[Any]]) -> None:
     source = "import asyncio\n\nasync def score(rollout):\n"
     source += "    await asyncio.sleep(600 * (rollout.response.content == 'hang'))\n    return 1.0\n"
@@ -67,6 +69,7 @@ def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..
     assert scores[1].feedback == "not there after 1 s"
 
 
+@pytest.mark.long
 def test_threads_of_the_run_where_there_are_no_processes(scored: Callable[..., list[Any]]) -> None:
     source = "import os, time\n\ndef score(rollout):\n"
     source += "    time.sleep(600 * (rollout.response.content == 'hang'))\n    return float(os.getpid())\n"

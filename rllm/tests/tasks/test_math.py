@@ -69,6 +69,7 @@ def test_comparisons_that_hang_are_killed_and_the_others_go_on(
     check_values(str(scores[0].feedback), "'7'", "4 s")
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
     question = {"said": "4", "answers": ["4"], "seconds": 60}
     assert pool.ask(question)["correct"]
@@ -81,6 +82,7 @@ def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
     assert pool.ask(question)["correct"]
 
 
+@pytest.mark.long
 def test_a_question_that_is_known_to_be_fatal_ends_no_process(pool: WorkerPool) -> None:
     fatal = {"said": ENDLESS, "answers": ["7"], "seconds": 1}
     with pytest.raises(DiedError, match=f"ended with -{signal.SIGALRM.value}"):

@@ -130,6 +130,7 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
         make(name, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "pattern"), [("regex", "((a+)+)b"), ("format", "(a+)+b")])
 def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_response_is_scored(
     name: str, pattern: str, make: Make, rollout: MakeRollout

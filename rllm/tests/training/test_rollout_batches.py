@@ -164,6 +164,7 @@ def test_seconds_of_waiting_do_not_count_as_ahead(monkeypatch: pytest.MonkeyPatc
     _run(body())
 
 
+@pytest.mark.long
 def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None:
     async def body() -> None:
         world = World(ahead=2)

@@ -157,6 +157,7 @@ def test_a_failure_that_stays_is_a_missing_reward_with_its_cause(
     assert len(server.asked) == asked
 
 
+@pytest.mark.long
 def test_a_slow_server_is_given_up_also_when_it_sends_a_byte_now_and_then(server: Server, judged: Judged) -> None:
     def waits(handler: BaseHTTPRequestHandler) -> None:
         server.ended.wait()
