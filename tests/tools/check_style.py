@@ -20,15 +20,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "contributing" / "style.md"
 LIMITS = {
-    ("E", "pages"): 2,
+    ("E", "pages"): 0,
     ("E", "messages"): 0,
     ("E", "docstrings"): 1,
     ("E", "comments"): 0,
-    ("W", "pages"): 575,
-    ("W", "messages"): 186,
-    ("W", "docstrings"): 1_210,
-    ("W", "comments"): 147,
-    ("D", "docstrings"): 211,
+    ("W", "pages"): 439,
+    ("W", "messages"): 171,
+    ("W", "docstrings"): 776,
+    ("W", "comments"): 96,
+    ("D", "docstrings"): 198,
     ("N", "names"): 0,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
