@@ -14,7 +14,7 @@ ONCE = {"rllm.workflow.retry_limit": 1}
 
 
 def test_an_engine_that_dies_ends_the_run(run: Any) -> None:
-    with pytest.raises(RllmError, match="the engine is dead"):
+    with pytest.raises(RllmError, match="engine is dead"):
         run({**ahead(2), **ONCE, "script.dies_at": 2})
 
 

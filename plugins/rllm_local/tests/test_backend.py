@@ -261,7 +261,7 @@ def test_torch_uses_the_threads_of_the_settings() -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes() -> None:
-    with pytest.raises(ConfigError, match="the directory does not exist"):
+    with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
         _run(_context(model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
 

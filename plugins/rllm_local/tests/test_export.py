@@ -129,7 +129,7 @@ def test_nothing_is_overwritten(train: Callable[..., LoadedModel], capsys: pytes
     Path("taken").mkdir()
     Path("taken/mine").write_text("mine")
     assert main(["export", "run", "--to", "hf", "--output", "taken"]) == 2
-    assert "export does not overwrite files" in capsys.readouterr().err
+    check_printed(capsys.readouterr().err, "directory-in-use", "taken")
     assert [path.name for path in Path("taken").iterdir()] == ["mine"]
 
 

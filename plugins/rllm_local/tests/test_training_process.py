@@ -282,7 +282,7 @@ def test_an_error_that_is_not_ours_arrives_too(tmp_path: Path, in_child: Callabl
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
-    with pytest.raises(ConfigError, match="the directory does not exist"):
+    with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
         _run(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
 
 

@@ -142,7 +142,7 @@ def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
         (ActsByAPath, "any_response_becomes_an_action", "makes an action"),
         (SaysEverythingAgain, "it_returns_only_new_messages", "repeats the first"),
         (AddsToTheMessages, "it_does_not_change_its_arguments", "changes the messages"),
-        (ChangesArguments, "it_does_not_change_its_arguments", "changes the model's response"),
+        (ChangesArguments, "it_does_not_change_its_arguments", "the model's response"),
         (Counts, "same_rollout_gives_same_messages", "in a second"),
         (RemembersOthers, "rollouts_do_not_share_state", "gives different results"),
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),

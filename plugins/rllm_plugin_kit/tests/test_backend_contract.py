@@ -398,7 +398,7 @@ RESUMED = "a_saved_run_continues_exactly"
         (TracesUnasked, TRACES, "`plan.trace`"),
         (KeepsTheFirstVersion, "completions_have_the_weight_version", "Completion.weight_version"),
         (SavesNothing, RESUMED, "samples differently once"),
-        (ForgetsTheOptimizer, RESUMED, "makes a different update"),
+        (ForgetsTheOptimizer, RESUMED, "different update"),
         (Pickles, RESUMED, "state.pkl"),
         (ClosesWhatStarted, "close_before_start_works", "cannot be closed"),
         (ClosesOnce, "close_twice_works", "RuntimeError"),

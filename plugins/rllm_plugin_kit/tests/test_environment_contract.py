@@ -156,7 +156,7 @@ TASKS = "tasks_are_the_same_every_time"
     [
         (RaisesOnJunk, "any_action_gets_an_outcome", "ValueError"),
         (NeverEnds, "episode_ends_within_max_steps", "has not ended"),
-        (ShareState, "episodes_do_not_share_state", "Store an episode's state"),
+        (ShareState, "episodes_do_not_share_state", "episode's state"),
         (RemembersOtherEpisodes, "same_actions_give_same_outcomes", "`deterministic = False`"),
         (DrawsTasks, TASKS, "Make tasks a"),
         (SameIds, "tasks_have_different_ids", "'task'"),

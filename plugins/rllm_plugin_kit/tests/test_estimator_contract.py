@@ -166,7 +166,7 @@ def test_a_scope_wider_than_needed_is_reported(complaint: Any, scope: str) -> No
 
 
 def test_dependence_on_the_group_needs_scope_group(complaint: Any) -> None:
-    assert "use only the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
+    assert "only the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ RESUMED = "a_resumed_run_continues_exactly"
         (ForgetsItsCount, RESUMED, "load_state_dict"),
         (KeepsObjects, RESUMED, "has a state"),
         (ShareState, "same_groups_give_same_verdicts", "Keep state in"),
-        (NeverHasEnough, "batches_per_step_are_bounded", "Limit the rollout batches"),
+        (NeverHasEnough, "batches_per_step_are_bounded", "the rollout batches"),
         (ExpectsGroups, "step_without_groups_works", "IndexError"),
         (NoState, CONSERVATION, "rllm_core.contracts.rejection.RejectionMode"),
         (TakesNoOptions, CONSERVATION, "`load`"),

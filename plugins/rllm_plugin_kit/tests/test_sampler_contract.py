@@ -123,7 +123,7 @@ RESUMED = "a_resumed_run_continues_exactly"
         (DrawsTooMany, USABLE, "`setup.batch_size`"),
         (DrawsNothing, USABLE, "drew 0 tasks"),
         (LeavesTheTasks, USABLE, "drew position 24"),
-        (Forgets, RESUMED, "saves a different state"),
+        (Forgets, RESUMED, "a different state"),
         (HasNoState, RESUMED, "draws other tasks"),
         (SavesASet, RESUMED, "not JSON"),
         (IsShared, "same_results_give_same_tasks", "never in its class"),
