@@ -41,9 +41,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 """By name: an attention that the model can have, and further settings."""
 
 
-# Without its kernels FalconH1 takes most of a minute.
+# Without its kernels FalconH1 takes one to two minutes.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "FalconH1")) for name in MODELS]
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "FalconH1")) for name in MODELS]
 )
 def test_models_that_mix_packed_rows_up_are_refused_and_no_others(name: str) -> None:
     how, settings = MODELS[name]
