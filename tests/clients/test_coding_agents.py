@@ -137,7 +137,7 @@ def test_repair_in_twelve_turns_is_one_row(statuses: list[int], world: World, tm
 @pytest.mark.parametrize("name", [agent("claude-code"), agent("opencode")])
 def test_calls_of_a_sub_agent_are_its_own_row(statuses: list[int], world: World, tmp_path: Path, name: str) -> None:
     tool, write = TOOLS[name]
-    look, repair = call(tool, write("cat check.py")), call(tool, write(REPAIR))
+    look, fix = call(tool, write("cat check.py")), call(tool, write(REPAIR))
     task = "Say what check.py asserts."
     sub_agent, kind = ("Agent", "general-purpose") if name == "claude-code" else ("task", "general")
     start_agent = call(sub_agent, {"description": "Look", "prompt": task, "subagent_type": kind})
@@ -147,7 +147,7 @@ def test_calls_of_a_sub_agent_are_its_own_row(statuses: list[int], world: World,
             return "It asserts a mean." if look in prompt else look
         if start_agent not in prompt:
             return start_agent
-        return "Done." if repair in prompt else repair
+        return "Done." if fix in prompt else fix
 
     trained = repair(world, tmp_path, name, response)
     assert trained.metrics["gateway/rows"] == 2
