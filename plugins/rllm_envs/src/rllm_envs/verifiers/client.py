@@ -11,7 +11,7 @@ import aiohttp
 import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.clients.base import join_url
-from verifiers.v1.clients.client import RelayResponse
+from verifiers.v1.clients.client import RelayReply
 from verifiers.v1.clients.eval import EvalClient
 from verifiers.v1.errors import model_error
 
@@ -76,7 +76,7 @@ class SessionsClient(EvalClient):
         body: dict[str, Any],
         session_id: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> RelayResponse:
+    ) -> RelayReply:
         return await EvalClient.relay(await self._at(session_id), dialect, body, None, headers)
 
     async def _at(self, trace: str | None) -> EvalClient:
