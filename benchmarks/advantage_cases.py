@@ -1,4 +1,4 @@
-"""The same training batch for our estimators and for those of verl and TRL, and the functions that are compared.
+"""The same training batch for our estimators, verl's and TRL's, and the compared functions.
 
 Each side gets its natural form. Preparing it is not timed. Ours has flat columns without padding, with rewards in
 float64. verl has padded float32 tensors (n, tokens) with the reward on the last token and a string per group. TRL has

@@ -1,4 +1,4 @@
-"""Compare the gradient of older, corrected tokens with that of fresh tokens: ``python benchmarks/stale_gradient.py``.
+"""Compare gradients of older, corrected tokens and of fresh tokens: ``python benchmarks/stale_gradient.py``.
 
 `guess` trains on tokens that are S updates old. Before some updates, the current weights and the weights of S updates
 before generate the same tasks repeatedly. Each batch gives a gradient at the current weights, as in the first optimizer
@@ -44,7 +44,7 @@ from rllm_local.rows import micro_batches
 from rllm_local.same_bits import fix_order_of_sums
 
 AFTER_ALL_BATCHES = 1_000_000
-"""Batch number above those of all training steps, so that rollouts get other seeds."""
+"""Batch number above all training steps' numbers, so that rollouts get different seeds."""
 WEIGHTS: dict[str, tuple[Literal["token", "sequence"], float] | None] = {
     "not corrected": None,
     "per token, cap 2": ("token", 2.0),

@@ -36,7 +36,7 @@ def turns_of_guess(rollout: int) -> Sequence[Turn]:
 
 
 def calibrated(name: str, clock: Clock) -> Calibrated:
-    """Return the world in which a simulated synchronous run is as fast as the measured one.
+    """Return the settings with which a simulated synchronous run is as fast as the measured one.
 
     Args:
         name: the environment's name.

@@ -42,7 +42,7 @@ def test_the_adapter_of_a_tinker_run_is_peft_s_and_can_be_merged(
     assert {name: tensor.tolist() for name, tensor in adapter.items()} == {
         name: tensor.tolist() for name, tensor in kept.items()
     }
-    # It identifies the weights of `tiny` by their digest, and refuses those of a different seed.
+    # It identifies the weights of `tiny` by their digest, and rejects weights from a different seed.
     merged = forked_rllm("export", RUN, "--to", "merged", "--output", "merged")
     assert merged.returncode == 0, merged.stderr
     assert forked_rllm("eval", "guess", "--model", "merged", "rllm.rollout.n_val=1").returncode == 0

@@ -1,4 +1,4 @@
-"""Which request continues which response: its tokens stay as they were sampled, only what follows is rendered."""
+"""Which request continues which response: its sampled tokens stay, and only later messages are rendered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of pages, as they are in links."""
+"""Addresses of pages in links."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def with_engine(server: Scripted, work: Work, **settings: Any) -> Any:
 
 
 def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = None, **settings: Any) -> Any:
-    """The completion of one prompt, and the response that it stands for."""
+    """The completion of one prompt, and its response."""
 
     async def work(engine: EndpointEngine) -> tuple[Completion, Response]:
         prompt = engine.renderer.prompt(ASKED, tools)

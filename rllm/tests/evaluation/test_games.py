@@ -1,4 +1,4 @@
-"""Rollouts printed as they were run."""
+"""Rollouts are printed with messages and responses."""
 
 from __future__ import annotations
 

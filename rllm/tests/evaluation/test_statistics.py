@@ -114,7 +114,7 @@ def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
 def test_intervals_of_rare_rewards_cover_truth(chance: float) -> None:
-    """Each rollout earns nothing, or with this chance half or all of 1."""
+    """Each rollout gets a reward of 0, or with this chance 0.5 or 1."""
     draw = np.random.default_rng(3)
     tasks, rollouts, covered = 100, 2, []
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""Which trajectories are compared, and which rollouts are left out."""
+"""Which trajectories are compared, and which rollouts are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that servers cut off: what is asked for then, and which weights sampled which token."""
+"""Responses that servers cut off: the next request, and which weights sampled which token."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def no_privileges() -> Iterator[None]:
 
 @pytest.fixture
 def forbidden(closed_store: Path, no_privileges: None) -> Iterator[Path]:
-    """A store that nobody may open, in a directory that anybody may look into."""
+    """A store without permissions, in a directory that all users can read."""
     before = os.geteuid()
     os.seteuid(os.getuid())
     with TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Rows are read from a store as they were written. Invalid rows are rejected and leave nothing."""
+"""Rows read from a store equal the written rows. Invalid rows are rejected and leave nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record is read as it was written. Other files are rejected."""
+"""A record that is read equals the written record. Other files are rejected."""
 
 from __future__ import annotations
 
