@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +36,30 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 TESTS_BETWEEN_COLLECTIONS = 1000
 BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
 """Distributions that import much when `rllm plugins doctor` loads their plugins. One test of it loads most."""
+TIERS = ("smoke", "long", "nightly", "gpu")
+"""Marks of tests that `make test` does not run. A test without one of them belongs to `make test`."""
+_of_several_tiers = pytest.StashKey[list[str]]()
 _finished_tests = itertools.count()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long-part", metavar="K/N", help="Run only part K of N of the long tests, and all other tests.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Store which tests belong to several tiers, and remove the long tests of other parts."""
+    tiers = {item: {mark.name for mark in item.iter_markers()} & {*TIERS} for item in items}
+    config.stash[_of_several_tiers] = [item.nodeid for item in items if len(tiers[item]) > 1]
+    if part := config.getoption("long_part"):
+        wanted, parts = map(int, part.split("/"))
+
+        def belongs(item: pytest.Item) -> bool:
+            # All tests of a file are in one part, because they share fixtures.
+            return "long" not in tiers[item] or zlib.crc32(item.location[0].encode()) % parts == wanted % parts
+
+        config.hook.pytest_deselected(items=[item for item in items if not belongs(item)])
+        items[:] = filter(belongs, items)
 
 
 def pytest_runtest_setup() -> None:
@@ -53,6 +77,12 @@ def pytest_runtest_setup() -> None:
 def pytest_sessionfinish() -> None:
     """Unfreeze, so that the collection at exit finds unclosed resources among all objects."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def tests_of_several_tiers(pytestconfig: pytest.Config) -> list[str]:
+    """Return the ids of collected tests that have marks of several tiers."""
+    return pytestconfig.stash[_of_several_tiers]
 
 
 @pytest.fixture(scope="session")
