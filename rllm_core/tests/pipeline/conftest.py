@@ -19,12 +19,13 @@ from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, Ru
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 
 TIS = "rllm.algorithm.rollout_correction.tis_mode"
@@ -112,13 +113,23 @@ class Bench:
         return chosen.plugin.load()(self.context, chosen.params)
 
 
+@pytest.fixture(scope="session")
+def core_registry() -> Registry:
+    """The core's plugins. Their loading takes longer than most tests."""
+    return Registry.load(allow=[], environ={})
+
+
 @pytest.fixture
-def registry() -> Registry:
+def registry(core_registry: Registry) -> Registry:
     """The core's own plugins, and backends `probe` (any loss), `poor` (one loss) and `weak` (no loss, no columns)."""
-    registry = Registry.load(allow=[], environ={})
+    registry = Registry(discovery=core_registry.discovery)
+    for kind in KINDS:
+        for entry in core_registry.all(kind):
+            registry.add(entry.plugin, distribution=entry.distribution, version=entry.version)
+    old = frozenset({"old_logprobs"})
     for name, capabilities in (
-        ("probe", Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))),
-        ("poor", Capabilities(losses=frozenset({"ppo"}), columns=frozenset({"old_logprobs"}))),
+        ("probe", Capabilities(custom_losses=True, columns=old)),
+        ("poor", Capabilities(losses=frozenset({"ppo"}), columns=old)),
         ("weak", Capabilities()),
     ):
         registry.add(
@@ -133,6 +144,17 @@ def registry() -> Registry:
             )
         )
     return registry
+
+
+@pytest.fixture
+def offer(registry: Registry) -> Callable[..., None]:
+    """Offers a plugin of a kind whose `load` returns `made`; keywords are further fields of its spec."""
+
+    def add(kind: str, name: str, made: Any = None, *, distribution: str = IN_PROCESS, **fields: Any) -> None:
+        spec = {"summary": "For tests.", "params": NoParams, "load": lambda: made} | fields
+        registry.add(KINDS[kind].record(name=name, **spec), distribution=distribution)
+
+    return add
 
 
 @pytest.fixture
@@ -158,33 +180,18 @@ def bench(plan: Callable[..., RunPlan]) -> Callable[..., Bench]:
 
 
 @pytest.fixture
-def add_stage(registry: Registry) -> Callable[..., None]:
+def add_stage(offer: Callable[..., None]) -> Callable[..., None]:
     """Offers a stage made of a function of the step, or of a class."""
 
     def add(name: str, body: Any, reads: str = "", writes: str = "", **fields: Any) -> None:
-        def load() -> Any:
-            if isinstance(body, type):
-                return body
+        def make(context: StageContext, params: NoParams) -> Any:
+            async def run(step: TrainStep) -> None:
+                body(step)
 
-            def make(context: StageContext, params: NoParams) -> Any:
-                async def run(step: TrainStep) -> None:
-                    body(step)
+            return run
 
-                return run
-
-            return make
-
-        registry.add(
-            StagePlugin(
-                name=name,
-                summary="For tests.",
-                params=NoParams,
-                load=load,
-                reads=frozenset(reads.split()),
-                writes=frozenset(writes.split()),
-                **fields,
-            )
-        )
+        made = body if isinstance(body, type) else make
+        offer("stage", name, made, reads=frozenset(reads.split()), writes=frozenset(writes.split()), **fields)
 
     return add
 

@@ -17,64 +17,75 @@ from places import without_place
 from rllm.planning.plan import RunPlan
 from rllm.planning.preflight import check_plugins, check_to_train
 from rllm.training.setup import load_local_tasks, load_tasks, open_runner
-from rllm_core.contracts.agent import Agent, AgentPlugin
-from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
-from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.estimator import ALWAYS_FILLED
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.messages import Response
 from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.notices import forget_warnings
-from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 from rllm_core.schema.run_config import RunConfig
 
+MakePlan = Callable[..., RunPlan]
+RunRollouts = Callable[..., list[Episode]]
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
 
 @pytest.fixture
-def plan_with(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., RunPlan]:
+def plan_with(plan: MakePlan, offer: Any) -> MakePlan:
     """The plan of a run with an environment whose tasks come from this function of the split."""
 
     def make(tasks: Callable[[Split], Any]) -> RunPlan:
         class Mine(Environment):
+            reset = step = None  # type: ignore[assignment]
+
             @classmethod
             def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
                 given: Sequence[Task] = tasks(split)
                 return given
 
-            def reset(self, task: Any) -> str:
-                raise NotImplementedError
-
-            def step(self, action: str) -> Any:
-                raise NotImplementedError
-
-        registry.add(EnvironmentPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: Mine))
+        offer("environment", "mine", Mine)
         return plan({"rllm.env.name": "mine"})
 
     return make
 
 
+@pytest.fixture
+def datasets(offer: Any) -> Callable[..., None]:
+    """Offers datasets of these names, whose tasks come from a function."""
+
+    def make(**given: Callable[[], Any]) -> None:
+        for name, tasks in given.items():
+            offer("dataset", name, lambda params, tasks=tasks: tasks())
+
+    return make
+
+
+def _named(*ids: str) -> Callable[..., Iterator[Task]]:
+    return lambda *split: (Task(id=name) for name in ids)
+
+
 @pytest.mark.parametrize("calls_tools", [False, True])
-def test_an_environment_with_tools_needs_a_workflow_that_calls_them(
-    plan: Callable[..., RunPlan], registry: Registry, calls_tools: bool
-) -> None:
+def test_environment_with_tools_needs_a_workflow_for_them(plan: MakePlan, offer: Any, calls_tools: bool) -> None:
     class WithTools(Environment):
         tasks = reset = step = None  # type: ignore[assignment]
 
         def tools(self, task: Any) -> Any:
             return [abs]
 
-    registry.add(EnvironmentPlugin(name="armed", summary="For tests.", params=NoParams, load=lambda: WithTools))
-    registry.add(
-        WorkflowPlugin(name="calling", summary="For tests.", load=lambda: MultiTurnWorkflow, calls_tools=calls_tools)
-    )
+    offer("environment", "armed", WithTools)
+    offer("workflow", "calling", MultiTurnWorkflow, calls_tools=calls_tools)
     made = plan({"rllm.env.name": "armed", "rllm.workflow.name": "calling"})
     if calls_tools:
         check_plugins(made)
@@ -83,60 +94,49 @@ def test_an_environment_with_tools_needs_a_workflow_that_calls_them(
         check_plugins(made)
 
 
-def test_the_tasks_of_a_split_are_a_list(plan_with: Callable[..., RunPlan]) -> None:
-    def tasks(split: Split) -> Iterator[Task]:
-        return (Task(id=f"{split}-{index}") for index in range(3))
-
-    made = plan_with(tasks)
+def test_the_tasks_of_a_split_are_a_list(plan_with: MakePlan) -> None:
+    made = plan_with(lambda split: (Task(id=f"{split}-{index}") for index in range(3)))
     assert [task.id for task in load_tasks(made, "train")] == ["train-0", "train-1", "train-2"]
     assert [task.id for task in load_tasks(made, "val")] == ["val-0", "val-1", "val-2"]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_run_without_tasks_is_told_to_name_an_environment_or_a_dataset(
-    plan: Callable[..., RunPlan], split: Split
-) -> None:
+def test_run_without_tasks_must_name_their_source(plan: MakePlan, split: Split) -> None:
     with expect_error(ConfigError, "no-environment", "`rllm train NAME`", split, "_dataset={name"):
         load_tasks(plan(), split)
 
 
-@pytest.mark.parametrize("stranger", [{"id": "a"}, "a", None])
-def test_what_is_no_task_is_refused_and_shown(plan_with: Callable[..., RunPlan], stranger: Any) -> None:
-    with expect_error(PluginError, "bad-task", "'mine'", repr(stranger), "Return Task records."):
-        load_tasks(plan_with(lambda split: [Task(id="good"), stranger]), "train")
-
-
-def _fail(split: Split) -> Sequence[Task]:
-    raise FileNotFoundError(f"{split}.jsonl")
-
-
-def _fail_late(split: Split) -> Iterator[Task]:
+def _fail_late(*split: str) -> Iterator[Task]:
     yield Task(id="a")
-    raise FileNotFoundError(f"{split}.jsonl")
+    raise FileNotFoundError("rows.jsonl")
 
 
-@pytest.mark.parametrize("tasks", [_fail, _fail_late])
-def test_tasks_that_cannot_be_given_are_an_error_that_names_environment_and_split(
-    plan_with: Callable[..., RunPlan], tasks: Any
+@pytest.mark.parametrize("source", ["environment", "dataset"])
+@pytest.mark.parametrize(
+    ("tasks", "error", "values"),
+    [
+        (lambda *split: [Task(id="good"), "a"], PluginError, ("bad-task", "'a'", "Return Task records.")),
+        (lambda *split: [Task(id="good"), {"id": "a"}], PluginError, ("bad-task", {"id": "a"})),
+        (lambda *split: [None], PluginError, ("bad-task", "None")),
+        (lambda *split: None, PluginError, ("tasks-failed", "TypeError", "'NoneType'")),
+        (lambda *split: _raise(FileNotFoundError("rows.jsonl")), PluginError, ("tasks-failed", "rows.jsonl")),
+        (_fail_late, PluginError, ("tasks-failed", "FileNotFoundError: rows.jsonl")),
+        (_named("a", "b", "a"), ConfigError, ("duplicate-task-id", "'a'")),
+    ],
+)
+def test_unusable_tasks_are_errors_with_their_source(
+    source: str, tasks: Any, error: type[RllmError], values: Any, plan: MakePlan, plan_with: MakePlan, datasets: Any
 ) -> None:
-    with pytest.raises(PluginError) as caught:
-        load_tasks(plan_with(tasks), "val")
-    message = "Environment 'mine' could not give its val tasks: FileNotFoundError: val.jsonl."
-    assert without_place(caught.value.message) == message
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    datasets(mine=tasks)
+    made = plan_with(tasks) if source == "environment" else plan({"data.train_dataset": "mine"})
+    with expect_error(error, *values, "'mine'") as caught:
+        load_tasks(made, "train")
+    if "rows.jsonl" in str(values):
+        assert "train tasks" in without_place(caught.value.message)
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_no_list_of_tasks_at_all_is_an_error_that_names_the_environment(plan_with: Callable[..., RunPlan]) -> None:
-    with expect_error(PluginError, "tasks-failed", "'mine'", "TypeError"):
-        load_tasks(plan_with(lambda split: None), "train")
-
-
-def test_two_tasks_of_one_id_are_refused(plan_with: Callable[..., RunPlan]) -> None:
-    with expect_error(ConfigError, "duplicate-task-id", "'mine'", "'a'"):
-        load_tasks(plan_with(lambda split: [Task(id="a"), Task(id="b"), Task(id="a")]), "train")
-
-
-def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[..., RunPlan]) -> None:
+def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: MakePlan) -> None:
     made: list[int] = []
 
     def make(index: int) -> Task:
@@ -153,30 +153,28 @@ def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[.
     assert made == [1]
 
 
-def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> None:
+def test_row_numbers_are_not_gone_through(plan_with: MakePlan) -> None:
     """A set of a billion ids would not fit into memory."""
     given = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index)))
     assert load_tasks(plan_with(lambda split: given), "train") is given
 
 
-def test_file_instead_of_dataset_is_read_by_suffix(
-    plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
-) -> None:
+def test_file_instead_of_dataset_is_read_by_suffix(plan: MakePlan, offer: Any, tmp_path: Path) -> None:
     class File(Params):
         path: str
 
-    def read(params: File) -> list[Task]:
-        return [Task(id=Path(params.path).stem)]
-
-    lines = DatasetPlugin(name="lines", summary="S.", params=File, load=lambda: read, suffixes=frozenset({".lines"}))
-    registry.add(lines)
+    offer(
+        "dataset",
+        "lines",
+        lambda params: [Task(id=Path(params.path).stem)],
+        params=File,
+        suffixes=frozenset({".lines"}),
+    )
     planned = plan({"data.train_dataset": str(tmp_path / "a.lines")})
     assert [task.id for task in load_tasks(planned, "train")] == ["a"]
 
 
-def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
-    plan: Callable[..., RunPlan], registry: Registry
-) -> None:
+def test_plugins_check_their_options_before_a_run_starts(plan: MakePlan, offer: Any) -> None:
     class Sums(Params):
         terms: int = 2
 
@@ -184,131 +182,64 @@ def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
         if params.terms > 9:
             raise ConfigError("made-up", f"{params.terms} terms are too many.")
 
-    registry.add(DatasetPlugin(name="sums", summary="For tests.", params=Sums, load=lambda: None, check=check))
+    offer("dataset", "sums", params=Sums, check=check)
+    offer("dataset", "broken", check=lambda params: _raise(KeyError("x")))
     check_plugins(plan({"data.train_dataset": "sums"}))
     with expect_error(ConfigError, "made-up", "10"):
         check_plugins(plan({"data.train_dataset": {"name": "sums", "terms": 10}}))
+    with expect_error(PluginError, "plugin-failed", "in-process/broken", "KeyError"):
+        check_plugins(plan({"data.train_dataset": "broken"}))
 
 
-def test_the_check_of_a_workflow_sees_the_configuration_of_the_run(
-    plan: Callable[..., RunPlan], registry: Registry
-) -> None:
+def test_a_workflow_checks_the_configuration_of_the_run(plan: MakePlan, offer: Any) -> None:
     def check_run(config: RunConfig, params: Any) -> None:
         raise ConfigError("made-up", f"Port {config.rllm.sdk.proxy.port} is taken.")
 
-    record = WorkflowPlugin(
-        name="asks", summary="For tests.", load=lambda: None, check_run=check_run, config_keys=frozenset({"rllm.sdk.*"})
-    )
-    registry.add(record)
-    with pytest.raises(ConfigError, match="Port 4321 is taken"):
+    offer("workflow", "asks", check_run=check_run, config_keys=frozenset({"rllm.sdk.*"}))
+    with expect_error(ConfigError, "made-up", "Port 4321 is taken"):
         check_plugins(plan({"rllm.workflow.name": "asks", "rllm.sdk.proxy.port": 4321}))
 
 
-def test_an_environment_that_cannot_be_loaded_is_named(plan: Callable[..., RunPlan], registry: Registry) -> None:
-    def fail() -> Any:
-        raise ImportError("No module named 'pygame'")
-
-    registry.add(EnvironmentPlugin(name="mine", summary="For tests.", params=NoParams, load=fail))
+def test_an_environment_that_cannot_be_loaded_is_named(plan: MakePlan, offer: Any) -> None:
+    offer("environment", "mine", load=lambda: _raise(ImportError("No module named 'pygame'")))
     with expect_error(PluginError, "plugin-not-loadable", "in-process/mine", "ImportError", "'pygame'"):
         load_tasks(plan({"rllm.env.name": "mine"}), "train")
-
-
-@pytest.fixture
-def offer(registry: Registry) -> Callable[..., None]:
-    """Offers datasets of these names, whose tasks come from a function."""
-
-    def make(**datasets: Callable[[], Any]) -> None:
-        for name, tasks in datasets.items():
-            registry.add(
-                DatasetPlugin(
-                    name=name,
-                    summary="For tests.",
-                    params=NoParams,
-                    load=lambda tasks=tasks: lambda params: tasks(),  # type: ignore[misc]
-                )
-            )
-
-    return make
-
-
-def _named(*ids: str) -> Callable[[], Iterator[Task]]:
-    return lambda: (Task(id=name) for name in ids)
 
 
 SHARING = "share tasks: 2 of the 3 tasks of data.val_dataset, such as 'elsewhere', 'a'. Validation on these measures"
 
 
-@pytest.mark.parametrize("names", [("ours", "theirs"), ("ours", None)], ids=["two_datasets", "one"])
-def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
-    names: tuple[str, str | None],
-    plan: Callable[..., RunPlan],
-    offer: Callable[..., None],
-    registry: Registry,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("chosen", [("train", "val"), ("train",)], ids=["two_datasets", "one"])
+def test_tasks_of_training_and_validation_are_warned_about(
+    chosen: tuple[str, ...], plan: MakePlan, datasets: Any, offer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()
-    registry.add(EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None))
+    offer("environment", "world")
     train = [Task(id=name, data={"n": name}) for name in "abc"]
-    val = [
-        Task(id="elsewhere", data={"n": "c"}),
-        Task(id="b", data={"n": "another row"}),
-        Task(id="a", data={"n": "a"}),
-    ]
-    offer(ours=lambda: train, theirs=lambda: val)
-    given = {f"data.{split}_dataset": name for split, name in zip(("train", "val"), names, strict=True) if name}
-    check_to_train(plan({"rllm.env.name": "world", **given}), train, val)
-    assert (SHARING in capsys.readouterr().err) == (None not in names)
+    val = [Task(id=name, data={"n": row}) for name, row in (("elsewhere", "c"), ("b", "another row"), ("a", "a"))]
+    datasets(train=lambda: train, val=lambda: val)
+    check_to_train(plan({"rllm.env.name": "world", **{f"data.{name}_dataset": name for name in chosen}}), train, val)
+    assert (SHARING in capsys.readouterr().err) == (len(chosen) == 2)
 
 
-def test_each_split_has_its_own_dataset(plan: Callable[..., RunPlan], offer: Callable[..., None]) -> None:
-    offer(ours=_named("a", "b"), theirs=_named("a"))
-    made = plan({"data.train_dataset": "ours", "data.val_dataset": "theirs"})
-    assert load_tasks(made, "train") == [Task(id="a"), Task(id="b")]
-    assert load_tasks(made, "val") == [Task(id="a")]
-
-
-def test_a_dataset_goes_before_the_environment_and_the_other_split_stays_the_environment_s(
-    plan_with: Callable[..., RunPlan], plan: Callable[..., RunPlan], offer: Callable[..., None]
-) -> None:
+def test_each_split_has_its_own_tasks(plan_with: MakePlan, plan: MakePlan, datasets: Any) -> None:
     plan_with(lambda split: [Task(id=f"{split} of the environment")])
-    offer(ours=_named("a"))
-    for chosen, others in (("train", "val"), ("val", "train")):
-        made = plan({"rllm.env.name": "mine", f"data.{chosen}_dataset": "ours"})
-        assert load_tasks(made, chosen) == [Task(id="a")]  # type: ignore[arg-type]
-        assert load_tasks(made, others) == [Task(id=f"{others} of the environment")]  # type: ignore[arg-type]
+    datasets(ours=_named("a", "b"), theirs=_named("c"))
+
+    def read(**chosen: str) -> list[list[str]]:
+        made = plan({"rllm.env.name": "mine"} | {f"data.{split}_dataset": name for split, name in chosen.items()})
+        return [[task.id for task in load_tasks(made, split)] for split in ("train", "val")]
+
+    assert read(train="ours", val="theirs") == [["a", "b"], ["c"]]
+    assert read(train="ours") == [["a", "b"], ["val of the environment"]]
+    assert read(val="theirs") == [["train of the environment"], ["c"]]
 
 
-def test_run_with_only_training_dataset_has_no_validation(
-    plan: Callable[..., RunPlan], offer: Callable[..., None]
-) -> None:
-    offer(ours=_named("a"))
+def test_run_with_only_training_dataset_has_no_validation(plan: MakePlan, datasets: Any) -> None:
+    datasets(ours=_named("a"))
     assert list(load_tasks(plan({"data.train_dataset": "ours"}), "val")) == []
     with expect_error(ConfigError, "no-environment"):
         load_tasks(plan({"data.val_dataset": "ours"}), "train")
-
-
-@pytest.mark.parametrize(
-    ("tasks", "error", "message"),
-    [
-        (_named("a", "b", "a"), ConfigError, ("duplicate-task-id", "'ours'", "'a'")),
-        (lambda: [{"id": "a"}], PluginError, ("bad-task", "'ours'", "'id'", "'a'")),
-        (
-            lambda: None,
-            PluginError,
-            ("tasks-failed", "'ours'", "TypeError", "'NoneType'"),
-        ),
-    ],
-)
-def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
-    plan: Callable[..., RunPlan],
-    offer: Callable[..., None],
-    tasks: Callable[[], Any],
-    error: type[RllmError],
-    message: tuple[str, ...],
-) -> None:
-    offer(ours=tasks)
-    with expect_error(error, *message):
-        load_tasks(plan({"data.train_dataset": "ours"}), "train")
 
 
 class Echoes:
@@ -349,14 +280,20 @@ class Characters:
 class TwoTurns(Environment):
     """Ends with the second answer and gives a reward for each."""
 
+    received: list[int]
+    """Lengths of the task's list at each reset. A rollout changes its task."""
+
     def __init__(self, params: NoParams) -> None:
         self.actions: list[str] = []
 
     @classmethod
     def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
-        return [Task(id="t")]
+        cls.received = []
+        return [Task(id="t", data={"xs": []})]
 
     def reset(self, task: Any) -> str:
+        task["xs"].append(1)
+        self.received.append(len(task["xs"]))
         return "go"
 
     def step(self, action: str) -> Outcome:
@@ -364,31 +301,29 @@ class TwoTurns(Environment):
         return Outcome(observation=action, reward=1.0, done=len(self.actions) == 2)
 
 
+def _order(tasks: Any, rollouts: int = 1, label: str = "train") -> RolloutRequest:
+    return RolloutRequest(tasks=tasks, rollouts=rollouts, sampling=SamplingParams(max_tokens=9), label=label)
+
+
 @pytest.fixture
-def run_plan(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list[Episode]]:
+def run_plan(plan: MakePlan, offer: Any) -> RunRollouts:
     """Two rollouts of the task of `TwoTurns`, with these settings and engine."""
-    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
-    registry.add(EnvironmentPlugin(name="twice", load=lambda: TwoTurns, blocking=False, **common))
-    registry.add(EstimatorPlugin(name="steps", load=lambda: None, needs=ALWAYS_FILLED, **common))
+    offer("environment", "twice", TwoTurns, blocking=False)
+    offer("estimator", "steps", needs=ALWAYS_FILLED)
 
     def run(settings: dict[str, Any], engine: Any) -> list[Episode]:
         made = plan({"rllm.env.name": "twice", "rllm.workflow.name": "multi_turn_workflow"} | settings)
-        order = RolloutRequest(
-            tasks=load_tasks(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
-        )
 
         async def rolled_out() -> list[Episode]:
             async with open_runner(made, engine) as runner:
-                return await runner.run(order)
+                return await runner.run(_order(load_tasks(made, "train"), 2))
 
         return virtual_time.run(rolled_out())
 
     return run
 
 
-def test_every_rollout_has_the_chosen_agent_with_its_options(
-    run_plan: Callable[..., list[Episode]], registry: Registry
-) -> None:
+def test_every_rollout_has_the_chosen_agent_with_its_options(run_plan: RunRollouts, offer: Any) -> None:
     made: list[Any] = []
 
     class Shout(Agent):
@@ -401,33 +336,23 @@ def test_every_rollout_has_the_chosen_agent_with_its_options(
         def act(self, response: Response) -> str:
             return f"{response.text}!"
 
-    registry.add(AgentPlugin(name="shout", summary="For tests.", params=MathAgentParams, load=lambda: Shout))
+    offer("agent", "shout", Shout, params=MathAgentParams)
     engine = Echoes()
     run_plan({"rllm.agent.name": "shout", "rllm.agent.agent_args": {"system_prompt": "x"}}, engine)
     assert made == [MathAgentParams(system_prompt="x")] * 2
     assert sorted(engine.prompts) == ["<user>GO<assistant>"] * 2 + ["<user>GO<assistant>ok<user>OK!<assistant>"] * 2
+    assert TwoTurns.received == [1, 1]
 
 
-def test_agent_that_cannot_load_fails_before_rollouts(
-    run_plan: Callable[..., list[Episode]], registry: Registry
-) -> None:
-    def fail() -> Any:
-        raise ImportError("No module named 'sympy'")
-
-    registry.add(AgentPlugin(name="solver", summary="For tests.", params=NoParams, load=fail))
+def test_agent_that_cannot_load_fails_before_rollouts(run_plan: RunRollouts, offer: Any) -> None:
+    offer("agent", "solver", load=lambda: _raise(ImportError("No module named 'sympy'")))
     engine = Echoes()
     with expect_error(PluginError, "plugin-not-loadable", "in-process/solver", "ImportError"):
         run_plan({"rllm.agent.name": "solver"}, engine)
     assert engine.prompts == []
 
 
-def test_math_agent_opens_with_its_system_prompt(run_plan: Callable[..., list[Episode]]) -> None:
-    engine = Echoes()
-    run_plan({"rllm.agent.agent_args": {"system_prompt": "be brief"}}, engine)
-    assert engine.prompts[0] == "<system>be brief<user>go<assistant>"
-
-
-def test_options_of_the_workflow_reach_it(run_plan: Callable[..., list[Episode]]) -> None:
+def test_options_of_the_workflow_reach_it(run_plan: RunRollouts) -> None:
     first, _ = run_plan(
         {"rllm.workflow.workflow_args": {"gamma": 0.5}, "rllm.algorithm.adv_estimator": "steps"}, Echoes()
     )
@@ -435,35 +360,36 @@ def test_options_of_the_workflow_reach_it(run_plan: Callable[..., list[Episode]]
     assert first.trajectories[0].reward == 2.0
 
 
-@pytest.mark.parametrize(("accumulate", "kept"), [(False, ""), (True, "{hm}")])
-def test_reasoning_is_accumulated_when_that_is_asked_for(
-    run_plan: Callable[..., list[Episode]], accumulate: bool, kept: str
-) -> None:
-    engine = Echoes("{hm}ok")
-    run_plan({"rllm.accumulate_reasoning": accumulate}, engine)
-    assert engine.prompts[-1] == f"<user>go<assistant>{kept}ok<user>ok<assistant>"
-
-
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "prompt"),
     [
-        {"rllm.workflow.workflow_args": {"timeout": 0.05}},
-        {"rllm.workflow.workflow_args": {"timeout": 0.05}, "rllm.agent.trajectory_timeout": 60.0},
-        {"rllm.workflow.workflow_args": {"timeout": 60.0}, "rllm.agent.trajectory_timeout": 0.05},
-        {"rllm.agent.trajectory_timeout": 0.05},
+        ({"rllm.accumulate_reasoning": False}, "<user>go<assistant>ok<user>ok<assistant>"),
+        ({"rllm.accumulate_reasoning": True}, "<user>go<assistant>{hm}ok<user>ok<assistant>"),
+        (
+            {"rllm.agent.agent_args": {"system_prompt": "be brief"}},
+            "<system>be brief<user>go<assistant>ok<user>ok<assistant>",
+        ),
     ],
 )
-def test_a_rollout_ends_after_the_smaller_of_both_time_limits(
-    run_plan: Callable[..., list[Episode]], settings: dict[str, Any]
+def test_settings_of_prompts_reach_the_engine(run_plan: RunRollouts, settings: dict[str, Any], prompt: str) -> None:
+    engine = Echoes("{hm}ok")
+    run_plan(settings, engine)
+    assert engine.prompts[-1] == prompt
+
+
+@pytest.mark.parametrize(("timeout", "limit"), [(0.05, None), (0.05, 60.0), (60.0, 0.05), (None, 0.05)], ids=str)
+def test_rollout_ends_after_the_smaller_time_limit(
+    run_plan: RunRollouts, timeout: float | None, limit: float | None
 ) -> None:
-    episodes = run_plan(settings, Echoes(delay=3600.0))
+    args = {} if timeout is None else {"rllm.workflow.workflow_args": {"timeout": timeout}}
+    episodes = run_plan(args | {"rllm.agent.trajectory_timeout": limit}, Echoes(delay=3600.0))
     assert [episode.termination_reason for episode in episodes] == [TerminationReason.TIMEOUT] * 2
     assert {episode.error for episode in episodes} == {"not finished after 0.05 s"}
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
-def test_a_workflow_with_other_options_has_the_limit_of_all_rollouts(
-    run_plan: Callable[..., list[Episode]], registry: Registry, limit: float | None
+def test_workflow_with_other_options_has_the_general_limit(
+    run_plan: RunRollouts, offer: Any, limit: float | None
 ) -> None:
     class Sleep(Workflow):
         def __init__(self, context: WorkflowContext, timeout: float) -> None:
@@ -476,14 +402,12 @@ def test_a_workflow_with_other_options_has_the_limit_of_all_rollouts(
     class SleepParams(Params):
         timeout: float = 0.01
 
-    registry.add(WorkflowPlugin(name="sleep", summary="For tests.", params=SleepParams, load=lambda: Sleep))
+    offer("workflow", "sleep", Sleep, params=SleepParams)
     episodes = run_plan({"rllm.workflow.name": "sleep", "rllm.agent.trajectory_timeout": limit}, Echoes())
     assert [episode.termination_reason is TerminationReason.TIMEOUT for episode in episodes] == [limit is not None] * 2
 
 
-def test_what_a_workflow_opens_is_shared_by_all_rollouts_and_closed_behind_them(
-    plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
-) -> None:
+def test_rollouts_share_what_a_workflow_opens(plan: MakePlan, offer: Any, tmp_path: Path) -> None:
     events: list[Any] = []
 
     @asynccontextmanager
@@ -501,110 +425,63 @@ def test_what_a_workflow_opens_is_shared_by_all_rollouts_and_closed_behind_them(
                 raise ValueError
             return Episode(id=uid)
 
-    registry.add(WorkflowPlugin(name="asks", summary="For tests.", params=NoParams, load=lambda: Asks, open=serve))
-    made = plan({"rllm.workflow.name": "asks"})
+    offer("workflow", "asks", Asks, open=serve)
     engine: Any = Echoes()
-    order = RolloutRequest(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="val")
 
-    async def roll_out() -> None:
+    async def roll_out(made: RunPlan) -> None:
         async with open_runner(made, engine, tmp_path) as runner:
-            await runner.run(order)
+            await runner.run(_order([Task(id="t")], label="val"))
 
-    asyncio.run(roll_out())
-    assert events == [
-        (engine, tmp_path, "asks", NoParams, made.stop_texts),
-        ("server", "val", 0),
-        ("server", "val", 1),
-        "closed",
-    ]
+    made = plan({"rllm.workflow.name": "asks"})
+    asyncio.run(roll_out(made))
+    opened = (engine, tmp_path, "asks", NoParams, made.stop_texts)
+    assert events == [opened, ("server", "val", 0), ("server", "val", 1), "closed"]
     events.clear()
-    made = plan({"rllm.workflow.name": "asks", "rllm.workflow.retry_limit": 1})
     with pytest.raises(RllmError):
-        asyncio.run(roll_out())
+        asyncio.run(roll_out(plan({"rllm.workflow.name": "asks", "rllm.workflow.retry_limit": 1})))
     assert events[-1] == "closed"
-
-
-def test_rollouts_do_not_share_what_an_environment_changes_in_its_task(
-    run_plan: Callable[..., list[Episode]], plan: Callable[..., RunPlan], registry: Registry
-) -> None:
-    received: list[int] = []
-
-    class Adds(TwoTurns):
-        @classmethod
-        def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
-            return [Task(id="t", data={"xs": []})]
-
-        def reset(self, task: Any) -> str:
-            task["xs"].append(1)
-            received.append(len(task["xs"]))
-            return "go"
-
-    registry.add(EnvironmentPlugin(name="adds", summary="For tests.", load=lambda: Adds, blocking=False))
-    run_plan({"rllm.env.name": "adds"}, Echoes())
-    assert received == [1, 1]
 
 
 @pytest.mark.parametrize(
     "opens", [lambda run, params: 1 / 0, lambda run, params: iter([])], ids=["raises", "no context manager"]
 )
-def test_a_workflow_that_cannot_open_is_named(opens: Any, plan: Callable[..., RunPlan], registry: Registry) -> None:
-    registry.add(WorkflowPlugin(name="asks", summary="For tests.", load=lambda: Workflow, open=opens))
-    made = plan({"rllm.workflow.name": "asks"})
+def test_a_workflow_that_cannot_open_is_named(opens: Any, plan: MakePlan, offer: Any) -> None:
+    offer("workflow", "asks", Workflow, open=opens)
 
     async def enter() -> None:
         engine: Any = Echoes()
-        async with open_runner(made, engine):
+        async with open_runner(plan({"rllm.workflow.name": "asks"}), engine):
             pass
 
     with pytest.raises(PluginError, match="`open` of workflow in-process/asks failed"):
         asyncio.run(enter())
 
 
-def test_a_check_that_breaks_is_named(plan: Callable[..., RunPlan], registry: Registry) -> None:
-    def check(params: Any) -> None:
-        raise KeyError("x")
-
-    registry.add(DatasetPlugin(name="sums", summary="For tests.", load=lambda: None, check=check))
-    with expect_error(PluginError, "plugin-failed", "in-process/sums", "KeyError"):
-        check_plugins(plan({"data.train_dataset": "sums"}))
-
-
 @pytest.mark.parametrize("weight", ["much", True, None])
-def test_a_weight_of_a_reward_is_a_number(weight: Any, plan: Callable[..., RunPlan], registry: Registry) -> None:
-    registry.add(RewardPlugin(name="even", summary="For tests.", load=lambda: None))
+def test_a_weight_of_a_reward_is_a_number(weight: Any, plan: MakePlan, offer: Any) -> None:
+    offer("reward", "even")
     with expect_error(ConfigError, "bad-reward-weight", "rllm.reward[0].weight"):
         plan({"rllm.reward": [{"name": "even", "weight": weight}]})
     assert plan({"rllm.reward": [{"name": "even", "weight": -1}, "even"]}).rewards[0].weight == -1.0
 
 
-def test_a_reward_has_no_option_of_the_name_of_its_weight(registry: Registry) -> None:
+def test_a_reward_has_no_option_named_weight(offer: Any) -> None:
     class Heavy(Params):
         weight: float = 1.0
 
     with expect_error(PluginError, "bad-plugin-spec", "`weight`"):
-        registry.add(RewardPlugin(name="heavy", summary="For tests.", params=Heavy, load=lambda: None))
+        offer("reward", "heavy", params=Heavy)
 
 
-def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
-    plan: Callable[..., RunPlan], registry: Registry
-) -> None:
+def test_environment_and_rewards_check_the_first_tasks(plan: MakePlan, offer: Any) -> None:
     seen: list[Any] = []
-
-    def look(params: Any, data: Any) -> None:
-        seen.append(data["n"])
 
     def refuse(params: Any, data: Any) -> None:
         raise ConfigError("made-up", f"No {data['n']}.", "Fix it.")
 
-    registry.add(
-        EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None, check_task=look)
-    )
-    registry.add(
-        RewardPlugin(name="strict", summary="For tests.", params=NoParams, load=lambda: None, check_task=refuse)
-    )
-    registry.add(
-        RewardPlugin(name="needy", summary="For tests.", params=NoParams, load=lambda: None, needs=frozenset({"key"}))
-    )
+    offer("environment", "world", check_task=lambda params, data: seen.append(data["n"]))
+    offer("reward", "strict", check_task=refuse)
+    offer("reward", "needy", needs=frozenset({"key"}))
     tasks = [Task(id=str(n), data={"n": n}) for n in range(9)]
     check_to_train(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
     assert seen == [0, 1, 2, 5, 6, 7]
@@ -617,19 +494,9 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
 
 
 @pytest.mark.parametrize("odd", [{"n": 7, "more": 1}, {"n": 7, "m": None}, {}])
-def test_a_later_task_with_other_columns_is_shown_too(
-    odd: dict[str, Any], plan: Callable[..., RunPlan], registry: Registry
-) -> None:
+def test_a_later_task_with_other_columns_is_checked(odd: dict[str, Any], plan: MakePlan, offer: Any) -> None:
     seen: list[Any] = []
-    registry.add(
-        EnvironmentPlugin(
-            name="world",
-            summary="For tests.",
-            params=NoParams,
-            load=lambda: None,
-            check_task=lambda _, data: seen.append(data),
-        )
-    )
+    offer("environment", "world", check_task=lambda params, data: seen.append(data))
     usual = [{"n": n, "m": 1} for n in range(9)]
     tasks = [Task(id=str(n), data=data) for n, data in enumerate([*usual, odd, odd])]
     check_to_train(plan({"rllm.env.name": "world"}), tasks, [])
@@ -640,17 +507,9 @@ def test_a_later_task_with_other_columns_is_shown_too(
     assert seen == usual[:3]
 
 
-def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[..., RunPlan], registry: Registry) -> None:
-    for name, remote in (("near", False), ("far", True)):
-        registry.add(
-            DatasetPlugin(
-                name=name,
-                summary="For tests.",
-                params=NoParams,
-                load=lambda: lambda params: [Task(id="a")],
-                is_remote=lambda params, remote=remote: remote,  # type: ignore[misc]
-            )
-        )
+def test_a_dry_run_does_not_read_remote_data_sets(plan: MakePlan, offer: Any) -> None:
+    offer("dataset", "near", lambda params: [Task(id="a")], is_remote=lambda params: False)
+    offer("dataset", "far", lambda params: [Task(id="a")], is_remote=lambda params: True)
     made = plan({"data.train_dataset": "near", "data.val_dataset": "far"})
     read = load_local_tasks(made, "train")
     assert read is not None
