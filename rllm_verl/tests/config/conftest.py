@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import omegaconf
 import pytest
 
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layers_from_overrides
+from rllm.config.paths import put_at, split_key
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
+from rllm_verl.settings import VerlConfig
 
 OURS = frozenset({"rllm-verl", "rllm-local", "rllm", "rllm-estimators"})
 Run = Callable[..., Composed]
+Change = Callable[..., VerlConfig]
 Plan = Callable[..., RunPlan]
-CASES = 2
-"""Cases of a test that `make test` runs. One composition takes 0.3 s."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the further cases of tests that compose a configuration for each case as `long`."""
-    seen: Counter[str] = Counter()
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if item.path.parent == Path(__file__).parent and "run" in fixtures and "compose_rows" not in fixtures:
-            test = item.nodeid.partition("[")[0]
-            seen[test] += 1
-            if seen[test] > CASES:
-                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,10 +38,16 @@ def registry() -> Registry:
 
 
 @pytest.fixture(scope="session")
-def run(registry: Registry) -> Run:
-    """Compose words (``key=value``) and layers, in order; the backend is chosen beneath them.
+def backend(registry: Registry) -> Any:
+    """The plugin spec."""
+    return registry.get("backend", "verl").plugin
 
-    Words are composed once per process. `cache_clear` forgets all.
+
+@pytest.fixture(scope="session")
+def run(registry: Registry) -> Run:
+    """Compose words (``key=value``) and layers, in order; the backend is chosen below them.
+
+    One composition takes 0.4 s. Words are composed once per process, so what they decide must not be patched.
     """
     chosen = layer_from_dotted({"rllm.backend": "verl"}, COMMAND_LINE, Tier.COMMAND_LINE)
 
@@ -67,19 +60,20 @@ def run(registry: Registry) -> Run:
     def run(*given: str | Layer) -> Composed:
         return (of_words if all(isinstance(each, str) for each in given) else composed)(*given)
 
-    run.cache_clear = of_words.cache_clear  # type: ignore[attr-defined]
     return run
 
 
-@pytest.fixture(autouse=True)
-def _forget_patched(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep no composition across a test that patches something."""
-    patches = {"monkeypatch", "run"} <= set(request.fixturenames)
-    if patches:
-        request.getfixturevalue("run").cache_clear()
-    yield
-    if patches:
-        request.getfixturevalue("run").cache_clear()
+@pytest.fixture(scope="session")
+def change(run: Run) -> Change:
+    """Replace values in the configuration of a profile, for checks of values. Nothing is composed or derived again."""
+
+    def changed(profile: str | None, values: Mapping[str, Any]) -> VerlConfig:
+        tree = run(*[f"rllm.profile={profile}"] * bool(profile)).backend_config.model_dump()
+        for key, value in values.items():
+            put_at(tree, split_key(key), value)
+        return VerlConfig.model_validate(tree)
+
+    return changed
 
 
 @pytest.fixture(scope="session")

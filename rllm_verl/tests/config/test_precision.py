@@ -1,4 +1,4 @@
-"""Warnings about weights that are stored below float32."""
+"""Warnings about weights below float32, and about logits where flash-attn is not installed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,56 @@ import pytest
 
 from rllm_core.notices import forget_warnings
 from rllm_verl.checks import MODEL_DTYPE, warn_of_weights_below_float32
+from rllm_verl.fused import FUSED, FUSED_FOLLOWS, warn_of_logits
+
+TOKENS = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ((), False),
-        (("rllm.profile=cpu",), False),
-        (("rllm.profile=megatron",), False),
-        ((f"{MODEL_DTYPE}=bf16",), True),
-    ],
+    ("profile", "values", "told"),
+    [(None, {}, False), ("megatron", {}, False), (None, {MODEL_DTYPE: "bf16"}, True)],
 )
 def test_weights_that_the_optimizer_moves_below_float32_are_warned_of(
-    run: Any, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: bool
+    change: Any, capsys: pytest.CaptureFixture[str], profile: str | None, values: dict[str, Any], told: bool
 ) -> None:
     forget_warnings()
-    warn_of_weights_below_float32(run(*words).backend_config.native())
+    warn_of_weights_below_float32(change(profile, values).native())
     assert ("AdamW" in capsys.readouterr().err) is told
+
+
+@pytest.mark.parametrize(
+    ("profile", "values", "flash", "said"),
+    [
+        (None, {FUSED: True}, False, f"{FUSED}=true"),
+        (None, {FUSED: False}, True, ""),
+        (None, {FUSED: False}, False, "15 GB for 16384 tokens"),
+        (None, {FUSED: False, TOKENS: 4096}, False, "3.7 GB for 4096 tokens"),
+        ("cpu", {}, False, ""),
+        ("megatron", {}, False, ""),
+    ],
+)
+def test_logits_without_flash_attention_are_warned_of(
+    change: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    profile: str | None,
+    values: dict[str, Any],
+    flash: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr("rllm_verl.fused.find_spec", lambda name: name if flash else None)
+    forget_warnings()
+    warn_of_logits(change(profile, values).native())
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert bool(printed) is bool(said)
+
+
+def test_fused_kernels_are_used_without_flash_attention(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flash, fused in ((None, True), ("flash_attn", False)):
+        monkeypatch.setattr("rllm_verl.fused.find_spec", lambda name, flash=flash: flash)
+        assert FUSED_FOLLOWS.derive("fsdp", "cuda") is FUSED_FOLLOWS.derive("fsdp2", "cuda") is fused
+        assert FUSED_FOLLOWS.derive("fsdp2", "cpu") is FUSED_FOLLOWS.derive("megatron", "cuda") is False
+    monkeypatch.setattr("rllm_verl.fused.find_spec", lambda name: None)
+    composed = run("rllm.trainer.project_name=without-flash")
+    assert composed.value(FUSED) is True

