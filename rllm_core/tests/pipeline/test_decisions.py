@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from rllm_core.contracts.grouping import GroupingPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.algorithms.grouping import by_task_and_role
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
-from rllm_core.plugins.registry import Registry
 
 MakeStep = Callable[..., TrainStep]
 REJECTING = {"rllm.rejection_sample.enable": True}
@@ -76,15 +74,9 @@ def test_rollouts_that_are_filtered_are_masked_by_how_they_ended(run_step: Any) 
     assert [decision.group for decision in step.decisions] == [None, None]
 
 
-def test_trajectories_in_no_group_are_masked(run_step: Any, registry: Registry) -> None:
-    def first_only(episodes: list[Episode], params: NoParams) -> Any:
-        from rllm_core.algorithms.grouping import by_task_and_role
-
-        return by_task_and_role(episodes[:1], params)
-
-    registry.add(GroupingPlugin(name="first", summary="For tests.", params=NoParams, load=lambda: first_only))
+def test_trajectories_in_no_group_are_masked(run_step: Any, offer: Any) -> None:
+    offer("grouping", "first", lambda episodes, params: by_task_and_role(episodes[:1], params))
     episodes = rollouts("t", 1.0, 0.0, 0.5)
-
     step = run_step(episodes, {"rllm.transform.grouping": "first"})
 
     rest = [each for episode in episodes[1:] for each in episode.trajectories]
@@ -142,14 +134,8 @@ def test_groups_that_a_mode_keeps_wait(run_step: Any) -> None:
 
 def test_groups_waiting_for_a_batch_are_decided_once(bench: Any, step: MakeStep) -> None:
     """Group a waits for the second rollout batch, and is trained on in it."""
-    made = bench(
-        REJECTING
-        | {
-            "rllm.rejection_sample.mode": "dynamic",
-            "rllm.rejection_sample.max_gen_batches": 2,
-            "data.train_batch_size": 2,
-        }
-    )
+    dynamic = {"rllm.rejection_sample.mode": "dynamic", "rllm.rejection_sample.max_gen_batches": 2}
+    made = bench(REJECTING | dynamic | {"data.train_batch_size": 2})
     batches = iter([rollouts("a", 1.0, 0.0) + rollouts("b", 1.0, 1.0), rollouts("c", 1.0, 0.0)])
 
     async def run(order: Any) -> list[Episode]:

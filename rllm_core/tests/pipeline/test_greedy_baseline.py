@@ -7,25 +7,22 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Task, Trajectory
 from rllm_core.errors import ConfigError, RewardError
-from rllm_core.plugins.registry import Registry
 
 MakeStep = Callable[..., TrainStep]
 CHOSEN = {"rllm.algorithm.adv_estimator": "against_greedy"}
 
 
 @pytest.fixture(autouse=True)
-def against_greedy(registry: Registry) -> list[AdvantageInput]:
+def against_greedy(offer: Any) -> list[AdvantageInput]:
     """An estimator that compares with the greedy rollout, and what it was given."""
     seen: list[AdvantageInput] = []
 
@@ -34,16 +31,7 @@ def against_greedy(registry: Registry) -> list[AdvantageInput]:
         assert inputs.greedy_rewards is not None
         return Advantages(values=inputs.rewards - inputs.greedy_rewards)
 
-    registry.add(
-        EstimatorPlugin(
-            name="against_greedy",
-            summary="For tests.",
-            params=NoParams,
-            load=lambda: estimate,
-            scope="trajectory",
-            needs=frozenset({"greedy_rewards"}),
-        )
-    )
+    offer("estimator", "against_greedy", estimate, scope="trajectory", needs=frozenset({"greedy_rewards"}))
     return seen
 
 
@@ -97,9 +85,17 @@ def test_every_task_has_one_greedy_rollout(run_stage: Any) -> None:
     assert done.generated == []
 
 
-def test_several_greedy_trajectories_of_a_role_count_with_their_mean(run_stage: Any) -> None:
-    _, done = run_stage([("solver", 0.0), ("solver", 1.0), ("judge", 0.5)])
-    assert _read_greedy_rewards(done) == [0.5, 0.5, 0.5, 0.5]
+@pytest.mark.parametrize(
+    ("rewards", "settings", "expected"),
+    [
+        ([("solver", 0.0), ("solver", 1.0), ("judge", 0.5)], {}, [0.5, 0.5, 0.5, 0.5]),
+        ([("solver", 1.0)], {"rllm.algorithm.on_missing_reward": "zero"}, [1.0, 0.0, 1.0, 0.0]),
+    ],
+)
+def test_greedy_rewards_are_means_or_zero(run_stage: Any, rewards: Any, settings: Any, expected: list[float]) -> None:
+    _, done = run_stage(rewards, settings)
+    assert _read_greedy_rewards(done) == expected
+    assert done.metrics["batch/missing_greedy_rewards"] == 2.0 * (0.0 in expected)
 
 
 def test_no_greedy_rollouts_without_an_estimator_for_them(run_stage: Any) -> None:
@@ -113,23 +109,20 @@ def test_a_greedy_rollout_without_a_reward_is_an_error(run_stage: Any, reward: f
         run_stage([("solver", 1.0), ("judge", reward)])
 
 
-def test_tasks_whose_greedy_rollout_failed_leave_the_step(run_stage: Any) -> None:
-    _, done = run_stage([], error="RuntimeError: the environment has ended")
+@pytest.mark.parametrize(
+    ("rewards", "settings", "error"),
+    [
+        ([], {}, "RuntimeError: the environment has ended"),
+        ([("solver", 1.0)], {"rllm.algorithm.on_missing_reward": "drop"}, ""),
+    ],
+)
+def test_tasks_without_greedy_rewards_leave_the_step(run_stage: Any, rewards: Any, settings: Any, error: str) -> None:
+    _, done = run_stage(rewards, settings, error=error)
     assert (done.episodes, done.skip_reason) == ([], "no_greedy_rewards")
     assert done.metrics["batch/missing_greedy_rewards"] == 2.0
     assert {(decision.outcome, decision.rule) for decision in done.decisions} == {
         ("masked", "greedy_baseline/no_greedy_reward")
     }
-
-
-def test_or_counts_as_0_or_takes_its_task_out(run_stage: Any) -> None:
-    rewards = [("solver", 1.0)]
-    _, zero = run_stage(rewards, {"rllm.algorithm.on_missing_reward": "zero"})
-    assert _read_greedy_rewards(zero) == [1.0, 0.0, 1.0, 0.0]
-    _, drop = run_stage(rewards, {"rllm.algorithm.on_missing_reward": "drop"})
-    assert (drop.episodes, drop.skip_reason) == ([], "no_greedy_rewards")
-    for done in (zero, drop):
-        assert done.metrics["batch/missing_greedy_rewards"] == 2.0
 
 
 def test_estimators_get_the_greedy_rewards_of_their_trajectories(
@@ -148,37 +141,24 @@ def test_estimators_get_the_greedy_rewards_of_their_trajectories(
     assert sorted(set(training.batch.advantages.tolist())) == [-0.375, 0, 0.375]
 
 
-def test_trajectories_that_were_told_nothing_have_nan(rollouts: Any) -> None:
-    from rllm_core.algorithms.columns import build_estimator_input
-    from rllm_core.data.types import TrajectoryGroup
-
-    first, second = (episode.trajectories[0] for episode in rollouts([1.0, 0.0]))
-    first.info["greedy_reward"] = 0.5
-    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[first, second])])
-    rewards = build_estimator_input(batch, np.array([True])).greedy_rewards
-    assert rewards is not None
-    assert rewards[0] == 0.5
-    assert np.isnan(rewards[1])
-
-
 TO_THE_END = {"stage": "late", "after": "update"}
 
 
 @pytest.mark.parametrize(
-    "edit",
+    ("edit", "code", "values"),
     [
-        {"rllm.pipeline.remove": ["greedy_baseline"]},
-        {"rllm.pipeline.replace": {"greedy_baseline": {"name": "late"}}, "rllm.pipeline.move": [TO_THE_END]},
+        ({"rllm.pipeline.remove": ["greedy_baseline"]}, "stage-input-missing", ["'against_greedy'", "greedy_rewards"]),
+        (
+            {"rllm.pipeline.replace": {"greedy_baseline": {"name": "late"}}, "rllm.pipeline.move": [TO_THE_END]},
+            "stage-input-missing",
+            ["'against_greedy'", "greedy_rewards"],
+        ),
+        ({"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]}, "stage-order", ["'batch'"]),
     ],
 )
-def test_a_pipeline_without_the_stage_before_cannot_have_such_an_estimator(
-    plan: Any, add_stage: Any, edit: dict[str, Any]
+def test_greedy_stage_must_come_before_the_batch(
+    plan: Any, add_stage: Any, edit: dict[str, Any], code: str, values: list[str]
 ) -> None:
     add_stage("late", lambda step: None, reads="episodes", writes="greedy_rewards")
-    with expect_error(ConfigError, "stage-input-missing", "'against_greedy'", "greedy_rewards", "greedy_baseline"):
+    with expect_error(ConfigError, code, "greedy_baseline", *values):
         plan(CHOSEN | edit)
-
-
-def test_greedy_stage_after_the_batch_is_rejected(plan: Any) -> None:
-    with expect_error(ConfigError, "stage-order", "'greedy_baseline'", "'batch'"):
-        plan({"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]})

@@ -29,11 +29,7 @@ def test_solve_rates_are_shares_of_rollouts_and_of_tasks() -> None:
     ]
     metrics = episode_metrics(episodes)
     assert metrics["batch/solved"] == pytest.approx(3 / 7)
-    assert (metrics["batch/solve_all"], metrics["batch/solve_none"], metrics["batch/solve_partial"]) == (
-        0.25,
-        0.5,
-        0.25,
-    )
+    assert [metrics[f"batch/solve_{which}"] for which in ("all", "none", "partial")] == [0.25, 0.5, 0.25]
     assert metrics["batch/episodes"] == 7
 
 
@@ -85,22 +81,19 @@ def test_no_episodes_give_no_metrics() -> None:
     assert advantage_metrics(build_batch([]).with_columns(advantages=np.zeros(0, np.float32))) == {}
 
 
+def _by_role(prefix: str, **roles: dict[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{role}/{name}": value for role, values in roles.items() for name, value in values.items()}
+
+
 def test_rewards_by_role() -> None:
     groups = [
         TrajectoryGroup(group_id="a:solver", trajectories=[Trajectory(reward=1.0), Trajectory(reward=3.0)]),
         TrajectoryGroup(group_id="a:judge", trajectories=[Trajectory(reward=-1.0)]),
         TrajectoryGroup(group_id="b:solver", trajectories=[Trajectory(reward=5.0)]),
     ]
-    assert reward_metrics(groups) == {
-        "reward/solver/mean": 3.0,
-        "reward/solver/std": pytest.approx(np.sqrt(8 / 3)),
-        "reward/solver/max": 5.0,
-        "reward/solver/min": 1.0,
-        "reward/judge/mean": -1.0,
-        "reward/judge/std": 0.0,
-        "reward/judge/max": -1.0,
-        "reward/judge/min": -1.0,
-    }
+    solver = {"mean": 3.0, "std": np.sqrt(8 / 3), "max": 5.0, "min": 1.0}
+    judge = {"mean": -1.0, "std": 0.0, "max": -1.0, "min": -1.0}
+    assert reward_metrics(groups) == pytest.approx(_by_role("reward", solver=solver, judge=judge))
 
 
 def test_advantages_by_role_over_sampled_tokens() -> None:
@@ -110,18 +103,9 @@ def test_advantages_by_role_over_sampled_tokens() -> None:
         trajectory.add_step([1, 2], [3, 4] if role != "silent" else [], None)
         groups.append(TrajectoryGroup(group_id=f"t:{role}", trajectories=[trajectory]))
     batch = build_batch(groups).with_columns(advantages=np.array([9, 9, 0, 2, 9, 9, -1, -1], np.float32))
-    assert advantage_metrics(batch) == {
-        "advantage/solver/mean": 1.0,
-        "advantage/solver/std": 1.0,
-        "advantage/solver/max": 2.0,
-        "advantage/solver/min": 0.0,
-        "advantage/solver/fraction_zero": 0.5,
-        "advantage/judge/mean": -1.0,
-        "advantage/judge/std": 0.0,
-        "advantage/judge/max": -1.0,
-        "advantage/judge/min": -1.0,
-        "advantage/judge/fraction_zero": 0.0,
-    }
+    solver = {"mean": 1.0, "std": 1.0, "max": 2.0, "min": 0.0, "fraction_zero": 0.5}
+    judge = {"mean": -1.0, "std": 0.0, "max": -1.0, "min": -1.0, "fraction_zero": 0.0}
+    assert advantage_metrics(batch) == _by_role("advantage", solver=solver, judge=judge)
 
 
 @pytest.mark.parametrize(

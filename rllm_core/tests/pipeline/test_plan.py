@@ -233,14 +233,6 @@ def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(p
     assert made.rejection.plugin.name == "none"
 
 
-def test_groups_of_one_are_warned_of_for_estimators_that_compare_within_a_group(plan: MakePlan) -> None:
-    single = {"rllm.rollout.n": 1}
-    for estimator, warned in (("grpo", True), ("rloo", True), ("reinforce", False)):
-        warnings = plan(single | {"rllm.algorithm.adv_estimator": estimator}).warnings
-        starts = f"rllm.rollout.n=1 leaves estimator {estimator} groups of one: "
-        assert [line.startswith(starts) for line in warnings] == [True] * warned
-
-
 JUDGE = "rllm.algorithm.estimator_map.judge"
 TWO_LOSSES = {
     "rllm.algorithm.estimator_map": {"judge": {"name": "reinforce", "loss_fn": "ppo"}},

@@ -14,7 +14,6 @@ from rllm.config.layers import Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
-from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.contracts.plugin import Params
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
@@ -32,15 +31,12 @@ def _missing() -> Any:
     raise PluginError("made-up", "engine 'fast' needs the package fast.", "pip install fast")
 
 
-@pytest.fixture
-def registry(registry: Registry) -> Registry:
-    """Also an engine `fast`, and a backend `host` like `probe`, that hosts engines."""
-    registry.add(
-        EnginePlugin(name="fast", summary="For tests.", params=FastParams, load=_missing), distribution="rllm-fast"
-    )
+@pytest.fixture(autouse=True)
+def _engines(registry: Registry, offer: Any) -> None:
+    """Add an engine `fast`, and a backend `host` like `probe`, that hosts engines."""
+    offer("engine", "fast", params=FastParams, load=_missing, distribution="rllm-fast")
     probe = registry.get("backend", "probe").plugin
     registry.add(replace(probe, name="host", config_keys=probe.config_keys | {KEY}))
-    return registry
 
 
 def test_a_run_has_the_backend_s_own_engine_unless_one_is_named(plan: MakePlan) -> None:
@@ -75,16 +71,9 @@ def test_a_choice_that_cannot_be_used_is_refused(plan: MakePlan, choice: Any, me
         plan({"rllm.backend": "host", KEY: choice})
 
 
-def test_a_backend_that_hosts_none_ends_the_run_naming_key_and_backends(plan: MakePlan) -> None:
-    with expect_error(
-        ConfigError,
-        "unused-key",
-        "`rllm.rollout.engine`",
-        '"fast"',
-        "my.yaml",
-        "config_keys={",
-        "'rllm.rollout.engine'",
-    ):
+def test_a_backend_that_hosts_none_ends_the_run(plan: MakePlan) -> None:
+    values = ("`rllm.rollout.engine`", '"fast"', "my.yaml", "config_keys={", "'rllm.rollout.engine'")
+    with expect_error(ConfigError, "unused-key", *values):
         plan({KEY: "fast"})
 
 

@@ -9,21 +9,16 @@ import pytest
 from expecting import check_values
 
 from rllm.planning.plan import RunPlan
-from rllm_core.contracts.grouping import GroupingPlugin
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]
 ONE_ROLE = "workflow single_turn_workflow"
 
 
 @pytest.fixture(autouse=True)
-def strangers(registry: Registry) -> None:
+def _strangers(offer: Any) -> None:
     """A workflow that may have any roles, and a grouping that does not declare its comparison."""
-    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": lambda: None}
-    registry.add(WorkflowPlugin(name="any_roles", **common))
-    registry.add(GroupingPlugin(name="own_way", **common))
+    offer("workflow", "any_roles")
+    offer("grouping", "own_way")
 
 
 @pytest.mark.parametrize(
@@ -50,26 +45,29 @@ def test_groups_that_can_only_be_of_one_are_warned_of_with_the_cause(
         check_values(line, *(causes or ()), "estimator grpo")
 
 
-def test_a_step_of_several_batches_of_one_task_has_several_tasks(plan: MakePlan) -> None:
-    settings = {"rllm.transform.grouping": "role", "rllm.rollout.n": 1, "data.train_batch_size": 1}
-    several = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.multiplier": 2}
-    assert plan(settings | several).warnings == ()
-
-
-@pytest.mark.parametrize("grouping", ["task", "episode"])
-def test_a_workflow_that_may_have_several_roles_is_not_said_to_have_one(plan: MakePlan, grouping: str) -> None:
-    settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping, "rllm.rollout.n": 1}
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": "task", "rllm.rollout.n": 1},
+        {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": "episode", "rllm.rollout.n": 1},
+        {"rllm.transform.grouping": "episode", "rllm.algorithm.adv_estimator": "reinforce"},
+        {
+            "rllm.transform.grouping": "role",
+            "rllm.rollout.n": 1,
+            "data.train_batch_size": 1,
+            "rllm.rejection_sample.enable": True,
+            "rllm.rejection_sample.multiplier": 2,
+        },
+    ],
+    ids=str,
+)
+def test_groups_that_may_be_larger_are_not_warned_of(plan: MakePlan, settings: dict[str, Any]) -> None:
     assert plan(settings).warnings == ()
 
 
 def test_workflow_with_repeated_roles_gives_a_warning(plan: MakePlan) -> None:
     (line,) = plan({"rllm.workflow.name": "any_roles", "rllm.rollout.n": 1}).warnings
     check_values(line, "rllm.rollout.n=1", "estimator grpo", "unless", "role")
-
-
-def test_estimators_that_do_not_look_at_the_group_are_not_warned_of(plan: MakePlan) -> None:
-    settings = {"rllm.transform.grouping": "episode", "rllm.algorithm.adv_estimator": "reinforce"}
-    assert plan(settings).warnings == ()
 
 
 @pytest.mark.parametrize("grouping", ["task", "episode"])

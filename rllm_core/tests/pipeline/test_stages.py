@@ -240,14 +240,8 @@ UNUSABLE = pytest.mark.parametrize("reward", [None, float("nan"), float("inf")],
 @pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), float("-inf"), "1.0"], ids=str)
 def test_check_rewards_stops_at_an_unusable_reward(bench: Any, step: MakeStep, reward: Any) -> None:
     groups = [_group(1.0, 0.0), _group(0.5, reward)]
-    with expect_error(
-        RewardError,
-        "missing-reward",
-        "'agent'",
-        "'t:1'",
-        repr(reward),
-        "rllm.algorithm.on_missing_reward=drop or =zero",
-    ):
+    key = "rllm.algorithm.on_missing_reward=drop or =zero"
+    with expect_error(RewardError, "missing-reward", "'agent'", "'t:1'", repr(reward), key):
         _run(bench().stage("check_rewards"), step(trajectory_groups=groups))
 
 

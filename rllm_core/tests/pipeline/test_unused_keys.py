@@ -10,11 +10,9 @@ from expecting import check_values, expect_error
 from pydantic import Field
 
 from rllm.planning.plan import RunPlan
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
-from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.backend import Backend, Capabilities, DerivedKey, SharedKey
+from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]
 
@@ -42,63 +40,44 @@ class Sections(Params):
 
 
 @pytest.fixture
-def make(plan: MakePlan, registry: Registry) -> MakePlan:
+def make(plan: MakePlan, offer: Any) -> MakePlan:
     """Plans with a backend of which many keys are idle, and a loss that another backend can compute."""
-    registry.add(
-        BackendPlugin(
-            name="able",
-            summary="For tests.",
-            params=Sections,
-            load=lambda: Backend,
-            model_key="own.name",
-            shared_keys=(SharedKey(native="own.n", rllm="rllm.rollout.n"),),
-            derived_keys=(DerivedKey(native="own.twice", of=("rllm.rollout.n",), derive=lambda n: 2 * n),),
-            column_sections={"values": "serves"},
-            unused_keys={
-                "own.twice": "Use rllm.rollout.n.",
-                "own.resume": "Use --resume.",
-                "own.n": "Never said.",
-                "other.*": "Use own.rate.",
-                "data.*": "Never said.",
-            },
-            capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
-        )
+    columns = frozenset({"old_logprobs"})
+    offer(
+        "backend",
+        "able",
+        Backend,
+        params=Sections,
+        model_key="own.name",
+        shared_keys=(SharedKey(native="own.n", rllm="rllm.rollout.n"),),
+        derived_keys=(DerivedKey(native="own.twice", of=("rllm.rollout.n",), derive=lambda n: 2 * n),),
+        column_sections={"values": "serves"},
+        unused_keys={
+            "own.twice": "Use rllm.rollout.n.",
+            "own.resume": "Use --resume.",
+            "own.n": "Never said.",
+            "other.*": "Use own.rate.",
+            "data.*": "Never said.",
+        },
+        capabilities=Capabilities(custom_losses=True, columns=columns),
     )
-    registry.add(
-        BackendPlugin(
-            name="far",
-            summary="For tests.",
-            params=NoParams,
-            load=lambda: Backend,
-            capabilities=Capabilities(
-                custom_losses=True, installed_losses_only=True, columns=frozenset({"old_logprobs"})
-            ),
-        )
-    )
-    registry.add(
-        LossPlugin(
-            name="here",
-            summary="For tests.",
-            params=NoParams,
-            load=lambda: lambda inputs, params: inputs.logprobs,
-        )
-    )
+    far = Capabilities(custom_losses=True, installed_losses_only=True, columns=columns)
+    offer("backend", "far", Backend, capabilities=far)
+    offer("loss", "here")
     return lambda settings: plan({"rllm.backend": "able"} | settings)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "instead"), [("own.resume", True, "Use --resume."), ("other.rate", 0.2, "Use own.rate.")]
+    ("key", "value", "default", "instead"),
+    [("own.resume", True, False, "Use --resume."), ("other.rate", 0.2, 0.1, "Use own.rate.")],
 )
-def test_a_users_value_under_an_idle_key_stops_the_run(make: MakePlan, key: str, value: Any, instead: str) -> None:
+def test_a_users_value_under_an_idle_key_stops_the_run(
+    make: MakePlan, key: str, value: Any, default: Any, instead: str
+) -> None:
     with expect_error(ConfigError, "unused-key", key, instead):
         make({key: value})
-
-
-@pytest.mark.parametrize(("key", "value"), [("own.resume", False), ("other.rate", 0.1)])
-def test_the_value_that_an_idle_key_has_anyway_is_a_warning(make: MakePlan, key: str, value: Any) -> None:
-    (line,) = make({key: value}).warnings
-    assert line.startswith(f"`{key}` is ")
-    check_values(line, "default", "backend able")
+    (line,) = make({key: default}).warnings
+    check_values(line, f"`{key}` is ", "default", "backend able")
 
 
 def test_the_value_that_an_idle_key_has_anyway_may_follow_from_other_keys(make: MakePlan) -> None:
