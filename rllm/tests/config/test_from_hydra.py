@@ -52,16 +52,11 @@ def script(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scri
 @pytest.mark.parametrize(
     "words",
     [
-        [],
-        ["rllm/backend=local", "rllm.trainer.total_batches=-1"],
-        ["rllm.rollout.n=3", "rllm.rollout.n=4", "model.name=big", "training.learning_rate=1e-3"],
+        ["rllm/backend=local", "rllm.trainer.total_batches=-1", "rllm.rollout.n=8", "rllm.backend=rllm-local/local"],
+        ["rllm.rollout.n=3", "rllm.rollout.n=4", "model.name=big", "+training.betas=[0.5,1]"],
         ["rllm.env.name=guess", "+rllm.env.env_args.low=3", "++rllm.env.env_args.high={x:1}"],
-        [
-            "+rllm.algorithm.estimator_map={solver: {name: rloo, x: 1}}",
-            "rllm.algorithm.adv_estimator={name: rloo, y: [1]}",
-        ],
+        ["+rllm.algorithm.estimator_map={solver: {name: rloo, x: 1}}", "rllm.workflow.name=other"],
         ["rllm.rollout.n=${rllm.trainer.seed}", "rllm.trainer.seed=3", "sampling.val=${sampling.train}"],
-        ["rllm.env.name=guess", "rllm.workflow.name=other", "+training.betas=[0.5,1]"],
     ],
 )
 def test_the_words_of_a_script_mean_what_they_mean_to_the_command(
@@ -71,11 +66,6 @@ def test_the_words_of_a_script_mean_what_they_mean_to_the_command(
     assert by_script.tree == by_command.tree
     assert by_script.origins == by_command.origins
     assert by_script.by_user == by_command.by_user
-
-
-def test_what_the_packages_say_is_not_the_users(script: Script) -> None:
-    result = script.composed(script.config("rllm.rollout.n=8"))
-    assert result.by_user == {"rllm.rollout.n"}
 
 
 def test_script_changes_count_as_set_by_user(script: Script) -> None:
@@ -91,9 +81,8 @@ def test_options_may_have_dots_in_their_names(script: Script) -> None:
     assert script.composed(config).config.rllm.env.env_args == {"a.b": {"c.d": 1}}
 
 
-@pytest.mark.parametrize("text", ["rllm: {backend: far}\nmodel: {name: big}\n", "model: {name: big}\n"])
-def test_the_group_chooses_the_backend(script: Script, add_backend: AddBackend, text: str) -> None:
-    add_backend("far", HEADER + text)
+def test_the_group_chooses_the_backend(script: Script, add_backend: AddBackend) -> None:
+    add_backend("far", HEADER + "model: {name: big}\n")
     result = script.composed(script.config("rllm/backend=far"))
     assert result.config.rllm.backend == "far"
     assert result.origins["rllm.backend"] == "command line"
@@ -101,17 +90,10 @@ def test_the_group_chooses_the_backend(script: Script, add_backend: AddBackend, 
     assert result.by_user == {"rllm.backend"}
 
 
-def test_a_backend_may_be_named_with_its_distribution(script: Script) -> None:
-    assert script.composed(script.config("rllm.backend=rllm-local/local")).config.rllm.backend == "rllm-local/local"
-
-
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        (
-            ["rllm.backend=far"],
-            ["'far'", "rllm/backend=local"],
-        ),
+        (["rllm.backend=far"], ["'far'", "rllm/backend=local"]),
         (["rllm/backend=far", "rllm.backend=local"], ["'local'", "rllm/backend=far"]),
         (["rllm.backend=null"], ["None", "rllm/backend=local"]),
     ],
@@ -143,26 +125,9 @@ def test_groups_of_the_script_and_deletions_are_no_keys(script: Script, tmp_path
     assert result.by_user == {"model.name", "rllm.rollout.n"}
 
 
-@pytest.mark.long
-def test_an_interpolation_to_nowhere_is_a_config_error(script: Script) -> None:
-    config = script.config("rllm.env.name=${nowhere}")
-    with pytest.raises(ConfigError, match=r"`rllm\.env\.name` is `\$\{nowhere\}` \(from command line\)"):
-        script.composed(config)
-
-
-@pytest.mark.parametrize(
-    ("config", "by_user"),
-    [
-        ({"rllm": {"rollout": {"n": 3}}}, {"rllm.rollout.n"}),
-        ({"model": {"name": "x"}}, {"model.name"}),
-        (None, set()),
-    ],
-)
-def test_config_without_hydra_counts_as_set_by_user(script: Script, config: Any, by_user: set[str]) -> None:
-    script.config("rllm.trainer.seed=3")
-    assert script.composed(config).by_user == by_user
-
-
-def test_without_a_script_everything_is_the_users(registry: Registry) -> None:
+def test_config_without_hydra_counts_as_set_by_user(script: Script, registry: Registry) -> None:
     layer = layer_from_dotted({"rllm.rollout.n": 8}, "here")
-    assert without_packaged(layer, registry) == [layer]
+    assert without_packaged(layer, registry) == [layer], "there is no script"
+    script.config("rllm.trainer.seed=3")
+    assert script.composed({"rllm": {"rollout": {"n": 3}}}).by_user == {"rllm.rollout.n"}
+    assert script.composed(None).by_user == set()

@@ -18,12 +18,6 @@ from rllm_core.errors import ConfigError
 Compose = Callable[..., Composed]
 
 
-def test_the_choice_of_backend_may_be_an_interpolation(composed: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHOSEN_BACKEND", "local")
-    result = composed(*layers_from_overrides(["rllm.backend=${oc.env:CHOSEN_BACKEND}"]))
-    assert result.config.rllm.backend == "local"
-
-
 def test_interpolations_take_the_final_value_of_the_other_key(composed: Compose) -> None:
     file = {"rllm": {"rollout": {"n_val": "${rllm.rollout.n}"}}, "sampling": {"val": "${sampling.train}"}}
     result = composed(file, *layers_from_overrides(["rllm.rollout.n=3", "sampling.train.top_p=0.5"]))
@@ -31,36 +25,6 @@ def test_interpolations_take_the_final_value_of_the_other_key(composed: Compose)
     assert result.config.sampling.val.top_p == 0.5
     assert result.origins["rllm.rollout.n_val"] == "my.yaml"
     assert result.origins["sampling.val.top_p"] == "my.yaml"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["rllm.trainer.seed=${nowhere}"],
-            ("bad-interpolation", "`rllm.trainer.seed`", "`${nowhere}`"),
-        ),
-        (["rllm.rollout.n=${rllm.rollout.n}"], ("bad-interpolation", "`rllm.rollout.n`")),
-        (
-            ["rllm.rollout.n=${rllm.rollout.n_val}", "rllm.rollout.n_val=${rllm.rollout.n}"],
-            ("bad-interpolation", "`rllm.rollout.n`"),
-        ),
-        (["rllm.trainer.logger=['${']"], ("bad-interpolation", "`rllm.trainer.logger[0]`", "`${`")),
-        (
-            ["rllm.trainer.seed=${oc.env:NO_SUCH_VARIABLE}"],
-            ("bad-interpolation", "`rllm.trainer.seed`", "'NO_SUCH_VARIABLE'"),
-        ),
-        (["rllm.trainer.seed=${no_such_resolver:1}"], ("bad-interpolation", "`rllm.trainer.seed`", "no_such_resolver")),
-        (["rllm.backend=${nowhere}"], ("bad-interpolation", "`rllm.backend`", "`${nowhere}`")),
-        (["rllm.env.env_args={x: '???'}"], ("missing-key", "`rllm.env.env_args.x`", "`???`")),
-        (["rllm.env.env_args={x: ['???']}"], ("missing-key", "`rllm.env.env_args.x.0`")),
-    ],
-)
-def test_what_cannot_be_resolved_names_the_key_and_its_origin(
-    composed: Compose, words: list[str], message: tuple[str, ...]
-) -> None:
-    with expect_error(ConfigError, *message):
-        composed(*layers_from_overrides(words))
 
 
 def test_a_value_left_open_by_the_backend_must_be_given(composed: Compose, backend_yaml: Path) -> None:
