@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded_runs import RecordedRuns
 from tool_model import save_tool_model
 
 from rllm.config.compose import compose
@@ -187,6 +188,12 @@ def shared_run(
         return made[key]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def recorded_runs(request: pytest.FixtureRequest) -> RecordedRuns:
+    """Return short runs of the real command with a record, made once for all test processes."""
+    return RecordedRuns.of(request)
 
 
 class Paying(Environment):

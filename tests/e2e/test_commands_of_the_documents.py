@@ -1,6 +1,7 @@
-"""The commands of pages without their own test, one page after the other from top to bottom.
+"""The commands of pages, one page after the other from top to bottom.
 
-Trainings have three steps. A command that needs a service or GPUs runs with `--dry-run`.
+Trainings run with `--dry-run`. Other commands read recorded runs. Pages that show the output of a run have their own
+tests.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from documents import blocks, commands, text_of
+from recorded_runs import RecordedRuns
 
 from rllm.config.layers import layer_from_file
 from rllm_core.errors import ConfigError
@@ -20,42 +23,63 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-pytestmark = pytest.mark.long
-
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
-SHORT = {
-    "rllm.trainer.total_batches": "3",
-    "rllm.rollout.n": "4",
-    "data.train_batch_size": "8",
-    "rllm.rollout.n_val": "1",
-    "rllm.trainer.val_before_train": "false",
-    "rllm.unused_keys": "warn",
-}
-IN_PLACE_OF = {"./some-hf-directory": "tiny", "./directory": "tiny", "./my-model": "tiny", "MY_ENVIRONMENT": "guess"}
-IN_PLACE_OF["HuggingFaceTB/SmolLM2-135M-Instruct"] = "tiny"
-FILES: Mapping[str, Callable[[], dict[str, str]]] = {
-    "docs/how-to/async.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
-    "docs/how-to/off-policy.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
-    "docs/how-to/configure.md": lambda: {"my.yaml": blocks("docs/how-to/configure.md", "yaml")[0]},
-    "docs/how-to/train.md": lambda: {"my.yaml": "rllm: {trainer: {project_name: mine}}\n"},
-    "docs/how-to/fine-tune.md": lambda: (
-        dict.fromkeys(("train.jsonl", "val.jsonl"), blocks("docs/how-to/fine-tune.md", "json")[0])
-        | {"questions.jsonl": blocks("docs/how-to/fine-tune.md", "json")[1]}
-    ),
-    "docs/how-to/preferences.md": lambda: dict.fromkeys(
-        ("pairs.jsonl", "val.jsonl"), blocks("docs/how-to/preferences.md", "json")[0]
-    ),
-    "docs/how-to/python.md": lambda: {
-        "my_estimators.py": python_with("register_rllm_adv_estimator"),
-        "my_world.py": python_with("register_rllm_environment"),
+SUBSTITUTES = dict.fromkeys(("./directory", "./my-model", "HuggingFaceTB/SmolLM2-135M-Instruct"), "./some-hf-directory")
+Block = tuple[str, str, int]
+"""A page, a language, and the number of the block."""
+HOW_TO = "docs/how-to"
+SUM = {"train.jsonl": ("README.md", "json", 0)}
+AHEAD = {"async.yaml": (f"{HOW_TO}/async.md", "yaml", 0)}
+PAGES: dict[str, dict[str, Block]] = {
+    "docs/backends/tinker-server.md": {},
+    "docs/backends/tinker.md": {},
+    "docs/backends/verl-keys.md": {},
+    "docs/backends/verl-operate.md": {},
+    "docs/backends/verl.md": {},
+    "docs/explain/resume.md": {},
+    "docs/explain/step.md": {},
+    f"{HOW_TO}/async.md": AHEAD,
+    f"{HOW_TO}/choose-an-algorithm.md": {},
+    f"{HOW_TO}/configure.md": {"my.yaml": (f"{HOW_TO}/configure.md", "yaml", 0)},
+    f"{HOW_TO}/fine-tune.md": {
+        "train.jsonl": (f"{HOW_TO}/fine-tune.md", "json", 0),
+        "val.jsonl": (f"{HOW_TO}/fine-tune.md", "json", 0),
+        "questions.jsonl": (f"{HOW_TO}/fine-tune.md", "json", 1),
     },
+    f"{HOW_TO}/follow-a-run.md": {},
+    f"{HOW_TO}/from-trl.md": {
+        "train.jsonl": (f"{HOW_TO}/from-trl.md", "json", 0),
+        "trl_reward.py": (f"{HOW_TO}/from-trl.md", "python", 0),
+        "run.yaml": (f"{HOW_TO}/from-trl.md", "yaml", 0),
+        "trl_environment.py": (f"{HOW_TO}/from-trl.md", "python", 1),
+    },
+    f"{HOW_TO}/gymnasium.md": {},
+    f"{HOW_TO}/off-policy.md": AHEAD,
+    f"{HOW_TO}/open-spiel.md": {},
+    f"{HOW_TO}/predict-observations.md": {},
+    f"{HOW_TO}/preferences.md": {
+        "pairs.jsonl": (f"{HOW_TO}/preferences.md", "json", 0),
+        "val.jsonl": (f"{HOW_TO}/preferences.md", "json", 0),
+    },
+    f"{HOW_TO}/python.md": {},
+    f"{HOW_TO}/read-metrics.md": {},
+    f"{HOW_TO}/reasoning-gym.md": {},
+    f"{HOW_TO}/rescore.md": {},
+    f"{HOW_TO}/sample-with-vllm.md": {},
+    f"{HOW_TO}/size-a-run.md": {},
+    f"{HOW_TO}/textarena.md": {},
+    f"{HOW_TO}/tools.md": {
+        "train.jsonl": (f"{HOW_TO}/tools.md", "json", 0),
+        "tools.py": (f"{HOW_TO}/tools.md", "python", 0),
+        "box.py": (f"{HOW_TO}/tools.md", "python", 1),
+    },
+    f"{HOW_TO}/train.md": {"my.yaml": (f"{HOW_TO}/configure.md", "yaml", 0)},
+    "docs/install.md": {},
+    "docs/troubleshooting.md": {},
+    "docs/tutorial.md": SUM
+    | {"rewards.py": ("docs/tutorial.md", "python", 0), "sums.yaml": ("docs/tutorial.md", "yaml", 0)},
 }
-"""Files in the directory before the first command."""
-BEFORE = {
-    "docs/explain/resume.md": ["train guess"],
-    "docs/backends/verl-operate.md": ["train guess"],
-}
-"""Commands that a page requires before its own."""
+"""Files in the directory before the first command of each page."""
 NOT_RUN = {
     "rllm train sum rllm.rollout.engine=vllm": "vLLM has its own environment: `make test-vllm`",
     "rllm train sum rllm/backend=verl --profile cpu_vllm": "its own environment: `make test-verl-vllm`",
@@ -66,74 +90,63 @@ NOT_RUN = {
     "rllm export runs/rllm-training/default --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
     "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
 }
-PLANNED = ("rllm/backend=tinker", "rllm/backend=verl")
-"""Arguments of commands that run with `--dry-run` only, because they need a service or half a minute of Ray."""
-PAGES = (
-    "docs/backends/tinker-server.md",
-    "docs/backends/tinker.md",
-    "docs/backends/verl-keys.md",
-    "docs/backends/verl-operate.md",
-    "docs/backends/verl.md",
-    "docs/explain/resume.md",
-    "docs/explain/step.md",
-    "docs/how-to/async.md",
-    "docs/how-to/choose-an-algorithm.md",
-    "docs/how-to/configure.md",
-    "docs/how-to/fine-tune.md",
-    "docs/how-to/follow-a-run.md",
-    "docs/how-to/off-policy.md",
-    "docs/how-to/predict-observations.md",
-    "docs/how-to/preferences.md",
-    "docs/how-to/python.md",
-    "docs/how-to/rescore.md",
-    "docs/how-to/sample-with-vllm.md",
-    "docs/how-to/train.md",
-)
+PLACES = {
+    "runs/rllm-training/default": "synchronous",
+    "runs/rllm-training/distilled": "synchronous",
+    "runs/rllm-sft/default": "sft",
+}
+"""Directories of pages, and the recorded runs that replace them."""
 
 
 def python_with(name: str) -> str:
     """Return the block of Train from Python that registers something, without the training after it."""
-    (block,) = (each for each in blocks("docs/how-to/python.md", "python") if f"@{name}(" in each)
+    (block,) = (each for each in blocks(f"{HOW_TO}/python.md", "python") if f"@{name}(" in each)
     return re.sub(r"^(AgentTrainer\(|config = ).*", "", block, flags=re.MULTILINE | re.DOTALL)
 
 
 def words_of(command: str) -> list[str]:
-    """Return the arguments of `rllm` for a short run in a directory that may have other runs."""
-    words = [IN_PLACE_OF.get(word, word) for word in shlex.split(command, comments=True)][1:]
-    if words[0] not in ("train", "eval"):
-        return words
-    keys = {word.partition("=")[0] for word in words}
-    words += [f"{key}={value}" for key, value in SHORT.items() if key not in keys and is_for(words[0], key)]
-    if any(word in PLANNED for word in words):
-        words.append("--dry-run")
-    if words[0] == "train" and "--resume" not in words:
-        words.append("--overwrite")
-    return list(dict.fromkeys(words))
+    """Return the arguments of `rllm`, in a directory that may have other runs."""
+    words = [SUBSTITUTES.get(word, word) for word in shlex.split(command, comments=True)][1:]
+    if words[0] in ("train", "sft", "prefer"):
+        wanted = ["--dry-run"] if "--resume" in words else ["--dry-run", "--overwrite"]
+        return [*words, *(word for word in wanted if word not in words)]
+    return [*words, "rllm.rollout.n_val=1"] if words[0] == "eval" and "n_val" not in command else words
 
 
-def is_for(command: str, key: str) -> bool:
-    return command == "train" or key == "rllm.rollout.n_val"
-
-
+@pytest.mark.long
+@pytest.mark.usefixtures("with_view", "nothing_stays_registered")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_the_page_run(
-    page: str, rllm_of_page: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, rllm_here: Rllm, recorded_runs: RecordedRuns, tool_model: Path, tmp_path: Path
 ) -> None:
-    for name, text in FILES.get(page, dict)().items():
-        (tmp_path / name).write_text(text)
+    modules = {*sys.modules}
+    (tmp_path / "some-hf-directory").symlink_to(tool_model)
+    for name, (source, language, number) in PAGES[page].items():
+        (tmp_path / name).write_text(blocks(source, language)[number])
+    if page.endswith("/python.md"):
+        (tmp_path / "my_estimators.py").write_text(python_with("register_rllm_adv_estimator"))
+        (tmp_path / "my_world.py").write_text(python_with("register_rllm_environment"))
     tried = [command for command in commands(page) if command.startswith("rllm ")]
     tried = [command for command in tried if not command.startswith(tuple(NOT_RUN))]
     assert tried
+    for place, name in PLACES.items():
+        if any(place in command or "--resume" in command for command in tried):
+            recorded_runs.copy(name, tmp_path / place)
 
-    for command in [*(f"rllm {each}" for each in BEFORE.get(page, ())), *tried]:
+    for command in tried:
         shown = said_to_be_refused(page, command)
-        done = rllm_of_page(*(shlex.split(command)[1:] if shown else words_of(command)))
+        done = rllm_here(*(shlex.split(command)[1:] if shown else words_of(command)))
         assert done.returncode == (2 if shown else 0), f"{command}\n{done.stderr}"
         assert shown in " ".join(done.stderr.split())
+    for name in {*sys.modules} - modules:
+        if hasattr(sys.modules[name], "__file__") and str(sys.modules[name].__file__).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def said_to_be_refused(page: str, command: str) -> str:
     """Return the error that the page shows below a command, on one line. Empty if it shows none."""
+    if page == "docs/tutorial.md" and "eps_clip=0.3" in command and "train" in command:
+        return "error[unused-key]"
     below = text_of(page).partition(f"$ {command}\n")[2].partition("\n\n")[0]
     return " ".join(below.split()) if below.lstrip().startswith("error[") else ""
 
@@ -150,11 +163,11 @@ def test_the_pipeline_in_the_reference_is_one(worlds: Registry, tmp_path: Path) 
         plan_of({"rllm.env.name": "guess"}, worlds, [layer_from_file(tmp_path / "my.yaml")])
 
 
+@pytest.mark.long
 def test_the_record_is_read_as_the_reference_says(
-    rllm_of_page: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded_runs: RecordedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert rllm_of_page(*words_of("rllm train guess rllm.record=tokens")).returncode == 0
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(recorded_runs.path("synchronous").parents[2])
     of_outcomes, of_tokens = blocks("docs/reference/run-directory.md", "python")
     exec(of_outcomes.replace("step_000012", "step_000001"), {})
     assert "trained" in capsys.readouterr().out
@@ -162,6 +175,7 @@ def test_the_record_is_read_as_the_reference_says(
     assert "'aggregation': '" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", ["docs/reference/testing.md", "docs/how-to/plugin.md"])
 def test_the_python_of_the_page_imports_what_there_is(page: str) -> None:
     """This is a contract test of a user's plugin. tests/contract runs it with our plugins."""
