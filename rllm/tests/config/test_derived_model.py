@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_reference import reference_page
 from expecting import expect_error
 from omegaconf import OmegaConf
 from program_registry import program_registry
 from pydantic import Field
 
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.layers import Layer, Tier, layer_from_dotted, layers_from_overrides
 from rllm.config.save import save_config
 from rllm.runs.run_directory import run_directory_path
 from rllm.training.resuming import plan_resumed
@@ -82,15 +81,16 @@ def _compose(registry: Registry, *given: str | Layer) -> Composed:
     return compose(registry, [chosen, *layers])
 
 
-@pytest.fixture(params=["schema", "yaml"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Compose with the defaults only in the schema, or in a YAML file too."""
+ROW = DerivedKey(native=MODEL, of=("service_url",), derive=_model_of)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Compose with the defaults in a YAML file too."""
     file = tmp_path / "rllm" / "backend" / "remote.yaml"
-    if request.param == "yaml":
-        file.parent.mkdir(parents=True)
-        file.write_text("# @package _global_\nservice_url: null\nservice_timeout: 30.0\nmodel: {rank: 8}\n")
-    row = DerivedKey(native=MODEL, of=("service_url",), derive=_model_of)
-    registry = _registry(row, yaml=file if request.param == "yaml" else None)
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\nservice_url: null\nservice_timeout: 30.0\nmodel: {rank: 8}\n")
+    registry = _registry(ROW, yaml=file)
     return lambda *given: _compose(registry, *given)
 
 
@@ -114,10 +114,8 @@ def test_the_model_follows_from_the_key_unless_a_user_sets_it_and_brings_its_rec
     assert result.value("training.learning_rate") == RATES[model]
     assert result.origins["training.learning_rate"] == f"recipe guess remote/{model}"
     assert (MODEL in result.by_user) is (origin == "command line")
-
-
-def test_a_users_file_sets_the_model_as_well(run: Run) -> None:
-    assert run(layer_from_dotted({MODEL: "mine", "service_url": "here"}, "a.yaml")).value(MODEL) == "mine"
+    without_file = _compose(_registry(ROW), *words)
+    assert (without_file.value(MODEL), without_file.value("training.learning_rate")) == (model, RATES[model])
 
 
 def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
@@ -127,37 +125,19 @@ def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
     assert result.origins["service_url"] == "command line"
     assert {"service_url", "service_timeout"} <= result.by_user
     assert run().value("service_timeout") == 30.0
+    for word, *error in (
+        ("service_ulr=here", "unknown-key", "`service_ulr`", "`service_url=here`"),
+        ("service=here", "unknown-key", "`service`", "`service_url=here`"),
+        ("service_url=3", "wrong-value", "`service_url`"),
+        ("service_url.host=here", "wrong-value", "`service_url`"),
+        ("service_timeout=0", "wrong-value", "`service_timeout`"),
+        ("rllm.service_url=here", "unknown-key", "`service_url=here`"),
+    ):
+        with expect_error(ConfigError, *error):
+            run(word)
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("service_ulr=here", ("unknown-key", "`service_ulr`", "`service_url=here`")),
-        ("service=here", ("unknown-key", "`service`", "`service_url=here`")),
-        ("service_url=3", ("wrong-value", "`service_url`")),
-        ("service_url.host=here", ("wrong-value", "`service_url`")),
-        ("service_timeout=0", ("wrong-value", "`service_timeout`")),
-        ("rllm.service_url=here", ("unknown-key", "`service_url=here`")),
-    ],
-)
-def test_mistakes_in_plain_values_at_the_top_are_named(run: Run, word: str, message: tuple[str, ...]) -> None:
-    with expect_error(ConfigError, *message):
-        run(word)
-
-
-WORDS: list[list[str]] = [[], ["service_url=here"], ["service_url=here", "model.name=mine"], ["model.name=mine"]]
-
-
-@pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
-@pytest.mark.parametrize("words", WORDS)
-def test_a_saved_configuration_given_back_is_the_same(run: Run, tmp_path: Path, words: list[str], tier: Tier) -> None:
-    first = run(*words)
-    saved = layer_from_file(save_config(first.build_saved_config(), tmp_path), tier=tier)
-    assert run(saved).tree == first.tree
-    assert run(saved, *words).tree == first.tree
-
-
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("words", [[], ["service_url=here"], ["service_url=here", "model.name=mine"]])
 @pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
 def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_the_users(
     run: Run, words: list[str], tier: Tier
@@ -193,12 +173,6 @@ def test_a_change_within_a_whole_configuration_reaches_the_model_as_well(run: Ru
     assert run(Layer("the Python config", merged)).tree == run("service_url=here").tree
 
 
-def test_a_run_that_goes_on_keeps_a_model_that_was_set_when_only_the_rest_is_given_again(run: Run) -> None:
-    first = run("service_url=here", "model.name=mine")
-    saved = Layer("run/config.yaml", first.build_saved_config(), Tier.SAVED)
-    assert run(saved, "service_url=here", "service_timeout=5").value(MODEL) == "mine"
-
-
 def test_keys_of_the_core_and_of_sections_may_be_mixed_and_have_the_defaults_that_validation_gives() -> None:
     given: list[Any] = []
 
@@ -221,19 +195,8 @@ def test_a_value_that_no_model_follows_from_is_a_config_error() -> None:
 
 
 def test_a_recipe_cannot_change_what_its_model_follows_from() -> None:
-    row = DerivedKey(native=MODEL, of=("service_url",), derive=_model_of)
     with expect_error(ConfigError, "backend-mismatch", "`model.name`", "'large'", DERIVED):
-        _compose(_registry(row, recipe={"service_url": "here"}))
-
-
-def test_the_reference_page_lists_plain_values_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    import config_reference
-
-    monkeypatch.setattr(config_reference, "DISTRIBUTIONS", ("rllm-remote",))
-    page = reference_page(_registry())
-    assert "## Backend `remote`" in page
-    below = page.partition("### `service_url`\n")[2].partition("\n###")[0]
-    assert below.split("\n\n")[:2] == ["\nWhere the service is; `here` starts one.", "text or null · default `null`\n"]
+        _compose(_registry(ROW, recipe={"service_url": "here"}))
 
 
 @pytest.mark.parametrize(
@@ -241,11 +204,7 @@ def test_the_reference_page_lists_plain_values_at_the_top(monkeypatch: pytest.Mo
     [
         (["service_url=here"], ["service_url=here"], ""),
         (["service_url=here", "model.name=mine"], ["service_url=here"], ""),
-        (
-            ["service_url=here"],
-            ["service_url=there"],
-            "small and is now large (from service_url, by derivation)",
-        ),
+        (["service_url=here"], ["service_url=there"], "small and is now large (from service_url, by derivation)"),
         (["service_url=here"], ["model.name=mine"], "now mine (from command line)"),
     ],
 )
@@ -254,7 +213,7 @@ def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     registry = program_registry(without_environment="guess")
-    for entry in (mine := _registry(DerivedKey(native=MODEL, of=("service_url",), derive=_model_of))).all("backend"):
+    for entry in (mine := _registry(ROW)).all("backend"):
         registry.add(replace(entry.plugin, capabilities=CAPABLE), distribution=entry.distribution)
     registry.add(mine.get("environment", "guess").plugin, distribution="rllm")
 

@@ -29,10 +29,6 @@ def test_a_file_becomes_a_layer_named_by_its_path(tmp_path: Path) -> None:
     assert layer_from_file(file) == Layer(str(file), {"rllm": {"backend": "local"}})
 
 
-def test_a_layer_from_a_file_may_have_another_name(tmp_path: Path) -> None:
-    assert layer_from_file(_file(tmp_path, "a: 1"), origin="backend local").origin == "backend local"
-
-
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n"])
 def test_an_empty_file_is_an_empty_layer(tmp_path: Path, text: str) -> None:
     assert layer_from_file(_file(tmp_path, text)).tree == {}
@@ -41,11 +37,6 @@ def test_an_empty_file_is_an_empty_layer(tmp_path: Path, text: str) -> None:
 def test_numbers_in_files_read_as_in_hydra(tmp_path: Path) -> None:
     tree = layer_from_file(_file(tmp_path, "a: 1e-4\nb: 2024-01-01\nc: '1e-4'\n")).tree
     assert tree == {"a": 0.0001, "b": "2024-01-01", "c": "1e-4"}
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with expect_error(ConfigError, "file-not-found", "nowhere.yaml"):
-        layer_from_file(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
@@ -60,59 +51,42 @@ def test_config_file_without_end_is_rejected(tmp_path: Path, kind: str) -> None:
         layer_from_file(file)
 
 
-def test_a_directory_is_refused_as_a_file(tmp_path: Path) -> None:
-    with expect_error(ConfigError, "not-a-file"):
-        layer_from_file(tmp_path)
-
-
-def test_an_unreadable_path_is_refused_with_the_systems_reason(tmp_path: Path) -> None:
-    with expect_error(ConfigError, "file-unreadable", "too long"):
-        layer_from_file(tmp_path / ("x" * 5000))
-
-
-def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "latin.yaml"
-    file.write_bytes(b"a: \xff")
-    with pytest.raises(ConfigError, match=r"latin\.yaml` is not UTF-8 text \(byte 3\)"):
-        layer_from_file(file)
-
-
-def test_a_yaml_error_names_file_line_and_column(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"YAML error in .*my\.yaml, line 2, column 4: "):
-        layer_from_file(_file(tmp_path, "a: 1\nb: ]\n"))
-
-
-def test_a_key_given_twice_is_an_error(tmp_path: Path) -> None:
-    with expect_error(ConfigError, "yaml-error", "2", "1"):
-        layer_from_file(_file(tmp_path, "a: 1\na: 2\n"))
-
-
-@pytest.mark.parametrize(("text", "content"), [("- 1\n- 2", "a list"), ("hello", "only the value 'hello'"), ("3", "3")])
-def test_file_without_a_mapping_is_rejected(tmp_path: Path, text: str, content: str) -> None:
-    with expect_error(ConfigError, "not-a-mapping", "my.yaml", content):
-        layer_from_file(_file(tmp_path, text))
+def test_path_without_a_readable_file_is_rejected(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 5000)
+    for file, *error in (
+        (tmp_path / "nowhere.yaml", "file-not-found", "nowhere.yaml"),
+        (tmp_path, "not-a-file"),
+        (long, "file-unreadable", "too long"),
+    ):
+        with expect_error(ConfigError, *error):
+            layer_from_file(file)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "error"),
     [
+        ("a: 1\nb: ]\n", ("yaml-error", "my.yaml, line 2, column 4: ")),
+        ("a: 1\na: 2\n", ("yaml-error", "2", "1")),
         ("a: !!int x", ("yaml-error", "YAML error in")),
         ("a: !!bool x", ("yaml-error", "YAML error in")),
+        ("a: \x01", ("yaml-error", "YAML error in")),
+        ("- 1\n- 2", ("not-a-mapping", "my.yaml", "a list")),
+        ("hello", ("not-a-mapping", "my.yaml", "only the value 'hello'")),
         ("a: " + "[" * 3000, ("nested-too-deeply", "64")),
         ("a: &x\n  b: *x\n", ("nested-too-deeply", "64")),
-        ("a: \x01", ("yaml-error", "YAML error in")),
         ("a:\n  1: x\n", ("key-not-text", "`a`", "my.yaml")),
         ("null: 1\n", ("key-not-text", "my.yaml")),
         ('a: {b: "x\\0y"}\n', ("not-text", "`a.b`", "my.yaml")),
         ("a: 9223372036854775808\n", ("bad-value-type", "`a`", "my.yaml", "63")),
         ("a: [!!binary aGk=]\n", ("bad-value-type", "`a.0`", "my.yaml")),
+        (b"a: \xff", ("not-utf8", "my.yaml", "byte 3")),
     ],
 )
-def test_what_yaml_allows_and_a_configuration_does_not_is_refused(
-    tmp_path: Path, text: str, message: tuple[str, ...]
-) -> None:
-    with expect_error(ConfigError, *message):
-        layer_from_file(_file(tmp_path, text))
+def test_file_that_is_no_configuration_is_rejected(tmp_path: Path, text: str | bytes, error: tuple[str, ...]) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with expect_error(ConfigError, *error):
+        layer_from_file(file)
 
 
 class Word(StrEnum):
@@ -127,12 +101,9 @@ def test_layer_accepts_only_plain_values(value: Any) -> None:
         Layer("here", {"a": value})
 
 
-def test_layer_accepts_only_valid_unicode() -> None:
+def test_layer_rejects_invalid_unicode_and_numbers_too_large() -> None:
     with expect_error(ConfigError, "not-text", "`a`"):
         Layer("here", {"a": "\udcff"})
-
-
-def test_layer_rejects_numbers_too_large_for_arrays() -> None:
     assert Layer("here", {"a": [2**63 - 1, -(2**63) + 1]}).tree
     with expect_error(ConfigError, "bad-value-type", "`a`", "63"):
         Layer("here", {"a": 2**63})
@@ -159,11 +130,8 @@ def test_each_override_is_a_separate_layer_in_order() -> None:
 def test_files_and_python_are_the_users_unless_said_otherwise(tmp_path: Path) -> None:
     assert layer_from_file(_file(tmp_path, "a: 1")).tier is Tier.USER
     assert layer_from_dotted({"a": 1}, "here").tier is Tier.USER
-    assert layer_from_file(_file(tmp_path, "a: 1"), tier=Tier.SAVED).tier is Tier.SAVED
-
-
-def test_the_tiers_rise_from_what_is_shipped_to_what_is_typed() -> None:
-    assert [tier.name for tier in sorted(Tier)] == ["PACKAGED", "ENVIRONMENT", "SAVED", "USER", "COMMAND_LINE"]
+    saved = layer_from_file(_file(tmp_path, "a: 1"), tier=Tier.SAVED, origin="backend local")
+    assert (saved.tier, saved.origin) == (Tier.SAVED, "backend local")
 
 
 def test_dotted_keys_become_nested_mappings() -> None:
