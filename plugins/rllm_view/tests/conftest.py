@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,26 @@ from .made_runs import Made, make_run
 from .visiting import MadeRun, Visit
 
 KEY = "key-of-the-tests"
+WINDOW = {"width": 1280, "height": 800}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
+    """A run that the test may change."""
     return make_run(tmp_path / "runs" / "project" / "made")
 
 
-@pytest.fixture
-def ask(run: Path) -> Iterator[Asking]:
-    asking = Asking(run)
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that tests only read."""
+    return make_run(tmp_path_factory.mktemp("finished") / "runs" / "project" / "made")
+
+
+@pytest.fixture(scope="session")
+def ask(finished: Path) -> Iterator[Asking]:
+    """The answers about the run that tests only read."""
+    asking = Asking(finished)
+    asking.library.runs()[0].index.refresh()
     yield asking
     asking.library.close()
 
@@ -79,24 +89,52 @@ def server(directory_of_runs: Path) -> Iterator[str]:
         process.terminate()
 
 
-@pytest.fixture
-def visit(chromium: Any, server: str) -> Iterator[Visit]:
-    """A new browser with the key. Any error in it fails the test."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+@pytest.fixture(scope="module")
+def window(chromium: Any, server: str) -> Iterator[Visit]:
+    """A browser's page with the key."""
+    context = chromium.new_context(viewport=WINDOW)
     found = Visit(context.new_page(), server)
     found.open(f"#key={KEY}", "Runs")
     yield found
     context.close()
-    assert found.problems == [], found.refused
-    assert {url for url in found.requests if not url.startswith(server)} == set()
 
 
 @pytest.fixture
-def made(directory_of_runs: Path, request: pytest.FixtureRequest) -> MadeRun:
-    """Make a run, and return its directory and id."""
+def visit(window: Visit) -> Iterator[Visit]:
+    """The page, without the state of earlier tests. Any error in it fails the test."""
+    window.clear(WINDOW)
+    yield window
+    assert window.problems == [], window.refused
+    pages = (window.url, "about:blank")
+    assert {url for url in window.requests if not url.startswith(pages)} == set()
 
-    def make(what: Made | None = None, name: str = "run") -> tuple[Path, str]:
-        directory = make_run(directory_of_runs / request.node.name.replace("/", "-")[:80] / name, what)
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Callable[[Path], Visit]]:
+    """Opens a file in a browser that has no network."""
+    contexts = []
+
+    def open_file(file: Path) -> Visit:
+        context = chromium.new_context(viewport=WINDOW, offline=True)
+        contexts.append(context)
+        visit = Visit(context.new_page(), file.as_uri())
+        visit.page.goto(visit.url)
+        visit.page.locator("main h1").wait_for()
+        return visit
+
+    yield open_file
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def made(directory_of_runs: Path) -> MadeRun:
+    """Make a run, and return its directory and id. Tests that change it give it a name of their own."""
+
+    def make(name: str = "run", what: Made | None = None) -> tuple[Path, str]:
+        directory = directory_of_runs / "made" / name
+        if not directory.exists():
+            make_run(directory, what)
         return directory, one_run(directory).id
 
     return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from expecting import check_values
@@ -11,6 +12,11 @@ from .asking import Asking, column
 from .made_runs import CLIP_FACTOR, Made, make_run
 
 FIRST = "1.0:task-0:0/0"
+
+
+def answer_for(directory: Path, made: Made) -> Any:
+    """The answer about the first trajectory of step 1 in such a run."""
+    return Asking(make_run(directory / "p" / "r", made)).of_run("episode", step="1", uid=FIRST)
 
 
 def test_a_trajectory_has_its_turns_its_peers_and_its_texts(ask: Asking) -> None:
@@ -67,9 +73,7 @@ def test_dropped_trajectory_has_its_rule(ask: Asking) -> None:
 
 
 def test_backend_without_traces_is_reported(tmp_path: Path) -> None:
-    asking = Asking(make_run(tmp_path / "p" / "r", Made(traced=False)))
-
-    answer = asking.of_run("episode", step="1", uid=FIRST)
+    answer = answer_for(tmp_path, Made(steps=2, traced=False))
 
     missing = {each["id"]: each["missing"] for each in answer["columns"] if each["column"] is None}
     assert missing["push"] == missing["entropy"] == missing["logprob"]
@@ -79,9 +83,7 @@ def test_backend_without_traces_is_reported(tmp_path: Path) -> None:
 
 
 def test_record_without_tokens_shows_the_setting(tmp_path: Path) -> None:
-    asking = Asking(make_run(tmp_path / "p" / "r", Made(content="outcomes")))
-
-    answer = asking.of_run("episode", step="1", uid=FIRST)
+    answer = answer_for(tmp_path, Made(steps=2, content="outcomes"))
 
     assert answer["texts"] is None
     assert answer["ids"] is None
@@ -89,17 +91,11 @@ def test_record_without_tokens_shows_the_setting(tmp_path: Path) -> None:
     assert "rllm.record=tokens" in next(fact["text"] for fact in answer["facts"] if fact["title"] == "Loss")
 
 
-def test_loss_without_clipping_is_reported(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(clips=False))
+def test_missing_clipping_and_rollout_correction_are_reported(tmp_path: Path) -> None:
+    answer = answer_for(tmp_path, Made(steps=2, clips=False))
 
-    answer = Asking(run).of_run("episode", step="1", uid=FIRST)
-
-    (said,) = {each["missing"] for each in answer["columns"] if each["id"] == "clipped"}
-    check_values(said, "loss", "clip")
-
-
-def test_run_without_rollout_correction_is_reported(ask: Asking) -> None:
-    answer = ask.of_run("episode", step="1", uid=FIRST)
-
-    (said,) = {each["missing"] for each in answer["columns"] if each["id"] == "rollout_weight"}
-    assert "rollout correction" in said
+    clipped, weight = (
+        {each["missing"] for each in answer["columns"] if each["id"] == id} for id in ("clipped", "rollout_weight")
+    )
+    check_values(str(clipped), "loss", "clip")
+    check_values(str(weight), "rollout correction")

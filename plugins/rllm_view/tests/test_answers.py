@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from expecting import expect_error
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RllmError
 from rllm_record.steps import RecordError
 from rllm_view.api.library import NotFoundError
 
@@ -18,33 +18,26 @@ from .asking import Asking
 from .made_runs import Made, make_run, write_step
 
 
-def test_run_list_has_progress_and_results(ask: Asking, run: Path) -> None:
+def test_run_list_has_progress_and_results(ask: Asking, finished: Path) -> None:
     (found,) = ask("runs")["runs"]
 
     assert found["name"] == "project/made"
-    assert found["directory"] == str(run)
+    assert found["directory"] == str(finished)
     assert (found["estimator"], found["loss"], found["model"]) == ("grpo", "ppo", "tiny")
     assert (found["steps"], found["total_steps"], found["recorded_steps"]) == (3, 4, 3)
     assert (found["solved"], found["content"]) == (0.25, "tokens")
     assert found["reward"] == pytest.approx(0.27)
 
 
-def test_two_runs_of_one_name_are_two(tmp_path: Path) -> None:
-    here, there = (make_run(tmp_path / place / "project" / "made") for place in ("here", "there"))
+def test_later_runs_are_found_and_equal_names_are_two_runs(tmp_path: Path) -> None:
+    asking = Asking(tmp_path / "here", tmp_path / "there")
+    assert asking.ids == []
 
-    asking = Asking(here, there)
+    for place in ("here", "there"):
+        make_run(tmp_path / place / "project" / "made", Made(steps=1))
 
     assert [each["name"] for each in asking("runs")["runs"]] == ["project/made", "project/made"]
     assert len(set(asking.ids)) == 2
-
-
-def test_later_run_is_found(tmp_path: Path) -> None:
-    asking = Asking(tmp_path / "runs")
-    assert asking.ids == []
-
-    make_run(tmp_path / "runs" / "project" / "late")
-
-    assert [each["name"] for each in asking("runs")["runs"]] == ["project/late"]
 
 
 def test_panels_group_curves_by_quantity(ask: Asking) -> None:
@@ -102,13 +95,10 @@ def test_step_summary_counts_outcomes(ask: Asking) -> None:
     ],
 )
 def test_trajectories_are_found_by_filters(ask: Asking, query: dict[str, str], expected: int) -> None:
-    ask.library.runs()[0].index.refresh()
-
     assert ask.of_run("rollouts", **query)["found"]["total"] == expected
 
 
 def test_rows_come_in_order_and_in_pages(ask: Asking) -> None:
-    ask.library.runs()[0].index.refresh()
     query = {"order": "reward", "descending": "true", "limit": "2"}
 
     first = ask.of_run("rollouts", **query)["found"]
@@ -129,14 +119,6 @@ def test_a_group_is_shown_side_by_side(ask: Asking) -> None:
     assert (first["observations"][0]["text"], first["text"]) == ("question 0", "answer 0")
 
 
-def test_a_large_group_comes_in_parts(tmp_path: Path) -> None:
-    asking = Asking(make_run(tmp_path / "p" / "r", Made(members=11)))
-
-    parts = [asking.of_run("group", step="1", group="task-0:agent", offset=offset) for offset in ("0", "8")]
-
-    assert [(part["total"], len(part["members"])) for part in parts] == [(11, 8), (11, 3)]
-
-
 def test_a_trajectory_knows_its_neighbors(ask: Asking) -> None:
     found = ask.of_run("episode", step="1", uid="1.0:task-0:3/0")
 
@@ -151,16 +133,20 @@ def test_a_trajectory_knows_its_neighbors(ask: Asking) -> None:
     assert (found["previous_step"], found["next_step"]) == (0, 2)
 
 
-def test_new_step_is_in_the_next_answer(ask: Asking, run: Path) -> None:
-    before = ask.of_run("state")
-    assert ask.of_run("steps")["recorded"] == 3
+def test_new_and_repeated_steps_are_in_the_next_answer(run: Path) -> None:
+    asking = Asking(run)
+    before = asking.of_run("state")
+    assert asking.of_run("steps")["recorded"] == 3
 
     write_step(run, 3, Made())
 
-    assert ask.of_run("state") != before
-    ask.library.runs()[0].index.refresh()
-    assert [each["step"] for each in ask.of_run("steps")["steps"]] == [0, 1, 2, 3]
-    assert ask.of_run("curves")["curves"]["reward/agent/mean"]["steps"] == [0, 1, 2, 3]
+    assert asking.of_run("state") != before
+    asking.library.runs()[0].index.refresh()
+    assert [each["step"] for each in asking.of_run("steps")["steps"]] == [0, 1, 2, 3]
+    assert asking.of_run("curves")["curves"]["reward/agent/mean"]["steps"] == [0, 1, 2, 3]
+    assert asking.of_run("rollouts", step="2")["found"]["total"] == 8
+    write_step(run, 2, Made(members=3))
+    assert asking.of_run("rollouts", step="2")["found"]["total"] == 6
 
 
 class SlowToStart(threading.Thread):
@@ -169,8 +155,8 @@ class SlowToStart(threading.Thread):
         super().start()
 
 
-def test_several_pages_may_ask_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asking = Asking(run)
+def test_several_pages_may_ask_at_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = Asking(finished)
     index = asking.library.runs()[0].index
     with ThreadPoolExecutor(8) as pool:
         pool.submit(int).result()
@@ -183,40 +169,24 @@ def test_several_pages_may_ask_at_once(run: Path, monkeypatch: pytest.MonkeyPatc
     asking.library.close()
 
 
-def test_repeated_step_is_counted_once(ask: Asking, run: Path) -> None:
-    assert ask.of_run("rollouts", step="2")["found"]["total"] == 8
-
-    write_step(run, 2, Made(members=3))
-
-    assert ask.of_run("rollouts", step="2")["found"]["total"] == 6
-
-
-def test_damaged_file_affects_only_its_step(ask: Asking, run: Path) -> None:
-    (run / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
-
-    ask.library.runs()[0].index.refresh()
-
-    assert [each["step"] for each in ask.of_run("steps")["steps"]] == [0, 2]
-    (problem,) = ask.of_run("")["problems"]
-    assert problem.startswith("Step 1:")
-    assert "cannot be read" in problem
-
-
-def test_invalid_queries_return_the_reason(ask: Asking) -> None:
-    with expect_error(RecordError, "no-record", 9):
-        ask.of_run("step", step="9")
-    with expect_error(RecordError, "unknown-trajectory"):
-        ask.of_run("episode", step="1", uid="nobody")
-    with expect_error(ConfigError, "bad-query"):
-        ask.of_run("step", step="one")
-    with expect_error(ConfigError, "bad-query"):
-        ask.of_run("rollouts", order="uid; DROP TABLE outcomes")
-    with expect_error(NotFoundError, "run-not-found"):
-        ask("runs/none")
-    with expect_error(NotFoundError, "page-not-found"):
-        ask("../../etc/passwd")
-    with expect_error(ConfigError, "bad-query", "1 runs cannot"):
-        ask("compare", runs=ask.ids[0])
+@pytest.mark.parametrize(
+    ("error", "code", "path", "query"),
+    [
+        (RecordError, "no-record", "RUN/step", {"step": "9"}),
+        (RecordError, "unknown-trajectory", "RUN/episode", {"step": "1", "uid": "nobody"}),
+        (ConfigError, "bad-query", "RUN/step", {"step": "one"}),
+        (ConfigError, "bad-query", "RUN/rollouts", {"order": "uid; DROP TABLE outcomes"}),
+        (NotFoundError, "run-not-found", "runs/none", {}),
+        (NotFoundError, "page-not-found", "../../etc/passwd", {}),
+        (ConfigError, "bad-query", "compare", {"runs": "RUN"}),
+    ],
+)
+def test_invalid_queries_return_the_reason(
+    ask: Asking, error: type[RllmError], code: str, path: str, query: dict[str, str]
+) -> None:
+    (run,) = ask.ids
+    with expect_error(error, code):
+        ask(path.replace("RUN", f"runs/{run}"), **{name: value.replace("RUN", run) for name, value in query.items()})
 
 
 def test_runs_are_compared_by_settings_and_tasks(tmp_path: Path) -> None:
@@ -230,3 +200,12 @@ def test_runs_are_compared_by_settings_and_tasks(tmp_path: Path) -> None:
     assert answer["settings"] == [{"key": "rllm.rollout.n", "values": [4, 8]}]
     assert [row["task"] for row in answer["tasks"]] == ["task-0", "task-1"]
     assert [cell["solved"] for cell in answer["tasks"][0]["runs"]] == [0.25, 0.25]
+
+    # Only steps that are readable in both runs count.
+    file = second / "record/outcomes/step_000001.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+    write_step(first, 3, Made())
+    compared = Asking(first, second)("compare", runs=",".join(asking.ids))
+    assert compared["problems"][1][0].startswith("Step 1: ")
+    assert compared["compared_steps"] == 2
+    assert [row["runs"][0]["rollouts"] for row in compared["tasks"]] == [8, 8]

@@ -1,8 +1,9 @@
-"""Choices on a page, which its address stores: metrics, smoothing, axis, order, and search."""
+"""Choices on a page, which its address stores, and everything without a mouse."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from rllm_view.static import write_page
 
 from .addresses import of_episode, of_run
 from .made_runs import Made, make_run
+from .test_pages import CHARACTERS, ELEMENTS, FIELDS, SCRIPT, UID
 from .visiting import MadeRun, Visit
 
 CHOSEN = '[data-panel="metric time/step"]'
 HEADS = "main th[aria-sort]"
+Open = Callable[[Path], Visit]
 
 
 def drawn(page: Any, panel: str, curve: str = "path.curve:not(.raw)") -> list[float]:
@@ -75,12 +78,12 @@ def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun)
 
 @pytest.mark.long
 def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) -> None:
-    directory, run = made(Made(steps=1))
+    directory, run = made("logarithmic", Made(steps=1))
     with (directory / "metrics.jsonl").open("a") as file:
         file.writelines(
             f'{{"step": {step}, "mine": {value}}}\n' for step, value in enumerate([1.0, 1000.0, 10.0, -1.0])
         )
-    page = visit.open(of_run(run) + "?metrics=mine", "/run")
+    page = visit.open(of_run(run) + "?metrics=mine", "/logarithmic")
     panel = '[data-panel="metric mine"]'
 
     page.get_by_label("log axis").check()
@@ -93,18 +96,8 @@ def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) 
 
 
 @pytest.mark.long
-def test_compare_chosen_metric_has_a_curve_per_run(visit: Visit, made: MadeRun) -> None:
-    (_, first), (_, second) = made(name="first"), made(name="second")
-    page = visit.open(f"#/compare?runs={first},{second}&metrics=time/step", "Runs side by side")
-
-    assert page.locator(f"{CHOSEN} .legend span").all_inner_texts() == ["1: time/step", "2: time/step"]
-    staleness = page.locator('[data-panel="staleness"] .legend span').all_inner_texts()
-    assert staleness == ["1: staleness/max", "1: staleness/mean", "2: staleness/max", "2: staleness/mean"]
-
-
-@pytest.mark.long
 def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(steps=1, groups=2, members=11))
+    _, run = made("eleven members", Made(steps=1, groups=2, members=11))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
     assert page.locator(HEADS).count() == 10
     assert column(page, 2)[:11] == [f"0.0:task-0:{member}/0" for member in range(11)]
@@ -124,9 +117,9 @@ def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) 
 
 @pytest.mark.long
 def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(groups=11))
+    _, run = made("eleven groups", Made(groups=11))
     for address, heading, by, expected in [
-        (of_run(run), "/run", "reward", ["0", "1", "2"]),
+        (of_run(run), "/eleven groups", "reward", ["0", "1", "2"]),
         (of_run(run, "step", 1), "Step 1", "task_id", [f"task-{task}:agent" for task in range(11)]),
         ("#/?order=steps", "Runs", "name", []),
     ]:
@@ -140,52 +133,33 @@ def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> No
 
 
 @pytest.mark.long
-def test_search_in_text_is_a_filter_of_the_list(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
+    (_, run), (_, outcomes) = made(), made("outcomes", Made(content="outcomes"))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
+    visit.press("/")
+    page.keyboard.type("TASK-1:3")
+    assert page.locator('[name="text"]').input_value() == "TASK-1:3"
+    page.get_by_text("find", exact=True).click()
+    page.get_by_text("1 to 3 of 3").wait_for()
+    page.locator('[name="text"]').fill("")
     page.locator('[name="phrase"]').fill("QUESTION 1")
     page.get_by_text("find", exact=True).click()
-
     page.get_by_text("1 to 24 of 24").wait_for()
     page.get_by_text("Searched the text of 3 steps.").wait_for()
     assert page.url.endswith("rollouts?phrase=QUESTION%201")
 
-
-@pytest.mark.long
-def test_search_without_recorded_text_has_no_control(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(content="outcomes"))
-    page = visit.open(of_run(run, "rollouts"), "Trajectories")
-
+    visit.clear({"width": 1280, "height": 800})
+    visit.open(of_run(outcomes, "rollouts"), "Trajectories")
     page.get_by_text("1 to 24 of 24").wait_for()
     assert page.locator('[name="text"]').is_visible()
     assert page.locator('[name="phrase"]').is_hidden()
 
 
 @pytest.mark.long
-def test_run_that_is_being_read_shows_so(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    unread = {"steps": [], "indexed": 0, "recorded": 3}
-    visit.page.route(f"**/api/runs/{run}/steps", lambda route: route.fulfill(json=unread))
-    page = visit.open(of_run(run), "/run")
-
-    page.get_by_text("Reading 3 steps …").wait_for()
-    assert "No step" not in visit.text()
-
-
-@pytest.mark.long
-def test_run_without_record_has_no_recorded_step(visit: Visit, made: MadeRun) -> None:
-    directory, run = made(Made(steps=0))
-    assert not (directory / "record").exists()
-    visit.open(of_run(run), "/run")
-
-    assert "No step" in visit.text()
-
-
-@pytest.mark.long
 def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> None:
     _, run = made()
-    page = visit.open(of_episode(run, 1, "1.0:task-0:0/0", 10), "1.0:task-0:0/0")
+    page = visit.open(of_episode(run, 1, UID, 10), UID)
     page.set_viewport_size({"width": 1280, "height": 400})
     page.get_by_role("heading", name="Token 10").wait_for()
 
@@ -197,36 +171,101 @@ def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> Non
         page.wait_for_timeout(20)
 
 
+@pytest.mark.smoke
+def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None:
+    _, run = made()
+    page = visit.open(of_run(run), "/run")
+
+    for keys, heading in [
+        (["]"], "Step 2"),
+        (["["], "Step 1"),
+        (["j", "Enter"], "task-0:agent"),
+        (["j", "Enter"], UID),
+        (["j"], "1.0:task-0:1/0"),
+        (["k"], UID),
+        (["l"], "1.0:task-1:0/0"),
+        (["h"], UID),
+    ]:
+        visit.press(*keys)
+        visit.wait_for(heading)
+    # Place 11 is clipped: 10, 9, 8 are the strongest.
+    for key, token in [("n", 10), ("n", 9), ("p", 10), ("ArrowRight", 11), ("ArrowLeft", 10)]:
+        visit.press(key)
+        page.get_by_role("heading", name=f"Token {token}").wait_for()
+        assert page.url.endswith(f"#t{token}")
+
+
 @pytest.mark.long
-def test_copy_has_all_metrics_orders_and_search(chromium: Any, tmp_path: Path) -> None:
+def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
+    _, run = made()
+    page = visit.open(of_episode(run, 1, UID), UID)
+    last = page.locator('[data-t="11"]')
+
+    found = {}
+    for key in "1234567":
+        visit.press(key)
+        found[key] = last.get_attribute("class")
+
+    assert found == {"1": "seq0", "2": "pos4", "3": "seq4", "4": "seq0", "5": "seq4", "6": "clip", "7": "seq4"}
+    assert page.locator('[data-overlay="weight"]').get_attribute("aria-pressed") == "true"
+    visit.press("?")
+    keys = page.locator("dialog kbd").all_inner_texts()
+    assert {"j", "k", "h", "l", "[", "]", "n", "p", *"1234567"} <= set(keys)
+    visit.press("Escape")
+    assert page.locator("dialog").is_hidden()
+
+
+@pytest.mark.long
+def test_values_of_a_chart_are_read_by_arrows(visit: Visit, made: MadeRun) -> None:
+    _, run = made()
+    page = visit.open(of_run(run), "/run")
+    page.locator('[data-panel="reward"] svg[role]').focus()
+
+    visit.press("ArrowLeft")
+
+    assert page.locator("#said").inner_text() == "step 1: reward/agent/mean 0.26"
+    visit.press("Enter")
+    visit.wait_for("Step 1")
+
+
+@pytest.mark.long
+def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
     write_page([run], tmp_path / "run.html", episodes=22)
-    context = chromium.new_context(offline=True)
-    visit = Visit(context.new_page(), (tmp_path / "run.html").as_uri())
+    visit = opened(tmp_path / "run.html")
     page = visit.page
-    page.goto(visit.url)
-    page.locator("main h1").wait_for()
-
     id = page.url.rpartition("/")[2]
+
+    assert page.locator("path.curve").count() > 9
+    for keys, heading in [(["]"], "Step 2"), (["j", "Enter"], "task-0:agent"), (["j", "Enter"], "2.0:task-0:0/0")]:
+        visit.press(*keys)
+        visit.wait_for(heading)
+    visit.press("n")
+    page.get_by_role("heading", name="Token 10").wait_for()
     page.goto(f"{visit.url}#/run/{id}?metrics=time/step&smooth=0.5")
     page.locator(f"{CHOSEN} path.raw").wait_for(state="attached")
+    page.goto(f"{visit.url}#/run/{id}/rollouts?text=TASK-1:3")
+    page.get_by_text("1 to 3 of 3").wait_for()
     page.goto(f"{visit.url}#/run/{id}/rollouts?order=trajectory&phrase=ANSWER%201")
     page.get_by_text("1 to 22 of 22").wait_for()
     page.get_by_text("Searched the text of 22 trajectories that this copy contains.").wait_for()
     assert column(page, 2)[9:12] == ["2.0:task-0:9/0", "2.0:task-0:10/0", "2.0:task-1:0/0"]
     assert visit.problems == []
-    context.close()
+    assert {url.partition("#")[0] for url in visit.requests} == {visit.url}
 
 
 @pytest.mark.long
-def test_copy_without_text_has_no_search(chromium: Any, tmp_path: Path) -> None:
-    write_page([make_run(tmp_path / "p" / "r", Made(content="outcomes"))], tmp_path / "run.html")
-    context = chromium.new_context(offline=True)
-    page = context.new_page()
-    page.goto((tmp_path / "run.html").as_uri())
-    page.locator("main h1").wait_for()
+def test_copy_shows_text_as_text_and_offers_no_search(opened: Open, tmp_path: Path) -> None:
+    hostile = ELEMENTS + SCRIPT + CHARACTERS
+    run = make_run(tmp_path / "p" / "r", Made(steps=2, content="outcomes", texts=dict.fromkeys(FIELDS, hostile)))
+    write_page([run], tmp_path / "run.html")
+    visit = opened(tmp_path / "run.html")
 
-    page.keyboard.press("t")
-    page.get_by_text("1 to 24 of 24").wait_for()
-    assert page.locator('[name="phrase"]').is_hidden()
-    context.close()
+    visit.press("]")
+    visit.page.get_by_text("Groups (").wait_for()
+    assert "window.hacked" in visit.text()
+    assert visit.page.evaluate("typeof window.hacked") == "undefined"
+    visit.press("t")
+    visit.page.get_by_text("1 to 8 of 8").wait_for()
+    assert visit.page.locator('[name="phrase"]').is_hidden()
+    assert visit.problems == []

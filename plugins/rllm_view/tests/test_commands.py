@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
 from rllm_view.commands.choices import format_value
 from rllm_view.commands.episode import episode
@@ -19,8 +18,8 @@ from rllm_view.commands.runs import runs
 from rllm_view.commands.view import view
 from rllm_view.commands.why import why
 
-from .asking import Asking
-from .made_runs import Made, make_run, write_step
+from .made_runs import Made, make_run
+from .test_pages import FIELDS
 
 Say = Callable[..., str]
 COMMANDS = {"runs": runs, "episode": episode, "why": why}
@@ -38,8 +37,8 @@ def say() -> Say:
     return run
 
 
-def test_runs_are_listed_with_progress(say: Say, run: Path) -> None:
-    heading, row = say("runs", "list", run.parent).splitlines()
+def test_runs_are_listed_with_progress(say: Say, finished: Path) -> None:
+    heading, row = say("runs", "list", finished.parent).splitlines()
 
     assert heading.split()[:4] == ["run", "steps", "reward", "solved"]
     assert row.split()[1:4] == ["3/4", "0.270", "0.250"]
@@ -59,8 +58,8 @@ def test_run_of_unknown_length_shows_only_its_steps(say: Say, run: Path, content
     assert row.split()[1] == "3"
 
 
-def test_an_episode_is_printed(say: Say, run: Path) -> None:
-    said = say("episode", run, 1, "task-0:0").splitlines()
+def test_an_episode_is_printed(say: Say, finished: Path) -> None:
+    said = say("episode", finished, 1, "task-0:0").splitlines()
 
     assert said[0] == "1.0:task-0:0/0  agent, task task-0, generated in step 1"
     assert said[1] == 'task: {"question": "1 + 1?"}'
@@ -70,14 +69,8 @@ def test_an_episode_is_printed(say: Say, run: Path) -> None:
     assert any(line.startswith("filter: trained in step 1; ") for line in said)
 
 
-def test_episode_without_text_shows_the_setting(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(content="outcomes"))
-
-    assert "rllm.record=tokens" in say("episode", run, 1, "task-0:0")
-
-
-def test_why_names_the_strongest_tokens(say: Say, run: Path) -> None:
-    said = say("why", run, 1, "task-0:0", "--top", 1)
+def test_why_names_the_strongest_tokens(say: Say, finished: Path) -> None:
+    said = say("why", finished, 1, "task-0:0", "--top", 1)
 
     assert "estimator: grpo, baseline 0.25" in said
     # Place 11 is clipped: place 10 is the last that pushes, by 0.5 of 0.75 of 0.010.
@@ -85,40 +78,36 @@ def test_why_names_the_strongest_tokens(say: Say, run: Path) -> None:
     assert "--token 10" in said
 
 
-def test_why_of_a_token_has_twelve_facts(say: Say, run: Path) -> None:
-    said = say("why", run, 1, "task-0:0", "--token", 10).splitlines()
+def test_why_of_a_token_prints_every_fact_as_text(say: Say, finished: Path) -> None:
+    prompt, kept, clipped = (say("why", finished, 1, "task-0:0", "--token", position) for position in (0, 10, 11))
 
-    titles = [line.partition(":")[0] for line in said if line and not line.startswith((" ", "token", "The "))]
+    lines = kept.splitlines()
+    titles = [line.partition(":")[0] for line in lines if line and not line.startswith((" ", "token", "The "))]
     assert len(titles) == 12
-    assert "Turn: 1, sampled" in said
-    assert "    push: -clipping · (policy + KL part), epoch 1: 0.00375" in said
-    (line,) = [line for line in said if line.startswith("    log-prob of the reference model: ")]
+    assert "Turn: 1, sampled" in lines
+    assert "    push: -clipping · (policy + KL part), epoch 1: 0.00375" in lines
+    (line,) = [line for line in lines if line.startswith("    log-prob of the reference model: ")]
     assert not any(letter.isdigit() for letter in line)
-
-
-def test_why_prints_flags_as_text_without_negative_zero(say: Say, run: Path) -> None:
-    kept, clipped = (say("why", run, 1, "task-0:0", "--token", position) for position in (10, 11))
-
     assert "the loss, epoch 0: no\n" in kept
     assert "the loss, epoch 0: yes\n" in clipped
     assert "    push: -clipping · (policy + KL part), epoch 0: 0\n" in clipped
     assert "-0\n" not in kept + clipped
+    assert "hint: Use a sampled token: " in prompt
 
 
 @pytest.mark.parametrize("command", ["why", "episode"])
-def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, run: Path, command: str) -> None:
-    steps, trajectories = say(command, run).splitlines(), say(command, run, 1).splitlines()
+def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, finished: Path, command: str) -> None:
+    steps, trajectories = say(command, finished).splitlines(), say(command, finished, 1).splitlines()
     assert steps[0].split()[:2] == ["step", "trajectories"]
     assert [line.split()[0] for line in steps[1:4]] == ["2", "1", "0"]
-    assert steps[-1] == f"next: rllm {command} {run} 2"
+    assert steps[-1] == f"next: rllm {command} {finished} 2"
     assert trajectories[1].split()[0] == trajectories[-1].split()[-1]
     assert say(command, *trajectories[-1].split()[3:])
 
 
-@pytest.mark.parametrize("command", ["why", "episode"])
-def test_a_run_without_recorded_trajectories_is_an_error(say: Say, tmp_path: Path, command: str) -> None:
+def test_a_run_without_recorded_trajectories_is_an_error(say: Say, tmp_path: Path) -> None:
     with expect_error(ConfigError, "nothing-recorded", tmp_path / "empty"):
-        say(command, make_run(tmp_path / "empty", Made(groups=0, content="outcomes")))
+        say("episode", make_run(tmp_path / "empty", Made(groups=0, content="outcomes")))
 
 
 def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,109 +115,70 @@ def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monk
     with expect_error(ConfigError, "run-not-found", "rllm train guess"):
         say("why")
     for name in ("first", "second"):
-        make_run(tmp_path / "runs" / name)
+        make_run(tmp_path / "runs" / name, Made(steps=1))
     os.utime(tmp_path / "runs" / "first" / "metrics.jsonl", (0, 0))
     lines = say("why").splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["runs/second", "runs/first"]
     assert lines[-1] == "next: rllm why runs/second"
 
 
-def test_why_of_a_prompt_token_lists_the_sampled_tokens(say: Say, run: Path) -> None:
-    assert "hint: Use a sampled token: " in say("why", run, 1, "task-0:0", "--token", 0)
-
-
-def test_why_of_a_dropped_trajectory_shows_the_rule(say: Say, run: Path) -> None:
-    said = say("why", run, 1, "task-1:0")
+def test_why_of_a_dropped_trajectory_shows_the_rule(say: Say, finished: Path) -> None:
+    said = say("why", finished, 1, "task-1:0")
 
     check_values(said, "filter: dropped in step 1 ", "reject/all_solved (solved 4)")
     (line,) = [line for line in said.splitlines() if line.startswith("push of its tokens: ")]
     assert line.endswith(": dropped")
 
 
-def test_why_of_advantage_0_shows_other_loss_terms(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0)))
+@pytest.mark.parametrize(
+    ("kl_part", "values"),
+    [
+        (0.0, ["none: ", "is 0; ", "entropy bonus", "(∂ entropy bonus / ∂ entropy from -0.01 to -0.01)"]),
+        (0.02, ["is 0: ", "policy loss", "KL term", "  token 2, turn 0, ' w2': -0.01, -0.01"]),
+    ],
+)
+def test_why_of_advantage_0_shows_other_loss_terms(say: Say, tmp_path: Path, kl_part: float, values: list[str]) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(steps=1, advantages=(0.0, 0.0), kl_part=kl_part))
 
-    said = say("why", run, 1, "task-0:0")
+    said = say("why", run, 0, "task-0:0")
 
-    (line,) = [line for line in said.splitlines() if line.startswith("push of its tokens: ")]
-    check_values(line, "none: ", "is 0; ", "entropy bonus", "(∂ entropy bonus / ∂ entropy from -0.01 to -0.01)")
+    check_values(said, *values)
     assert "dropped" not in said
 
 
-def test_why_of_advantage_0_shows_the_kl_term(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0), kl_part=0.02))
-
-    said = say("why", run, 1, "task-0:0")
-
-    check_values(said, "is 0: ", "policy loss", "KL term")
-    assert "  token 2, turn 0, ' w2': -0.01, -0.01" in said
-
-
 def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path) -> None:
-    names = (
-        "response",
-        "message",
-        "role",
-        "task",
-        "task_id",
-        "error",
-        "rule",
-        "group",
-        "estimator",
-        "token",
-        "component",
-    )
-    run = make_run(tmp_path / "p" / "r", Made(texts=dict.fromkeys(names, HOSTILE)))
+    run = make_run(tmp_path / "p" / "r", Made(steps=1, texts=dict.fromkeys(FIELDS, HOSTILE)))
 
-    said = say("episode", run, 1, "task-0:0") + say("why", run, 1, "task-0:0") + say("why", run, 1, "task-1:0")
-    said += say("why", run, 1, "task-0:0", "--token", 3)
+    said = say("episode", run, 0, "task-0:0") + say("why", run, 0, "task-0:0") + say("why", run, 0, "task-1:0")
+    said += say("why", run, 0, "task-0:0", "--token", 3)
 
     assert not {"\x1b", "\x00", "\u202e", "\u2028"} & set(said)
     assert "\\x1b[2Jgone" in said
 
 
-def test_unknown_or_ambiguous_trajectory_is_rejected(say: Say, run: Path) -> None:
+def test_unknown_or_ambiguous_trajectory_is_rejected(say: Say, finished: Path) -> None:
     with expect_error(ConfigError, "ambiguous-trajectory", "matches 4 trajectories"):
-        say("episode", run, 1, "task-0")
+        say("episode", finished, 1, "task-0")
     with expect_error(ConfigError, "unknown-trajectory", "'nobody'"):
-        say("why", run, 1, "nobody")
+        say("why", finished, 1, "nobody")
     with expect_error(ConfigError, "run-not-found"):
-        say("why", run / "checkpoints", 1, "nobody")
+        say("why", finished / "checkpoints", 1, "nobody")
     with expect_error(ConfigError, "unknown-token"):
-        say("why", run, 1, "task-0:0", "--token", 12)
+        say("why", finished, 1, "task-0:0", "--token", 12)
 
 
 def test_unreadable_step_shows_the_reason(say: Say, run: Path) -> None:
     file = run / "record/outcomes/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
-
-    for command in ("why", "episode"):
-        with expect_error(RecordError, "file-unreadable"):
-            say(command, run, 1, "task-0:0")
+    with expect_error(RecordError, "file-unreadable"):
+        say("why", run, 1, "task-0:0")
 
 
 def test_exact_task_name_is_preferred(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(groups=12, members=1))
+    run = make_run(tmp_path / "p" / "r", Made(steps=1, groups=12, members=1))
 
-    assert say("episode", run, 1, "task-1").startswith("1.0:task-1:0/0  ")
-    assert say("episode", run, 1, "task-1:0").startswith("1.0:task-1:0/0  ")
-
-
-def test_compare_uses_steps_readable_in_both_runs(tmp_path: Path) -> None:
-    first, second = (make_run(tmp_path / "p" / name, Made(steps=3)) for name in ("a", "b"))
-    file = second / "record/outcomes/step_000001.parquet"
-    file.write_bytes(file.read_bytes()[:100])
-    write_step(first, 3, Made())
-
-    compared = Asking(first, second)("compare", runs=ids_of(first, second))
-
-    assert compared["problems"][1][0].startswith("Step 1: ")
-    assert compared["compared_steps"] == 2
-    assert [row["runs"][0]["rollouts"] for row in compared["tasks"]] == [8, 8]
-
-
-def ids_of(*directories: Path) -> str:
-    return ",".join(one_run(directory).id for directory in directories)
+    assert say("episode", run, 0, "task-1").startswith("0.0:task-1:0/0  ")
+    assert say("episode", run, 0, "task-1:0").startswith("0.0:task-1:0/0  ")
 
 
 def test_value_near_zero_has_no_sign() -> None:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import pytest
 
 from .addresses import of_episode, of_run
-from .made_runs import Made, write_step
+from .made_runs import PROMPT, RESPONSE, Made, write_step
 from .visiting import MadeRun, Visit
 
+pytestmark = pytest.mark.long
+
 UID = "1.0:task-0:0/0"
+TOKENS = 32_000
+MOST_NODES = 5_000
+SCRIPT = "</script><script>window.hacked=1</script>"
+ELEMENTS = "<!--<img src=x onerror=window.hacked=1><svg onload=window.hacked=1>"
+CHARACTERS = "\u2028line\u2029\u202eright to left\x00\x1b[2J\ufeff&lt;b&gt;'\"`${window.hacked=1}"
+FIELDS = (
+    "backend", "estimator", "loss", "aggregation", "component", "task_id", "data_source", "error", "metric", "task",
+    "finish_reason", "role", "message", "response", "token", "rule", "group",
+)  # fmt: skip
 
 
-@pytest.mark.long
-def test_runs_are_listed_and_chosen_ones_compared(visit: Visit, made: MadeRun) -> None:
-    (_, first), (_, second) = made(name="first"), made(name="second")
+def test_chosen_runs_are_compared(visit: Visit, made: MadeRun) -> None:
+    (_, first), (_, second) = made("first"), made("second")
     page = visit.open("#/?", "Runs")
 
     for run in (first, second):
@@ -22,9 +32,13 @@ def test_runs_are_listed_and_chosen_ones_compared(visit: Visit, made: MadeRun) -
 
     page.get_by_text("Settings that differ").wait_for()
     assert "task-0" in visit.text()
+    visit.open(f"#/compare?runs={first},{second}&metrics=time/step", "Runs side by side")
+    chosen = page.locator('[data-panel="metric time/step"] .legend span').all_inner_texts()
+    assert chosen == ["1: time/step", "2: time/step"]
+    staleness = page.locator('[data-panel="staleness"] .legend span').all_inner_texts()
+    assert staleness == ["1: staleness/max", "1: staleness/mean", "2: staleness/max", "2: staleness/mean"]
 
 
-@pytest.mark.long
 def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -35,21 +49,14 @@ def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     reward = page.locator('[data-panel="reward"]')
     assert reward.locator("path.curve").count() == 2  # the line, and its sample in the legend
     assert "0.27" in reward.inner_text()
-
-
-@pytest.mark.long
-def test_curves_differ_by_more_than_color(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    page = visit.open(of_run(run), "/run")
-
+    # Curves differ by more than their color.
     dashes = page.locator('[data-panel="time"] svg[role] path.curve').evaluate_all(
         "paths => paths.map(path => path.getAttribute('stroke-dasharray'))"
     )
     assert len(dashes) == len(set(dashes)) == 2
 
 
-@pytest.mark.long
-def test_a_step_is_a_funnel(visit: Visit, made: MadeRun) -> None:
+def test_step_is_a_funnel_and_groups_are_side_by_side(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run, "step", 1), "Step 1")
 
@@ -63,29 +70,12 @@ def test_a_step_is_a_funnel(visit: Visit, made: MadeRun) -> None:
     ]
     assert "dropped by reject/all_solved" in visit.text()
 
-
-@pytest.mark.long
-def test_group_members_are_side_by_side(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    page = visit.open(of_run(run, "step", 1, "group", "task-0:agent"), "task-0:agent")
-
+    visit.open(of_run(run, "step", 1, "group", "task-0:agent"), "task-0:agent")
     assert page.locator(".member").count() == 4
     assert page.locator(".member").first.inner_text().count("answer") == 2
     assert page.locator(".member.solved").inner_text().count("✓ solved") == 1
 
 
-@pytest.mark.long
-def test_trajectories_are_found_by_filters(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    page = visit.open(of_run(run, "rollouts"), "Trajectories")
-
-    page.locator('[name="text"]').fill("TASK-1:3")
-    page.get_by_text("find").click()
-
-    page.get_by_text("1 to 3 of 3").wait_for()
-
-
-@pytest.mark.long
 def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, UID, 10), UID)
@@ -99,40 +89,27 @@ def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: 
     side = page.locator("aside").inner_text()
     assert "1, sampled" in side
     assert "0.00375" in side
-    assert page.locator('[data-t="10"]').get_attribute("class") == "pos4 at"
+    token = page.locator('[data-t="10"]')
+    assert token.get_attribute("class") == "pos4 at"
+    # A negative push is dashed.
+    visit.open(of_episode(run, 1, "1.0:task-0:1/0"), "1.0:task-0:1/0")
+    assert token.get_attribute("class") == "neg4"
+    assert token.evaluate("node => getComputedStyle(node).borderBottomStyle") == "dashed"
 
 
-@pytest.mark.long
-def test_negative_push_is_dashed(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    page = visit.open(of_episode(run, 1, "1.0:task-0:1/0"), "1.0:task-0:1/0")
-
-    word = page.locator('[data-t="10"]')
-    assert word.get_attribute("class") == "neg4"
-    assert word.evaluate("node => getComputedStyle(node).borderBottomStyle") == "dashed"
-
-
-@pytest.mark.long
-def test_page_reports_values_missing_in_the_backend(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(traced=False))
-    page = visit.open(of_episode(run, 1, UID, 10), UID)
+def test_page_reports_missing_values_and_missing_text(visit: Visit, made: MadeRun) -> None:
+    (_, untraced), (_, outcomes) = made("untraced", Made(traced=False)), made("outcomes", Made(content="outcomes"))
+    page = visit.open(of_episode(untraced, 1, UID, 10), UID)
 
     assert "this backend" in page.locator(".key-line").inner_text()
     assert page.locator("aside").inner_text().count("this backend") > 5
+    visit.open(of_episode(outcomes, 1, UID), UID)
+    page.get_by_text("rllm.record=tokens").first.wait_for()
 
 
-@pytest.mark.long
-def test_trajectory_without_text_shows_the_setting(visit: Visit, made: MadeRun) -> None:
-    _, run = made(Made(content="outcomes"))
-    visit.open(of_episode(run, 1, UID), UID)
-
-    assert "rllm.record=tokens" in visit.text()
-
-
-@pytest.mark.long
-def test_a_step_that_is_written_while_the_page_is_open_appears(visit: Visit, made: MadeRun) -> None:
-    directory, run = made()
-    page = visit.open(of_run(run), "/run")
+def test_step_written_while_page_is_open_appears(visit: Visit, made: MadeRun) -> None:
+    directory, run = made("growing")
+    page = visit.open(of_run(run), "/growing")
 
     write_step(directory, 3, Made())
 
@@ -140,35 +117,39 @@ def test_a_step_that_is_written_while_the_page_is_open_appears(visit: Visit, mad
     page.locator('[data-panel="reward"] .where').get_by_text("step 3").wait_for()
 
 
-@pytest.mark.long
-def test_damaged_file_affects_only_its_step(visit: Visit, made: MadeRun) -> None:
-    directory, run = made()
+def test_run_shows_steps_that_are_damaged_unread_or_absent(visit: Visit, made: MadeRun) -> None:
+    directory, run = made("damaged")
     (directory / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
-    page = visit.open(of_run(run), "/run")
-
+    page = visit.open(of_run(run), "/damaged")
     page.locator(f'a[href="#/run/{run}/step/2"]').wait_for()
     page.locator(".problem").get_by_text("Step 1:").wait_for()
 
+    _, run = made()
+    page.route(f"**/api/runs/{run}/steps", lambda route: route.fulfill(json={"steps": [], "indexed": 0, "recorded": 3}))
+    visit.open(of_run(run), "/run")
+    page.get_by_text("Reading 3 steps …").wait_for()
+    assert "No step" not in visit.text()
 
-@pytest.mark.long
-@pytest.mark.parametrize("address", ["#/run/none", "#/nowhere", "#/run/none/step/1/episode/x#t7"])
-def test_unknown_address_shows_an_error(visit: Visit, address: str) -> None:
-    visit.open(address, "This cannot be shown")
-    # The browser itself reports an answer of 404.
-    visit.problems.clear()
+    _, run = made("unrecorded", Made(steps=0))
+    visit.open(of_run(run), "/unrecorded")
+    assert "No step" in visit.text()
 
 
-@pytest.mark.long
-def test_page_without_the_key_shows_where_to_find_it(visit: Visit) -> None:
+def test_unknown_address_and_missing_key_are_explained(visit: Visit) -> None:
+    for address in ("#/run/none", "#/nowhere", "#/run/none/step/1/episode/x#t7"):
+        visit.page.goto("about:blank")
+        visit.open(address, "This cannot be shown")
     page = visit.page
+    key = page.evaluate("JSON.stringify(localStorage)")
     page.evaluate("localStorage.clear()")
     page.reload()
     page.get_by_text("Open the address that `rllm view` printed.").wait_for()
+    page.evaluate("stored => Object.assign(localStorage, JSON.parse(stored))", key)
+    # The browser itself reports answers of 401 and 404.
     visit.problems.clear()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1600, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1600, "light")])
 def test_no_page_is_wider_than_its_window(visit: Visit, made: MadeRun, width: int, scheme: str) -> None:
     _, run = made()
     visit.page.set_viewport_size({"width": width, "height": 800})
@@ -183,3 +164,81 @@ def test_no_page_is_wider_than_its_window(visit: Visit, made: MadeRun, width: in
     }.items():
         page = visit.open(address, heading)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, address
+
+
+@pytest.mark.parametrize("response", [RESPONSE, 8_000 - PROMPT], ids=["many short turns", "few long turns"])
+def test_long_trajectory_has_few_elements(visit: Visit, made: MadeRun, response: int) -> None:
+    turns = TOKENS // (PROMPT + response)
+    what = Made(steps=1, groups=1, members=1, turns=turns, response=response, epochs=1)
+    _, run = made(f"{turns} turns", what)
+    uid = "0.0:task-0:0/0"
+    page = visit.open(of_episode(run, 0, uid), uid)
+    page.locator("[data-t]").first.wait_for()
+    nodes = "document.querySelectorAll('*').length"
+    counts = [page.evaluate(nodes)]
+
+    for token in (TOKENS // 2 + 1, turns * (PROMPT + response) - 1):
+        visit.open(of_episode(run, 0, uid, token), uid)
+        page.get_by_role("heading", name=f"Token {token}", exact=True).wait_for()
+        page.locator(f'[data-t="{token}"]').wait_for()
+        counts.append(page.evaluate(nodes))
+
+    assert max(counts) < MOST_NODES
+    visit.press("3", "ArrowLeft")
+    page.get_by_role("heading", name=f"Token {token - 1}", exact=True).wait_for()
+
+
+@pytest.mark.parametrize("hostile", [SCRIPT + CHARACTERS, ELEMENTS], ids=["script", "elements"])
+def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile: str) -> None:
+    kind = f"hostile {len(hostile)}"
+    (_, run), (_, other) = (
+        made(f"{kind} {name}", Made(steps=2, texts=dict.fromkeys(FIELDS, hostile))) for name in "ab"
+    )
+    page, shown = visit.page, []
+    for address, found in {
+        "#/?": f'a[href="#/run/{run}"]',
+        of_run(run): "main table",
+        of_run(run, "step", 1): "main table",
+        of_run(run, "rollouts"): "main table",
+        f"#/compare?runs={run},{other}": "main table",
+        of_run(run, "step", 1, "group", hostile): ".member a",
+    }.items():
+        visit.open(address)
+        page.locator(found).first.wait_for()
+        shown.append(visit.text())
+    page.locator(".member a").first.click()
+    page.locator("[data-t]").first.click()
+    page.keyboard.press("2")
+    shown.append(visit.text())
+    page.keyboard.press("c")
+    page.locator(".conversation").first.wait_for()
+    shown.append(visit.text())
+
+    for number, text in enumerate(shown):
+        assert "window.hacked" in text, number
+        assert not {"\x00", "\u2028", "\u202e", "\x1b"} & set(text), number
+    assert page.evaluate("typeof window.hacked") == "undefined"
+    assert page.locator("main script, main img, main iframe, main [onload], main [onerror]").count() == 0
+
+
+def test_name_of_a_run_is_text(visit: Visit, made: MadeRun) -> None:
+    _, run = made("<img src=x onerror=window.hacked=1>\u202e")
+
+    visit.open(of_run(run), "<img src=x onerror=window.hacked=1>\\u202e")
+
+    assert visit.page.evaluate("typeof window.hacked") == "undefined"
+
+
+def test_policy_stops_a_script_that_got_in(visit: Visit) -> None:
+    visit.open("#/?", "Runs")
+    ran = visit.page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            try { script.textContent = "window.hacked = 1"; document.body.append(script); } catch { return "refused"; }
+            return typeof window.hacked;
+        }"""
+    )
+
+    assert ran in ("refused", "undefined")
+    # The browser reports what it has stopped.
+    visit.problems.clear()

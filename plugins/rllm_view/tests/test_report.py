@@ -11,7 +11,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_view.report import ReportTracker
 
-from .made_runs import Made, make_run, write_step
+from .made_runs import Made, make_run
 from .test_static import read_data
 
 STEP = {"train/weight_version": 1.0}
@@ -35,27 +35,19 @@ def test_finished_run_writes_pages_with_changed_values(tracked: TrackedRun) -> N
     assert len(found["episode"]["0"]) == 8
 
 
-def test_pages_are_written_after_steps_that_double(tracked: TrackedRun) -> None:
+def test_pages_are_written_after_steps_that_double(tracked: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[Path, int]] = []
+    monkeypatch.setattr("rllm_view.report.write_page", lambda _, page, episodes, __: written.append((page, episodes)))
     tracker = ReportTracker(tracked, NoParams())
     tracker.on_train_start(9, 0)
-    written = []
+    tracker.log(0, {"val/guess/pass@1": 0.5})  # A validation is no step.
+    counts = []
     for step in range(9):
-        write_step(tracked.directory, step, Made())
-        (tracked.directory / REPORT).unlink(missing_ok=True)
         tracker.log(step, STEP)
-        if (tracked.directory / REPORT).exists():
-            written.append(step + 1)
+        counts.append(len(written))
 
-    assert written == [1, 2, 4, 8]
-
-
-def test_validation_writes_no_report(tracked: TrackedRun) -> None:
-    tracker = ReportTracker(tracked, NoParams())
-    tracker.on_train_start(9, 0)
-
-    tracker.log(0, {"val/guess/pass@1": 0.5})
-
-    assert not (tracked.directory / REPORT).exists()
+    assert counts == [1, 2, 2, 3, 3, 3, 3, 4, 4]
+    assert set(written) == {(tracked.directory / REPORT, 0)}
 
 
 def test_run_that_never_started_keeps_the_old_report(tracked: TrackedRun) -> None:

@@ -17,17 +17,19 @@ from .asking import Asking
 UID = "1.0:task-0:0/0"
 
 
-def rewrite(run: Path, kind: str, version: int) -> None:
-    """Give the file of step 1 a different version."""
-    place = run / "record" / kind / "step_000001.parquet"
+def rewrite(run: Path, kind: str, version: int, step: int = 1) -> None:
+    """Give the file of a step a different version."""
+    place = run / "record" / kind / f"step_{step:06d}.parquet"
     with pq.ParquetFile(place) as file:
         table: pa.Table = file.read()
     marks = {**table.schema.metadata, VERSION_KEY: str(version).encode()}
     pq.write_table(table.replace_schema_metadata(marks), place)
 
 
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
-@pytest.mark.parametrize("kind", ["episodes", "traces", "updates", "outcomes"])
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [("episodes", VERSION - 1), ("traces", VERSION + 1), ("updates", VERSION - 1), ("outcomes", VERSION + 1)],
+)
 def test_other_schema_version_is_rejected_with_the_file(run: Path, kind: str, version: int) -> None:
     rewrite(run, kind, version)
 
@@ -45,9 +47,6 @@ def test_other_schema_version_affects_only_its_step(run: Path) -> None:
 
 def test_texts_of_another_schema_version_are_not_shown(run: Path) -> None:
     for step in range(3):
-        place = run / "record" / "vocabulary" / f"step_{step:06d}.parquet"
-        with pq.ParquetFile(place) as file:
-            table = file.read()
-        pq.write_table(table.replace_schema_metadata({VERSION_KEY: b"99"}), place)
+        rewrite(run, "vocabulary", VERSION + 1, step)
 
     assert Asking(run).of_run("episode", step="1", uid=UID)["texts"][2] == "⟨2⟩"

@@ -5,29 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_view.reading import rollouts as searching
-from rllm_view.reading.rollouts import RolloutRow
+from rllm_view.reading.rollouts import Order, RolloutRow
 
 from .asking import Asking
 from .made_runs import Made, make_run, write_step
-
-COLUMNS = [
-    "step",
-    "trajectory",
-    "task",
-    "outcome",
-    "termination_reason",
-    "solved",
-    "reward",
-    "advantage",
-    "turns",
-    "tokens",
-]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +97,7 @@ def test_search_damaged_file_finds_other_steps(asking: Asking, tmp_path: Path) -
     assert again.of_run("rollouts", phrase="answer 0")["found"]["total"] == 4
 
 
-@pytest.mark.parametrize("order", COLUMNS)
+@pytest.mark.parametrize("order", get_args(Order))
 @pytest.mark.parametrize("descending", ["false", "true"])
 def test_list_any_column_sorts_in_both_directions(asking: Asking, order: str, descending: str) -> None:
     rows = asking.of_run("rollouts", order=order, descending=descending, limit="500")["found"]["rows"]
@@ -127,13 +115,15 @@ def test_list_any_column_sorts_in_both_directions(asking: Asking, order: str, de
 def test_rollouts_are_in_natural_order(asking: Asking) -> None:
     rows = asking.of_run("rollouts", step="2", limit="500")["found"]["rows"]
     groups = [group["group"] for group in asking.of_run("step", step="2")["groups"]]
-    members = asking.of_run("group", step="2", group="task-0:agent", offset="8")["members"]
+    parts = [asking.of_run("group", step="2", group="task-0:agent", offset=offset) for offset in ("0", "8")]
     around = asking.of_run("episode", step="2", uid="2.0:task-9:10/0")["neighbors"]
 
     expected = [f"2.0:task-{task}:{member}/0" for task in range(11) for member in range(11)]
     assert [row["trajectory"] for row in rows] == expected
     assert groups == [f"task-{task}:agent" for task in range(11)]
-    assert [each["row"]["trajectory"] for each in members] == expected[8:11]
+    assert [part["total"] for part in parts] == [11, 11]
+    members = [[each["row"]["trajectory"] for each in part["members"]] for part in parts]
+    assert members == [expected[:8], expected[8:11]]
     assert (around["previous"], around["next"]) == ("2.0:task-9:9/0", "2.0:task-10:0/0")
     assert around["next_group"] == "2.0:task-10:0/0"
     assert around["previous_group"] == "2.0:task-8:0/0"

@@ -9,7 +9,7 @@ from typing import Any
 MILLISECONDS = 30_000
 """Maximum time that a page may take to show something."""
 MadeRun = Callable[..., tuple[Path, str]]
-"""Makes a run of `Made` under a name, and returns its directory and id."""
+"""Makes a run of a name and `Made`, or finds the one of this name, and returns its directory and id."""
 
 
 class Visit:
@@ -28,6 +28,15 @@ class Visit:
         page.on("response", self._look_at)
         page.on("request", lambda request: self.requests.append(request.url))
 
+    def clear(self, window: dict[str, int]) -> None:
+        """Leave the page, and forget its problems and settings."""
+        self.page.goto("about:blank")
+        self.page.unroute_all()
+        self.page.set_viewport_size(window)
+        self.page.emulate_media(color_scheme="light")
+        for events in (self.problems, self.requests, self.refused):
+            events.clear()
+
     def _look_at(self, response: Any) -> None:
         if response.status >= 400:
             self.refused.append(f"{response.status} {response.url}")
@@ -38,6 +47,13 @@ class Visit:
         headings = self.page.locator("main h1")
         (headings if heading is None else headings.filter(has_text=heading)).first.wait_for()
         return self.page
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def wait_for(self, heading: str) -> None:
+        self.page.locator("main h1").filter(has_text=heading).wait_for()
 
     def text(self) -> str:
         """Return the text of the page."""
