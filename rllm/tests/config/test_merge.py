@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
 
 from rllm.config.layers import Layer, Tier, layer_from_dotted
-from rllm.config.merge import Merged, merge_layers, remaining_options
+from rllm.config.merge import merge_layers
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 
@@ -103,43 +103,28 @@ def test_options_of_a_replaced_plugin_do_not_reach_the_new_one(lower: Any, upper
     assert _merged(lower, upper, key="rllm.algorithm.estimator_map.solver") == expected
 
 
-def test_the_rule_of_choices_is_one_function() -> None:
-    assert remaining_options({"name": "grpo", "x": 1}, {"name": "rloo"}) == {}
-    assert remaining_options({"name": "grpo", "x": 1}, {"y": 2}) == {"name": "grpo", "x": 1}
+@pytest.mark.parametrize(
+    ("layers", "merged"),
+    [
+        ([{"name": "multi", "workflow_args": {"turns": 7}}, {"name": "other"}], {"name": "other", "workflow_args": {}}),
+        (
+            [{"name": "single", "workflow_args": {}}, {"workflow_args": {"depth": 2}}, {"name": "other"}],
+            {"name": "other", "workflow_args": {"depth": 2}},
+        ),
+        (
+            [{"name": "multi", "workflow_args": {"turns": 7}}, {"name": "rllm-core/multi"}],
+            {"name": "rllm-core/multi", "workflow_args": {"turns": 7}},
+        ),
+        ([{"name": "a", "n_parallel_tasks": 4}, {"name": "b"}], {"name": "b", "n_parallel_tasks": 4}),
+    ],
+)
+def test_other_workflow_drops_options_of_the_old_one(layers: list[dict[str, Any]], merged: dict[str, Any]) -> None:
+    made = [Layer(str(index), {"rllm": {"workflow": tree}}) for index, tree in enumerate(layers)]
+    assert merge_layers(made, [RunConfig]).tree["rllm"]["workflow"] == merged
 
 
-def test_a_section_with_a_name_is_no_plugin_choice() -> None:
-    lower = {"name": "a", "n_parallel_tasks": 4}
-    assert _merged(lower, {"name": "b"}, key="rllm.workflow") == {"name": "b", "n_parallel_tasks": 4}
-
-
-def test_a_section_of_the_backend_with_a_name_is_no_plugin_choice() -> None:
+def test_section_of_the_backend_is_no_plugin_choice() -> None:
     assert _merged({"name": "tiny", "depth": 2}, {"name": "big"}, key="model") == {"name": "big", "depth": 2}
-
-
-def _workflow(*layers: tuple[str, dict[str, Any]]) -> Any:
-    made = [Layer(origin, {"rllm": {"workflow": tree}}) for origin, tree in layers]
-    return merge_layers(made, [RunConfig]).tree["rllm"]["workflow"]
-
-
-def test_another_workflow_drops_the_options_that_came_with_the_old_name() -> None:
-    old = ("environment guess", {"name": "multi", "workflow_args": {"turns": 7}})
-    assert _workflow(old, ("command line", {"name": "other"})) == {"name": "other", "workflow_args": {}}
-
-
-def test_another_workflow_keeps_the_options_that_came_from_elsewhere() -> None:
-    layers: list[tuple[str, dict[str, Any]]] = [
-        ("default", {"name": "single", "workflow_args": {}}),
-        ("my.yaml", {"workflow_args": {"depth": 2}}),
-        ("command line", {"name": "other"}),
-    ]
-    assert _workflow(*layers) == {"name": "other", "workflow_args": {"depth": 2}}
-
-
-def test_the_same_workflow_by_its_qualified_name_keeps_its_options() -> None:
-    old = ("my.yaml", {"name": "multi", "workflow_args": {"turns": 7}})
-    new = ("command line", {"name": "rllm-core/multi"})
-    assert _workflow(old, new) == {"name": "rllm-core/multi", "workflow_args": {"turns": 7}}
 
 
 def test_a_key_can_be_laid_over_an_interpolated_mapping() -> None:
@@ -160,45 +145,17 @@ def test_a_mapping_over_an_interpolation_that_is_no_mapping_replaces_it(target: 
     assert merge_layers(layers, []).tree["val"] == {"x": 1}
 
 
-@pytest.mark.parametrize(
-    ("path", "origin"),
-    [
-        ("a", "low, high"),
-        ("a.x", "low"),
-        ("a.y", "high"),
-        ("a.new.deep", "high"),
-        ("was_mapping", "high"),
-        ("was_mapping.x", "high"),
-        ("was_scalar.x", "high"),
-        ("empty", "high"),
-        ("untouched", "low"),
-        ("untouched.0", "low"),
-        ("left_open", "low"),
-        ("nowhere", ""),
-    ],
-)
-def test_every_value_has_the_origin_of_the_layer_that_set_it(path: str, origin: str) -> None:
-    low = {
-        "a": {"x": 1, "y": 1},
-        "was_mapping": {"x": 1},
-        "was_scalar": 1,
-        "untouched": [1],
-        "empty": {},
-        "left_open": 1,
-    }
-    high = {
-        "a": {"y": 2, "new": {"deep": 3}},
-        "was_mapping": 1,
-        "was_scalar": {"x": 1},
-        "empty": {},
-        "left_open": "???",
-    }
+def test_every_value_has_the_origin_of_the_layer_that_set_it() -> None:
+    low = {"a": {"x": 1, "y": 1}, "mapping": {"x": 1}, "scalar": 1, "same": [1], "empty": {}, "open": 1}
+    high = {"a": {"y": 2, "new": {"deep": 3}}, "mapping": 1, "scalar": {"x": 1}, "empty": {}, "open": "???"}
     merged = merge_layers([Layer("low", low), Layer("high", high)], [])
-    assert merged.origin(tuple(path.split("."))) == origin
-
-
-def test_no_layers_make_an_empty_tree() -> None:
-    assert merge_layers([], [RunConfig]) == Merged({}, {})
+    for origin, paths in (
+        ("low, high", ["a"]),
+        ("low", ["a.x", "same", "same.0", "open"]),
+        ("high", ["a.y", "a.new.deep", "mapping", "mapping.x", "scalar.x", "empty"]),
+        ("", ["nowhere"]),
+    ):
+        assert {merged.origin(tuple(path.split("."))) for path in paths} == {origin}
 
 
 @pytest.mark.parametrize("key", ["adv_estimator", "loss_fn", "estimator_map.judge"])

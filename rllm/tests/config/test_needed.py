@@ -11,7 +11,6 @@ from expecting import check_error
 from rllm.config import needed
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
-from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError
@@ -35,11 +34,7 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
 @pytest.mark.parametrize(
     ("words", "what", "line"),
     [
-        (
-            ["rllm.env.name=sum"],
-            "rllm-local for backend 'local'",
-            "rllm-local",
-        ),
+        (["rllm.env.name=sum"], "rllm-local for backend 'local'", "rllm-local"),
         (
             ["rllm.env.name=sum", "rllm.backend=tinker", "tinker_base_url=local", "rllm.algorithm.loss_fn={name: dro}"],
             "rllm-tinker for backend 'tinker'; rllm-estimators for loss 'dro'",
@@ -54,11 +49,6 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
             ["rllm.backend=rllm-local/local", "rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}"],
             "rllm-local for backend 'rllm-local/local'; rllm-estimators for estimator 'opo'",
             "rllm-local rllm-estimators",
-        ),
-        (
-            ["rllm.reward=[exact]", "rllm.trainer.logger=[console, wandb]", "data.train_dataset={name: hf, path: p}"],
-            "rllm-local for backend 'local'; rllm-data for dataset 'hf'",
-            "rllm-local rllm-data",
         ),
         (
             ["rllm.env.name=reasoning_gym:chain_sum"],
@@ -78,22 +68,6 @@ def test_all_distributions_of_ours_that_a_run_lacks_are_named_at_once(
     error = _refusal(core_alone, *words)
 
     check_error(error, "missing-package", what, line)
-
-
-def test_what_an_installed_plugin_lacks_is_named_in_the_same_error(
-    core_alone: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "lacking_envs-1.0.dist-info"
-    info.mkdir()
-    asked = "Requires-Dist: absent-one>=1\nRequires-Dist: absent-two\nRequires-Dist: numpy\n"
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lacking-envs\nVersion: 1.0\n{asked}")
-    monkeypatch.syspath_prepend(tmp_path)
-    world = EnvironmentPlugin(name="world", summary="A world.", params=NoParams, load=lambda: object, blocking=False)
-    core_alone.add(world, distribution="lacking-envs", version="1.0")
-
-    error = _refusal(core_alone, "rllm.env.name=world")
-
-    check_error(error, "missing-package", "'local'")
 
 
 def test_what_is_named_for_one_plugin_is_not_named_again_for_another(

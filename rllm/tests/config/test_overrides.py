@@ -44,9 +44,7 @@ def _by_hydra(words: list[str]) -> Any:
 def test_values_read_as_hydra_users_expect() -> None:
     for word, value in (
         ("a.b=1", 1),
-        ("a.b=-1", -1),
         ("a.b=1e-4", 0.0001),
-        ("a.b=1_000", 1000),
         ("a.b=[1_000,{x:2_000.5}]", [1000, {"x": 2000.5}]),
         ("a.b='1_0'", "1_0"),
         ("a.b=step_1_0", "step_1_0"),
@@ -58,23 +56,15 @@ def test_values_read_as_hydra_users_expect() -> None:
         ("a.b='010'", "010"),
         ("a.b=str(010)", "010"),
         ("a.b=null", None),
-        ("a.b=true", True),
         ("a.b=False", False),
         ("a.b=", ""),
-        ("a.b=''", ""),
-        ("a.b=text", "text"),
-        ("a.b='1'", "1"),
         ("a.b='c=d'", "c=d"),
         ('a.b="it\'s"', "it's"),
-        ("a.b=[1,2]", [1, 2]),
-        ("a.b=[]", []),
-        ("a.b={x:1}", {"x": 1}),
         ("a.b={x: {y: [1, 'z']}}", {"x": {"y": [1, "z"]}}),
         ("a.b={}", {}),
         ("a.b=${c.d}", "${c.d}"),
         ("a.b=http://host:1/x", "http://host:1/x"),
         ("a.b= 1 ", 1),
-        ("  a.b=1", 1),
         ("+a.b=1", 1),
         ("++a.b=1", 1),
     ):
@@ -82,20 +72,15 @@ def test_values_read_as_hydra_users_expect() -> None:
         assert type(read_override(word)[1]) is type(value)
 
 
-@pytest.mark.parametrize("word", ["rllm/backend=local", "+rllm/backend=local", "rllm.backend=local"])
-def test_the_group_of_backends_is_a_key(word: str) -> None:
-    assert read_override(word) == ("rllm.backend", "local")
-
-
-@pytest.mark.parametrize("word", ["a.b", "", "=1", "=", "  =1", "--steps"])
-def test_a_word_without_key_or_equals_sign_is_shown_the_right_form(word: str) -> None:
-    with expect_error(ConfigError, "bad-override", f"`{word}`", "key=value"):
-        read_override(word)
+def test_the_group_of_backends_is_a_key() -> None:
+    for word in ("rllm/backend=local", "+rllm/backend=local", "rllm.backend=local"):
+        assert read_override(word) == ("rllm.backend", "local")
 
 
 @pytest.mark.parametrize(
     ("word", "value"),
     [
+        *((word, "key=value") for word in ("a.b", "", "=1", "=", "  =1", "--steps")),
         ("~a", "delete"),
         ("~a=1", "delete"),
         ("a=1,2", "sweep"),
@@ -110,7 +95,7 @@ def test_a_word_without_key_or_equals_sign_is_shown_the_right_form(word: str) ->
     ],
 )
 def test_word_without_meaning_for_single_run_is_rejected(word: str, value: str) -> None:
-    with expect_error(ConfigError, "bad-override", f"`{word}` ", value):
+    with expect_error(ConfigError, "bad-override", f"`{word}`", value):
         read_override(word)
 
 
@@ -120,8 +105,6 @@ def test_word_without_meaning_for_single_run_is_rejected(word: str, value: str) 
         ("a=b=c", "mismatched input '=' expecting <EOF>"),
         ("a=[1", "no viable alternative at input '[1'"),
         ("a=x;y", "token recognition error at: ';'"),
-        ("a..b=1", "token recognition error at: '.'"),
-        (".a=1", "token recognition error at: '.'"),
         ("a.=1", "token recognition error at: '.'"),
         ("a=later(1)", "Unknown function 'later'"),
         ("a={'x y': 1}", "no viable alternative"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,11 @@ def test_a_backend_without_a_file_adds_nothing(registry: Registry) -> None:
     assert packaged_layers(registry.get("backend", "needy").plugin) == [base_layer()]
 
 
-@pytest.mark.parametrize("name", ["far", "local"])
-def test_a_file_may_forget_to_name_its_backend(add_backend: AddBackend, composed: Compose, name: str) -> None:
-    add_backend("far", HEADER + "model: {name: big}\n")
-    result = composed({"rllm": {"backend": name}})
-    assert result.config.rllm.backend == name
-    assert result.tree["model"]["name"] == ("big" if name == "far" else "tiny")
+def test_file_may_omit_its_backend_and_use_values_of_users(add_backend: AddBackend, composed: Compose) -> None:
+    add_backend("far", HEADER + "model: {name: '${rllm.trainer.project_name}'}\n")
+    result = composed({"rllm": {"backend": "far", "trainer": {"project_name": "mine"}}})
+    assert (result.config.rllm.backend, result.tree["model"]["name"]) == ("far", "mine")
+    assert result.origins["model.name"] == "backend far"
 
 
 def test_a_file_may_ask_for_others_with_a_defaults_list(registry: Registry, add_backend: AddBackend) -> None:
@@ -80,13 +78,6 @@ def test_a_file_may_ask_for_what_another_package_ships(
         "training": {"learning_rate": 3e-4},
         "model": {"name": "ours"},
     }
-
-
-def test_interpolations_of_a_file_see_what_users_set(add_backend: AddBackend, composed: Compose) -> None:
-    add_backend("far", HEADER + "model: {name: '${rllm.trainer.project_name}'}\n")
-    result = composed({"rllm": {"backend": "far", "trainer": {"project_name": "mine"}}})
-    assert result.tree["model"]["name"] == "mine"
-    assert result.origins["model.name"] == "backend far"
 
 
 def test_of_two_backends_of_one_name_the_chosen_ones_file_counts(add_backend: AddBackend, composed: Compose) -> None:
@@ -125,16 +116,13 @@ def test_a_broken_file_of_the_chosen_backend_is_a_config_error(
         composed({"rllm": {"backend": "far"}})
 
 
-def test_a_missing_file_of_the_chosen_backend_is_named(composed: Compose, backend_yaml: Path) -> None:
-    backend_yaml.unlink()
-    with expect_error(ConfigError, "bad-backend-config", "'local'", "backend/local.yaml", "Reinstall"):
-        composed()
-
-
-def test_a_misplaced_file_is_told_its_place(add_backend: AddBackend, composed: Compose, backend_yaml: Path) -> None:
+def test_missing_or_misplaced_file_is_named(add_backend: AddBackend, composed: Compose, backend_yaml: Path) -> None:
     add_backend("far", "", config_yaml=lambda: backend_yaml)
     with expect_error(ConfigError, "bad-backend-config", "local.yaml", "rllm/backend/far.yaml"):
         composed({"rllm": {"backend": "far"}})
+    backend_yaml.unlink()
+    with expect_error(ConfigError, "bad-backend-config", "'local'", "backend/local.yaml", "Reinstall"):
+        composed()
 
 
 def test_the_broken_file_of_another_backend_stops_nobody(
@@ -146,23 +134,9 @@ def test_the_broken_file_of_another_backend_stops_nobody(
     forget_warnings()
     add_backend("far", "", config_yaml=lambda: backend_yaml)
     add_backend("farther", "", config_yaml=unreadable)
-    add_backend("farthest", "model: ]")
+    add_backend("farthest", "model: ]", config_search_path=("pkg://a_package_that_fails_at_import.conf",))
     assert composed().config.rllm.backend == "local"
     assert capsys.readouterr().err == ""
-
-
-def test_nothing_of_a_backend_that_nobody_chose_is_imported(add_backend: AddBackend, composed: Compose) -> None:
-    add_backend("far", "model: {name: tiny}", config_search_path=("pkg://a_package_that_fails_at_import.conf",))
-    assert composed().config.rllm.backend == "local"
-
-
-@pytest.mark.long
-def test_runs_may_be_composed_in_several_threads(composed: Compose, backend_yaml: Path) -> None:
-    packaged._composed_by_hydra.cache_clear()
-    with ThreadPoolExecutor(8) as pool:
-        made = [future.result() for future in [pool.submit(composed, {}) for _ in range(8)]]
-    assert all(run.tree == made[0].tree for run in made)
-    assert not GlobalHydra.instance().is_initialized()
 
 
 def test_scripts_find_the_backends_that_can_be_used_and_are_told_of_the_others(
@@ -227,14 +201,10 @@ class _Outer(BaseModel):
 
 
 def test_fill_defaults_adds_missing_keys_and_returns_their_paths() -> None:
-    tree: dict[str, Any] = {"inner": {"rate": 1.0}, "either": {"place": "there"}}
-    assert set(fill_defaults(tree, _Outer)) == {("inner", "place"), ("either", "rate"), ("class",)}
-    assert tree == {"inner": {"rate": 1.0, "place": "here"}, "either": {"place": "there", "rate": 0.5}, "class": 3}
-
-
-def test_fill_defaults_adds_nothing_to_a_section_with_several_models() -> None:
     class Either(BaseModel):
         one: _Inner | _Outer | None = None
 
-    tree: dict[str, Any] = {"one": {"needed": 1}}
-    assert fill_defaults(tree, Either) == []
+    assert fill_defaults({"one": {"needed": 1}}, Either) == [], "the section has several models"
+    tree: dict[str, Any] = {"inner": {"rate": 1.0}, "either": {"place": "there"}}
+    assert set(fill_defaults(tree, _Outer)) == {("inner", "place"), ("either", "rate"), ("class",)}
+    assert tree == {"inner": {"rate": 1.0, "place": "here"}, "either": {"place": "there", "rate": 0.5}, "class": 3}

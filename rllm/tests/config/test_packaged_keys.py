@@ -58,12 +58,8 @@ def test_values_of_the_packaged_types_are_taken(run: Callable[..., Composed]) ->
     assert composed.backend_config.model_dump()["data"] == {"extra": 2}
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["engine.options.new=1", "engine.anything={a: 1}", "engine.passed_on.new=x", "engine.inner.left_out=1"],
-)
-def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Composed], word: str) -> None:
-    run(word)
+def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Composed]) -> None:
+    run("engine.options.new=1", "engine.anything={a: 1}", "engine.passed_on.new=x", "engine.inner.left_out=1")
 
 
 @pytest.mark.parametrize(
@@ -76,11 +72,10 @@ def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Com
         ("engine.steps=1.5", ("wrong-value", "`engine.steps`", "1.5")),
         ("engine.rate=x", ("wrong-value", "`engine.rate`", '"x"')),
         ("engine.switch=1", ("wrong-value", "`engine.switch`")),
-        ("engine.sizes=1", ("wrong-value", "`engine.sizes`")),
         ("engine.name=1", ("wrong-value", "`engine.name`")),
-        ("engine.inner=1", ("wrong-value", "`engine.inner`")),
         ("engine.options=1", ("wrong-value", "`engine.options`")),
         ("engine=1", ("wrong-value", "`engine`")),
+        ("engine.steps=many", ("wrong-value", "`engine.steps`", '"many"')),
     ],
 )
 def test_an_unknown_key_or_another_type_is_an_error(
@@ -88,8 +83,3 @@ def test_an_unknown_key_or_another_type_is_an_error(
 ) -> None:
     with expect_error(ConfigError, *message):
         run(word)
-
-
-def test_a_packaged_value_that_points_to_a_wrong_one_is_not_blamed(run: Callable[..., Composed]) -> None:
-    with expect_error(ConfigError, "wrong-value", "`engine.steps`", '"many"'):
-        run("engine.steps=many")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from expecting import expect_error
@@ -36,38 +35,27 @@ def run(registry: Registry, add_backend: Callable[..., Path]) -> Run:
     return composed
 
 
-def test_without_a_profile_the_backends_file_counts(run: Run) -> None:
-    composed = run()
-    assert composed.value("rllm.profile") is None
-    assert composed.value("model.lora_rank") == 4
-
-
 def test_a_profile_lies_above_the_backends_file_and_its_values_say_so(run: Run) -> None:
     composed = run("rllm.profile=small", "rllm.trainer.seed=3")
     assert composed.value("model.lora_rank") == 2
     assert composed.origins["model.lora_rank"] == "backend far, profile small"
     assert composed.origins["model.name"] == "backend far"
     assert composed.value("training.learning_rate") == 3
-
-
-def test_a_user_is_above_the_profile(run: Run) -> None:
+    assert run().value("model.lora_rank") == 4
     assert run("rllm.profile=small", "model.lora_rank=8", "rllm.trainer.seed=1").value("model.lora_rank") == 8
 
 
-@pytest.mark.parametrize("value", ["big", "[]", "3", "{}"])
-def test_an_unknown_profile_names_those_of_the_backend(run: Run, value: str) -> None:
-    with expect_error(ConfigError, "unknown-choice", "`rllm.profile`"):
-        run(f"rllm.profile={value}")
-
-
-def test_a_backend_without_profiles_says_so(registry: Registry) -> None:
-    with expect_error(ConfigError, "unknown-choice"):
-        compose(registry, layers_from_overrides(["rllm.profile=small"]))
-
-
-def test_a_profile_whose_file_is_missing_is_an_error_of_the_package(run: Run) -> None:
-    with expect_error(ConfigError, "bad-backend-config"):
-        run("rllm.profile=lost")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        *((["rllm.profile=" + value], "unknown-choice") for value in ("big", "[]", "3")),
+        (["rllm.backend=local", "rllm.profile=small"], "unknown-choice"),
+        (["rllm.profile=lost"], "bad-backend-config"),
+    ],
+)
+def test_profile_without_settings_is_an_error(run: Run, words: list[str], code: str) -> None:
+    with expect_error(ConfigError, code):
+        run(*words)
 
 
 def test_a_saved_configuration_and_a_resumed_run_keep_the_profile(run: Run, tmp_path: Path) -> None:
@@ -76,8 +64,3 @@ def test_a_saved_configuration_and_a_resumed_run_keep_the_profile(run: Run, tmp_
     assert run(Layer("config.yaml", read_config(tmp_path))).tree == composed.tree
     resumed = run(Layer("config.yaml", composed.tree, Tier.SAVED))
     assert resumed.tree == composed.tree
-
-
-def test_a_file_may_choose_the_profile(run: Run) -> None:
-    tree: dict[str, Any] = {"rllm": {"profile": "small", "trainer": {"seed": 2}}}
-    assert run(Layer("my.yaml", tree)).value("model.lora_rank") == 2

@@ -58,12 +58,9 @@ def failure(names: Any) -> ConfigError:
 
 def test_what_a_module_of_the_current_directory_registers_can_be_chosen(module: Callable[..., str]) -> None:
     name = module("my_estimators", REGISTERING.replace("NAME", "from_my_module"))
-    assert registry([name]).get("estimator", "from_my_module").qualified_name == "in-process/from_my_module"
-
-
-def test_a_module_is_imported_once_however_often_it_is_asked_for(module: Callable[..., str]) -> None:
-    name = module("counted", "print('imported')\n" + REGISTERING.replace("NAME", "counted"))
-    assert registry([name]).get("estimator", "counted").plugin is registry([name]).get("estimator", "counted").plugin
+    found = registry([name]).get("estimator", "from_my_module")
+    assert found.qualified_name == "in-process/from_my_module"
+    assert registry([name]).get("estimator", "from_my_module").plugin is found.plugin, "it is imported once"
 
 
 def test_nothing_is_put_on_the_path_unless_a_module_is_named(module: Callable[..., str]) -> None:
@@ -93,18 +90,13 @@ def test_a_module_that_cannot_be_imported_is_one_paragraph(module: Callable[...,
     assert "\n" not in error.message
 
 
-@pytest.mark.parametrize("name", ["absent_module", "", ".relative", "my_estimators.py"])
-def test_a_name_that_is_no_module_is_said(module: Callable[..., str], name: str) -> None:
+def test_a_name_that_is_no_module_is_said(module: Callable[..., str]) -> None:
     module("my_estimators", "")
-    check_error(failure([name]), "module-not-found", repr(name))
+    for name in ("absent_module", "", ".relative", "my_estimators.py"):
+        check_error(failure([name]), "module-not-found", repr(name))
+    check_error(failure("my_estimators"), "wrong-value", '`rllm.plugins.import_modules` is "my_estimators"', "a list")
 
 
 def test_what_a_module_registers_wrong_is_said_in_its_own_words(module: Callable[..., str]) -> None:
     with expect_error(PluginError, "bad-plugin-spec", "'My-Own'"):
         registry([module("misnamed", REGISTERING.replace("NAME", "My-Own"))])
-
-
-def test_one_module_is_still_a_list() -> None:
-    assert failure("my_estimators").message.startswith(
-        '`rllm.plugins.import_modules` is "my_estimators" (from my.yaml): expected a list'
-    )

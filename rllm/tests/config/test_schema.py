@@ -27,12 +27,6 @@ def _sections(schema: type[BaseModel]) -> Iterator[type[BaseModel]]:
                 yield from _sections(variant)
 
 
-def test_every_field_has_a_description() -> None:
-    for section in _sections(RunConfig):
-        undescribed = [name for name, field in section.model_fields.items() if not field.description]
-        assert undescribed == []
-
-
 def test_every_section_refuses_unknown_keys_and_changes() -> None:
     for section in _sections(RunConfig):
         assert section.model_config.get("extra") == "forbid"
@@ -82,14 +76,10 @@ def test_a_choice_may_be_a_name_or_a_mapping() -> None:
     assert config.rllm.trainer.logger == choices
 
 
-@pytest.mark.parametrize("name", ["a", "-", "_a", "run-2.5", "é"])
-def test_a_run_may_be_named_with_letters_digits_dashes_and_inner_dots(name: str) -> None:
-    section = TrainerSection(project_name=name, experiment_name=name)
-    assert (section.project_name, section.experiment_name) == (name, name)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "a b"])
-@pytest.mark.parametrize("key", ["project_name", "experiment_name"])
-def test_a_run_cannot_be_named_like_a_hidden_file_or_another_directory(key: str, name: str) -> None:
-    with pytest.raises(ValidationError, match=key):
-        TrainerSection.model_validate({key: name})
+def test_run_name_has_letters_digits_dashes_and_inner_dots() -> None:
+    for key in ("project_name", "experiment_name"):
+        for name in ("a", "-", "_a", "run-2.5", "é"):
+            assert TrainerSection.model_validate({key: name}).model_dump()[key] == name
+        for name in ("", ".", "..", ".a", "a/b", "a b"):
+            with pytest.raises(ValidationError, match=key):
+                TrainerSection.model_validate({key: name})
