@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import check_printed, check_values, expect_error
+from recorded_runs import FILES, RUNS, RecordedRuns
 
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError, RllmError
 from rllm_gateway.process import RUN_PORT
 
 pytestmark = pytest.mark.usefixtures("without_validation")
+Rllm = Callable[..., subprocess.CompletedProcess[str]]
 
 GUESS = """
 from openai import OpenAI
@@ -69,6 +71,7 @@ def score(rollout):
     return 0.0
 """
 AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "agent.py:solve", **SHORT}
+GUESSING = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "guess_agent.py:solve"}
 
 
 @pytest.fixture(scope="module")
@@ -128,58 +131,55 @@ def tokens_of(episodes: list[Episode]) -> list[Any]:
     ]
 
 
-@pytest.mark.long
-def test_game_through_the_gateway_has_same_tokens_and_rewards(train: Any, tmp_path: Path) -> None:
-    settings = {"data.max_response_length": 1, "data.train_batch_size": 2, "rllm.rollout.n": 2}
-    built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).episodes
+@pytest.mark.smoke
+def test_game_through_the_gateway_has_same_tokens_and_curve(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "rllm.trainer.total_batches": 2, "rllm.rollout.n": 4}
+    built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).steps
     (tmp_path / "guess_agent.py").write_text(GUESS)
-    agent = {
-        "rllm.workflow.name": "agent",
-        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
-        "rllm.sdk.store.path": "traces.db",
-    }
-    through_gateway = train("guess", {**settings, **agent}).episodes
-    assert len(built_in) == 4
-    assert tokens_of(through_gateway) == tokens_of(built_in)
-    for ours, theirs in zip(built_in, through_gateway, strict=True):
+    through_gateway = train("guess", {**settings, **GUESSING, "rllm.sdk.store.path": "traces.db"}).steps
+    assert len(built_in[0].generated) == 8
+    assert tokens_of(through_gateway[0].generated) == tokens_of(built_in[0].generated)
+    for ours, theirs in zip(built_in[0].generated, through_gateway[0].generated, strict=True):
         for one, other in zip(ours.trajectories, theirs.trajectories, strict=True):
             np.testing.assert_allclose(one.tokens.logprobs, other.tokens.logprobs, atol=1e-5)
-
-
-@pytest.mark.long
-def test_game_through_the_gateway_has_the_same_curve(train: Any, tmp_path: Path) -> None:
-    settings = {"data.max_response_length": 1, "data.train_batch_size": 4, "rllm.rollout.n": 8}
-    settings |= {"rllm.trainer.total_batches": 2}
-    (tmp_path / "guess_agent.py").write_text(GUESS)
-    agent = {
-        "rllm.workflow.name": "agent",
-        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
-        "rllm.sdk.store.path": "traces.db",
-    }
     curves = [
-        [(step.metrics["reward/agent/mean"], step.metrics["actor/grad_norm"]) for step in train("guess", each).steps]
-        for each in ({**settings, "rllm.workflow.name": "multi_turn_workflow"}, {**settings, **agent})
+        [(step.metrics["reward/agent/mean"], step.metrics["actor/grad_norm"]) for step in steps]
+        for steps in (built_in, through_gateway)
     ]
     assert len(curves[0]) == 2
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.long
-def test_the_number_that_an_agent_returns_is_its_reward(train_agent: Any) -> None:
-    episodes = train_agent("def solve(task):\n    ask()\n    return 0.25\n").episodes
-    assert [episode.trajectories[0].reward for episode in episodes] == [0.25] * 2
-    assert {episode.termination_reason for episode in episodes} == {TerminationReason.ENV_DONE}
-    assert all(episode.metrics["gateway/trained_tokens"] > 0 for episode in episodes)
+POSTS = """
+from rllm_gateway import client
+async def solve(task, session):
+    ask()
+    session.reward(0.5)
+"""
+ROLES = """
+from rllm_gateway.client import get_chat_client, session
+def solve(task):
+    for role in ("solver", "judge"):
+        with session(role):
+            get_chat_client().chat.completions.create(model="m", messages=[{"role": "user", "content": role}])
+    return {"reward": {"solver": 1.0, "judge": 0.0}}
+"""
 
 
-def test_an_agent_may_post_its_reward(train_agent: Any) -> None:
-    code = """
-        from rllm_gateway import client
-        async def solve(task, session):
-            ask()
-            session.reward(0.5)
-    """
-    assert {episode.trajectories[0].reward for episode in train_agent(code).episodes} == {0.5}
+@pytest.mark.parametrize(
+    ("code", "rewards"),
+    [
+        ("def solve(task):\n    ask()\n    return 0.25\n", [("agent", 0.25)]),
+        (POSTS, [("agent", 0.5)]),
+        pytest.param(ROLES, [("solver", 1.0), ("judge", 0.0)], marks=pytest.mark.long),
+    ],
+    ids=["returned", "posted", "of roles"],
+)
+def test_reward_is_what_the_agent_reports(train_agent: Any, code: str, rewards: list[tuple[str, float]]) -> None:
+    for episode in train_agent(code).episodes:
+        assert [(each.name, each.reward) for each in episode.trajectories] == rewards
+        assert episode.termination_reason is TerminationReason.ENV_DONE
+        assert episode.metrics["gateway/trained_tokens"] > 0
 
 
 @pytest.mark.long
@@ -217,22 +217,6 @@ def test_two_turns_of_token_ids_train_one_row(train_agent: Any, tmp_path: Path) 
     assert {episode.metrics["gateway/excluded_tokens"] for episode in result.episodes} == {0.0}
 
 
-@pytest.mark.long
-def test_roles_are_trajectories_with_their_own_rewards(train_agent: Any) -> None:
-    code = """
-        from rllm_gateway.client import get_chat_client, session
-        def solve(task):
-            for role in ("solver", "judge"):
-                with session(role):
-                    get_chat_client().chat.completions.create(
-                        model="m", messages=[{"role": "user", "content": role}]
-                    )
-            return {"reward": {"solver": 1.0, "judge": 0.0}}
-    """
-    for episode in train_agent(code).episodes:
-        assert [(each.name, each.reward) for each in episode.trajectories] == [("solver", 1.0), ("judge", 0.0)]
-
-
 def test_rewards_of_the_run_look_at_what_the_agent_answers(train_agent: Any, tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.response.content == 'fish')\n")
     code = "def solve(task):\n    ask()\n    return 'fish'\n"
@@ -248,13 +232,8 @@ def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(
     settings |= {"rllm.reward": ["python:rewards.py:score"]}
     (tmp_path / "rewards.py").write_text(WRITES_WHAT_IT_SEES)
     (tmp_path / "guess_agent.py").write_text(GUESS)
-    agent = {
-        "rllm.workflow.name": "agent",
-        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
-        **serving,
-    }
     seen = []
-    for workflow in ({"rllm.workflow.name": "multi_turn_workflow"}, agent):
+    for workflow in ({"rllm.workflow.name": "multi_turn_workflow"}, {**GUESSING, **serving}):
         train("guess", {**settings, **workflow})
         file = tmp_path / "seen.jsonl"
         seen.append(sorted(file.read_text().splitlines()))
@@ -303,26 +282,16 @@ def test_an_agent_that_never_asks_is_warned_of(train_agent: Any, capfd: pytest.C
     check_values(capfd.readouterr().err, "warning: ", "agent", "gateway")
 
 
-def test_an_agent_without_calls_left_ends_with_its_turns(train_agent: Any) -> None:
-    code = """
+@pytest.mark.parametrize(("choices", "limit"), [(1, 2), (2, 3)], ids=["calls", "calls for all choices"])
+def test_an_agent_without_calls_left_ends_with_its_turns(train_agent: Any, choices: int, limit: int) -> None:
+    code = f"""
         def solve(task):
             for number in range(9):
-                ask(str(number))
+                ask(str(number), n={choices})
             return 1.0
     """
-    settings = {"rllm.agent.max_steps": 2, "rllm.compact_filtering.mask_max_turns_exceeded": True}
+    settings = {"rllm.agent.max_steps": limit, "rllm.compact_filtering.mask_max_turns_exceeded": True}
     episodes = train_agent(code, **settings).episodes
-    assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
-    assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
-
-
-def test_an_agent_without_calls_for_all_choices_ends_with_its_turns(train_agent: Any) -> None:
-    code = """
-        def solve(task):
-            for number in range(9):
-                ask(str(number), n=2)
-    """
-    episodes = train_agent(code, **{"rllm.agent.max_steps": 3}).episodes
     assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
 
@@ -376,22 +345,6 @@ def test_sub_agents_are_rows_of_one_trajectory(train_agent: Any) -> None:
         assert episode.metrics["gateway/rows"] == 4
 
 
-@pytest.mark.long
-def test_a_session_of_the_client_says_the_same_for_all_calls_inside(train_agent: Any) -> None:
-    code = """
-        from rllm_gateway.client import get_chat_client, session
-        def solve(task):
-            for part in ("x", "y"):
-                with session(part=part):
-                    get_chat_client().chat.completions.create(
-                        model="m", messages=[{"role": "user", "content": part}]
-                    )
-            return 1.0
-    """
-    for episode in train_agent(code, **{"rllm.sdk.processing.groupby_key": "part"}).episodes:
-        assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/agent/x", "/agent/y"]
-
-
 def test_a_key_of_the_metadata_names_and_splits_trajectories(train_agent: Any) -> None:
     code = """
         def solve(task):
@@ -427,37 +380,29 @@ def test_a_chosen_port_that_is_taken_ends_the_run_with_its_key(trained: Any) -> 
         trained("def solve(task): return 1.0\n", **{"rllm.sdk.proxy.port": server.getsockname()[1]})
 
 
-@pytest.mark.long
-def test_a_dry_run_refuses_what_the_gateway_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_dry_run_refuses_what_the_gateway_would(tmp_path: Path, rllm_here: Rllm) -> None:
     (tmp_path / "agent.py").write_text("def solve(task): return 1.0\n")
     (tmp_path / "file").touch()
     words = ("train", "sum", "--agent", "agent.py:solve", "--dry-run")
-    refused = forked_rllm(*words, "rllm.sdk.store.path=file/traces.db")
+    refused = rllm_here(*words, "rllm.sdk.store.path=file/traces.db")
     assert refused.returncode == 2
     check_printed(refused.stderr, "directory-not-found", "rllm.sdk.store.path", "file/traces.db")
-    assert forked_rllm(*words, "rllm.sdk.store.path=new/traces.db").returncode == 0
+    assert rllm_here(*words, "rllm.sdk.store.path=new/traces.db").returncode == 0
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.long
 def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path, rllm_here: Rllm, recorded_runs: RecordedRuns
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "agent.py"
-    file.write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
-    words = ("train", "sum", "--agent", "agent.py:solve", "rllm.sdk.store.path=traces.db", "data.max_response_length=4")
-    words += ("data.train_batch_size=2", "rllm.rollout.n=2", "rllm.trainer.test_freq=-1")
-    words += ("rllm.trainer.val_before_train=false",)
-    assert forked_rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
-    file.write_text(file.read_text().replace("return 1.0", "return 2.0"))
-    refused = forked_rllm(*words, "rllm.trainer.total_batches=2", "--resume")
+    recorded_runs.copy("agent", tmp_path / "runs/rllm-training/default")
+    for name in ("agent.py", "questions.jsonl"):
+        (tmp_path / name).write_text(FILES[name].replace("return 1.0", "return 2.0"))
+    words = [word.replace("total_batches=2", "total_batches=3") for word in RUNS["agent"]]
+    refused = rllm_here(*words, "--resume")
     assert refused.returncode != 0
-    check_printed(refused.stderr, "source-changed", "workflow agent: agent.py", "return 2.0'")
-    accepted = forked_rllm(*words, "rllm.trainer.total_batches=2", "--resume", "rllm.trainer.on_changed_source=warn")
+    check_printed(refused.stderr, "source-changed", "workflow agent: agent.py", "return 2.0")
+    accepted = rllm_here(*words, "--resume", "rllm.trainer.on_changed_source=warn")
     assert accepted.returncode == 0, accepted.stderr
 
 
@@ -510,7 +455,7 @@ def programs_with(words: str) -> list[int]:
 def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: Any, serving: dict[str, Any]) -> None:
     code = "def solve(task):\n    ask()\n    return 1.0\n"
     for _ in range(2):
-        assert {episode.trajectories[0].reward for episode in train_agent(code).episodes} == {1.0}
+        train_agent(code)
     for gateway in programs_with("gateway\0serve"):
         assert "torch" not in Path(f"/proc/{gateway}/maps").read_text(), "its memory has the libraries of torch"
     with expect_error(RllmError, "gateway-rejected-run", serving["rllm.sdk.proxy.port"] + RUN_PORT):
