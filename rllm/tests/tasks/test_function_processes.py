@@ -43,47 +43,50 @@ def scored(tmp_path: Path, rollout: MakeRollout) -> Callable[..., list[Any]]:
 
 
 def values(scores: list[Any]) -> list[Any]:
-    return [score.value if isinstance(score, Score) else score["value"] for score in scores]
+    plain = [score["value"] if isinstance(score, dict) else score for score in scores]
+    return [score.value if isinstance(score, Score) else score for score in plain]
 
 
-SPINS = "while True:\n            pass"
 HOLDS_THE_LOCK = "import re; re.fullmatch('(a+)+b', 'a' * 60)"
 WAITS = "import time; time.sleep(600)"
+AWAITS = "import asyncio; await asyncio.sleep(600)"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("hanging", [SPINS, HOLDS_THE_LOCK, WAITS], ids=["spins", "holds_the_lock", "waits"])
-def test_a_call_that_hangs_is_killed_and_the_others_go_on(hanging: str, scored: Callable[..., list[Any]]) -> None:
-    source = f"def score(rollout):\n    if rollout.response.content == 'hang':\n        {hanging}\n    return 1.0\n"
-    scores = scored(source, "4", "hang", "5", "hang", "6", deadline=2.0, processes=2)
-    assert values(scores) == [1.0, None, 1.0, None, 1.0]
-    assert scores[1].feedback == "not there after 2 s"
-
-
-@pytest.mark.long
-def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..., list[Any]]) -> None:
-    source = "import asyncio\n\nasync def score(rollout):\n"
-    source += "    await asyncio.sleep(600 * (rollout.response.content == 'hang'))\n    return 1.0\n"
-    scores = scored(source, "4", "hang", deadline=1.0)
-    assert scores[0] == 1.0
+@pytest.mark.parametrize(
+    ("function", "hanging", "processes"),
+    [("def", HOLDS_THE_LOCK, 2), ("def", WAITS, 2), ("async def", AWAITS, 2), ("def", WAITS.replace("600", "2"), 0)],
+    ids=["holds_the_lock", "waits", "coroutine", "threads"],
+)
+def test_a_call_that_hangs_is_stopped_and_the_others_continue(
+    function: str, hanging: str, processes: int, scored: Callable[..., list[Any]]
+) -> None:
+    source = f"import os\n{function} score(rollout):\n    if rollout.response.content == 'hang':\n        {hanging}\n"
+    scores = scored(source + "    return float(os.getpid())\n", "4", "hang", "5", deadline=1.0, processes=processes)
     assert scores[1].feedback == "not there after 1 s"
+    in_this_process = processes == 0 or function == "async def"
+    assert [pid == os.getpid() for pid in values([scores[0], scores[2]])] == [in_this_process] * 2
 
 
-@pytest.mark.long
-def test_threads_of_the_run_where_there_are_no_processes(scored: Callable[..., list[Any]]) -> None:
-    source = "import os, time\n\ndef score(rollout):\n"
-    source += "    time.sleep(600 * (rollout.response.content == 'hang'))\n    return float(os.getpid())\n"
-    scores = scored(source, "4", "hang", deadline=1.0, processes=0)
-    assert scores[0] == os.getpid()
-    assert scores[1].feedback == "not there after 1 s"
+DYING = """
+import os
+
+def score(rollout):
+    said = rollout.response.content
+    if said == "die":
+        os._exit(3)
+    if said == "exit":
+        exit(3)
+    return 1 / (said != "fail")
+"""
 
 
 def test_a_process_that_dies_is_replaced(scored: Callable[..., list[Any]]) -> None:
-    source = "import os\n\ndef score(rollout):\n"
-    source += "    if rollout.response.content == 'die':\n        os._exit(3)\n    return 1.0\n"
-    scores = scored(source, "die", "4", "die", "5", processes=1)
-    assert values(scores) == [None, 1.0, None, 1.0]
+    scores = scored(DYING, "die", "4", "exit", "fail", "die", "5", processes=1)
+    assert values(scores) == [None, 1.0, None, None, None, 1.0]
     assert scores[0].feedback.endswith(" 3")
+    assert "rewards.py, line 9: SystemExit: 3" in scores[2]["feedback"]
+    assert "rewards.py, line 10: ZeroDivisionError" in scores[3]["feedback"]
 
 
 NOISY = """

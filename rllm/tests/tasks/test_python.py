@@ -25,12 +25,12 @@ WORDS = [{"role": "user", "content": "2+2?"}]
 
 @pytest.fixture
 def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Score]:
-    """What a run makes of a rollout, by the function `score` of this source."""
+    """What a run makes of a rollout, by the function `score` of this source, which is called in this process."""
     monkeypatch.chdir(tmp_path)
 
     def score(source: str, rollout: Rollout) -> Score:
         Path("rewards.py").write_text(source)
-        params = PythonParams(function="rewards.py:score")
+        params = PythonParams(function="rewards.py:score", processes=0)
         registered = Registered(plugin=PYTHON, distribution="rllm", version="0")
         chosen = WeightedReward(chosen=PluginChoice(registered=registered, params=params), weight=1.0)
         return asyncio.run(Scorer([chosen])(rollout))
@@ -65,10 +65,7 @@ def score(completions, answer, **kwargs):
     assert kwargs["prompts"] == ["2+2?"] and kwargs["level"] == [3]
     return [float(said == right) for said, right in zip(completions, answer)]
 """
-TRL_AWAITED = """
-async def score(prompts, completions, answer):
-    return [float(said == right) for said, right in zip(completions, answer)]
-"""
+TRL_AWAITED = TRL.replace("def", "async def")
 VERL = """
 def score(data_source, solution_str, ground_truth, extra_info=None):
     assert data_source == "gsm8k" and extra_info == {"index": 3}
@@ -93,9 +90,7 @@ def test_a_function_of_each_signature_scores(
 
 
 def test_trl_gets_messages_where_the_prompt_is_messages(scored: Callable[..., Score], rollout: MakeRollout) -> None:
-    source = (
-        "def score(prompts, completions):\n    return [float(completions[0][0]['content'] == prompts[0][0]['role'])]\n"
-    )
+    source = "def score(prompts, completions):\n    return [completions[0][0]['content'] == prompts[0][0]['role']]\n"
     assert scored(source, rollout("user", prompt=WORDS)).value == 1.0
 
 
@@ -124,7 +119,6 @@ def helper(rollout):
         (FAILING, ["rewards.py, line 7: ZeroDivisionError: division by zero"]),
         (FAILING.replace("def score", "async def score"), ["rewards.py, line 7: ZeroDivisionError"]),
         ("def score(rollout):\n    import json\n    json.loads('{')\n", ["rewards.py, line 3: JSONDecodeError"]),
-        ("def score(rollout):\n    exit(3)\n", ["rewards.py, line 2: SystemExit: 3"]),
         ("def score(rollout):\n    pass\n", ["score in rewards.py", "None"]),
         ("def score(rollout):\n    return float('nan')\n", ["score in rewards.py", "nan"]),
         ("def score(rollout):\n    return [1.0]\n", ["score in rewards.py", "[1.0]"]),
@@ -172,13 +166,6 @@ def test_what_can_be_seen_before_the_run_is_refused_then(
         Path("rewards.py").write_text(source)
     with pytest.raises(ConfigError, match=said):
         look("rewards.py:score")
-
-
-def test_a_file_without_a_function_lists_those_it_has(tmp_path: Path) -> None:
-    file = tmp_path / "rewards.py"
-    file.write_text("def helper(x):\n    return x\n\ndef right(rollout):\n    return 1.0\n")
-    with expect_error(ConfigError, "bad-function-name", file):
-        check_function(str(file))
 
 
 @pytest.mark.parametrize(
