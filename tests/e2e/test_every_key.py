@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -28,7 +27,6 @@ from rllm_core.schema.section import Rejected
 
 from .conftest import plan_of
 
-INSTALLED = Registry.load()
 AGENT = """
 from openai import OpenAI
 
@@ -48,20 +46,21 @@ CHECKS = (
 """Functions that read a value only to warn or refuse. They do not use it."""
 
 
-def _choices(key: Key) -> tuple[Any, ...]:
-    """Return the values of a key that has a few."""
-    return get_args(key.field.annotation) if get_origin(key.field.annotation) is Literal else ()
-
-
-def _is_refused(key: Key) -> bool:
+def _is_refused(key: Key, installed: Registry) -> bool:
     """Return True if no run can use any other value than the default."""
+    choices = get_args(key.field.annotation) if get_origin(key.field.annotation) is Literal else ()
     rejected = key.mark(Rejected)
-    if rejected and (rejected.value is None or set(_choices(key)) == {key.default, rejected.value}):
+    if rejected and (rejected.value is None or {*choices} == {key.default, rejected.value}):
         return True
-    return not key.is_read_by_core and not acting_plugins(INSTALLED, key)
+    return not key.is_read_by_core and not acting_plugins(installed, key)
 
 
-REFUSED = [name for name, key in KEYS.items() if _is_refused(key)]
+@pytest.fixture(scope="module")
+def refused() -> list[str]:
+    """Return the keys that accept no other value than the default."""
+    installed = Registry.load()
+    return [name for name, key in KEYS.items() if _is_refused(key, installed)]
+
 
 # Six runs, in which every other key differs from its default.
 GENERATED: dict[str, Any] = {
@@ -228,7 +227,6 @@ ELSEWHERE = (
     *ACT_ON_CHECKS,
     *ASYNCHRONOUS,
 )
-READ = [name for name in KEYS if name not in (*REFUSED, *ELSEWHERE)]
 
 
 @dataclass
@@ -247,13 +245,12 @@ class Traced:
 @pytest.fixture(scope="module")
 def traced(
     tmp_path_factory: pytest.TempPathFactory, worlds: Registry, thinking_model: Path, carry_out: Callable[..., Any]
-) -> Iterator[Callable[[int], Traced]]:
-    """Make one of the runs once."""
+) -> Callable[[int], Traced]:
+    """Make one of the runs."""
     directory = tmp_path_factory.mktemp("runs")
     (directory / "agent.py").write_text(AGENT)
     (directory / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
 
-    @cache
     def make(index: int) -> Traced:
         layer = layer_from_dotted({"model.name": str(thinking_model), "data.max_response_length": 2}, "before")
         with pytest.MonkeyPatch.context() as patch:
@@ -264,8 +261,7 @@ def traced(
             carry_out(plan)
         return Traced(plan, reads)
 
-    yield make
-    make.cache_clear()
+    return make
 
 
 def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, str]]) -> None:
@@ -308,30 +304,26 @@ def _section(config: Any, dotted: str) -> Any:
     return config
 
 
-def test_every_key_is_read_in_one_of_the_runs_or_refused() -> None:
+def test_every_key_is_read_in_one_of_the_runs_or_refused(refused: list[str]) -> None:
     given = {name for settings in RUNS for name in settings}
-    assert [name for name in READ if name not in given] == [], "give these keys a value in one of RUNS"
-    assert given <= set(READ), "refused, or no key"
+    read = [name for name in KEYS if name not in (*refused, *ELSEWHERE)]
+    assert [name for name in read if name not in given] == [], "give these keys a value in one of RUNS"
+    assert given <= set(read), "refused, or no key"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", READ)
-def test_another_value_than_the_default_is_accepted_and_read(name: str, traced: Callable[[int], Traced]) -> None:
-    index = next(index for index, settings in enumerate(RUNS) if name in settings)
-    value, run = RUNS[index][name], traced(index)
-    assert value != KEYS[name].default
-    places = _places(KEYS[name], run.plan)
-    assert places
-    assert all(place.__dict__[name.rpartition(".")[2]] == value for place in places), "the value arrives unchanged"
-    readers = {who for place in places for who in run.readers(place, name.rpartition(".")[2])}
-    assert readers, "no code reads it"
-
-
-@pytest.mark.parametrize("index", range(len(RUNS)))
-def test_no_run_reads_a_refused_key(index: int, traced: Callable[[int], Traced]) -> None:
-    """The test above would find it, because a key without an effect is not read."""
+@pytest.mark.parametrize("index", [*range(5), pytest.param(5, marks=pytest.mark.long)])
+def test_run_reads_its_values_and_no_refused_key(
+    index: int, traced: Callable[[int], Traced], refused: list[str]
+) -> None:
     run = traced(index)
-    for name in REFUSED:
+    for name, value in RUNS[index].items():
+        last = name.rpartition(".")[2]
+        assert value != KEYS[name].default
+        places = _places(KEYS[name], run.plan)
+        assert places, name
+        assert [place.__dict__[last] for place in places] == [value] * len(places), f"{name} arrives changed"
+        assert any(run.readers(place, last) for place in places), f"no code reads {name}"
+    for name in refused:
         assert not run.readers(_section(run.plan.config, name), name.rpartition(".")[2]), name
 
 
