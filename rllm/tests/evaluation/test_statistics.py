@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 
@@ -16,25 +14,11 @@ from rllm.evaluation.statistics import (
     share,
     wilson,
 )
-from rllm.runs.validation_metrics import pass_at_k
-
-
-def test_pass_at_k_equals_share_of_correct_draws() -> None:
-    for k in range(1, 7):
-        for correct in range(7):
-            rollouts = [True] * correct + [False] * (6 - correct)
-            draws = [any(draw) for draw in combinations(rollouts, k)]
-            assert pass_at_k(6, correct, k) == pytest.approx(np.mean(draws))
 
 
 def test_the_ks_are_powers_of_two_and_all_rollouts() -> None:
-    assert [choose_ks(rollouts) for rollouts in (1, 2, 3, 8, 10)] == [
-        [1],
-        [1, 2],
-        [1, 2, 3],
-        [1, 2, 4, 8],
-        [1, 2, 4, 8, 10],
-    ]
+    ks = [choose_ks(rollouts) for rollouts in (1, 2, 3, 8, 10)]
+    assert ks == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 10]]
 
 
 def test_one_rollout_per_task_has_wilson_s_interval() -> None:
@@ -47,12 +31,8 @@ def test_one_rollout_per_task_has_wilson_s_interval() -> None:
 def test_rollouts_that_end_alike_within_each_task_count_once() -> None:
     of_tasks = [1.0] * 7 + [0.0] * 3
     assert share(of_tasks, rollouts=160) == share(of_tasks, rollouts=10)
-
-
-def test_an_interval_has_a_width_where_every_rollout_is_right() -> None:
     estimate = share([1.0] * 16, rollouts=256)
-    assert estimate.low == pytest.approx(0.8064, abs=1e-4)
-    assert estimate.high == 1.0
+    assert (estimate.low, estimate.high) == (pytest.approx(0.8064, abs=1e-4), 1.0)
 
 
 def test_one_task_has_no_interval() -> None:
@@ -112,12 +92,12 @@ def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("chance", [0.01, 0.3])
 def test_intervals_of_rare_rewards_cover_truth(chance: float) -> None:
     """Each rollout gets a reward of 0, or with this chance 0.5 or 1."""
     draw = np.random.default_rng(3)
     tasks, rollouts, covered = 100, 2, []
-    for _ in range(2000):
+    for _ in range(1000):
         rewards = draw.choice([0.0, 0.5, 1.0], (tasks, rollouts), p=[1 - chance, chance / 2, chance / 2])
         estimate = mean_reward(rewards.tolist())
         assert estimate.low is not None and estimate.high is not None

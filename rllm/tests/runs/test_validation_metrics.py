@@ -94,10 +94,3 @@ def test_validation_name_is_split_into_source_and_metric() -> None:
     for metric in ("reward", "reward/judge", "pass@1", "missing_rewards"):
         for source in ("default", "openai/gsm8k", "a/b/c", "val", "val/x"):
             assert split_validation_name(f"val/{source}/{metric}") == (source, metric)
-
-
-def test_one_rollout_gives_pass_at_one_only() -> None:
-    assert set(validation_metrics([make_episode("a", correct=True, rewards=[1.0])], 1)) == {
-        "val/default/pass@1",
-        "val/default/reward",
-    }

@@ -114,58 +114,39 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_rows_have_the_step_and_everything_logged_for_it(run: TrackedRun) -> None:
-    tracker = _tracker(run)
+def test_run_stores_rows_table_settings_and_success(
+    run: TrackedRun, tmp_path: Path, make_step: Callable[..., TrainStep], capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracker = _tracker(run, entity="team", tags=["a", "b"], group="sweep", episodes=2, episodes_every=3)
     tracker.on_train_start(2, 0)
     tracker.log(-1, {"val/openai/gsm8k/pass@1": 0.25})
-    tracker.log(0, {"reward/agent/mean": 0.5})
+    tracker.log(0, {"reward/agent/mean": 0.5, "nan": float("nan"), "inf": float("inf")})
+    tracker.on_batch_end(make_step(0, 0.5, 0.0, 1.0))
     tracker.log(1, {"reward/agent/mean": 1.0})
     tracker.log(1, {"val/openai/gsm8k/pass@1": 0.75})
     tracker.on_train_end(2)
     tracker.close()
-    (file,) = _files(run.directory)
-    assert _rows(file) == [
-        {"step": -1, "val/openai/gsm8k/pass@1": 0.25},
-        {"step": 0, "reward/agent/mean": 0.5},
-        {"step": 1, "reward/agent/mean": 1.0, "val/openai/gsm8k/pass@1": 0.75},
-    ]
 
-
-def test_a_few_trajectories_are_a_table(run: TrackedRun, make_step: Callable[..., TrainStep]) -> None:
-    tracker = _tracker(run, episodes=2)
-    tracker.on_train_start(1, 0)
-    tracker.log(0, {"reward": 0.5})
-    tracker.on_batch_end(make_step(0, 0.5, 0.0, 1.0))
-    tracker.on_train_end(1)
-    tracker.close()
     (file,) = _files(run.directory)
-    (row,) = _rows(file)
-    assert row["reward"] == 0.5
+    first, second, third = _rows(file)
+    assert first == {"step": -1, "val/openai/gsm8k/pass@1": 0.25}
+    assert (second["step"], second["reward/agent/mean"]) == (0, 0.5)
+    assert (str(float(second["nan"])), float(second["inf"])) == ("nan", math.inf)
+    assert third == {"step": 1, "reward/agent/mean": 1.0, "val/openai/gsm8k/pass@1": 0.75}
     (table,) = file.parent.glob("files/media/table/*.json")
     data = json.loads(table.read_text())
     assert data["columns"][2] == "reward"
     assert [each[2] for each in data["data"]] == [0.0, 1.0]
-
-
-def test_numbers_that_are_not_finite_are_kept(run: TrackedRun) -> None:
-    tracker = _tracker(run)
-    tracker.log(0, {"nan": float("nan"), "inf": float("inf"), "one": 1.0})
-    tracker.close()
-    (row,) = _rows(_files(run.directory)[0])
-    assert math.isnan(float(row["nan"]))
-    assert float(row["inf"]) == math.inf
-    assert row["one"] == 1.0
-
-
-def test_project_name_options_and_config_are_those_of_the_run(run: TrackedRun) -> None:
-    tracker = _tracker(run, entity="team", tags=["a", "b"], group="sweep")
-    tracker.on_train_start(1, 0)
-    tracker.close()
-    sent = _of_type(_files(run.directory)[0], "run")[0]
+    sent = _of_type(file, "run")[0]
     assert (sent.project, sent.display_name, sent.entity) == ("numbers", "first", "team")
     assert (list(sent.tags), sent.run_group) == (["a", "b"], "sweep")
     config = {update.key: json.loads(update.value_json) for update in sent.config.update}
     assert {key: config[key] for key in run.config} == run.config
+    assert [each.exit_code for each in _of_type(file, "exit")] == [0]
+    # All files are in the run directory, and nothing is printed.
+    assert {entry.name for entry in run.directory.iterdir()} - {".lock"} == {"wandb", "wandb_run_id"}
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"home", run.directory.parent.name}
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_resumed_run_goes_on_under_its_id(run: TrackedRun) -> None:
@@ -178,32 +159,9 @@ def test_a_resumed_run_goes_on_under_its_id(run: TrackedRun) -> None:
     assert sorted(row["step"] for file in files for row in _rows(file)) == [0, 1, 2, 2, 3, 3, 4, 5]
 
 
-def test_a_run_from_the_beginning_has_a_new_id(run: TrackedRun) -> None:
-    assert _start(run) != _start(run)
-
-
-def test_a_resumed_run_that_was_not_tracked_before_has_a_new_id(run: TrackedRun) -> None:
-    assert _start(run, first_step=3)
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_run_that_did_not_come_to_its_end_has_failed(run: TrackedRun, ended: bool) -> None:
-    tracker = _tracker(run)
-    tracker.on_train_start(5, 0)
-    if ended:
-        tracker.on_train_end(3)
-    tracker.close()
-    (exited,) = _of_type(_files(run.directory)[0], "exit")
-    assert exited.exit_code == (0 if ended else 1)
-
-
-def test_everything_lies_in_the_run_directory_and_nothing_is_printed(
-    run: TrackedRun, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    _start(run)
-    assert {entry.name for entry in run.directory.iterdir()} - {".lock"} == {"wandb", "wandb_run_id"}
-    assert {entry.name for entry in tmp_path.iterdir()} <= {"home", run.directory.parent.name}
-    assert capfd.readouterr() == ("", "")
+def test_new_or_untracked_runs_have_a_new_id(run: TrackedRun) -> None:
+    untracked = _start(run, first_step=3)
+    assert untracked and _start(run) != untracked
 
 
 def test_disabled_leaves_nothing_but_an_id(run: TrackedRun) -> None:
@@ -215,14 +173,17 @@ def test_disabled_leaves_nothing_but_an_id(run: TrackedRun) -> None:
     assert {entry.name for entry in run.directory.iterdir()} - {".lock"} <= {"wandb_run_id"}
 
 
-def test_where_runs_go_is_up_to_the_environment_when_the_config_does_not_say(
+def test_environment_chooses_the_mode_and_an_unfinished_run_failed(
     run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     tracker = _tracker(run, mode=None)
+    tracker.on_train_start(5, 0)
     tracker.log(0, {"reward": 0.5})
     tracker.close()
-    assert len(_rows(_files(run.directory)[0])) == 1
+    (file,) = _files(run.directory)
+    assert len(_rows(file)) == 1
+    assert [each.exit_code for each in _of_type(file, "exit")] == [1]
 
 
 def test_another_run_of_the_process_is_neither_joined_nor_ended(run: TrackedRun, tmp_path: Path) -> None:
@@ -261,7 +222,7 @@ def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(directory: R
     assert len(directory.history()) == 1
 
 
-def test_a_client_that_fails_on_the_way_is_said_once_and_training_goes_on(
+def test_a_client_that_fails_has_one_warning(
     directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WeightsAndBiasesTracker, "_start", lambda tracker, resumed: _BrokenRun())

@@ -15,11 +15,13 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 
+Lines = Callable[[], list[str]]
+Clock = dict[str, float]
 METRICS = {"batch/solved": 0.25, "reward/agent/mean": 0.5, "reward/agent/max": 9.0, "time/tokens_per_second": 1234.4}
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Set ``clock["now"]``."""
     clock = {"now": 100.0}
     monkeypatch.setattr(console.time, "monotonic", lambda: clock["now"])
@@ -35,12 +37,12 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 @pytest.fixture
-def tracker(clock: dict[str, float], printed: io.StringIO, run: TrackedRun) -> ConsoleTracker:
+def tracker(clock: Clock, printed: io.StringIO, run: TrackedRun) -> ConsoleTracker:
     return ConsoleTracker(run, NoParams())
 
 
 @pytest.fixture
-def lines(printed: io.StringIO) -> Callable[[], list[str]]:
+def lines(printed: io.StringIO) -> Lines:
     return lambda: printed.getvalue().splitlines()
 
 
@@ -50,18 +52,17 @@ def _step(global_step: int, total_steps: int = 100, **fields: Any) -> TrainStep:
     )
 
 
-def test_line_has_step_metrics_and_time_left(
-    tracker: ConsoleTracker, clock: dict[str, float], lines: Callable[[], list[str]]
-) -> None:
+def test_line_has_step_metrics_and_time_left(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
     tracker.on_train_start(100, 0)
     clock["now"] += 10
     tracker.on_batch_end(_step(9))
     assert lines() == ["step 10/100  solved  25.0%  reward  0.500   1234 tokens/s  1:30 left"]
+    clock["now"] += 10
+    tracker.on_batch_end(_step(10, skip_reason="all_groups_rejected"))
+    assert "(no update: all groups rejected)" in lines()[1]
 
 
-def test_lines_are_at_least_five_seconds_apart_and_the_last_step_has_one(
-    tracker: ConsoleTracker, clock: dict[str, float], lines: Callable[[], list[str]]
-) -> None:
+def test_lines_are_five_seconds_apart(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
     tracker.on_train_start(8, 0)
     for step in range(8):
         clock["now"] += 2
@@ -69,9 +70,7 @@ def test_lines_are_at_least_five_seconds_apart_and_the_last_step_has_one(
     assert [line.split()[1] for line in lines()] == ["1/8", "4/8", "7/8", "8/8"]
 
 
-def test_a_resumed_run_says_where_it_goes_on_and_measures_from_there(
-    tracker: ConsoleTracker, clock: dict[str, float], lines: Callable[[], list[str]]
-) -> None:
+def test_a_resumed_run_measures_from_its_start(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
     tracker.on_train_start(100, 90)
     clock["now"] += 6
     tracker.on_batch_end(_step(91))
@@ -80,32 +79,17 @@ def test_a_resumed_run_says_where_it_goes_on_and_measures_from_there(
     assert second.endswith("0:24 left")
 
 
-def test_a_step_without_an_update_says_why(tracker: ConsoleTracker, lines: Callable[[], list[str]]) -> None:
-    tracker.on_train_start(100, 0)
-    tracker.on_batch_end(_step(0, skip_reason="all_groups_rejected"))
-    assert "(no update: all groups rejected)" in lines()[0]
-
-
-def test_a_long_line_is_not_broken(
-    tracker: ConsoleTracker, lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_line_is_not_broken(tracker: ConsoleTracker, lines: Lines) -> None:
     tracker.on_validation_end(5, {f"val/source_{index}/pass@1": 0.5 for index in range(30)})
     assert len(lines()) == 1
 
 
-def test_validation_has_a_separate_line(tracker: ConsoleTracker, lines: Callable[[], list[str]]) -> None:
-    tracker.on_validation_end(5, {"val/guess/pass@1": 0.25, "val/guess/reward": 0.5, "val/sum/pass@1": 1.0})
-    assert lines() == ["validation after step 5: guess: pass@1 0.250  reward 0.500; sum: pass@1 1.000"]
-
-
-def test_names_of_data_sources_are_printed_as_they_are(tracker: ConsoleTracker, lines: Callable[[], list[str]]) -> None:
+def test_validation_has_a_line_with_all_data_sources(tracker: ConsoleTracker, lines: Lines) -> None:
     tracker.on_validation_end(5, {"val/openai/gsm8k/pass@1": 0.25, "val/openai/gsm8k/reward": 0.5, "val/[bold]/x": 1.0})
     assert lines() == ["validation after step 5: openai/gsm8k: pass@1 0.250  reward 0.500; [bold]: x 1.000"]
 
 
-def test_metrics_sent_as_to_any_tracker_are_not_printed_twice(
-    tracker: ConsoleTracker, lines: Callable[[], list[str]]
-) -> None:
+def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Lines) -> None:
     tracker.log(0, METRICS)
     tracker.close()
     assert lines() == []
@@ -116,18 +100,13 @@ def test_several_roles_rewards_are_averaged_and_none_is_left_out() -> None:
     assert step_metrics({}) == "solved   0.0%      0 tokens/s"
 
 
-def test_rewards_of_roles_stand_with_their_data_source() -> None:
+def test_rewards_of_roles_follow_their_data_source() -> None:
     metrics = {"val/sum/pass@1": 0.25, "val/sum/reward": 0.5, "val/sum/reward/judge": 0.75}
     assert validation_metrics(metrics) == "sum: pass@1 0.250  reward 0.500  reward/judge 0.750"
-
-
-def test_no_validation_metrics_give_no_text() -> None:
     assert validation_metrics({}) == ""
 
 
-def test_in_a_terminal_there_is_a_live_line(
-    clock: dict[str, float], run: TrackedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_has_a_live_line(clock: Clock, run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.StringIO()
     monkeypatch.setattr(console.sys, "stdout", printed)
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -57,10 +57,11 @@ def _choice(name: str, make: Callable[..., Any], load: Callable[[], Any] | None 
 
 
 Made = tuple[Trackers, list[str]]
+MakeTrackers = Callable[..., Made]
 
 
 @pytest.fixture
-def trackers(directory: RunDirectory, run: TrackedRun) -> Callable[..., Made]:
+def trackers(directory: RunDirectory, run: TrackedRun) -> MakeTrackers:
     """Trackers by name, and the warnings they gave."""
 
     def make(*named: tuple[str, Any]) -> Made:
@@ -75,7 +76,7 @@ def _lines(directory: RunDirectory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_metrics_reach_every_tracker_and_the_directory(trackers: Callable[..., Made], directory: RunDirectory) -> None:
+def test_metrics_reach_every_tracker_and_the_directory(trackers: MakeTrackers, directory: RunDirectory) -> None:
     one, other = ListTracker(), ListTracker()
     made, warnings = trackers(("one", one), ("other", other))
     made.log(3, {"reward": 0.5})
@@ -86,53 +87,22 @@ def test_metrics_reach_every_tracker_and_the_directory(trackers: Callable[..., M
     assert warnings == []
 
 
-def test_a_tracker_that_raises_is_switched_off_with_one_warning(
-    trackers: Callable[..., Made], directory: RunDirectory
-) -> None:
-    bad, good = ListTracker(raises=("log",)), ListTracker()
-    made, warnings = trackers(("bad", bad), ("good", good))
-    for step in range(3):
-        made.log(step, {"reward": float(step)})
-    made.close()
-    assert len(warnings) == 1
-    check_values(warnings[0], "'bad'", "ConnectionError: no route")
-    assert bad.calls == ["log", "close"]
-    assert [step for step, _ in good.got] == [0, 1, 2]
-    assert [line["step"] for line in _lines(directory)] == [0, 1, 2]
-
-
-def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(directory: RunDirectory, run: TrackedRun) -> None:
+def test_a_tracker_that_cannot_start_is_switched_off(directory: RunDirectory, run: TrackedRun) -> None:
     def broken(run: TrackedRun, params: NoParams) -> ListTracker:
         raise OSError("no server")
 
     good = ListTracker()
     warnings: list[str] = []
-    chosen = [_choice("bad", broken), _choice("good", lambda run, params: good)]
+    given: list[TrackedRun] = []
+    chosen = [_choice("bad", broken), _choice("good", lambda run, params: given.append(run) or good)]
     made = Trackers(chosen, directory, run, warnings.append)
     made.log(0, {})
     assert len(warnings) == 1
     check_values(warnings[0], "'bad'", "OSError: no server")
-    assert good.got == [(0, {})]
+    assert (given, good.got) == ([run], [(0, {})])
 
 
-def test_a_tracker_that_cannot_be_closed_does_not_keep_the_others_open(trackers: Callable[..., Made]) -> None:
-    bad, good = ListTracker(raises=("close",)), ListTracker()
-    made, warnings = trackers(("bad", bad), ("good", good))
-    made.close()
-    made.close()
-    assert good.calls == ["close"]
-    assert len(warnings) == 1
-
-
-def test_two_trackers_of_one_name_both_get_everything(trackers: Callable[..., Made]) -> None:
-    one, other = ListTracker(), ListTracker()
-    made, _ = trackers(("file", one), ("file", other))
-    made.log(0, {"reward": 1.0})
-    made.close()
-    assert one.calls == other.calls == ["log", "close"]
-
-
-def test_of_two_trackers_of_one_name_only_the_one_that_raises_is_switched_off(trackers: Callable[..., Made]) -> None:
+def test_only_the_failing_one_of_equal_names_is_switched_off(trackers: MakeTrackers) -> None:
     bad, good = ListTracker(raises=("log",)), ListTracker()
     made, warnings = trackers(("file", bad), ("file", good))
     made.log(0, {})
@@ -141,7 +111,7 @@ def test_of_two_trackers_of_one_name_only_the_one_that_raises_is_switched_off(tr
     assert len(warnings) == 1
 
 
-def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: Callable[..., Made]) -> None:
+def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: MakeTrackers) -> None:
     plain, watching = ListTracker(), WatchingTracker()
     made, warnings = trackers(("plain", plain), ("watching", watching))
     made.tell("on_train_start", 10, 3)
@@ -150,14 +120,13 @@ def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: Callable[
     assert warnings == []
 
 
-def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
-    trackers: Callable[..., Made], directory: RunDirectory
-) -> None:
+def test_a_tracker_that_raises_is_switched_off_and_closed(trackers: MakeTrackers, directory: RunDirectory) -> None:
     bad, good = WatchingTracker(raises=("on_epoch_end",)), WatchingTracker()
     made, warnings = trackers(("bad", bad), ("good", good))
     made.log(0, {"reward": 0.5})
     for epoch in range(3):
         made.tell("on_epoch_end", epoch)
+    assert bad.calls == ["log", "on_epoch_end", "close"]
     made.log(1, {"reward": 1.0})
     made.close()
     assert len(warnings) == 1
@@ -169,39 +138,27 @@ def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
 
 @pytest.mark.parametrize("method", ["log", "on_epoch_end", "close"])
 @pytest.mark.parametrize("error", [ValueError("two\nlines"), SystemExit("two\nlines")], ids=["raises", "exits"])
-def test_no_way_of_failing_ends_the_run_or_is_said_twice(
-    trackers: Callable[..., Made], method: str, error: BaseException
-) -> None:
+def test_every_failure_has_one_warning(trackers: MakeTrackers, method: str, error: BaseException) -> None:
     bad, good = WatchingTracker((method, "close"), error), WatchingTracker()
     made, warnings = trackers(("bad", bad), ("good", good))
     for step in range(2):
         made.log(step, {})
         made.tell("on_epoch_end", step)
-    made.close()
+    for _ in range(2):
+        made.close()
     assert len(warnings) == 1
     check_values(warnings[0], "'bad'", f"{type(error).__name__}: two lines")
     assert good.calls == ["log", "on_epoch_end"] * 2 + ["close"]
 
 
-def test_an_interrupt_while_a_tracker_is_at_work_is_not_taken_for_its_failure(trackers: Callable[..., Made]) -> None:
+def test_an_interrupt_during_a_call_is_no_failure(trackers: MakeTrackers) -> None:
     made, warnings = trackers(("one", ListTracker(("log",), KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         made.log(0, {})
     assert warnings == []
 
 
-def test_a_tracker_that_failed_is_closed_so_that_what_it_has_is_kept(trackers: Callable[..., Made]) -> None:
-    bad = ListTracker(raises=("log",))
-    made, _ = trackers(("bad", bad))
-    made.log(0, {})
-    assert bad.calls == ["log", "close"]
-    made.close()
-    assert bad.calls == ["log", "close"]
-
-
-def test_a_tracker_that_cannot_be_loaded_stops_the_run_before_any_is_made(
-    directory: RunDirectory, run: TrackedRun
-) -> None:
+def test_a_tracker_that_cannot_be_loaded_stops_the_run(directory: RunDirectory, run: TrackedRun) -> None:
     def load() -> Any:
         raise ImportError("libmetrics.so: cannot open shared object file")
 
@@ -212,20 +169,7 @@ def test_a_tracker_that_cannot_be_loaded_stops_the_run_before_any_is_made(
     assert made == []
 
 
-def test_trackers_are_told_of_their_run(directory: RunDirectory, run: TrackedRun) -> None:
-    given: list[TrackedRun] = []
-
-    def make(run: TrackedRun, params: NoParams) -> ListTracker:
-        given.append(run)
-        return ListTracker()
-
-    Trackers([_choice("one", make)], directory, run, lambda warning: None)
-    assert given == [run]
-
-
-def test_a_run_directory_that_cannot_be_written_ends_the_run(
-    trackers: Callable[..., Made], directory: RunDirectory
-) -> None:
+def test_unwritable_run_directory_ends_the_run(trackers: MakeTrackers, directory: RunDirectory) -> None:
     made, warnings = trackers(("good", ListTracker()))
     (directory.path / "metrics.jsonl").mkdir()
     with expect_error(RllmError, "not-writable", "metrics.jsonl"):

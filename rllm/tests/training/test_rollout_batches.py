@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -41,116 +40,107 @@ class World:
         self._ends[index].set_exception(ZeroDivisionError(f"batch {index}"))
 
 
+Body = Callable[[World], Awaitable[None]]
+
+
+def with_world(ahead: int, taken: int = 0) -> Callable[[Body], Callable[[], None]]:
+    """Make a test of a coroutine function that receives a world, which is closed after it."""
+
+    def decorate(body: Body) -> Callable[[], None]:
+        async def run() -> None:
+            world = World(ahead, taken)
+            await body(world)
+            await world.batches.close()
+
+        return lambda: asyncio.run(run())
+
+    return decorate
+
+
 async def _run_pending_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-def _run(body: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(body)
-
-
 @pytest.mark.parametrize(("ahead", "begun"), [(0, [3]), (1, [3, 4]), (4, [3, 4, 5, 6, 7])])
 def test_one_batch_more_than_ahead_is_running(ahead: int, begun: list[int]) -> None:
-    async def body() -> None:
-        world = World(ahead, taken=3)
+    @with_world(ahead, taken=3)
+    async def run(world: World) -> None:
         assert world.batches.start(9).task_batch == 3
         await _run_pending_tasks()
         assert world.begun == begun
-        await world.batches.close()
 
-    _run(body())
-
-
-def test_batch_begins_when_the_next_is_requested() -> None:
-    async def body() -> None:
-        world = World(ahead=1)
-        world.batches.start(9)
-        await _run_pending_tasks()
-        world.end(0)
-        assert (await world.batches.take()).task_batch == 0
-        await _run_pending_tasks()
-        assert (world.begun, world.batches.taken) == ([0, 1], 1)
-        world.batches.start(8)
-        await _run_pending_tasks()
-        assert world.begun == [0, 1, 2]
-        await world.batches.close()
-
-    _run(body())
+    run()
 
 
-def test_batches_are_taken_in_order() -> None:
-    async def body() -> None:
-        world = World(ahead=2)
-        world.batches.start(9)
-        world.end(2, 1)
-        await _run_pending_tasks()
-        taking = asyncio.ensure_future(world.batches.take())
-        await _run_pending_tasks()
-        assert not taking.done()
-        world.end(0)
-        assert [(await taking).task_batch, (await world.batches.take()).task_batch] == [0, 1]
-        await world.batches.close()
-
-    _run(body())
+@with_world(ahead=1)
+async def test_batch_begins_when_the_next_is_requested(world: World) -> None:
+    world.batches.start(9)
+    await _run_pending_tasks()
+    world.end(0)
+    assert (await world.batches.take()).task_batch == 0
+    await _run_pending_tasks()
+    assert (world.begun, world.batches.taken) == ([0, 1], 1)
+    world.batches.start(8)
+    await _run_pending_tasks()
+    assert world.begun == [0, 1, 2]
 
 
-def test_no_batch_begins_without_a_step_for_it() -> None:
-    async def body() -> None:
-        world = World(ahead=5)
-        world.batches.start(2)
-        await _run_pending_tasks()
-        assert world.begun == [0, 1]
-        await world.batches.close()
-
-    _run(body())
-
-
-def test_failure_of_a_later_batch_is_raised_early() -> None:
-    async def body() -> None:
-        world = World(ahead=2)
-        world.batches.start(9)
-        taking = asyncio.ensure_future(world.batches.take())
-        await _run_pending_tasks()
-        world.fail(2)
-        with pytest.raises(ZeroDivisionError, match="batch 2"):
-            await taking
-        await world.batches.close()
-        assert world.cancelled == [0, 1]
-
-    _run(body())
+@with_world(ahead=2)
+async def test_batches_are_taken_in_order(world: World) -> None:
+    world.batches.start(9)
+    world.end(2, 1)
+    await _run_pending_tasks()
+    taking = asyncio.ensure_future(world.batches.take())
+    await _run_pending_tasks()
+    assert not taking.done()
+    world.end(0)
+    assert [(await taking).task_batch, (await world.batches.take()).task_batch] == [0, 1]
 
 
-def test_a_failure_meanwhile_is_raised_before_anything_is_trained_on() -> None:
-    async def body() -> None:
-        world = World(ahead=1)
-        world.batches.start(9)
-        world.end(0)
-        world.fail(1)
-        await _run_pending_tasks()
-        with pytest.raises(ZeroDivisionError, match="batch 1"):
-            await world.batches.take()
-        await world.batches.close()
-
-    _run(body())
+@with_world(ahead=5)
+async def test_no_batch_begins_without_a_step_for_it(world: World) -> None:
+    world.batches.start(2)
+    await _run_pending_tasks()
+    assert world.begun == [0, 1]
 
 
-def test_what_is_under_way_ends_before_close_returns() -> None:
-    async def body() -> None:
-        world = World(ahead=3)
-        world.batches.start(9)
-        await _run_pending_tasks()
-        await world.batches.close()
-        assert world.cancelled == [0, 1, 2, 3]
+@with_world(ahead=2)
+async def test_failure_of_a_later_batch_is_raised_early(world: World) -> None:
+    world.batches.start(9)
+    taking = asyncio.ensure_future(world.batches.take())
+    await _run_pending_tasks()
+    world.fail(2)
+    with pytest.raises(ZeroDivisionError, match="batch 2"):
+        await taking
+    await world.batches.close()
+    assert world.cancelled == [0, 1]
 
-    _run(body())
+
+@with_world(ahead=1)
+async def test_a_failure_meanwhile_is_raised_before_training(world: World) -> None:
+    world.batches.start(9)
+    world.end(0)
+    world.fail(1)
+    await _run_pending_tasks()
+    with pytest.raises(ZeroDivisionError, match="batch 1"):
+        await world.batches.take()
+
+
+@with_world(ahead=3)
+async def test_running_batches_end_before_close_returns(world: World) -> None:
+    world.batches.start(9)
+    await _run_pending_tasks()
+    await world.batches.close()
+    assert world.cancelled == [0, 1, 2, 3]
 
 
 def test_seconds_of_waiting_do_not_count_as_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        clock = iter([10.0, 10.5, 20.0, 29.0])
-        monkeypatch.setattr("rllm.training.rollout_batches.time.perf_counter", lambda: next(clock))
-        world = World(ahead=1)
+    clock = iter([10.0, 10.5, 20.0, 29.0])
+    monkeypatch.setattr("rllm.training.rollout_batches.time.perf_counter", lambda: next(clock))
+
+    @with_world(ahead=1)
+    async def run(world: World) -> None:
         step = world.batches.start(9)
         step.timing_dict = {"generate": 2.0, "greedy_baseline": 1.0}
         world.end(step.task_batch)
@@ -159,43 +149,27 @@ def test_seconds_of_waiting_do_not_count_as_ahead(monkeypatch: pytest.MonkeyPatc
         step.timing_dict = {"generate": 2.0}
         world.end(step.task_batch)
         assert (await world.batches.take()).generated_ahead == 0.0
-        await world.batches.close()
 
-    _run(body())
-
-
-@pytest.mark.long
-def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None:
-    async def body() -> None:
-        world = World(ahead=2)
-        world.batches.start(9)
-        settling = asyncio.ensure_future(world.batches.settle())
-        world.end(0, 2)
-        await _run_pending_tasks()
-        assert not settling.done()
-        world.end(1)
-        assert [step.task_batch for step in await settling] == [0, 1, 2]
-        assert (world.batches.taken, world.begun) == (0, [0, 1, 2])
-        assert (await world.batches.take()).task_batch == 0
-        await world.batches.close()
-
-    _run(body())
+    run()
 
 
-def test_settle_raises_the_error_of_a_batch() -> None:
-    async def body() -> None:
-        world = World(ahead=2)
-        world.batches.start(9)
-        world.fail(1)
-        with pytest.raises(ZeroDivisionError, match="batch 1"):
-            await world.batches.settle()
-        await world.batches.close()
+@with_world(ahead=2)
+async def test_settle_waits_for_all_running_batches(world: World) -> None:
+    assert await world.batches.settle() == []
+    world.batches.start(9)
+    settling = asyncio.ensure_future(world.batches.settle())
+    world.end(0, 2)
+    await _run_pending_tasks()
+    assert not settling.done()
+    world.end(1)
+    assert [step.task_batch for step in await settling] == [0, 1, 2]
+    assert (world.batches.taken, world.begun) == (0, [0, 1, 2])
+    assert (await world.batches.take()).task_batch == 0
 
-    _run(body())
 
-
-def test_settle_without_a_running_batch_returns_nothing() -> None:
-    async def body() -> None:
-        assert await World(ahead=2).batches.settle() == []
-
-    _run(body())
+@with_world(ahead=2)
+async def test_settle_raises_the_error_of_a_batch(world: World) -> None:
+    world.batches.start(9)
+    world.fail(1)
+    with pytest.raises(ZeroDivisionError, match="batch 1"):
+        await world.batches.settle()
