@@ -54,14 +54,15 @@ def finished(open_directory: OpenDirectory) -> Path:
     return directory.path
 
 
-def test_a_run_has_a_directory_of_its_project_and_experiment(open_directory: OpenDirectory, tmp_path: Path) -> None:
+def test_a_run_has_its_own_directory(
+    open_directory: OpenDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = open_directory()
     assert directory.path == tmp_path / "runs" / "p" / "e"
     assert directory.path.is_dir()
-    assert not directory.holds_a_run()
-
-
-def test_the_home_directory_may_be_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (directory.history(), directory.holds_a_run()) == ([], False)
+    directory.close()
+    directory.close()
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run_directory_path(TrainerSection(output_dir="~/runs")).is_relative_to(tmp_path)
 
@@ -72,12 +73,7 @@ def test_directory_with_a_run_is_rejected_with_alternatives(finished: Path, open
     for way_out in ("--resume", "--overwrite", "resume=True", "overwrite=True", "rllm.trainer.experiment_name=NAME"):
         assert way_out in caught.value.hint
     assert len(read_metrics(finished)) == 3
-
-
-def test_a_refused_directory_is_not_left_locked(finished: Path, open_directory: OpenDirectory) -> None:
-    with pytest.raises(ConfigError):
-        open_directory()
-    open_directory(resume=True)
+    open_directory(resume=True).close()  # It is not locked.
 
 
 def test_resume_takes_up_what_is_there(finished: Path, open_directory: OpenDirectory) -> None:
@@ -105,9 +101,7 @@ def test_opening_to_overwrite_removes_nothing_and_locks(finished: Path, open_dir
     assert [line["step"] for line in open_directory(resume=True).history()] == [0, 1, 2]
 
 
-def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
-    finished: Path, open_directory: OpenDirectory
-) -> None:
+def test_beginning_removes_only_the_replaced_run(finished: Path, open_directory: OpenDirectory) -> None:
     (finished / "episodes").mkdir()
     (finished / "episodes" / "step_000000.jsonl.gz").touch()
     for name in ("report.html", "wandb_run_id"):
@@ -134,7 +128,7 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
     assert directory.history() == [{"step": 0, "reward": 9.0}]
 
 
-def test_beginning_removes_nothing_of_a_run_that_is_resumed(finished: Path, open_directory: OpenDirectory) -> None:
+def test_beginning_removes_nothing_of_a_resumed_run(finished: Path, open_directory: OpenDirectory) -> None:
     directory = open_directory(resume=True, overwrite=True)
     directory.begin({"seed": 2}, [], 3)
     assert [line["step"] for line in directory.history()] == [0, 1, 2]
@@ -142,9 +136,7 @@ def test_beginning_removes_nothing_of_a_run_that_is_resumed(finished: Path, open
     assert "seed: 2" in (finished / "config.yaml").read_text()
 
 
-def test_beginning_does_not_follow_links_out_of_the_directory(
-    finished: Path, open_directory: OpenDirectory, tmp_path: Path
-) -> None:
+def test_beginning_follows_no_links(finished: Path, open_directory: OpenDirectory, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("keep")
     for name in ("link", "episodes"):
@@ -171,26 +163,16 @@ GARBAGE = [b"no json\n", b"{\n", b'{"step": 1} x\n', b"\n", b"[1]\n", b'{"reward
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_a_garbage_line_among_the_metrics_is_an_error_that_names_it(
-    finished: Path, open_directory: OpenDirectory, garbage: bytes
-) -> None:
+def test_a_garbage_line_is_an_error_unless_last(finished: Path, garbage: bytes) -> None:
     file = finished / "metrics.jsonl"
-    first, *rest = file.read_bytes().splitlines(keepends=True)
+    whole = file.read_bytes()
+    file.write_bytes(whole + garbage)
+    assert [line["step"] for line in read_metrics(finished)] == [0, 1, 2]
+    first, *rest = whole.splitlines(keepends=True)
     file.write_bytes(first + garbage + b"".join(rest))
     with expect_error(RllmError, "damaged-file", "2", file):
-        open_directory(resume=True).history()
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_a_garbage_line_at_the_end_of_the_metrics_is_left_out(finished: Path, garbage: bytes) -> None:
-    with (finished / "metrics.jsonl").open("ab") as file:
-        file.write(garbage)
-    assert [line["step"] for line in read_metrics(finished)] == [0, 1, 2]
-
-
-def test_a_garbage_line_before_one_that_was_cut_off_is_not_the_last(finished: Path) -> None:
-    with (finished / "metrics.jsonl").open("ab") as file:
-        file.write(b'no json\n{"step": 3, "rew')
+        read_metrics(finished)
+    file.write_bytes(whole + b'no json\n{"step": 3, "rew')
     with pytest.raises(RllmError, match="Line 4 of "):
         read_metrics(finished)
 
@@ -236,9 +218,7 @@ def test_a_killed_process_leaves_no_lock(open_directory: OpenDirectory, trainer:
 
 
 @pytest.mark.parametrize("in_the_way", ["runs", "runs/p", "runs/p/e"])
-def test_a_file_in_the_way_is_an_error_that_says_what_to_change(
-    trainer: TrainerSection, tmp_path: Path, in_the_way: str
-) -> None:
+def test_a_file_in_the_way_is_an_error(trainer: TrainerSection, tmp_path: Path, in_the_way: str) -> None:
     file = tmp_path / in_the_way
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
@@ -251,35 +231,16 @@ def _text(directory: RunDirectory) -> str:
     return (directory.path / "metrics.jsonl").read_text()
 
 
-def test_metrics_are_on_disk_as_soon_as_they_are_logged(open_directory: OpenDirectory) -> None:
+def test_metrics_are_on_disk_as_json_numbers(open_directory: OpenDirectory) -> None:
     directory = open_directory()
     directory.log(0, {"b": 0.5, "a": 1.0})
-    assert _text(directory) == '{"step": 0, "a": 1.0, "b": 0.5}\n'
-
-
-def test_numbers_that_json_does_not_know_become_null(open_directory: OpenDirectory) -> None:
-    directory = open_directory()
-    directory.log(0, {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1e308})
-    assert json.loads(_text(directory), parse_constant=pytest.fail) == {
-        "step": 0,
-        "a": None,
-        "b": None,
-        "c": None,
-        "d": 1e308,
-    }
-
-
-def test_numbers_of_numpy_are_logged_as_numbers(open_directory: OpenDirectory) -> None:
-    directory = open_directory()
-    directory.log(0, {"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True), "d": np.float64(0.25)})  # type: ignore[dict-item]
-    assert directory.history() == [{"step": 0, "a": 0.5, "b": 3.0, "c": 1.0, "d": 0.25}]
-
-
-def test_no_metrics_give_no_history(open_directory: OpenDirectory) -> None:
-    directory = open_directory()
-    assert directory.history() == []
-    directory.forget_after(3)
-    assert not directory.holds_a_run()
+    directory.log(1, {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1e308})
+    directory.log(2, {"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True)})  # type: ignore[dict-item]
+    assert _text(directory).splitlines() == [
+        '{"step": 0, "a": 1.0, "b": 0.5}',
+        '{"step": 1, "a": null, "b": null, "c": null, "d": 1e+308}',
+        '{"step": 2, "a": 0.5, "b": 3.0, "c": 1.0}',
+    ]
 
 
 @pytest.mark.parametrize("cut_off", ['{"step": 3, "rew', '{"step": 3, "reward": 0.5}', "{"])
@@ -293,28 +254,17 @@ def test_a_line_cut_off_by_a_crash_is_dropped(finished: Path, open_directory: Op
     assert [json.loads(line)["step"] for line in _text(directory).splitlines()] == [0, 1, 2, 3]
 
 
-def test_steps_that_will_be_made_again_are_forgotten(open_directory: OpenDirectory) -> None:
+@pytest.mark.parametrize(("first", "kept"), [(2, [-1, 0, 1, 1]), (0, [])])
+def test_repeated_steps_are_forgotten(open_directory: OpenDirectory, first: int, kept: list[int]) -> None:
     directory = open_directory()
     for step, metrics in ((-1, {"val/x": 0.0}), (0, {"r": 0.0}), (1, {"r": 1.0}), (1, {"val/x": 1.0}), (2, {"r": 2.0})):
         directory.log(step, metrics)
     directory.close()
     again = open_directory(resume=True)
-    again.forget_after(2)
-    assert [line["step"] for line in again.history()] == [-1, 0, 1, 1]
-    again.log(2, {"r": 5.0})
-    assert again.history()[-1] == {"step": 2, "r": 5.0}
-
-
-def test_a_run_that_starts_over_also_forgets_the_validation_before_its_first_step(
-    open_directory: OpenDirectory,
-) -> None:
-    directory = open_directory()
-    directory.log(-1, {"val/x": 0.0})
-    directory.log(0, {"r": 0.0})
-    directory.close()
-    again = open_directory(resume=True)
-    again.forget_after(0)
-    assert again.history() == []
+    again.forget_after(first)
+    assert [line["step"] for line in again.history()] == kept
+    again.log(first, {"r": 5.0})
+    assert again.history()[-1] == {"step": first, "r": 5.0}
 
 
 def test_the_plugins_of_a_run_are_noted(open_directory: OpenDirectory) -> None:
@@ -327,10 +277,3 @@ def test_the_plugins_of_a_run_are_noted(open_directory: OpenDirectory) -> None:
         ("loss", "ppo", "rllm-core"),
     ]
     assert all(entry["version"] for entry in noted)
-
-
-def test_closing_twice_does_no_harm(open_directory: OpenDirectory) -> None:
-    directory = open_directory()
-    directory.log(0, {})
-    directory.close()
-    directory.close()
