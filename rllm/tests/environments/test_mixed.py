@@ -9,7 +9,6 @@ from expecting import expect_error
 
 from rllm.environments.mixed import Mixed, check, check_task, members
 from rllm.environments.options import MixedParams
-from rllm_core.contracts.environment import Environment
 from rllm_core.errors import ConfigError
 
 BOTH = {"guess": 3.0, "small": {"name": "sum", "ratio": 2, "largest": 2}}
@@ -31,6 +30,7 @@ def test_a_rollout_runs_in_its_own_environment() -> None:
     params = mixed(BOTH)
     tasks = Mixed.tasks("train", params)
     environment = Mixed(params)
+    environment.close()
     assert environment.reset(tasks[-1].data) == "What is 2 plus 2? Reply with a number only."
     outcome: Any = environment.step("4")
     assert (outcome.reward, outcome.done, outcome.correct) == (1.0, True, True)
@@ -41,31 +41,11 @@ def test_a_rollout_runs_in_its_own_environment() -> None:
     assert outcome.correct
 
 
-def test_an_environment_that_was_not_reset_can_be_closed() -> None:
-    environment = Mixed(mixed(BOTH))
-    assert environment.final_state() is None
-    environment.close()
-
-
 def test_checks_of_the_environments_run() -> None:
     params = mixed(BOTH)
     check(params)
     for task in Mixed.tasks("val", params):
         check_task(params, task.data)
-
-
-class WithTools(Environment):
-    @classmethod
-    def tasks(cls, split: Any, params: Any) -> list[Any]:
-        return []
-
-    def reset(self, task: Any) -> str:
-        return ""
-
-    def step(self, action: Any) -> Any: ...
-
-    def tools(self, task: Any) -> list[Any]:
-        return []
 
 
 @pytest.mark.parametrize(
@@ -84,7 +64,7 @@ def test_wrong_environments_are_rejected(environments: dict[str, Any], code: str
 
 
 def test_environments_with_tools_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rllm.environments.sum.Sum.tools", WithTools.tools)
+    monkeypatch.setattr("rllm.environments.sum.Sum.tools", lambda self, task: [])
     with expect_error(ConfigError, "wrong-value", "has tools"):
         Mixed.tasks("train", mixed({"sum": 1.0}))
 

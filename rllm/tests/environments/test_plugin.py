@@ -15,9 +15,7 @@ from rllm_core.schema.run_config import RunConfig
 
 
 @pytest.mark.parametrize("name", ["guess", "sum"])
-def test_tasks_of_another_kind_are_refused_before_the_run(
-    records: dict[str, EnvironmentPlugin[Any]], name: str
-) -> None:
+def test_tasks_of_another_kind_are_refused(records: dict[str, EnvironmentPlugin[Any]], name: str) -> None:
     check, params = records[name].check_task, records[name].params()
     assert check is not None
     for task in records[name].load()(params).tasks("train", params):

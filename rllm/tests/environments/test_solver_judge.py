@@ -118,8 +118,11 @@ def context(engine: ScriptedEngine, environment: Callable[[], Environment] | Non
     return context_of(engine, make_environment=environment, **changes)
 
 
-def run_workflow(engine: ScriptedEngine, rewards: Mapping[str, float], **options: Any) -> Episode:
-    workflow = SolverJudge(context(engine, lambda: Paid(rewards)), **options)
+def run_workflow(
+    engine: ScriptedEngine, rewards: Mapping[str, float], *, paid: Any = None, fields: Any = None, **options: Any
+) -> Episode:
+    """Run a rollout. `paid` are options of the environment, `fields` fields of the context."""
+    workflow = SolverJudge(context(engine, lambda: Paid(rewards, **paid or {}), **fields or {}), **options)
     return asyncio.run(workflow.run({}, "t:0"))
 
 
@@ -140,13 +143,7 @@ def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> N
     assert not any(trajectory.info for trajectory in episode.trajectories)
 
 
-def test_the_rollout_is_as_good_as_the_picked_answer() -> None:
-    episode = run_workflow(ScriptedEngine(in_turn("8$", "7$", "1$")), {"8": 0.0, "7": 1.0})
-    assert (episode.is_correct, episode.trajectories[-1].reward) == (False, 0.0)
-    assert episode.metrics["any_answer_correct"] == 1.0
-
-
-@pytest.mark.parametrize("n_solvers", [1, 3, 12])
+@pytest.mark.parametrize("n_solvers", [1, 12])
 def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
     engine = ScriptedEngine(in_turn(*["8$"] * (n_solvers - 1), "7$", f"{n_solvers}$"))
     episode = run_workflow(engine, {"8": 0.0, "7": 1.0}, n_solvers=n_solvers)
@@ -173,28 +170,27 @@ def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
         ("1" * 5000, None),
     ],
 )
-def test_the_first_number_of_the_response_is_the_pick_if_there_is_such_an_answer(
-    response: str, pick: int | None
-) -> None:
+def test_the_first_number_of_the_response_is_the_pick(response: str, pick: int | None) -> None:
     assert read_pick(response, 3) == pick
 
 
 @pytest.mark.parametrize(
-    ("rewards", "earned"), [((0.0, 1.0), 0.0), ((0.5, 1.0), 0.0), ((-1.0, 1.0), -1.0), ((-1.0, -3.0), -3.0)]
+    ("rewards", "worst"), [((0.0, 1.0), 0.0), ((0.5, 1.0), 0.0), ((-1.0, 1.0), -1.0), ((-1.0, -3.0), -3.0)]
 )
-def test_an_unreadable_pick_never_pays_better_than_the_worst_one(rewards: tuple[float, float], earned: float) -> None:
+def test_an_unreadable_pick_pays_the_worst_reward(rewards: tuple[float, float], worst: float) -> None:
     episode = run_workflow(ScriptedEngine(in_turn("a$", "b$", "both$")), dict(zip("ab", rewards, strict=True)))
-    assert episode.trajectories[-1].reward == episode.trajectories[-1].steps[0].reward == earned
+    assert episode.trajectories[-1].reward == episode.trajectories[-1].steps[0].reward == worst
     assert not episode.is_correct
     assert episode.metrics["unreadable_picks"] == 1.0
 
 
-@pytest.mark.parametrize(("pick", "paid"), [("1", -0.5), ("2", 1.0), ("none", -0.5)])
-def test_the_judge_has_the_parts_of_the_reward_it_earned(pick: str, paid: float) -> None:
+@pytest.mark.parametrize(("pick", "reward"), [("1", -0.5), ("2", 1.0), ("none", -0.5)])
+def test_the_judge_gets_the_reward_of_its_pick(pick: str, reward: float) -> None:
     engine = ScriptedEngine(in_turn("a$", "b$", f"{pick}$"))
-    workflow = SolverJudge(context(engine, lambda: Paid({"a": -0.5, "b": 1.0}, components=True)))
-    *_, judge = asyncio.run(workflow.run({}, "t:0")).trajectories
-    assert (judge.reward, judge.info[REWARD_COMPONENTS]) == (paid, {"paid": paid})
+    episode = run_workflow(engine, {"a": -0.5, "b": 1.0}, paid={"components": True})
+    judge = episode.trajectories[-1]
+    assert (judge.reward, judge.info[REWARD_COMPONENTS]) == (reward, {"paid": reward})
+    assert (episode.is_correct, episode.metrics["any_answer_correct"]) == (reward > 0, 1.0)
 
 
 def test_solver_seeds_differ_and_depend_only_on_rollout() -> None:
@@ -281,31 +277,27 @@ def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
     assert sorted(engine.ended) == sorted(engine.sessions)
 
 
-def test_an_environment_that_goes_on_after_one_answer_is_refused() -> None:
+def test_environment_of_one_turn_is_needed() -> None:
     engine = ScriptedEngine(in_turn("7$", "7$"))
     with expect_error(ConfigError, "environment-not-single-turn", "multi_turn_workflow"):
-        asyncio.run(SolverJudge(context(engine, lambda: Paid({"7": 1.0}, done=False))).run({}, "t:0"))
-
-
-def test_without_an_environment_there_is_nothing_to_solve() -> None:
+        run_workflow(engine, {"7": 1.0}, paid={"done": False})
     with expect_error(ConfigError, "no-environment"):
         asyncio.run(SolverJudge(context(ScriptedEngine(in_turn()), None)).run({}, "t:0"))
 
 
-def test_a_question_that_is_too_long_is_not_judged() -> None:
-    engine = ScriptedEngine(in_turn())
-    episode = asyncio.run(SolverJudge(context(engine, lambda: Paid({}), max_prompt_length=3)).run({}, "t:0"))
-    assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-    assert rewards_of(episode) == [("solver", 0.0), ("solver", 0.0)]
-    assert engine.prompts == []
-
-
-def test_answers_that_are_too_long_to_be_judged_are_rewarded_all_the_same() -> None:
+@pytest.mark.parametrize(
+    ("limit", "expected", "prompts"),
+    [
+        (3, [("solver", 0.0), ("solver", 0.0)], 0),
+        (10, [("solver", 1.0), ("solver", -1.0), ("judge", -1.0)], 2),
+    ],
+    ids=["question", "answers"],
+)
+def test_prompts_that_are_too_long_end_the_rollout(limit: int, expected: list[Any], prompts: int) -> None:
     engine = ScriptedEngine(in_turn("7$", "8$"))
-    workflow = SolverJudge(context(engine, lambda: Paid({"7": 1.0, "8": -1.0}), max_prompt_length=10))
-    episode = asyncio.run(workflow.run({}, "t:0"))
+    episode = run_workflow(engine, {"7": 1.0, "8": -1.0}, fields={"max_prompt_length": limit})
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-    assert rewards_of(episode) == [("solver", 1.0), ("solver", -1.0), ("judge", -1.0)]
+    assert (rewards_of(episode), len(engine.prompts)) == (expected, prompts)
     assert not episode.is_correct
 
 
@@ -313,7 +305,7 @@ def test_answers_that_are_too_long_to_be_judged_are_rewarded_all_the_same() -> N
     ("pick", "reason"),
     [("1", TerminationReason.ENV_DONE), ("2", TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
 )
-def test_a_pick_that_was_cut_off_had_said_what_mattered_if_it_is_right(pick: str, reason: TerminationReason) -> None:
+def test_a_right_pick_may_be_cut_off(pick: str, reason: TerminationReason) -> None:
     episode = run_workflow(ScriptedEngine(in_turn("7$", "8$", pick)), {"7": 1.0, "8": 0.0})
     assert episode.termination_reason is reason
 
@@ -328,7 +320,7 @@ def test_judge_prompt_has_agent_answers_without_reasoning() -> None:
 
     engine = ScriptedEngine(in_turn("a$", "<think>b?</think> c$", "1$"))
     rewards = {"A": 1.0, "<THINK>B?</THINK> C": 0.0}
-    asyncio.run(SolverJudge(context(engine, lambda: Paid(rewards), make_agent=Shouting)).run({}, "t:0"))
+    run_workflow(engine, rewards, fields={"make_agent": Shouting})
     assert engine.prompts[0] == "shout|3+4|"
     assert engine.prompts[2].startswith("3+4\n1. A\n")
     engine = ScriptedEngine(in_turn("<think>a?</think>\nb$", "b$", "1$"))
@@ -336,20 +328,14 @@ def test_judge_prompt_has_agent_answers_without_reasoning() -> None:
     assert engine.prompts[2].startswith("3+4\n1. b\n2. b\n")
 
 
-def test_a_question_made_of_messages_is_shown_to_the_judge_as_text() -> None:
+def test_the_judge_prompt_has_messages_and_braces_as_text() -> None:
     question = [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTION}]
     engine = ScriptedEngine(in_turn("7$", "7$", "1$"))
-    asyncio.run(SolverJudge(context(engine, lambda: Paid({"7": 1.0}, question=question))).run({}, "t:0"))
+    run_workflow(engine, {"7": 1.0}, paid={"question": question})
     assert engine.prompts[2].startswith("Add.\n3+4\n1. 7\n")
-
-
-def test_braces_in_question_and_answers_stay_as_they_are() -> None:
     engine = ScriptedEngine(in_turn("{task}$", "{x}$", "1$"))
-    workflow = SolverJudge(
-        context(engine, lambda: Paid({"{task}": 1.0, "{x}": 0.0}, question="{answers}")),
-        judge_prompt="{answers}; {task}; {other}",
-    )
-    asyncio.run(workflow.run({}, "t:0"))
+    rewards = {"{task}": 1.0, "{x}": 0.0}
+    run_workflow(engine, rewards, paid={"question": "{answers}"}, judge_prompt="{answers}; {task}; {other}")
     assert engine.prompts[2] == "1. {task}\n2. {x}; {answers}; {other}|"
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm.sandboxes import launcher
 from rllm.sandboxes.bwrap import BwrapSandbox, start_bwrap
@@ -28,8 +29,6 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 MIB = 1 << 20
 SMALL = SandboxSetup(disk=8 * MIB, memory=128 * MIB, processes=32)
 SECONDS = 60.0
-SECONDS_TO_END = 5.0
-"""Seconds after which a killed run has left nothing."""
 
 
 def use(act: Callable[[BwrapSandbox], Awaitable[Any]], setup: SandboxSetup = SMALL, **options: Any) -> Any:
@@ -57,38 +56,32 @@ def python(source: str) -> str:
     return f"exec {Path(sys.executable).resolve()} -I -S -c '{textwrap.dedent(source)}'"
 
 
-def test_home_directory_is_hidden(tmp_path: Path) -> None:
+def test_home_directory_and_other_processes_are_hidden(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret")
-    (result,) = run(f"cat {tmp_path}/secret; ls -A {Path.home()} $HOME /home/agent; cat /etc/shadow")
-    assert result.exit_code
-    visible = {word for word in result.stdout.decode().split() if not word.endswith(":")}
+    files, processes = run(
+        f"cat {tmp_path}/secret; ls -A {Path.home()} $HOME /home/agent; cat /etc/shadow",
+        f"ls -d /proc/[0-9]* | wc -l; kill -9 {os.getpid()}; cat /proc/1/environ /proc/1/mem; ls /proc/1/fd/",
+    )
+    assert files.exit_code
+    visible = {word for word in files.stdout.decode().split() if not word.endswith(":")}
     # The directory of rllm's own Python is visible, and may be in the home directory.
     assert visible <= set(Path(sys.base_prefix).parts)
+    assert int(processes.stdout.split()[0]) < 10
+    assert b"Permission denied" in processes.stderr
 
 
 def test_machine_cannot_be_written() -> None:
-    places = (
-        f"/usr/x /x /etc/x /etc/passwd /dev/x /run/x {sys.base_prefix}/x {sys.base_prefix}/bin/* /run/rllm/launcher.py"
-    )
-    places += (
-        " /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sysrq-trigger /proc/irq/default_smp_affinity"
-    )
+    python = f"{sys.base_prefix}/x {sys.base_prefix}/bin/*"
+    proc = "/proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sysrq-trigger /proc/irq/default_smp_affinity"
+    places = f"/usr/x /x /etc/x /etc/passwd /dev/x /run/x {python} /run/rllm/launcher.py {proc}"
     (result,) = run(f"for place in {places}; do (true >> $place) && echo $place; done; mount -t tmpfs x /tmp")
     assert result.stdout == b"" and result.exit_code
-
-
-def test_other_processes_are_hidden() -> None:
-    (result,) = run(
-        f"ls -d /proc/[0-9]* | wc -l; kill -9 {os.getpid()}; cat /proc/1/environ /proc/1/mem; ls /proc/1/fd/"
-    )
-    assert int(result.stdout.split()[0]) < 10
-    assert b"Permission denied" in result.stderr
 
 
 def test_launcher_cannot_be_killed_or_traced() -> None:
     trace = python("import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == -1; print(True)")
     kill, traced = run("kill -9 1; kill -STOP 1; echo alive", trace)
-    assert kill.stdout == b"alive\n" and traced.stdout == b"True\n"
+    assert (kill.stdout, traced.stdout) == (b"alive\n", b"True\n")
 
 
 def test_network_is_off_except_for_one_port() -> None:
@@ -133,13 +126,15 @@ def test_other_sandboxes_are_hidden() -> None:
 
 
 def test_tests_are_those_that_are_copied_in(tmp_path: Path) -> None:
-    (tmp_path / "test.sh").write_text("echo ours")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test.sh").write_text("echo ours")
+    (tmp_path / "link").symlink_to("tests")
     bad = "echo bad > /tests/test.sh; echo bad > /tests/conftest.py; mkdir -p /tests/no/a; chmod -R 0 /tests/no"
     stays = "(trap '' TERM HUP; while :; do echo bad > /tests/test.sh; done) & sleep 0.1"
 
     async def act(sandbox: BwrapSandbox) -> CommandResult:
         await sandbox.run(["sh", "-c", f"{bad}; {stays}"], seconds=SECONDS)
-        await sandbox.copy_in(tmp_path, "/tests")
+        await sandbox.copy_in(tmp_path / "link", "/tests")
         return await sandbox.run(["sh", "-c", "ls /tests; sh /tests/test.sh"], seconds=SECONDS)
 
     assert use(act).stdout == b"test.sh\nours\n"
@@ -167,30 +162,21 @@ def test_forks_have_a_limit(bomb: str) -> None:
     assert result.exit_code
 
 
-@pytest.mark.parametrize("processes", [1, 4])
-def test_memory_of_all_processes_has_a_limit(processes: int) -> None:
-    source = f"""
-        import os, time
-        any(os.fork() == 0 for _ in range({processes - 1}))
-        block = bytearray({SMALL.memory // processes + 8 * MIB})
-        time.sleep(1000)
-    """
-    (result,) = run(python(source))
-    assert result.exit_code
+WRITTEN = """
+import mmap
+block = mmap.mmap(-1, {bytes})
+for place in range(0, len(block), 4096):
+    block[place] = 1
+"""
 
 
+@pytest.mark.parametrize("block", ["block = bytearray({bytes})", WRITTEN], ids=["private", "shared"])
 @pytest.mark.parametrize("processes", [1, 4])
-def test_shared_memory_has_a_limit(processes: int) -> None:
-    source = f"""
-        import mmap, os, time
-        any(os.fork() == 0 for _ in range({processes - 1}))
-        block = mmap.mmap(-1, {SMALL.memory // processes + 8 * MIB})
-        for place in range(0, len(block), 4096):
-            block[place] = 1
-        time.sleep(1000)
-    """
+def test_memory_of_all_processes_has_a_limit(processes: int, block: str) -> None:
+    fork = f"import os, time\nany(os.fork() == 0 for _ in range({processes - 1}))\n"
+    source = fork + block.format(bytes=SMALL.memory // processes + 8 * MIB) + "\ntime.sleep(1000)"
     (result,) = run(python(source))
-    assert result.exit_code == launcher.KILLED
+    assert result.exit_code in ({launcher.KILLED} if block == WRITTEN else {1, launcher.KILLED})
 
 
 def test_threads_count_as_processes() -> None:
@@ -205,10 +191,9 @@ def test_threads_count_as_processes() -> None:
 
 
 @pytest.mark.long
-def test_sigterm_may_be_ignored_and_the_command_still_ends() -> None:
-    first, later = run(
-        "trap '' TERM HUP INT; (trap '' TERM; sleep 1000) & while :; do :; done", "ls -d /proc/[0-9]*", seconds=1
-    )
+def test_command_that_ignores_signals_ends() -> None:
+    ignoring = "trap '' TERM HUP INT; (trap '' TERM; sleep 1000) & while :; do sleep 0.1; done"
+    first, later = run(ignoring, "ls -d /proc/[0-9]*", seconds=1)
     assert first.exit_code is None
     assert len(later.stdout.split()) < 5
 
@@ -233,9 +218,8 @@ def test_links_out_of_the_sandbox_are_not_copied(tmp_path: Path) -> None:
         await sandbox.run(["ln", "-s", "/etc/passwd", "/logs/reward.txt"], seconds=SECONDS)
         await sandbox.copy_out("/logs", tmp_path)
 
-    with pytest.raises(RolloutError) as caught:
+    with expect_error(RolloutError, "copy-failed"):
         use(act)
-    assert caught.value.code == "copy-failed"
 
 
 def test_readable_directories_are_on_the_path(tmp_path: Path) -> None:
@@ -252,18 +236,6 @@ def test_readable_directories_are_on_the_path(tmp_path: Path) -> None:
     assert called.stdout == b"hello\n" and written.exit_code
 
 
-def test_directory_may_be_a_link(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test.sh").write_text("echo ours")
-    (tmp_path / "link").symlink_to("tests")
-
-    async def act(sandbox: BwrapSandbox) -> CommandResult:
-        await sandbox.copy_in(tmp_path / "link", "/tests")
-        return await sandbox.run(["ls", "/tests"], seconds=SECONDS)
-
-    assert use(act).stdout == b"test.sh\n"
-
-
 @pytest.mark.parametrize("files", [1, 3])
 def test_larger_storage_is_a_hint_only_for_a_full_disk(tmp_path: Path, files: int) -> None:
     for number in range(files):
@@ -277,11 +249,11 @@ def test_larger_storage_is_a_hint_only_for_a_full_disk(tmp_path: Path, files: in
 
 @pytest.mark.parametrize("setup", [SandboxSetup(), SandboxSetup(readable=(Path("/app/agent.py"),))])
 def test_readable_in_the_working_directory_is_an_error(setup: SandboxSetup) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "readable-in-sandbox"):
         use(BwrapSandbox.stop, setup, readable=[] if setup.readable else ["/app/x"])
-    assert caught.value.code == "readable-in-sandbox"
 
 
+SANDBOXES = 20
 MANY = """
 import asyncio, sys
 from rllm.sandboxes.bwrap import start_bwrap
@@ -295,7 +267,7 @@ async def one(number):
     return sandbox
 
 async def main():
-    sandboxes = await asyncio.gather(*map(one, range(50)))
+    sandboxes = await asyncio.gather(*map(one, range(20)))
     running = [asyncio.create_task(each.run(["sleep", sys.argv[1]], seconds=500)) for each in sandboxes]
     print("started", flush=True)
     await asyncio.gather(*running)
@@ -304,54 +276,41 @@ asyncio.run(main())
 """
 
 
-def commands_with(word: str) -> set[int]:
-    """Return the processes of this machine that have `word` as an argument."""
+def processes_with(word: str) -> set[Path]:
+    """Return the directories in /proc of processes that have `word` as an argument."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with suppress(OSError):
             if word.encode() in path.read_bytes().split(b"\0"):
-                found.add(int(path.parent.name))
-        except OSError:
-            continue
+                found.add(path.parent)
     return found
 
 
-@pytest.mark.long
-def test_fifty_sandboxes_end_with_a_killed_run() -> None:
+@pytest.mark.smoke
+def test_sandboxes_end_with_a_killed_run() -> None:
     seconds = f"4{os.getpid()}"
     with subprocess.Popen([sys.executable, "-c", MANY, seconds], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"started\n"
-        while len(commands_with(seconds)) < 50:
-            pass
-        holders = {int(each.read_text().split()[0]) for each in children(process.pid)}
-        process.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
-    while commands_with(seconds) or any(Path(f"/proc/{holder}").exists() for holder in holders):
-        assert time.monotonic() < killed + SECONDS_TO_END
+        while len(processes_with(seconds)) < SANDBOXES:
+            time.sleep(0.1)
+        holders = {path.parent for path in Path("/proc").glob("[0-9]*/stat") if parent_of(path) == process.pid}
+        process.kill()
+    while processes_with(seconds) or any(holder.exists() for holder in holders):
+        time.sleep(0.05)  # The test's time limit ends this if a process stays.
 
 
-def children(pid: int) -> list[Path]:
-    """Return ``/proc/PID/stat`` of the children of a process."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = path.read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-        if parent == str(pid):
-            found.append(path)
-    return found
+def parent_of(path: Path) -> int | None:
+    """Return the parent of the process with this ``/proc/PID/stat``, or None if it has ended."""
+    try:
+        return int(path.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 @pytest.mark.parametrize("missing", ["bwrap", "nsenter"])
 def test_check_names_the_package(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None if name == missing else f"/usr/bin/{name}")
-    with pytest.raises(ConfigError) as caught:
-        check_bwrap(BwrapParams())
-    assert caught.value.code == "sandbox-unavailable"
-    assert missing in caught.value.message
-
-
-def test_check_accepts_this_machine() -> None:
     check_bwrap(BwrapParams())
+    monkeypatch.setattr("shutil.which", lambda name: None if name == missing else f"/usr/bin/{name}")
+    with expect_error(ConfigError, "sandbox-unavailable", missing):
+        check_bwrap(BwrapParams())

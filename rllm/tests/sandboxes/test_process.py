@@ -7,6 +7,7 @@ import errno
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm.sandboxes.process import run_program
 from rllm_core.errors import PluginError
@@ -17,9 +18,8 @@ async def run(*command: str) -> None:
 
 
 def test_argument_longer_than_linux_allows_is_an_error() -> None:
-    with pytest.raises(PluginError) as caught:
+    with expect_error(PluginError, "sandbox-failed"):
         asyncio.run(run("echo", "x" * 140_000))
-    assert caught.value.code == "sandbox-failed"
 
 
 def test_cancellation_during_a_failed_start_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:

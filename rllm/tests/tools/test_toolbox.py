@@ -49,15 +49,17 @@ def time_out() -> None:
     raise TimeoutError("the server")
 
 
+def response_of(*calls: ToolCall, **fields: Any) -> Response:
+    return Response(text="", content="", tool_calls=calls, **fields)
+
+
 def answered(*calls: Any, seconds: float = 60.0, finish_reason: str = "stop") -> list[Answer]:
     """The answers to a reply with these calls, each a name with arguments, or a malformed one."""
     functions = (add, add_later, fail, leave, give_up, hang, hang_in_a_thread, time_out)
     toolbox = Toolbox([runnable(function) for function in functions], seconds)
     read = [ToolCall(name=call[0], arguments=call[1], id=f"id{n}") for n, call in enumerate(calls) if len(call) == 2]
-    malformed = [MalformedToolCall(text="x", problem=call[0]) for call in calls if len(call) == 1]
-    response = Response(
-        text="", content="", tool_calls=tuple(read), malformed_calls=tuple(malformed), finish_reason=finish_reason
-    )
+    malformed = tuple(MalformedToolCall(text="x", problem=call[0]) for call in calls if len(call) == 1)
+    response = response_of(*read, malformed_calls=malformed, finish_reason=finish_reason)
     return asyncio.run(toolbox.answers(response))
 
 
@@ -111,19 +113,15 @@ def test_calls_of_one_response_run_at_the_same_time() -> None:
         return name
 
     toolbox = Toolbox([runnable(meet)], 60.0)
-    calls = tuple(ToolCall(name="meet", arguments={"name": name}, id=name) for name in "ab")
-    answers = asyncio.run(toolbox.answers(Response(text="", content="", tool_calls=calls)))
-    assert [(answer.message["tool_call_id"], answer.message["content"]) for answer in answers] == [
-        ("a", "a"),
-        ("b", "b"),
-    ]
+    calls = [ToolCall(name="meet", arguments={"name": name}, id=name) for name in "ab"]
+    answers = asyncio.run(toolbox.answers(response_of(*calls)))
+    assert [(each.message["tool_call_id"], each.message["content"]) for each in answers] == [("a", "a"), ("b", "b")]
 
 
 def test_a_cancelled_rollout_stays_cancelled() -> None:
     async def cancel() -> None:
-        toolbox = Toolbox([runnable(hang)], 60.0)
-        call = ToolCall(name="hang", arguments={})
-        rollout = asyncio.ensure_future(toolbox.answers(Response(text="", content="", tool_calls=(call,))))
+        response = response_of(ToolCall(name="hang", arguments={}))
+        rollout = asyncio.ensure_future(Toolbox([runnable(hang)], 60.0).answers(response))
         await asyncio.sleep(0.01)
         rollout.cancel()
         await rollout
@@ -133,16 +131,14 @@ def test_a_cancelled_rollout_stays_cancelled() -> None:
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_functions_that_return_at_once_may_do_without_a_thread(threads: bool) -> None:
+def test_functions_may_do_without_a_thread(threads: bool) -> None:
     seen: list[threading.Thread] = []
 
     def look() -> None:
         seen.append(threading.current_thread())
 
     tool = runnable(look) if threads else in_the_loop(runnable(look))
-    asyncio.run(
-        Toolbox([tool], 60.0).answers(Response(text="", content="", tool_calls=(ToolCall(name="look", arguments={}),)))
-    )
+    asyncio.run(Toolbox([tool], 60.0).answers(response_of(ToolCall(name="look", arguments={}))))
     assert (seen[0] is not threading.main_thread()) == threads
 
 
