@@ -22,6 +22,20 @@ Complaint = Callable[..., str]
 Complaints = Callable[..., dict[str, str]]
 
 
+def vary(base: type[Any], **members: Any) -> type[Any]:
+    """Return a class that differs from `base` in these members."""
+    return type(f"{base.__name__}Variant", (base,), members)
+
+
+def later(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function with the results of `function`."""
+
+    async def run(*arguments: Any, **options: Any) -> Any:
+        return function(*arguments, **options)
+
+    return run
+
+
 def _held_to(contract: type[PluginContract[Any]], record: Plugin[Any], attributes: Mapping[str, Any]) -> Any:
     """A test class for a record."""
     return type("TestRecord", (contract,), {"record": lambda self: record, **attributes})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 from rllm_core.contracts import Agent, AgentPlugin, NoParams
 from rllm_core.data.messages import Message, Response
 from rllm_plugin_kit import AgentContract
+
+from .conftest import vary
+
+NUMBERS = itertools.count()
 
 
 class Polite(Agent):
@@ -37,36 +42,6 @@ class Asynchronous(Polite):
         return response.content
 
 
-class HandsOnText(Polite):
-    def observe(self, observation: Any) -> Any:
-        return observation
-
-
-class ShowsBytes(Polite):
-    def observe(self, observation: Any) -> Any:
-        return [{"role": "user", "content": b"bytes"}]
-
-
-class KnowsTextAlone(Polite):
-    def observe(self, observation: Any) -> Any:
-        return [{"role": "user", "content": observation.strip()}]
-
-
-class ReadsANumber(Polite):
-    def act(self, response: Response) -> Any:
-        return str(int(response.content))
-
-
-class ActsByNothing(Polite):
-    def act(self, response: Response) -> Any:
-        return response.content or None
-
-
-class ActsByAPath(Polite):
-    def act(self, response: Response) -> Any:
-        return {"path": Path(response.content[:5])}
-
-
 class SaysEverythingAgain(Polite):
     def __init__(self, params: NoParams) -> None:
         self.history: list[Message] = []
@@ -89,14 +64,6 @@ class ChangesArguments(Polite):
         for call in response.tool_calls:
             call.arguments["seen"] = True  # type: ignore[index]
         return response.content
-
-
-class Counts(Polite):
-    acts: ClassVar[list[int]] = []
-
-    def act(self, response: Response) -> Any:
-        self.acts.append(1)
-        return f"{len(self.acts)}"
 
 
 class RemembersOthers(Polite):
@@ -126,24 +93,28 @@ def test_a_good_agent_has_no_complaints(complaints: Any) -> None:
     assert complaints(AgentContract, plugin(Polite)) == {}
 
 
-def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
-    assert complaints(AgentContract, example("agent")) == {}
-
-
 @pytest.mark.parametrize(
     ("agent", "test", "said"),
     [
         (Asynchronous, "methods_are_not_async", "has a coroutine"),
-        (HandsOnText, "observations_become_json_messages", "'lower'"),
-        (ShowsBytes, "observations_become_json_messages", "makes a message"),
-        (KnowsTextAlone, "observations_become_json_messages", "'role'"),
-        (ReadsANumber, "any_response_becomes_an_action", "fails on the"),
-        (ActsByNothing, "any_response_becomes_an_action", "acts by None"),
-        (ActsByAPath, "any_response_becomes_an_action", "makes an action"),
+        (vary(Polite, observe=lambda _, observation: observation), "observations_become_json_messages", "'lower'"),
+        (
+            vary(Polite, observe=lambda _, observation: [{"role": "user", "content": b"bytes"}]),
+            "observations_become_json_messages",
+            "makes a message",
+        ),
+        (
+            vary(Polite, observe=lambda _, observation: [{"role": "user", "content": observation.strip()}]),
+            "observations_become_json_messages",
+            "'role'",
+        ),
+        (vary(Polite, act=lambda _, said: str(int(said.content))), "any_response_becomes_an_action", "fails on the"),
+        (vary(Polite, act=lambda _, said: said.content or None), "any_response_becomes_an_action", "acts by None"),
+        (vary(Polite, act=lambda _, said: {"path": Path("x")}), "any_response_becomes_an_action", "makes an action"),
         (SaysEverythingAgain, "it_returns_only_new_messages", "repeats the first"),
         (AddsToTheMessages, "it_does_not_change_its_arguments", "changes the messages"),
         (ChangesArguments, "it_does_not_change_its_arguments", "the model's response"),
-        (Counts, "same_rollout_gives_same_messages", "in a second"),
+        (vary(Polite, act=lambda _, said: f"{next(NUMBERS)}"), "same_rollout_gives_same_messages", "in a second"),
         (RemembersOthers, "rollouts_do_not_share_state", "gives different results"),
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,12 @@ from rllm_core.data.record import TokenTrace
 from rllm_core.errors import RolloutError
 from rllm_plugin_kit import BackendContract
 
+from .conftest import later, vary
+
 VOCABULARY = 8
 STOP = 0
 RATE = 0.1
+SHARED_NUMBERS = np.random.default_rng(0)
 
 
 class Renderer:
@@ -117,26 +119,6 @@ class Table(Backend):
         self.logits, self.momentum = (np.array(part) for part in json.loads((directory / "state.json").read_text()))
 
 
-class CannotStart(Table):
-    async def start(self, run: RunContext) -> Any:
-        raise OSError("no such model")
-
-
-class ForgetsTheColumn(Table):
-    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return batch
-
-
-class UnknownAsProbabilityOne(Table):
-    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return batch.with_columns(old_logprobs=np.nan_to_num(batch.sampling_logprobs))
-
-
-class PositiveLogProbs(Table):
-    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return batch.with_columns(old_logprobs=-batch.sampling_logprobs)
-
-
 class Retokenizes(Table):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         filled = await super().process(batch, needs)
@@ -149,31 +131,6 @@ class Drifts(Table):
         return await super().update(batch, plan)
 
 
-class NeverPublishes(Table):
-    async def sync_weights(self, version: int) -> None:
-        self.engine.version = version
-
-
-class KeepsTheFirstVersion(Table):
-    async def sync_weights(self, version: int) -> None:
-        self.engine.logits = self.logits.copy()
-
-
-class NotANumber(Table):
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        return UpdateResult(metrics={"actor/loss": float("nan")})
-
-
-class MetricsAlone(Table):
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        return (await super().update(batch, plan)).metrics  # type: ignore[return-value]
-
-
-class WholeNumbers(Table):
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        return UpdateResult(metrics={"actor/tokens": 3})
-
-
 class Traces(Table):
     """Names every sampled token once."""
 
@@ -181,7 +138,7 @@ class Traces(Table):
         result = await super().update(batch, plan)
         return replace(result, trace=self.trace(batch)) if plan.trace else result
 
-    def trace(self, batch: TokenBatch) -> TokenTrace | None:
+    def trace(self, batch: TokenBatch) -> TokenTrace:
         tokens = np.flatnonzero(batch.loss_mask)
         rows = np.searchsorted(batch.row_offsets, tokens, side="right") - 1
         nothing = np.zeros(len(tokens), np.float32)
@@ -205,47 +162,10 @@ class TracesUnasked(Traces):
         return await super().update(batch, replace(plan, trace=True))
 
 
-class TracesPrompts(Traces):
-    def trace(self, batch: TokenBatch) -> TokenTrace | None:
-        trace = super().trace(batch)
-        return trace and replace(trace, position=trace.position - 1)
-
-
-class TracesRowsThatAreNotThere(Traces):
-    def trace(self, batch: TokenBatch) -> TokenTrace | None:
-        trace = super().trace(batch)
-        return trace and replace(trace, row=trace.row + 1)
-
-
-class TracesTwice(Traces):
-    def trace(self, batch: TokenBatch) -> TokenTrace | None:
-        trace = super().trace(batch)
-        return trace and replace(trace, row=trace.row * 0, position=trace.position * 0 + trace.position[0])
-
-
-class TracesUnknownNumbers(Traces):
-    def trace(self, batch: TokenBatch) -> TokenTrace | None:
-        trace = super().trace(batch)
-        return trace and replace(trace, kl_part=trace.kl_part + np.inf)
-
-
-class SavesNothing(Table):
-    async def save(self, directory: Path) -> None:
-        pass
-
-    async def load(self, directory: Path) -> None:
-        pass
-
-
 class ForgetsTheOptimizer(Table):
     async def load(self, directory: Path) -> None:
         await super().load(directory)
         self.momentum = np.zeros(VOCABULARY)
-
-
-class Pickles(Table):
-    async def save(self, directory: Path) -> None:
-        (directory / "state.pkl").write_bytes(pickle.dumps(self.logits))
 
 
 class ClosesOnce(Table):
@@ -253,25 +173,6 @@ class ClosesOnce(Table):
         if self.closed:
             raise RuntimeError("already closed")
         self.closed = True
-
-
-class ClosesWhatStarted(Table):
-    async def close(self) -> None:
-        self.engine.version = -1
-
-
-class NoSeed(Engine):
-    def generator(self, sampling: SamplingParams) -> np.random.Generator:
-        return np.random.default_rng(0)
-
-
-class SharedGenerator(Engine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = np.random.default_rng(0)
-
-    def generator(self, sampling: SamplingParams) -> np.random.Generator:
-        return self.shared
 
 
 class TooLong(Engine):
@@ -285,30 +186,11 @@ class NoLogProbs(Engine):
         return replace(done, logprobs=done.logprobs[:-1])
 
 
-class LogProbsAfterTruncation(Engine):
-    def recorded(self, logprobs: Any, kept: Any) -> Any:
-        return np.log(kept, where=kept > 0, out=np.zeros(VOCABULARY))
-
-
-class UnknownAfterTruncation(Engine):
-    def recorded(self, logprobs: Any, kept: Any) -> Any:
-        return logprobs if kept.all() else np.full_like(logprobs, np.nan)
-
-
-class LogProbsBeforeTemperature(Engine):
-    def recorded(self, logprobs: Any, kept: Any) -> Any:
-        return self.logprobs()
-
-
 class ForwardPassOfAnother(Table):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         old = (await super().process(batch, needs)).old_logprobs
         assert old is not None
         return batch.with_columns(old_logprobs=(old - 0.01 * batch.loss_mask).astype(np.float32))
-
-
-class IgnoresStopTexts(Engine):
-    def check_stop(self, sampling: SamplingParams) -> None: ...
 
 
 class AlwaysStops(Engine):
@@ -326,8 +208,38 @@ def record(backend: type[Backend], **can: Any) -> BackendPlugin[NoParams]:
     )
 
 
-def with_engine(engine: type[Engine]) -> type[Table]:
-    return type("WithEngine", (Table,), {"engine_class": engine})
+def with_engine(engine: type[Engine] = Engine, **members: Any) -> type[Table]:
+    """Return the backend of an engine that differs in these members."""
+    return vary(Table, engine_class=vary(engine, **members))
+
+
+def with_columns(old_logprobs: Callable[[TokenBatch], Any]) -> type[Table]:
+    """Return a backend that fills this column."""
+    return vary(Table, process=later(lambda _, batch, needs: batch.with_columns(old_logprobs=old_logprobs(batch))))
+
+
+def with_metrics(loss: Any) -> type[Table]:
+    """Return a backend with this metric, which updates nothing."""
+    return vary(Table, update=later(lambda *_: UpdateResult(metrics={"actor/loss": loss})))
+
+
+def with_traces(change: Callable[[TokenTrace], dict[str, Any]]) -> type[Table]:
+    """Return a backend whose traces are changed in these columns."""
+
+    def trace(self: Traces, batch: TokenBatch) -> TokenTrace:
+        made = Traces.trace(self, batch)
+        return replace(made, **change(made))
+
+    return vary(Traces, trace=trace)
+
+
+TracesPrompts = with_traces(lambda trace: {"position": trace.position - 1})
+AfterTruncation = with_engine(
+    recorded=lambda self, logprobs, kept: np.log(kept, where=kept > 0, out=np.zeros(VOCABULARY))
+)
+UnknownAfterTruncation = with_engine(
+    recorded=lambda self, logprobs, kept: logprobs if kept.all() else np.full_like(logprobs, np.nan)
+)
 
 
 @pytest.fixture
@@ -351,15 +263,19 @@ def find_complaint(complaint: Any, tmp_path: Path) -> Any:
 
 
 EVERY_TEST = [name.removeprefix("test_") for name in vars(BackendContract) if name.startswith("test_")]
+TRACES = "tokens_are_traced_only_on_request"
 
 
-@pytest.mark.parametrize("test", EVERY_TEST)
-def test_a_good_backend_has_no_complaints(find_complaint: Any, test: str) -> None:
-    assert find_complaint(record(Table), test) == ""
+@pytest.mark.parametrize(
+    ("backend", "can", "test"),
+    [*((Table, {}, test) for test in EVERY_TEST), (Traces, {"token_trace": True}, TRACES)],
+)
+def test_a_good_backend_has_no_complaints(find_complaint: Any, backend: Any, can: dict[str, Any], test: str) -> None:
+    assert find_complaint(record(backend, **can), test) == ""
 
 
 def test_an_engine_that_ignores_stop_texts_is_told_so(find_complaint: Any) -> None:
-    ignoring, test = with_engine(IgnoresStopTexts), "stop_text_ends_a_response_or_is_rejected"
+    ignoring, test = with_engine(check_stop=lambda *_: None), "stop_text_ends_a_response_or_is_rejected"
     first, second = find_complaint(record(ignoring), test), find_complaint(record(ignoring, stop_texts=True), test)
     assert "stop text" in first
     assert second not in ("", first)
@@ -370,37 +286,48 @@ BEFORE = "log_probs_are_computed_before_truncation"
 UNKNOWN = "missing_sampler_log_probs_are_recomputed"
 FUNCTION = "tokens_depend_only_on_prompt_and_seed"
 FILLS = "declared_columns_are_filled"
-TRACES = "tokens_are_traced_only_on_request"
 RESUMED = "a_saved_run_continues_exactly"
 
 
 @pytest.mark.parametrize(
     ("backend", "test", "message"),
     [
-        (CannotStart, SAMPLES, "OSError"),
+        (vary(Table, start=later(lambda *_: 1 / 0)), SAMPLES, "ZeroDivisionError"),
         (with_engine(TooLong), SAMPLES, "`max_tokens`"),
         (with_engine(NoLogProbs), SAMPLES, "Return one finite"),
-        (with_engine(LogProbsAfterTruncation), BEFORE, "1.6324"),
-        (with_engine(LogProbsBeforeTemperature), "temperature_divides_logits", "at temperature 2"),
+        (AfterTruncation, BEFORE, "1.6324"),
+        (with_engine(recorded=lambda self, *_: self.logprobs()), "temperature_divides_logits", "at temperature 2"),
         (with_engine(AlwaysStops), SAMPLES, "'stop'"),
-        (with_engine(SharedGenerator), FUNCTION, "SamplingParams.seed"),
-        (with_engine(NoSeed), FUNCTION, "SamplingParams.seed"),
-        (ForgetsTheColumn, FILLS, "'old_logprobs'"),
-        (PositiveLogProbs, FILLS, "'old_logprobs'"),
-        (UnknownAsProbabilityOne, UNKNOWN, "returns old log-probs"),
-        (with_engine(UnknownAfterTruncation), BEFORE, "full_logprobs"),
+        (with_engine(generator=lambda *_: SHARED_NUMBERS), FUNCTION, "SamplingParams.seed"),
+        (with_engine(generator=lambda *_: np.random.default_rng(0)), FUNCTION, "SamplingParams.seed"),
+        (vary(Table, process=later(lambda _, batch, needs: batch)), FILLS, "'old_logprobs'"),
+        (with_columns(lambda batch: -batch.sampling_logprobs), FILLS, "'old_logprobs'"),
+        (with_columns(lambda batch: np.nan_to_num(batch.sampling_logprobs)), UNKNOWN, "returns old log-probs"),
+        (UnknownAfterTruncation, BEFORE, "full_logprobs"),
         (Retokenizes, FILLS, "`batch.with_columns(…)`"),
         (Drifts, "an_update_without_advantages_changes_nothing", "samples differently after"),
-        (NeverPublishes, "updates_change_sampled_tokens", "samples exactly as"),
-        (NotANumber, "updates_change_sampled_tokens", "'actor/loss'"),
-        (WholeNumbers, "updates_change_sampled_tokens", "'actor/tokens'"),
-        (MetricsAlone, "updates_change_sampled_tokens", "rllm_core.contracts.backend.UpdateResult"),
+        (
+            vary(Table, sync_weights=later(lambda self, version: setattr(self.engine, "version", version))),
+            "updates_change_sampled_tokens",
+            "samples exactly as",
+        ),
+        (with_metrics(float("nan")), "updates_change_sampled_tokens", "'actor/loss'"),
+        (with_metrics(3), "updates_change_sampled_tokens", "'actor/loss'"),
+        (vary(Table, update=later(lambda *_: {})), "updates_change_sampled_tokens", "contracts.backend.UpdateResult"),
         (TracesUnasked, TRACES, "`plan.trace`"),
-        (KeepsTheFirstVersion, "completions_have_the_weight_version", "Completion.weight_version"),
-        (SavesNothing, RESUMED, "samples differently once"),
+        (
+            vary(Table, sync_weights=later(lambda self, version: setattr(self.engine, "logits", self.logits.copy()))),
+            "completions_have_the_weight_version",
+            "Completion.weight_version",
+        ),
+        (vary(Table, save=later(lambda *_: None), load=later(lambda *_: None)), RESUMED, "samples differently once"),
         (ForgetsTheOptimizer, RESUMED, "different update"),
-        (Pickles, RESUMED, "state.pkl"),
-        (ClosesWhatStarted, "close_before_start_works", "cannot be closed"),
+        (
+            vary(Table, save=later(lambda self, directory: (directory / "state.pkl").write_bytes(b"\x80\x04N."))),
+            RESUMED,
+            "state.pkl",
+        ),
+        (vary(Table, close=later(lambda self: self.engine.logits)), "close_before_start_works", "cannot be closed"),
         (ClosesOnce, "close_twice_works", "RuntimeError"),
     ],
 )
@@ -408,19 +335,17 @@ def test_contract_reports_the_mistake(find_complaint: Any, backend: type[Backend
     assert message in find_complaint(record(backend), test)
 
 
-@pytest.mark.parametrize("test", EVERY_TEST)
-def test_a_good_one_that_traces_tokens_has_nothing_to_mend(find_complaint: Any, test: str) -> None:
-    assert find_complaint(record(Traces, token_trace=True), test) == ""
-
-
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
         (Table, "rllm_core.data.record.TokenTrace"),
         (TracesPrompts, "traces no token"),
-        (TracesRowsThatAreNotThere, "traces no token"),
-        (TracesTwice, "traces a token"),
-        (TracesUnknownNumbers, "traces numbers that"),
+        (with_traces(lambda trace: {"row": trace.row + 1}), "traces no token"),
+        (
+            with_traces(lambda trace: {"row": trace.row * 0, "position": trace.position * 0 + trace.position[0]}),
+            "traces a token",
+        ),
+        (with_traces(lambda trace: {"kl_part": trace.kl_part + np.inf}), "traces numbers that"),
     ],
 )
 def test_one_that_declares_traces_gives_right_ones(find_complaint: Any, backend: type[Backend], message: str) -> None:
@@ -432,8 +357,7 @@ def test_one_that_declares_no_traces_is_not_asked_for_one(find_complaint: Any) -
 
 
 def test_recorded_log_probs_match_the_forward_pass(find_complaint: Any) -> None:
-    said = find_complaint(record(ForwardPassOfAnother), BEFORE)
-    assert "0.0100" in said
+    assert "0.0100" in find_complaint(record(ForwardPassOfAnother), BEFORE)
 
 
 @pytest.mark.parametrize(
@@ -445,10 +369,9 @@ def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message:
 
 
 def test_backend_may_declare_log_probs_after_truncation(find_complaint: Any) -> None:
-    assert find_complaint(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
+    assert find_complaint(record(UnknownAfterTruncation, full_logprobs=False), BEFORE) == ""
     assert find_complaint(record(Table, full_logprobs=False), BEFORE) == ""
-    after = record(with_engine(LogProbsAfterTruncation), full_logprobs=False)
-    assert "before top-k and" in find_complaint(after, BEFORE)
+    assert "before top-k and" in find_complaint(record(AfterTruncation, full_logprobs=False), BEFORE)
 
 
 def test_a_backend_runs_a_loss_that_it_names(find_complaint: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +12,8 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Task
 from rllm_plugin_kit import EnvironmentContract
+
+from .conftest import vary
 
 
 class Echo(Environment):
@@ -41,14 +43,13 @@ class InMessages(Echo):
         return super().step(action)
 
 
-class RaisesOnJunk(Echo):
-    def step(self, action: str) -> Any:
-        return Outcome(reward=float(int(action) > 0), done=True)
+NeverEnds = vary(Echo, step=lambda _, action: Outcome(observation="again"))
+NAN = Outcome(reward=float("nan"), done=True)
 
 
-class NeverEnds(Echo):
-    def step(self, action: str) -> Any:
-        return Outcome(observation="again")
+def of_tasks(make: Callable[[], Any]) -> type[Echo]:
+    """Return an environment of these tasks."""
+    return vary(Echo, tasks=classmethod(lambda cls, split, params: make()))
 
 
 class ShareState(Echo):
@@ -71,72 +72,16 @@ class RemembersOtherEpisodes(Echo):
         return f"{super().reset(task)}, game {len(self.episodes)}"
 
 
-class DrawsTasks(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        return [Task(id=str(number), data={"words": [str(random.random())]}) for number in range(5)]
-
-
-class SameIds(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        return [Task(id="task", data={"words": ["a"]})] * 2
-
-
-class TuplesInData(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        return [Task(id="task", data={"words": ("a", "b")})]
-
-
-class ObjectsInData(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        return [Task(id="task", data={"words": ["a"], "set": {1, 2}})]
-
-
-class NoTasks(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        return []
-
-
 class NoValidation(Echo):
     @classmethod
     def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
         return {"train": super().tasks(split, params)}[str(split)]
 
 
-class DictionariesForTasks(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Any:
-        return [{"id": "task"}]
-
-
-class NotANumber(Echo):
-    def step(self, action: str) -> Any:
-        return Outcome(reward=float("nan"), done=True)
-
-
-class ShowsNothing(Echo):
-    def reset(self, task: Mapping[str, Any]) -> Any:
-        return None
-
-
-class ReturnsATuple(Echo):
-    def step(self, action: str) -> Any:
-        return action, 1.0, True
-
-
 class TakesWordsAway(Echo):
     def reset(self, task: Mapping[str, Any]) -> Any:
         self.words = task["words"]
         return self.words.pop()
-
-
-class ClosesWhatIsNotOpen(Echo):
-    def close(self) -> None:
-        assert self.words
 
 
 def record(environment: type[Echo]) -> EnvironmentPlugin[NoParams]:
@@ -154,22 +99,22 @@ TASKS = "tasks_are_the_same_every_time"
 @pytest.mark.parametrize(
     ("environment", "test", "told"),
     [
-        (RaisesOnJunk, "any_action_gets_an_outcome", "ValueError"),
+        (vary(Echo, step=lambda _, action: Outcome(reward=int(action))), "any_action_gets_an_outcome", "ValueError"),
         (NeverEnds, "episode_ends_within_max_steps", "has not ended"),
         (ShareState, "episodes_do_not_share_state", "episode's state"),
         (RemembersOtherEpisodes, "same_actions_give_same_outcomes", "`deterministic = False`"),
-        (DrawsTasks, TASKS, "Make tasks a"),
-        (SameIds, "tasks_have_different_ids", "'task'"),
-        (NoTasks, TASKS, "has no task"),
+        (of_tasks(lambda: [Task(id="a", data={"words": [str(random.random())]})]), TASKS, "Make tasks a"),
+        (of_tasks(lambda: [Task(id="task", data={"words": ["a"]})] * 2), "tasks_have_different_ids", "'task'"),
+        (of_tasks(list), TASKS, "has no task"),
         (NoValidation, TASKS, "`tasks(cls, split, params)`"),
-        (DictionariesForTasks, TASKS, "rllm_core.data.types.Task"),
-        (TuplesInData, "task_data_is_json", "Use lists instead"),
-        (ObjectsInData, "task_data_is_json", "Task.data"),
-        (NotANumber, "any_action_gets_an_outcome", "gave reward the"),
-        (ShowsNothing, "any_action_gets_an_outcome", "shows None after"),
-        (ReturnsATuple, "any_action_gets_an_outcome", "rllm_core.contracts.environment.Outcome"),
+        (of_tasks(lambda: [{"id": "task"}]), TASKS, "rllm_core.data.types.Task"),
+        (of_tasks(lambda: [Task(id="task", data={"words": ("a",)})]), "task_data_is_json", "Use lists instead"),
+        (of_tasks(lambda: [Task(id="task", data={"words": ["a"], "x": {1}})]), "task_data_is_json", "Task.data"),
+        (vary(Echo, step=lambda *_: NAN), "any_action_gets_an_outcome", "gave reward the"),
+        (vary(Echo, reset=lambda *_: None), "any_action_gets_an_outcome", "shows None after"),
+        (vary(Echo, step=lambda *_: ("", 1.0, True)), "any_action_gets_an_outcome", "contracts.environment.Outcome"),
         (TakesWordsAway, "it_does_not_change_tasks", "'train-0'"),
-        (ClosesWhatIsNotOpen, "close_at_any_time_works", "AttributeError"),
+        (vary(Echo, close=lambda self: self.words.clear()), "close_at_any_time_works", "AttributeError"),
     ],
 )
 def test_contract_reports_the_mistake(complaint: Any, environment: type[Echo], test: str, told: str) -> None:
@@ -195,37 +140,22 @@ class WithTools(Echo):
         return str(self.words[-1])
 
 
-class OffersSchemasAlone(Echo):
-    def tools(self, task: Mapping[str, Any]) -> Any:
-        return [SCHEMA]
-
-
-class OffersNothing(Echo):
-    def tools(self, task: Mapping[str, Any]) -> Any:
-        return None
-
-
 def test_tools_are_functions_and_pairs(complaints: Any) -> None:
     assert complaints(EnvironmentContract, record(WithTools)) == {}
 
 
-@pytest.mark.parametrize("environment", [OffersSchemasAlone, OffersNothing])
-def test_invalid_tools_are_reported(complaint: Any, environment: type[Echo]) -> None:
-    assert "`tools`" in complaint(EnvironmentContract, record(environment), "tools_are_functions")
+@pytest.mark.parametrize("tools", [[SCHEMA], None])
+def test_invalid_tools_are_reported(complaint: Any, tools: Any) -> None:
+    offers = vary(Echo, tools=lambda self, task: tools)
+    assert "`tools`" in complaint(EnvironmentContract, record(offers), "tools_are_functions")
 
 
-class PlaysADataset(Echo):
-    @classmethod
-    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
-        raise ValueError("it has no tasks")
+def _no_tasks() -> Any:
+    raise ValueError("it has no tasks")
 
 
-def test_environment_without_tasks_gets_the_tests_tasks(complaints: Any) -> None:
-    assert complaints(EnvironmentContract, record(PlaysADataset), dataset=[{"words": ["say", "it"]}]) == {}
-
-
-def test_error_on_the_tests_tasks_is_reported(complaint: Any) -> None:
-    told = complaint(
-        EnvironmentContract, record(PlaysADataset), "episode_ends_within_max_steps", dataset=[{"question": "2+2?"}]
-    )
+def test_environment_without_tasks_gets_the_tests_tasks(complaints: Any, complaint: Any) -> None:
+    made = record(of_tasks(_no_tasks))
+    assert complaints(EnvironmentContract, made, dataset=[{"words": ["say", "it"]}]) == {}
+    told = complaint(EnvironmentContract, made, "episode_ends_within_max_steps", dataset=[{"question": "2+2?"}])
     assert "reset failed" in told

@@ -25,11 +25,13 @@ def record(function: Function, **fields: Any) -> EstimatorPlugin[NoParams]:
     )
 
 
+def spread(values: Any, inputs: AdvantageInput) -> Any:
+    return segments.spread(values, inputs.group_offsets)
+
+
 def centred(inputs: AdvantageInput) -> Any:
-    offsets = inputs.group_offsets
-    values = inputs.rewards - segments.spread(segments.means(inputs.rewards, offsets), offsets)
-    values[np.repeat(segments.constant(inputs.rewards, offsets), segments.sizes(offsets))] = 0.0
-    return values
+    values = inputs.rewards - spread(segments.means(inputs.rewards, inputs.group_offsets), inputs)
+    return np.where(spread(segments.constant(inputs.rewards, inputs.group_offsets), inputs), 0.0, values)
 
 
 def good(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -47,33 +49,10 @@ def changes_a_trajectory(inputs: AdvantageInput, params: NoParams) -> Advantages
     return good(inputs, params)
 
 
-def one_per_group(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    return Advantages(values=segments.means(inputs.rewards, inputs.group_offsets))
-
-
 def divides_by_the_deviation(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    offsets = inputs.group_offsets
     with np.errstate(all="ignore"):
-        deviations = segments.spread(segments.standard_deviations(inputs.rewards, offsets), offsets)
-        return Advantages(values=centred(inputs) / deviations)
-
-
-def per_token_after_all(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    return Advantages(values=np.zeros(len(inputs.loss_mask)), level="token")
-
-
-def a_plain_array(inputs: AdvantageInput, params: NoParams) -> Any:
-    return centred(inputs)
-
-
-def a_rounded_zero(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    offsets = inputs.group_offsets
-    return Advantages(values=inputs.rewards - segments.spread(segments.means(inputs.rewards, offsets), offsets))
-
-
-def against_the_first_member(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    first = inputs.rewards[inputs.group_offsets[:-1]]
-    return Advantages(values=inputs.rewards - segments.spread(first, inputs.group_offsets))
+        deviations = segments.standard_deviations(inputs.rewards, inputs.group_offsets)
+        return Advantages(values=centred(inputs) / spread(deviations, inputs))
 
 
 def against_everybody(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -82,17 +61,27 @@ def against_everybody(inputs: AdvantageInput, params: NoParams) -> Advantages:
     return Advantages(values=np.zeros(len(rewards)) if equal else rewards - rewards.mean())
 
 
-def counts_prompts(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    return Advantages(values=centred(inputs) / np.maximum(np.diff(inputs.token_offsets), 1))
+def minus(baseline: Callable[[Any, Any], Any]) -> Function:
+    """Return an estimator that subtracts from the rewards a number per group."""
+    return of(
+        lambda inputs: (
+            inputs.rewards - segments.spread(baseline(inputs.rewards, inputs.group_offsets), inputs.group_offsets)
+        )
+    )
 
 
-def nothing_for_nothing(inputs: AdvantageInput, params: NoParams) -> Advantages:
+def of(values: Callable[[AdvantageInput], Any], **fields: Any) -> Function:
+    """Return an estimator of these advantages."""
+    return lambda inputs, params: Advantages(values=values(inputs), **fields)
+
+
+def divided(inputs: AdvantageInput) -> Any:
+    """Divide each group, and fail if there is none."""
     parts = np.split(centred(inputs), inputs.group_offsets[1:-1])
-    return Advantages(values=np.concatenate([part / part.std() if part.any() else part for part in parts if part.size]))
+    return np.concatenate([part / part.std() if part.any() else part for part in parts if part.size])
 
 
-def returns_for_trajectories(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    return Advantages(values=centred(inputs), returns=inputs.rewards)
+LEVEL = "advantages_are_finite_at_the_declared_level"
 
 
 def with_a_running_mean() -> Function:
@@ -112,18 +101,26 @@ def test_a_good_estimator_has_no_complaints(complaints: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (writes_into_its_inputs, "advantages_are_finite_at_the_declared_level", "`inputs.rewards.copy()`"),
+        (writes_into_its_inputs, LEVEL, "`inputs.rewards.copy()`"),
         (changes_a_trajectory, "it_does_not_change_its_inputs", "`inputs.groups`"),
-        (one_per_group, "advantages_are_finite_at_the_declared_level", "given ragged groups"),
+        (of(lambda inputs: segments.means(inputs.rewards, inputs.group_offsets)), LEVEL, "given ragged groups"),
         (divides_by_the_deviation, "smallest_batches_work", "given one group"),
-        (per_token_after_all, "advantages_are_finite_at_the_declared_level", "'trajectory'"),
-        (a_plain_array, "advantages_are_finite_at_the_declared_level", "Return Advantages(values=…, level=…)"),
-        (a_rounded_zero, "equal_rewards_give_zero_advantages", "Compare the rewards"),
-        (against_the_first_member, "order_of_trajectories_and_groups_has_no_effect", "Return values in"),
+        (of(lambda inputs: np.zeros(len(inputs.loss_mask)), level="token"), LEVEL, "'trajectory'"),
+        (lambda inputs, params: centred(inputs), LEVEL, "Return Advantages(values=…, level=…)"),
+        (minus(segments.means), "equal_rewards_give_zero_advantages", "Compare the rewards"),
+        (
+            minus(lambda rewards, offsets: rewards[offsets[:-1]]),
+            "order_of_trajectories_and_groups_has_no_effect",
+            "Return values in",
+        ),
         (against_everybody, SCOPE, "Declare a wider"),
-        (counts_prompts, "prompt_length_does_not_change_advantages", "`inputs.loss_mask`"),
-        (nothing_for_nothing, "smallest_batches_work", "ValueError"),
-        (returns_for_trajectories, "advantages_are_finite_at_the_declared_level", "Returns are a"),
+        (
+            of(lambda inputs: centred(inputs) / np.maximum(np.diff(inputs.token_offsets), 1)),
+            "prompt_length_does_not_change_advantages",
+            "`inputs.loss_mask`",
+        ),
+        (of(divided), "smallest_batches_work", "ValueError"),
+        (of(centred, returns=np.zeros(2)), LEVEL, "Returns are a"),
     ],
 )
 def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:
@@ -187,8 +184,7 @@ def test_declared_needs_are_filled_with_finite_numbers(complaint: Any, column: s
         seen.append(getattr(inputs, column))
         return good(inputs, params)
 
-    test = "advantages_are_finite_at_the_declared_level"
-    assert complaint(EstimatorContract, record(looks, needs=frozenset({column})), test) == ""
+    assert complaint(EstimatorContract, record(looks, needs=frozenset({column})), LEVEL) == ""
     assert seen
     assert all(np.isfinite(values).all() and values.any() for values in seen)
 
@@ -199,4 +195,4 @@ def test_undeclared_columns_are_absent(complaint: Any, column: str) -> None:
         assert getattr(inputs, column) is None
         return good(inputs, params)
 
-    assert complaint(EstimatorContract, record(looks), "advantages_are_finite_at_the_declared_level") == ""
+    assert complaint(EstimatorContract, record(looks), LEVEL) == ""

@@ -21,12 +21,12 @@ def record(function: Function) -> GroupingPlugin[NoParams]:
     return GroupingPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: function)
 
 
-def loses_judges(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    return [group for group in by_task_and_role(episodes, params) if group.group_role != "judge"]
+def of(change: Callable[[list[TrajectoryGroup]], Any]) -> Function:
+    """Return a grouping that changes the groups by task and role."""
+    return lambda episodes, params: change(by_task_and_role(episodes, params))
 
 
-def copies(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    return by_task_and_role(copy.deepcopy(episodes), params)
+ONE = "every_trajectory_is_in_exactly_one_group"
 
 
 def also_by_task(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
@@ -61,18 +61,6 @@ def empties_episodes(episodes: Sequence[Episode], params: NoParams) -> list[Traj
     return groups
 
 
-def nothing_for_nothing(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup] | None:
-    return by_task_and_role(episodes, params) or None
-
-
-def first_of_each(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    return [TrajectoryGroup(group_id=e.id, trajectories=[e.trajectories[0], *e.trajectories[1:]]) for e in episodes]
-
-
-def an_empty_group(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    return [*by_task_and_role(episodes, params), TrajectoryGroup(group_id="rest:agent", trajectories=[])]
-
-
 def test_a_good_grouping_has_no_complaints(complaints: Any) -> None:
     assert complaints(GroupingContract, record(by_task_and_role)) == {}
 
@@ -80,9 +68,9 @@ def test_a_good_grouping_has_no_complaints(complaints: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (loses_judges, "every_trajectory_is_in_exactly_one_group", "Put every trajectory"),
-        (copies, "every_trajectory_is_in_exactly_one_group", "trajectories that are"),
-        (also_by_task, "every_trajectory_is_in_exactly_one_group", "Put every trajectory"),
+        (of(lambda groups: [group for group in groups if group.group_role != "judge"]), ONE, "Put every trajectory"),
+        (lambda episodes, params: by_task_and_role(copy.deepcopy(episodes), params), ONE, "trajectories that are"),
+        (also_by_task, ONE, "Put every trajectory"),
         (
             one_entry_per_group,
             "metadata_has_one_entry_per_trajectory",
@@ -91,9 +79,13 @@ def test_a_good_grouping_has_no_complaints(complaints: Any) -> None:
         (keeps_the_episode, "metadata_has_one_entry_per_trajectory", "metadata that is"),
         (in_fours, "order_of_episodes_has_no_effect", "Group by properties"),
         (empties_episodes, "it_does_not_change_episodes", "changes the episodes"),
-        (nothing_for_nothing, "no_episodes_give_no_groups", "returned None. Return"),
-        (first_of_each, "every_trajectory_is_in_exactly_one_group", "IndexError"),
-        (an_empty_group, "no_episodes_give_no_groups", "returns 1 groups"),
+        (of(lambda groups: groups or None), "no_episodes_give_no_groups", "returned None. Return"),
+        (lambda episodes, params: [episode.trajectories[0] for episode in episodes], ONE, "IndexError"),
+        (
+            of(lambda groups: [*groups, TrajectoryGroup(group_id="rest:agent", trajectories=[])]),
+            "no_episodes_give_no_groups",
+            "returns 1 groups",
+        ),
     ],
 )
 def test_contract_reports_the_mistake(complaint: Any, function: Function, test: str, told: str) -> None:

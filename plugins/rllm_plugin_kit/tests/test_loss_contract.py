@@ -25,33 +25,9 @@ def good(inputs: LossInput, params: NoParams) -> Tensor:
     return -inputs.advantages * importance_ratio(inputs)
 
 
-def one_number(inputs: LossInput, params: NoParams) -> Tensor:
-    return good(inputs, params).mean()
-
-
-def unbounded(inputs: LossInput, params: NoParams) -> Tensor:
-    return -inputs.advantages * (inputs.logprobs - inputs.old_logprobs).exp()
-
-
-def in_place(inputs: LossInput, params: NoParams) -> Tensor:
-    return -inputs.advantages * inputs.logprobs.clamp_(max=-0.01)
-
-
 def changes_advantages(inputs: LossInput, params: NoParams) -> Tensor:
     inputs.advantages.mul_(0.5)
     return good(inputs, params)
-
-
-def detached(inputs: LossInput, params: NoParams) -> Tensor:
-    return good(inputs, params).detach()
-
-
-def constant(inputs: LossInput, params: NoParams) -> Tensor:
-    return -inputs.advantages + 0 * inputs.logprobs
-
-
-def weighted_by_a_constant(inputs: LossInput, params: NoParams) -> Tensor:
-    return -inputs.advantages * importance_ratio(inputs).detach() * inputs.logprobs
 
 
 def whitens_over_what_is_there(inputs: LossInput, params: NoParams) -> Tensor:
@@ -59,29 +35,28 @@ def whitens_over_what_is_there(inputs: LossInput, params: NoParams) -> Tensor:
     return -centred * importance_ratio(inputs)
 
 
-def random_mask(inputs: LossInput, params: NoParams) -> Tensor:
-    return good(inputs, params) * (torch.rand_like(inputs.logprobs) < 0.5)
-
-
 def masked_by_position(inputs: LossInput, params: NoParams) -> Tensor:
     generator = torch.Generator().manual_seed(inputs.seed)
     return good(inputs, params) * (torch.rand(len(inputs.logprobs), generator=generator) < 0.5)
 
 
-def always_double(inputs: LossInput, params: NoParams) -> Tensor:
-    return good(inputs, params).double()
-
-
-def from_the_sampler(inputs: LossInput, params: NoParams) -> Tensor:
+def from_the_sampler(inputs: LossInput) -> Tensor:
     return -inputs.advantages * (inputs.logprobs - inputs.sampling_logprobs).clamp(-20, 20).exp()  # type: ignore[operator]
 
 
-def takes_every_sampler_for_one_that_reports(inputs: LossInput, params: NoParams) -> Tensor:
-    return good(inputs, params) if inputs.sampling_logprobs is None else from_the_sampler(inputs, params)
+def of(function: Callable[[LossInput], Any]) -> Function:
+    """Return a loss of these inputs."""
+    return lambda inputs, params: function(inputs)
 
 
-def needs_a_token(inputs: LossInput, params: NoParams) -> Tensor:
-    return good(inputs, params) * (inputs.row_ids == inputs.row_ids.max()).logical_or(inputs.row_ids >= 0)
+def of_good(function: Callable[[Tensor], Tensor]) -> Function:
+    """Return a loss that changes the losses of a good one."""
+    return lambda inputs, params: function(good(inputs, params))
+
+
+FINITE = "it_returns_one_finite_loss_per_token"
+GRADIENT = "gradient_reaches_log_probs_and_is_finite"
+SURROGATE = of(lambda inputs: -inputs.advantages * importance_ratio(inputs).detach() * inputs.logprobs)
 
 
 def nan_in_the_branch_not_taken(inputs: LossInput, params: NoParams) -> Tensor:
@@ -96,24 +71,32 @@ def test_a_good_loss_has_no_complaints(complaints: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (one_number, "it_returns_one_finite_loss_per_token", "rllm.algorithm.loss_agg_mode"),
-        (unbounded, "extreme_ratios_stay_finite", "Bound ratios before"),
-        (in_place, "gradient_reaches_log_probs_and_is_finite", "It writes into"),
-        (changes_advantages, "it_does_not_change_its_inputs", "`advantages`"),
-        (detached, "gradient_reaches_log_probs_and_is_finite", "does not depend"),
-        (constant, "gradient_reaches_log_probs_and_is_finite", "has a gradient"),
-        (weighted_by_a_constant, "gradient_matches_the_numeric_slope", "`gradient = 'surrogate'`"),
-        (whitens_over_what_is_there, "micro_batches_do_not_change_losses", "gives a row"),
-        (random_mask, "same_inputs_and_seed_give_same_losses", "draws from the"),
-        (masked_by_position, "micro_batches_do_not_change_losses", "inputs.seed"),
-        (always_double, "it_returns_one_finite_loss_per_token", "torch.float64"),
-        (from_the_sampler, "optional_columns_may_be_absent", "sampling_logprobs"),
+        (of_good(torch.mean), FINITE, "rllm.algorithm.loss_agg_mode"),
         (
-            takes_every_sampler_for_one_that_reports,
+            of(lambda inputs: -inputs.advantages * (inputs.logprobs - inputs.old_logprobs).exp()),
+            "extreme_ratios_stay_finite",
+            "Bound ratios before",
+        ),
+        (of(lambda inputs: inputs.advantages * inputs.logprobs.clamp_(max=-0.01)), GRADIENT, "It writes into"),
+        (changes_advantages, "it_does_not_change_its_inputs", "`advantages`"),
+        (of_good(torch.detach), GRADIENT, "does not depend"),
+        (of(lambda inputs: -inputs.advantages + 0 * inputs.logprobs), GRADIENT, "has a gradient"),
+        (SURROGATE, "gradient_matches_the_numeric_slope", "`gradient = 'surrogate'`"),
+        (whitens_over_what_is_there, "micro_batches_do_not_change_losses", "gives a row"),
+        (
+            of_good(lambda losses: losses * (torch.rand_like(losses) < 0.5)),
+            "same_inputs_and_seed_give_same_losses",
+            "draws from the",
+        ),
+        (masked_by_position, "micro_batches_do_not_change_losses", "inputs.seed"),
+        (of_good(lambda losses: losses.double()), FINITE, "torch.float64"),
+        (of(from_the_sampler), "optional_columns_may_be_absent", "sampling_logprobs"),
+        (
+            of(lambda inputs: from_the_sampler(inputs) if inputs.sampling_logprobs is not None else -inputs.logprobs),
             "missing_sampler_log_probs_work",
             "sampling_logprobs",
         ),
-        (needs_a_token, "no_tokens_give_no_losses", "RuntimeError"),
+        (of_good(lambda losses: losses - 0 * losses.max()), "no_tokens_give_no_losses", "RuntimeError"),
         (nan_in_the_branch_not_taken, "extreme_ratios_stay_finite", "torch.where"),
     ],
 )
@@ -123,7 +106,7 @@ def test_contract_reports_the_mistake(complaint: Any, function: Function, test: 
 
 def test_a_declared_surrogate_gradient_is_accepted(complaint: Any) -> None:
     test = "gradient_matches_the_numeric_slope"
-    assert complaint(LossContract, record(weighted_by_a_constant), test, gradient="surrogate") == ""
+    assert complaint(LossContract, record(SURROGATE), test, gradient="surrogate") == ""
 
 
 def test_unknown_needs_are_reported(complaint: Any) -> None:
@@ -136,7 +119,5 @@ def test_declared_needs_are_filled(complaint: Any) -> None:
         assert inputs.ref_logprobs is not None
         return good(inputs, params) + (inputs.logprobs - inputs.ref_logprobs).square()
 
-    bad = record(towards_the_reference)
-    test = "it_returns_one_finite_loss_per_token"
-    assert "AssertionError" in complaint(LossContract, bad, test)
-    assert complaint(LossContract, record(towards_the_reference, needs=frozenset({"ref_logprobs"})), test) == ""
+    assert "AssertionError" in complaint(LossContract, record(towards_the_reference), FINITE)
+    assert complaint(LossContract, record(towards_the_reference, needs=frozenset({"ref_logprobs"})), FINITE) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ from rllm_core.contracts.rejection import RejectionPlugin, RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_plugin_kit import RejectionContract
+
+from .conftest import vary
 
 
 class Pairs:
@@ -37,16 +40,6 @@ class Pairs:
         self.steps = state["steps"]
 
 
-class DropsInSilence(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return super().__call__([group for group in groups if len(group.trajectories) > 1])
-
-
-class TrainsTwice(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return RejectionResult(train=groups[:1] * len(groups))
-
-
 class ChangesGroups(Pairs):
     def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         for group in groups:
@@ -59,17 +52,6 @@ class EmptiesTheList(Pairs):
         result = super().__call__(list(groups))
         groups.clear()
         return result
-
-
-class NamesGroupsOfEarlierSteps(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        self.kept += groups
-        return RejectionResult(train=list(self.kept))
-
-
-class CountsRightAndNamesWrong(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return RejectionResult(train=groups[1:], dropped={"first": groups[1:2]} if groups else {})
 
 
 class ChangesWhatWaits(Pairs):
@@ -86,19 +68,19 @@ class ReturnsCopies(Pairs):
         return replace(result, train=[replace(group, metadata=[]) for group in result.train])
 
 
-class ForgetsGroups(Pairs):
-    def state_dict(self) -> dict[str, Any]:
-        return {"kept": [], "steps": self.steps}
+def mode(verdict: Callable[[list[TrajectoryGroup]], Any]) -> type[Pairs]:
+    """Return a mode without state whose verdict is this function of the groups."""
+    return vary(Pairs, __call__=lambda self, groups: verdict(groups))
 
 
-class ForgetsItsCount(Pairs):
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state | {"steps": 0})
+def keep(self: Pairs, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    self.kept += groups
+    return list(self.kept)
 
 
-class KeepsObjects(Pairs):
-    def state_dict(self) -> dict[str, Any]:
-        return {"kept": self.kept, "steps": self.steps}
+def name_first(groups: list[TrajectoryGroup]) -> RejectionResult:
+    """Count right and name wrong."""
+    return RejectionResult(train=groups[1:], dropped={"first": groups[1:2]} if groups else {})
 
 
 class ShareState(Pairs):
@@ -108,40 +90,6 @@ class ShareState(Pairs):
         self.batches.append(1)
         self.steps = len(self.batches)
         return super().__call__(groups)
-
-
-class NeverHasEnough(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        self.kept += groups
-        return RejectionResult(train=[], waiting=tuple(self.kept), more=True)
-
-
-class AsksForMoreAndTrains(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return RejectionResult(train=groups, more=bool(groups))
-
-
-class ReturnsGroups(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return groups  # type: ignore[return-value]
-
-
-class ExpectsGroups(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return RejectionResult(train=[groups[0], *groups[1:]])
-
-
-class NoState:
-    def __init__(self, params: NoParams) -> None:
-        pass
-
-    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
-        return RejectionResult(train=groups)
-
-
-class TakesNoOptions(Pairs):
-    def __init__(self) -> None:
-        super().__init__(NoParams())
 
 
 def record(mode: Any) -> RejectionPlugin[NoParams]:
@@ -157,27 +105,54 @@ RESUMED = "a_resumed_run_continues_exactly"
 
 
 @pytest.mark.parametrize(
-    ("mode", "test", "told"),
+    ("made", "test", "told"),
     [
-        (DropsInSilence, CONSERVATION, "and leaves out"),
-        (TrainsTwice, CONSERVATION, "twice: to train"),
-        (NamesGroupsOfEarlierSteps, CONSERVATION, "which was neither"),
-        (CountsRightAndNamesWrong, CONSERVATION, "'first'"),
+        (
+            mode(lambda groups: RejectionResult(train=[each for each in groups if len(each.trajectories) > 1])),
+            CONSERVATION,
+            "and leaves out",
+        ),
+        (mode(lambda groups: RejectionResult(train=groups[:1] * len(groups))), CONSERVATION, "twice: to train"),
+        (
+            vary(Pairs, __call__=lambda self, groups: RejectionResult(train=keep(self, groups))),
+            CONSERVATION,
+            "which was neither",
+        ),
+        (mode(name_first), CONSERVATION, "'first'"),
         (ReturnsCopies, CONSERVATION, "to train on"),
         (ChangesWhatWaits, CONSERVATION, "changed. Return the"),
-        (AsksForMoreAndTrains, CONSERVATION, "Keep them waiting"),
-        (ReturnsGroups, CONSERVATION, "rllm_core.contracts.rejection.RejectionResult"),
+        (mode(lambda groups: RejectionResult(train=groups, more=bool(groups))), CONSERVATION, "Keep them waiting"),
+        (mode(lambda groups: groups), CONSERVATION, "rllm_core.contracts.rejection.RejectionResult"),
         (ChangesGroups, "it_does_not_change_groups", "changes the groups"),
         (EmptiesTheList, "it_does_not_change_groups", "or the list"),
-        (ForgetsGroups, RESUMED, "rllm_core.data.codec.group_to_json"),
-        (ForgetsItsCount, RESUMED, "load_state_dict"),
-        (KeepsObjects, RESUMED, "has a state"),
+        (vary(Pairs, state_dict=lambda self: {"kept": [], "steps": self.steps}), RESUMED, "codec.group_to_json"),
+        (
+            vary(Pairs, load_state_dict=lambda self, state: Pairs.load_state_dict(self, state | {"steps": 0})),
+            RESUMED,
+            "load_state_dict",
+        ),
+        (vary(Pairs, state_dict=lambda self: {"kept": self.kept, "steps": self.steps}), RESUMED, "has a state"),
         (ShareState, "same_groups_give_same_verdicts", "Keep state in"),
-        (NeverHasEnough, "batches_per_step_are_bounded", "the rollout batches"),
-        (ExpectsGroups, "step_without_groups_works", "IndexError"),
-        (NoState, CONSERVATION, "rllm_core.contracts.rejection.RejectionMode"),
-        (TakesNoOptions, CONSERVATION, "`load`"),
+        (
+            vary(
+                Pairs,
+                __call__=lambda self, groups: RejectionResult(train=[], waiting=keep(self, groups), more=True),
+            ),
+            "batches_per_step_are_bounded",
+            "the rollout batches",
+        ),
+        (
+            mode(lambda groups: RejectionResult(train=[groups[0], *groups[1:]])),
+            "step_without_groups_works",
+            "IndexError",
+        ),
+        (
+            lambda params: lambda groups: RejectionResult(train=groups),
+            CONSERVATION,
+            "rejection.RejectionMode",
+        ),
+        (lambda: Pairs(NoParams()), CONSERVATION, "`load`"),
     ],
 )
-def test_contract_reports_the_mistake(complaint: Any, mode: Any, test: str, told: str) -> None:
-    assert told in complaint(RejectionContract, record(mode), test)
+def test_contract_reports_the_mistake(complaint: Any, made: Any, test: str, told: str) -> None:
+    assert told in complaint(RejectionContract, record(made), test)

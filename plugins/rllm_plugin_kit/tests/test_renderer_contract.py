@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from rllm_core.data.messages import Response
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
 
+from .conftest import vary
+
 
 class Good(TemplateRenderer):
     """By the template of the model."""
@@ -23,36 +26,27 @@ class Good(TemplateRenderer):
         return cls(setup.tokenizer, setup.stop_ids, setup.template_options)
 
 
-class NeverBridges(Good):
-    def bridge(self, *arguments: Any) -> Any:
-        return None
-
-
-class NoStops(Good):
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.stop_ids = frozenset()
-
-
-class Lists(Good):
-    def prompt(self, *arguments: Any) -> Any:
-        return super().prompt(*arguments).tolist()
-
-
-class TokenizesTheResponseAgain(Good):
-    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        return super().bridge(prompt_ids, self.response_ids(self.text(response_ids)), messages, tools)
-
-
-class StopsTwice(Good):
-    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        return super().bridge(prompt_ids, [*response_ids, min(self.stop_ids)], messages, tools)
-
-
 class BridgesOneByOne(Good):
     def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
         bridged = super().bridge(prompt_ids, response_ids, messages, tools)
         return np.array([*bridged, min(self.stop_ids)], np.int32)
+
+
+def bridging(bridge: Callable[[Good, Any], Any]) -> type[Good]:
+    """Return a renderer that changes the response before it continues the conversation."""
+
+    def run(self: Good, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return Good.bridge(self, prompt_ids, bridge(self, response_ids), messages, tools)
+
+    return vary(Good, bridge=run)
+
+
+def parsing(change: Callable[[Response], Any]) -> type[Good]:
+    """Return a renderer that changes the parsed response."""
+    return vary(Good, parse=lambda self, prompt, said, tools=(): change(Good.parse(self, prompt, said)))
+
+
+NeverBridges = vary(Good, bridge=lambda *_: None)
 
 
 class NoStopInResponses(Good):
@@ -61,26 +55,10 @@ class NoStopInResponses(Good):
         return ids[:-1] if len(ids) > 1 else ids
 
 
-class ShowsStops(Good):
-    def text(self, token_ids: Any) -> str:
-        return super().text(token_ids) + "<end>"
-
-
-class ParsesText(Good):
-    def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Any:
-        return self.text(response_ids)
-
-
 class RaisesOnJunk(Good):
     def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Response:
         assert response_ids[-1] in self.stop_ids
         return super().parse(prompt_ids, response_ids)
-
-
-class CutsTheText(Good):
-    def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Response:
-        response = super().parse(prompt_ids, response_ids)
-        return replace(response, text=response.text[:3])
 
 
 class Counts(Good):
@@ -107,11 +85,6 @@ class StripsMessages(Good):
         return super().prompt(messages, tools)
 
 
-class LeavesToolsOut(Good):
-    def prompt(self, messages: Any, tools: Any = ()) -> Any:
-        return super().prompt(messages)
-
-
 class SetsAVariable(Good):
     def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Response:
         os.environ["MY_RENDERER"] = "parsed"
@@ -127,27 +100,39 @@ def test_a_good_renderer_has_no_complaints(renderer: type[Good], complaints: Any
     assert complaints(RendererContract, plugin(renderer.make)) == {}
 
 
-def test_hook_example_keeps_the_contract(complaints: Any, example: Any) -> None:
-    assert complaints(RendererContract, example("renderer")) == {}
-
-
 @pytest.mark.parametrize(
     ("renderer", "test", "said"),
     [
-        (NoStops, "stop_tokens_exist", "has the stop"),
-        (Lists, "tokens_are_int32", "from prompt"),
-        (TokenizesTheResponseAgain, "bridge_keeps_every_token", "does not begin"),
-        (StopsTwice, "bridge_matches_the_whole_conversation", "continues after"),
+        (vary(Good, stop_ids=property(lambda self: frozenset(), lambda *_: None)), "stop_tokens_exist", "has the stop"),
+        (vary(Good, prompt=lambda self, *given: Good.prompt(self, *given).tolist()), "tokens_are_int32", "from prompt"),
+        (bridging(lambda self, said: self.response_ids(self.text(said))), "bridge_keeps_every_token", "does not begin"),
+        (
+            bridging(lambda self, said: [*said, min(self.stop_ids)]),
+            "bridge_matches_the_whole_conversation",
+            "continues after",
+        ),
         (BridgesOneByOne, "bridge_matches_the_whole_conversation", "continues after"),
         (NoStopInResponses, "response_text_survives_a_round_trip", "does not end"),
-        (ShowsStops, "response_text_survives_a_round_trip", "'7<end>'"),
-        (ParsesText, "any_tokens_can_be_parsed", "as '7'"),
+        (
+            vary(Good, text=lambda self, ids: Good.text(self, ids) + "<end>"),
+            "response_text_survives_a_round_trip",
+            "'7<end>'",
+        ),
+        (parsing(lambda response: response.text), "any_tokens_can_be_parsed", "as '7'"),
         (RaisesOnJunk, "any_tokens_can_be_parsed", "AssertionError"),
-        (CutsTheText, "any_tokens_can_be_parsed", "returns the text"),
+        (
+            parsing(lambda response: replace(response, text=response.text[:3])),
+            "any_tokens_can_be_parsed",
+            "returns the text",
+        ),
         (Counts, "results_depend_only_on_the_arguments", "renders the same"),
         (GivesItsCache, "results_depend_only_on_the_arguments", "gives out tokens"),
         (StripsMessages, "it_does_not_change_messages", "changes the messages"),
-        (LeavesToolsOut, "tools_are_rendered_or_rejected", "drops tools from"),
+        (
+            vary(Good, prompt=lambda self, messages, tools=(): Good.prompt(self, messages)),
+            "tools_are_rendered_or_rejected",
+            "drops tools from",
+        ),
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
         (lambda setup, params: 1 / 0, "stop_tokens_exist", "ZeroDivisionError"),
     ],

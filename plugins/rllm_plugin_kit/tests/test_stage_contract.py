@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_plugin_kit import StageContract, stage_context
+
+from .conftest import later, vary
 
 
 class Stage:
@@ -31,98 +34,51 @@ class Stage:
         self.groups = state["groups"]
 
 
-class LooksAtEpisodes(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.metrics["mine/episodes"] = float(len(step.episodes))
+def stage(body: Callable[[TrainStep], object]) -> type[Stage]:
+    """Return a stage that does this with each step."""
+    return vary(Stage, __call__=later(lambda self, step: body(step)))
 
 
-class LooksAtAdvantages(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.metrics["mine/largest"] = float(step.filled_batch.advantages.max(initial=0.0))  # type: ignore[union-attr]
+def setting(**values: Callable[[TrainStep], Any]) -> type[Stage]:
+    """Return a stage that sets these fields of a step."""
+    return stage(lambda step: [setattr(step, name, value(step)) for name, value in values.items()])
 
 
-class DropsGroups(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.trajectory_groups = step.trajectory_groups[1:]
+def for_trajectories(field: str, value: Any) -> type[Stage]:
+    """Return a stage that sets this field of the trajectories in groups."""
+    return stage(
+        lambda step: [setattr(each, field, value) for group in step.trajectory_groups for each in group.trajectories]
+    )
 
 
-class ShapesRewards(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        for group in step.trajectory_groups:
-            for trajectory in group.trajectories:
-                trajectory.reward = 0.5
+def zero_advantages(step: TrainStep) -> Any:
+    batch = step.filled_batch
+    return batch.with_columns(advantages=np.zeros(len(batch.tokens), np.float32))
 
 
-class RenamesTrajectories(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        for group in step.trajectory_groups:
-            for trajectory in group.trajectories:
-                trajectory.name = "somebody"
+def metric(name: str, value: Callable[[TrainStep], float]) -> type[Stage]:
+    """Return a stage that adds a metric."""
+    return stage(lambda step: step.metrics.update({f"mine/{name}": value(step)}))
 
 
-class ClipsAdvantages(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        batch = step.filled_batch
-        step.batch = batch.with_columns(advantages=np.zeros(len(batch.tokens), np.float32))
+LooksAtEpisodes = metric("episodes", lambda step: float(len(step.episodes)))
 
 
-class CountsSteps(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.global_step += 1
+LooksAtAdvantages = metric("largest", lambda step: float(step.filled_batch.advantages.max(initial=0.0)))  # type: ignore[union-attr]
+DropsGroups = setting(trajectory_groups=lambda step: step.trajectory_groups[1:])
+ClipsAdvantages = setting(batch=zero_advantages)
+SkipsAhead = setting(weight_version=lambda step: step.weight_version + 1)
+ShapesRewards, RenamesTrajectories = for_trajectories("reward", 0.5), for_trajectories("name", "mine")
 
 
-class SkipsAhead(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.weight_version += 1
+def edit_tasks(step: TrainStep) -> None:
+    for task in step.tasks:
+        task.data["hint"] = "none"  # type: ignore[index]
 
 
-class EditsTasks(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        for task in step.tasks:
-            task.data["hint"] = "none"  # type: ignore[index]
-
-
-class MovesEpisodes(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        for episode in step.episodes:
-            episode.data_source = "somewhere"
-
-
-class RenamesRollouts(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        for group in step.trajectory_groups:
-            for trajectory in group.trajectories:
-                trajectory.uid = "x"
-
-
-class Skips(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.skip("bored")
-
-
-class TimesItself(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.timing_dict["mine"] = 1.0
-
-
-class Divides(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.metrics["mine/share"] = 1 / len(step.trajectory_groups)
-
-
-class NotANumber(Stage):
-    async def __call__(self, step: TrainStep) -> None:
-        step.metrics["mine/nan"] = float("nan")
-
-
-class NotAsync(Stage):
-    def __call__(self, step: TrainStep) -> None:  # type: ignore[override]
-        pass
-
-
-class Forgets(Stage):
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+def move_episodes(step: TrainStep) -> None:
+    for episode in step.episodes:
+        episode.data_source = "somewhere"
 
 
 class KeepsMoreThanItSays(Stage):
@@ -134,11 +90,6 @@ class KeepsMoreThanItSays(Stage):
         await super().__call__(step)
         self.steps += 1
         step.metrics["mine/steps"] = float(self.steps)
-
-
-class KeepsObjects(Stage):
-    def state_dict(self) -> dict[str, Any]:
-        return {"groups": {self.groups}}
 
 
 class KeepsNothing:
@@ -169,18 +120,25 @@ def record(
 
 
 @pytest.mark.long
-def test_a_good_stage_has_no_complaints(complaints: Any) -> None:
-    assert complaints(StageContract, record(Stage)) == {}
-    assert complaints(StageContract, record(DropsGroups, writes="trajectory_groups")) == {}
-    assert complaints(StageContract, record(ShapesRewards, writes="rewards")) == {}
-    assert complaints(StageContract, record(RenamesTrajectories, writes="trajectory_names")) == {}
-    assert complaints(StageContract, record(ClipsAdvantages, reads="batch", writes="batch.advantages")) == {}
-    assert complaints(StageContract, record(LooksAtAdvantages, reads="batch batch.advantages")) == {}
-    assert complaints(StageContract, record(SkipsAhead, writes="weights")) == {}
-    assert complaints(StageContract, record(KeepsNothing, reads="episodes", is_rollout_stage=True)) == {}
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        record(Stage),
+        record(DropsGroups, writes="trajectory_groups"),
+        record(ShapesRewards, writes="rewards"),
+        record(RenamesTrajectories, writes="trajectory_names"),
+        record(ClipsAdvantages, reads="batch", writes="batch.advantages"),
+        record(LooksAtAdvantages, reads="batch batch.advantages"),
+        record(SkipsAhead, writes="weights"),
+        record(KeepsNothing, reads="episodes", is_rollout_stage=True),
+    ],
+)
+def test_a_good_stage_has_no_complaints(complaints: Any, plugin: StagePlugin[Any]) -> None:
+    assert complaints(StageContract, plugin) == {}
 
 
 CHANGES = "only_declared_fields_are_changed"
+SUFFICIENT = "declared_reads_are_sufficient"
 RESUMED = "a_resumed_run_continues_exactly"
 
 
@@ -188,27 +146,31 @@ RESUMED = "a_resumed_run_continues_exactly"
     ("plugin", "test", "told"),
     [
         (record(LooksAtEpisodes), "only_declared_fields_are_read", "step.episodes"),
-        (record(LooksAtAdvantages, reads="batch"), "declared_reads_are_sufficient", "AttributeError"),
+        (record(LooksAtAdvantages, reads="batch"), SUFFICIENT, "AttributeError"),
         (record(DropsGroups), CHANGES, "'trajectory_groups'"),
         (record(ShapesRewards), CHANGES, "'episodes'"),
         (record(ShapesRewards, writes="trajectory_groups"), CHANGES, "changes rewards of"),
-        (record(EditsTasks, reads="tasks"), CHANGES, "changes tasks of"),
-        (record(MovesEpisodes, reads="episodes"), CHANGES, "changes generated of"),
-        (record(RenamesRollouts), CHANGES, "changes tokens of"),
-        (record(Skips), CHANGES, "skip_reason"),
-        (record(TimesItself), CHANGES, "No stage may"),
+        (record(stage(edit_tasks), reads="tasks"), CHANGES, "changes tasks of"),
+        (record(stage(move_episodes), reads="episodes"), CHANGES, "changes generated of"),
+        (record(for_trajectories("uid", "x")), CHANGES, "changes tokens of"),
+        (record(stage(lambda step: step.skip("bored"))), CHANGES, "skip_reason"),
+        (record(stage(lambda step: step.timing_dict.update(mine=1.0))), CHANGES, "No stage may"),
         (record(RenamesTrajectories), CHANGES, "trajectory_names"),
         (record(ClipsAdvantages, reads="batch"), CHANGES, "batch.advantages"),
-        (record(CountsSteps), CHANGES, "step.extras"),
+        (record(setting(global_step=lambda step: step.global_step + 1)), CHANGES, "step.extras"),
         (record(SkipsAhead), CHANGES, "'weights'"),
-        (record(Divides), "empty_step_works", "ZeroDivisionError"),
-        (record(NotANumber), "metrics_are_finite", "'mine/nan'"),
-        (record(NotAsync), "declared_reads_are_sufficient", "`async def __call__(self, step)`"),
-        (record(Forgets), RESUMED, "continues differently"),
+        (
+            record(metric("share", lambda step: 1 / len(step.trajectory_groups))),
+            "empty_step_works",
+            "ZeroDivisionError",
+        ),
+        (record(metric("nan", lambda step: float("nan"))), "metrics_are_finite", "'mine/nan'"),
+        (record(vary(Stage, __call__=lambda self, step: None)), SUFFICIENT, "`async def __call__(self, step)`"),
+        (record(vary(Stage, load_state_dict=lambda self, state: None)), RESUMED, "continues differently"),
         (record(KeepsMoreThanItSays), RESUMED, "load_state_dict"),
-        (record(KeepsObjects), RESUMED, "has a state"),
+        (record(vary(Stage, state_dict=lambda self: {"groups": {self.groups}})), RESUMED, "has a state"),
         (record(Stage, is_rollout_stage=True), "rollout_stage_has_no_state", "is_rollout_stage"),
-        (record(TakesOptionsAlone), "declared_reads_are_sufficient", "`load`"),
+        (record(TakesOptionsAlone), SUFFICIENT, "`load`"),
         (record(Stage, reads="trajectory_grups"), "declared_reads_are_written_by_some_stage", "'trajectory_groups'"),
     ],
 )
@@ -221,7 +183,6 @@ def test_a_stage_may_need_a_different_context(complaint: Any) -> None:
         def __init__(self, context: StageContext, params: NoParams) -> None:
             assert context.seed == 7
 
-    test = "declared_reads_are_sufficient"
-    assert "AssertionError" in complaint(StageContract, record(LooksAtTheSeed), test)
+    assert "AssertionError" in complaint(StageContract, record(LooksAtTheSeed), SUFFICIENT)
     seven = {"context": lambda self: stage_context(seed=7)}
-    assert "AssertionError" not in complaint(StageContract, record(LooksAtTheSeed), test, **seven)
+    assert "AssertionError" not in complaint(StageContract, record(LooksAtTheSeed), SUFFICIENT, **seven)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,12 +14,17 @@ import pytest
 from rllm_core.contracts import NoParams, Observer, TrackedRun, TrackerPlugin
 from rllm_plugin_kit import TrackerContract
 
+from .conftest import vary
+
 
 class Lines(Observer):
     """One JSON line per step; steps that come again are dropped."""
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self.path = run.directory / "mine.jsonl"
+        self.path = self.path_of(run)
+
+    def path_of(self, run: TrackedRun) -> Path:
+        return run.directory / "mine.jsonl"
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         kept = [line for line in read(self.path) if first_step and line[0] < first_step]
@@ -43,31 +48,6 @@ class OpensAtOnce(Lines):
         self.path.touch()
 
 
-class WritesWhereItStands(Lines):
-    def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self.path = Path("mine.jsonl")
-
-
-class WritesBesideTheRun(Lines):
-    def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self.path = run.directory.parent / "mine.jsonl"
-
-
-class FiniteNumbersOnly(Lines):
-    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        json.dumps(dict(metrics), allow_nan=False)
-
-
-class NoNegativeStep(Lines):
-    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        assert global_step >= 0
-
-
-class ChangesMetrics(Lines):
-    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        metrics["step"] = global_step  # type: ignore[index]
-
-
 class ClosesWhatWasNeverOpened(Lines):
     file: TextIO
 
@@ -76,16 +56,6 @@ class ClosesWhatWasNeverOpened(Lines):
 
     def close(self) -> None:
         self.file.close()
-
-
-class SetsVariables(Lines):
-    def on_train_start(self, total_steps: int, first_step: int) -> None:
-        os.environ["MY_RUN"] = str(self.path)
-
-
-class LeavesAThread(Lines):
-    def on_train_start(self, total_steps: int, first_step: int) -> None:
-        threading.Thread(target=threading.Event().wait, args=(0.3,), daemon=True).start()
 
 
 class OneFileForAll(Lines):
@@ -118,19 +88,29 @@ class RoundsNumbers(Lines):
         super().log(global_step, {name: round(value, 1) for name, value in metrics.items()})
 
 
-class KeepsEverything(Lines):
-    def on_train_start(self, total_steps: int, first_step: int) -> None:
-        pass
+def logs(log: Callable[[int, Any], Any]) -> type[Lines]:
+    """Return a tracker that logs in this way."""
+    return vary(Lines, log=lambda self, global_step, metrics: log(global_step, metrics))
 
 
-class StartsAfresh(Lines):
-    def on_train_start(self, total_steps: int, first_step: int) -> None:
-        self.path.unlink(missing_ok=True)
+def starts(start: Callable[[Path, int], Any]) -> type[Lines]:
+    """Return a tracker that starts with its file in this way."""
+    return vary(Lines, on_train_start=lambda self, total_steps, first_step: start(self.path, first_step))
 
 
-class ForgetsOnlyWhatComesAgain(Lines):
-    def on_train_start(self, total_steps: int, first_step: int) -> None:
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in read(self.path) if line[0] < first_step))
+def rewrite(path: Path, first_step: int) -> None:
+    """Keep all earlier steps, also when a run begins."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in read(path) if line[0] < first_step))
+
+
+def check_step(global_step: int, metrics: Any) -> None:
+    assert global_step >= 0
+
+
+SetsVariables = starts(lambda path, _: os.environ.update(MY_RUN=str(path)))
+LeavesAThread = starts(lambda *_: threading.Thread(target=threading.Event().wait, args=(0.3,), daemon=True).start())
+INSIDE = "it_writes_only_into_the_run_directory"
+ANY = "any_value_and_step_can_be_logged"
 
 
 def plugin(make: Any) -> TrackerPlugin[Any]:
@@ -146,28 +126,23 @@ def test_a_good_tracker_has_no_complaints(complaints: Any, tmp_path: Path) -> No
     assert complaints(TrackerContract, plugin(Lines), given={"tmp_path": tmp_path}, read_back=read_back) == {}
 
 
-@pytest.mark.long
-def test_hook_example_keeps_the_contract(complaints: Any, example: Any, tmp_path: Path) -> None:
-    assert complaints(TrackerContract, example("tracker"), given={"tmp_path": tmp_path}) == {}
-
-
 @pytest.mark.parametrize(
     ("tracker", "test", "said"),
     [
         (OpensAtOnce, "creation_does_not_change_the_run_directory", "writes into the"),
-        (WritesWhereItStands, "it_writes_only_into_the_run_directory", "mine.jsonl"),
-        (WritesBesideTheRun, "it_writes_only_into_the_run_directory", "mine.jsonl"),
-        (FiniteNumbersOnly, "any_value_and_step_can_be_logged", "'reward/agent/mean'"),
-        (NoNegativeStep, "any_value_and_step_can_be_logged", "failed in log(-1, {}"),
-        (ChangesMetrics, "it_does_not_change_metrics", "changes the metrics"),
+        (vary(Lines, path_of=lambda self, run: Path("mine.jsonl")), INSIDE, "mine.jsonl"),
+        (vary(Lines, path_of=lambda self, run: run.directory.parent / "mine.jsonl"), INSIDE, "mine.jsonl"),
+        (logs(lambda _, metrics: json.dumps(dict(metrics), allow_nan=False)), ANY, "'reward/agent/mean'"),
+        (logs(check_step), ANY, "failed in log(-1, {}"),
+        (logs(lambda step, metrics: metrics.update(step=step)), "it_does_not_change_metrics", "changes the metrics"),
         (ClosesWhatWasNeverOpened, "close_at_any_time_works", "AttributeError"),
         (SetsVariables, "process_wide_state_is_unchanged", "leaves environment variables"),
         (OneFileForAll, "concurrent_runs_have_separate_trackers", "failed in log"),
         (LosesWhatFollowsInAStep, "logged_metrics_are_stored_with_their_step", "'val/openai/gsm8k/pass@1'"),
         (RoundsNumbers, "logged_metrics_are_stored_with_their_step", "'val/openai/gsm8k/pass@1'"),
-        (KeepsEverything, "a_resumed_run_has_every_step_once", "too often [(2, "),
-        (StartsAfresh, "a_resumed_run_has_every_step_once", "missing [(-1, "),
-        (ForgetsOnlyWhatComesAgain, "run_from_the_start_replaces_existing_files", "too often [(-1, "),
+        (starts(lambda *_: None), "a_resumed_run_has_every_step_once", "too often [(2, "),
+        (starts(lambda path, _: path.unlink(True)), "a_resumed_run_has_every_step_once", "missing [(-1, "),
+        (starts(rewrite), "run_from_the_start_replaces_existing_files", "too often [(-1, "),
     ],
 )
 def test_contract_reports_the_mistake(
@@ -190,11 +165,5 @@ def test_declared_changes_of_the_client_are_excused(
     complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_RUN", "before")
-    said = complaint(
-        TrackerContract,
-        plugin(SetsVariables),
-        "process_wide_state_is_unchanged",
-        given={"tmp_path": tmp_path},
-        changes=frozenset({"environment variables"}),
-    )
-    assert said == ""
+    excused = {"given": {"tmp_path": tmp_path}, "changes": frozenset({"environment variables"})}
+    assert complaint(TrackerContract, plugin(SetsVariables), "process_wide_state_is_unchanged", **excused) == ""

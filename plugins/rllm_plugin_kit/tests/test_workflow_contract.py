@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,6 +15,8 @@ from rllm_core.contracts import NoParams, Workflow, WorkflowPlugin
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_plugin_kit import WorkflowContract
+
+from .conftest import later, vary
 
 
 class OneAnswer(Workflow):
@@ -41,33 +44,6 @@ class OneAnswer(Workflow):
         return trajectory
 
 
-class NoEpisode(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Any:
-        await super().run(task, uid)
-
-
-class AnotherName(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        return await super().run(task, "mine")
-
-
-class NoStep(OneAnswer):
-    def finished(self, trajectory: Trajectory) -> Trajectory:
-        return Trajectory("solver", reward=1.0)
-
-
-class NoRole(OneAnswer):
-    def finished(self, trajectory: Trajectory) -> Trajectory:
-        trajectory.name = ""
-        return trajectory
-
-
-class NoReward(OneAnswer):
-    def finished(self, trajectory: Trajectory) -> Trajectory:
-        trajectory.reward = None
-        return trajectory
-
-
 class TokenizesAgain(OneAnswer):
     def finished(self, trajectory: Trajectory) -> Trajectory:
         (step,) = trajectory.steps
@@ -75,16 +51,16 @@ class TokenizesAgain(OneAnswer):
         return Trajectory("solver", [Step(step.prompt_ids, ids)], reward=0.0)
 
 
-class LosesLogProbs(OneAnswer):
-    def finished(self, trajectory: Trajectory) -> Trajectory:
-        (step,) = trajectory.steps
-        return Trajectory("solver", [Step(step.prompt_ids, step.response_ids)], reward=0.0)
+def finished(change: Callable[[Trajectory], Trajectory]) -> type[OneAnswer]:
+    """Return a workflow that changes its trajectory at the end."""
+    return vary(OneAnswer, finished=lambda self, trajectory: change(trajectory))
 
 
-class LosesTheVersion(OneAnswer):
-    def finished(self, trajectory: Trajectory) -> Trajectory:
-        (step,) = trajectory.steps
-        return Trajectory("solver", [Step(step.prompt_ids, step.response_ids, step.logprobs)], reward=0.0)
+def of_step(*names: str) -> type[OneAnswer]:
+    """Return a workflow whose step has only these fields."""
+    return finished(
+        lambda made: Trajectory("solver", [Step(*(getattr(made.steps[0], name) for name in names))], reward=0.0)
+    )
 
 
 class Counts(OneAnswer):
@@ -192,11 +168,6 @@ class LeavesATask(OneAnswer):
         return await super().run(task, uid)
 
 
-class TakesAnything(OneAnswer):
-    def __init__(self, context: Any, **unknown: Any) -> None:
-        super().__init__(context)
-
-
 class SetsAVariable(OneAnswer):
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         os.environ["MY_WORKFLOW"] = uid
@@ -226,17 +197,21 @@ def test_run_resources_are_available_in_every_rollout(complaints: Any) -> None:
     assert complaints(WorkflowContract, plugin(NeedsItsServer, open=server)) == {}
 
 
+RETURNS = "rollout_returns_the_requested_episode"
+TOKENS = "steps_contain_the_engine_tokens"
+
+
 @pytest.mark.parametrize(
     ("workflow", "test", "said"),
     [
-        (NoEpisode, "rollout_returns_the_requested_episode", "returns None"),
-        (AnotherName, "rollout_returns_the_requested_episode", "makes episode 'mine'"),
-        (NoStep, "rollout_returns_the_requested_episode", "makes an episode"),
-        (NoRole, "rollout_returns_the_requested_episode", "makes a trajectory"),
-        (NoReward, "rollout_returns_the_requested_episode", "gives reward the"),
-        (TokenizesAgain, "steps_contain_the_engine_tokens", "whose tokens no"),
-        (LosesLogProbs, "steps_contain_the_engine_tokens", "whose log-probs differ"),
-        (LosesTheVersion, "steps_contain_the_engine_tokens", "reports weight version"),
+        (vary(OneAnswer, run=later(lambda *_: None)), RETURNS, "returns None"),
+        (vary(OneAnswer, run=lambda self, task, uid: OneAnswer.run(self, task, "mine")), RETURNS, "episode 'mine'"),
+        (finished(lambda made: Trajectory("solver", reward=1.0)), RETURNS, "makes an episode"),
+        (finished(lambda made: Trajectory("", made.steps, 0.0)), RETURNS, "makes a trajectory"),
+        (finished(lambda made: Trajectory("solver", made.steps)), RETURNS, "gives reward the"),
+        (TokenizesAgain, TOKENS, "whose tokens no"),
+        (of_step("prompt_ids", "response_ids"), TOKENS, "whose log-probs differ"),
+        (of_step("prompt_ids", "response_ids", "logprobs"), TOKENS, "reports weight version"),
         (Counts, "same_rollout_gives_same_episode", "gives different results"),
         (OneSeed, "each_rollout_has_its_own_seed", "samples with the"),
         (OneSession, "concurrent_rollouts_do_not_affect_each_other", "uses one session"),
@@ -249,8 +224,12 @@ def test_run_resources_are_available_in_every_rollout(complaints: Any) -> None:
         (LeavesTheEnvironment, "cancellation_ends_a_hanging_rollout", "times when it"),
         (LeavesTheSession, "errors_leave_nothing_open", "leaves sessions open"),
         (HidesTheEnd, "cancellation_ends_a_hanging_rollout", "continues when"),
-        (LeavesATask, "rollout_returns_the_requested_episode", "leaves 1 tasks running"),
-        (TakesAnything, "unknown_options_are_rejected", "takes an option"),
+        (LeavesATask, RETURNS, "leaves 1 tasks running"),
+        (
+            vary(OneAnswer, __init__=lambda self, context, **unknown: OneAnswer.__init__(self, context)),
+            "unknown_options_are_rejected",
+            "takes an option",
+        ),
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
