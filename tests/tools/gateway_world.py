@@ -73,6 +73,12 @@ class Scripted:
     def __post_init__(self) -> None:
         self.go.set()
 
+    def reset(self) -> None:
+        """Forget all calls and settings. Calls that wait end."""
+        self.go.set()
+        self.may_end.set()
+        vars(self).update(vars(Scripted()))
+
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
         prompt_ids, json_schema, top_logprobs = request.prompt_ids, request.json_schema, request.top_logprobs
         demanded = {name for name, value in (("json_schema", json_schema), ("top_logprobs", top_logprobs)) if value}

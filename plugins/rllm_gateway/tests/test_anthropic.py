@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 from gateway_clients import anthropic_client
 from gateway_world import CALL, World, assert_one_class
+
+if TYPE_CHECKING:
+    import anthropic
 
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOLS: Any = [
@@ -31,16 +33,22 @@ def test_a_response(client: anthropic.Anthropic, world: World) -> None:
     assert world.policy.calls[0].prompt == "<s>be kind<u>hi<a>"
 
 
-def test_a_response_that_is_streamed(client: anthropic.Anthropic, world: World) -> None:
-    world.policy.response = lambda prompt: f"wait{CALL}"
-    with client.messages.stream(model=MODEL, max_tokens=100, messages=HI, tools=TOOLS) as stream:
+def test_streamed_tool_calls_are_stored_token_by_token(client: anthropic.Anthropic, world: World) -> None:
+    said = f"wait{CALL}{CALL}"
+    world.policy.response = lambda prompt: said
+    with client.messages.stream(model=MODEL, max_tokens=400, messages=HI, tools=TOOLS) as stream:
         message = stream.get_final_message()
-    text, call = message.content
-    assert (text.type, call.type) == ("text", "tool_use")
+    text, *calls = message.content
+    assert text.type == "text"
     assert text.text == "wait"
-    assert (call.name, call.input) == ("look_up", {"word": "proof"})
+    assert [(call.name, call.input) for call in calls if call.type == "tool_use"] == [
+        ("look_up", {"word": "proof"})
+    ] * 2
     assert message.stop_reason == "tool_use"
-    assert message.usage.output_tokens == len(f"wait{CALL}$")
+    assert message.usage.output_tokens == len(f"{said}$")
+    [sampled] = world.policy.calls
+    [row] = world.store.calls(sampled.session)
+    assert row.response_ids.tolist() == sampled.completion.token_ids.tolist() == [*map(ord, f"{said}$")]
 
 
 def test_a_call_of_a_tool_and_its_result(client: anthropic.Anthropic, world: World) -> None:
@@ -56,32 +64,35 @@ def test_a_call_of_a_tool_and_its_result(client: anthropic.Anthropic, world: Wor
     assert second.usage.cache_read_input_tokens == len(world.policy.calls[0].prompt) + len(f"{CALL}$")
 
 
-@pytest.mark.long
-def test_a_stop_text(client: anthropic.Anthropic, world: World) -> None:
+def test_limits_and_lengths(client: anthropic.Anthropic, world: World) -> None:
     world.policy.response = lambda prompt: "one END two"
     message = client.messages.create(model=MODEL, max_tokens=100, messages=HI, stop_sequences=["END"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
     assert message.content[0].model_dump()["text"] == "one "
-
-
-def test_a_response_that_is_cut_off(client: anthropic.Anthropic) -> None:
     assert client.messages.create(model=MODEL, max_tokens=2, messages=HI).stop_reason == "max_tokens"
-
-
-def test_how_long_a_prompt_is(client: anthropic.Anthropic) -> None:
     assert client.messages.count_tokens(model=MODEL, messages=HI).input_tokens == len("<u>hi<a>")
 
 
-def test_a_forced_choice_of_tools_is_refused_as_anthropic_refuses(client: anthropic.Anthropic) -> None:
+def test_refusals_have_the_form_of_anthropic(client: anthropic.Anthropic, world: World) -> None:
+    import anthropic
+
+    body: Any
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(model=MODEL, max_tokens=9, messages=HI, tools=TOOLS, tool_choice={"type": "any"})
-    body: Any = caught.value.body
+    body = caught.value.body
     assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.beta.messages.create(model=MODEL, max_tokens=9, messages=HI, thread={"type": "create"})
+    body = caught.value.body
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    with pytest.raises(anthropic.AuthenticationError):
+        client.with_options(api_key="wrong").messages.create(model=MODEL, max_tokens=9, messages=HI)
 
 
 @pytest.mark.parametrize("unsupported", ["refuse", "ignore"])
 def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str, world: World) -> None:
     """The client requests a stored conversation, and sends all messages if the server has none."""
+    import anthropic
 
     @anthropic.beta_tool
     def look_up(word: str) -> str:
@@ -95,22 +106,6 @@ def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str,
     assert block.model_dump()["text"] == "done"
     first, second = world.policy.calls
     assert second.prompt == f"{first.prompt}{CALL}$<t>a proof<a>"
-
-
-def test_a_server_side_conversation_is_rejected(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.BadRequestError) as caught:
-        client.beta.messages.create(model=MODEL, max_tokens=9, messages=HI, thread={"type": "create"})
-    body: Any = caught.value.body
-    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}
-
-
-def test_an_unknown_key_is_an_authentication_error(world: World) -> None:
-    session = world.open()
-    with (
-        anthropic.Anthropic(base_url=session.anthropic_url(), api_key="wrong") as client,
-        pytest.raises(anthropic.AuthenticationError),
-    ):
-        client.messages.create(model=MODEL, max_tokens=9, messages=HI)
 
 
 def test_every_parameter_that_the_client_knows_has_one_class() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,21 +43,8 @@ def free() -> int:
 def test_a_store_that_can_be_made_is_not_made(tmp_path: Path) -> None:
     check_sdk(own(tmp_path / "new" / "traces.db"))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_store_that_is_there_is_fine(tmp_path: Path) -> None:
     CallStore.open(tmp_path / "traces.db").close()
     check_sdk(own(tmp_path / "traces.db"))
-
-
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [(Path.mkdir, "not-a-file"), (lambda path: path.write_text("no store" * 200), "damaged-store")],
-)
-def test_a_store_that_is_something_else_is_refused(tmp_path: Path, make: Callable[[Path], object], code: str) -> None:
-    make(tmp_path / "traces.db")
-    with expect_error(ConfigError, code, "traces.db", "rllm.sdk.store.path"):
-        check_sdk(own(tmp_path / "traces.db"))
 
 
 def damaged_store(path: Path) -> Path:
@@ -80,10 +66,18 @@ def damaged_store(path: Path) -> Path:
     return path
 
 
-def test_a_store_with_a_damaged_page_is_refused(tmp_path: Path) -> None:
-    store = damaged_store(tmp_path / "calls.db")
-    with pytest.raises(ConfigError, match="damaged"):
-        check_sdk(own(store))
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (Path.mkdir, "not-a-file"),
+        (lambda path: path.write_text("no store" * 200), "damaged-store"),
+        (damaged_store, "damaged-store"),
+    ],
+)
+def test_a_store_that_is_something_else_is_refused(tmp_path: Path, make: Callable[[Path], object], code: str) -> None:
+    make(tmp_path / "traces.db")
+    with expect_error(ConfigError, code, "traces.db", "rllm.sdk.store.path"):
+        check_sdk(own(tmp_path / "traces.db"))
 
 
 def test_a_run_looks_at_the_store_of_its_directory_unless_it_replaces_it(
@@ -112,77 +106,41 @@ def test_a_run_looks_at_the_store_of_its_directory_unless_it_replaces_it(
         asyncio.run(opened(replaces=True))
 
 
-def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
+def test_places_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with expect_error(ConfigError, "directory-not-found"):
         check_sdk(own(tmp_path / "file" / "traces.db"))
-
-
-def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As root every file may be written.
     monkeypatch.setattr("rllm_gateway.checks.os.access", lambda path, *_, **__: path != tmp_path)
     with expect_error(ConfigError, "not-writable", tmp_path):
         check_sdk(own(tmp_path / "traces.db"))
 
 
-def test_a_port_that_somebody_has_is_refused_with_its_key(tmp_path: Path) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        expect_error(ConfigError, "port-unavailable", "rllm.sdk.proxy.port"),
-    ):
-        check_sdk(own(tmp_path / "traces.db", port=server.getsockname()[1]))
-
-
-def test_the_default_port_may_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_hosts_and_taken_ports_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"rllm\.sdk\.proxy\.host"):
+        check_sdk(own(tmp_path / "traces.db", host="192.0.2.1"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
+        with expect_error(ConfigError, "port-unavailable", "rllm.sdk.proxy.port"):
+            check_sdk(own(tmp_path / "traces.db", port=port))
+        # The default may be taken.
         monkeypatch.setattr("rllm_gateway.child.DEFAULT_PORT", port)
         check_sdk(own(tmp_path / "traces.db", port=port))
     assert ProxySection().port == DEFAULT_PORT
 
 
-def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rllm\.sdk\.proxy\.host"):
-        check_sdk(own(tmp_path / "traces.db", host="192.0.2.1"))
-
-
-@contextmanager
-def gateway_that_takes_runs(directory: Path) -> Iterator[int]:
-    """The port where runs attach, with the token `secret`."""
-    store = CallStore.open(directory / "calls.db")
-    ports = list[int]()
-    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def main() -> None:
-        door = Door(Gateway(store, "http://127.0.0.1:1"), "secret", lambda directory: renderer())
-        async with await asyncio.start_server(door.enter, "127.0.0.1", 0) as server:
-            ports.append(server.sockets[0].getsockname()[1])
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield ports[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
-        store.close()
-
-
 def test_a_gateway_that_would_take_the_run_stays_free(tmp_path: Path) -> None:
-    with gateway_that_takes_runs(tmp_path) as port:
-        check_sdk(external(port))
-        check_sdk(external(port))
-        with expect_error(BackendError, "gateway-rejected-run", "token"):
-            check_sdk(external(port, "wrong"))
+    async def main() -> None:
+        with CallStore.open(tmp_path / "calls.db") as store:
+            door = Door(Gateway(store, "http://127.0.0.1:1"), "secret", lambda directory: renderer())
+            async with await asyncio.start_server(door.enter, "127.0.0.1", 0) as server:
+                port = server.sockets[0].getsockname()[1]
+                for _ in range(2):
+                    await asyncio.to_thread(check_sdk, external(port))
+                with expect_error(BackendError, "gateway-rejected-run", "token"):
+                    await asyncio.to_thread(check_sdk, external(port, "wrong"))
 
-
-def test_no_gateway_at_the_port_is_refused_with_what_to_do() -> None:
-    with expect_error(BackendError, "no-gateway", "rllm gateway serve"):
-        check_sdk(external(free()))
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"{}\n", b"[1]\n", b""])
@@ -202,7 +160,9 @@ def test_a_stranger_at_the_port_is_no_gateway(says: bytes) -> None:
         thread.join()
 
 
-def test_without_any_token_there_is_no_gateway_to_attach_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gateway_or_token_no_run_attaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with expect_error(BackendError, "no-gateway", "rllm gateway serve"):
+        check_sdk(external(free()))
     monkeypatch.setattr(admin_token, "TOKEN_FILE", tmp_path / "token")
     with expect_error(ConfigError, "missing-api-key"):
         check_sdk(external(free(), None))

@@ -6,15 +6,17 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
-import openai
 import pytest
 from gateway_world import World
 
 from rllm_gateway.client import get_chat_client, get_chat_client_async, reward, session
 from rllm_gateway.link import OpenedSession
+
+if TYPE_CHECKING:
+    import openai
 
 HI: Any = [{"role": "user", "content": "hi"}]
 
@@ -73,6 +75,8 @@ def test_the_address_and_key_of_the_session_count(world: World, opened: OpenedSe
 
 
 def test_options_of_the_client_are_its_own(world: World, opened: OpenedSession) -> None:
+    import openai
+
     seen: list[str] = []
     http = openai.DefaultHttpxClient(event_hooks={"request": [lambda request: seen.append(request.method)]})
     for _ in range(2):

@@ -51,13 +51,6 @@ def test_a_conversation_is_one_row(session: Session) -> None:
     assert trajectory.tokens.sampled.tolist() == [False, True, True] * 3
 
 
-def test_a_parent_with_a_subagent_is_one_row(session: Session) -> None:
-    session.call("parent", [5])
-    session.call("sub", [50])
-    session.call("parent again", [6], "parent")
-    assert rows(session.traced()) == 2
-
-
 @pytest.mark.parametrize("order", [(0, *rest) for rest in permutations((1, 2, 3))])
 def test_a_parent_with_three_sub_agents_is_four_rows_whatever_arrives_first(
     session: Session, order: tuple[int, ...]

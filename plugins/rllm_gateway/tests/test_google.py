@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_world import CALL, DEADLINE, World, assert_one_class
+from gateway_world import CALL, DEADLINE, World, assert_one_class, running
+from text_tokenizers import END_THINK, renderer_of_bytes
 
 from rllm_gateway.apis.google import CONFIG_RULES, RULES
-from rllm_gateway.link import OpenedSession
 
 HI: Any = [{"role": "user", "parts": [{"text": "hi"}]}]
 PARAMETERS: Any = {"type": "OBJECT", "properties": {"word": {"type": "STRING"}}}
@@ -23,7 +23,7 @@ class Client:
 
     def __init__(self, world: World, **changes: Any) -> None:
         self.world = world
-        self.session: OpenedSession = world.open(**changes)
+        self.session = world.open(**changes)
         self.http = httpx.Client(headers={"x-goog-api-key": self.session.key}, timeout=DEADLINE)
 
     def post(self, method: str = "generateContent", version: str = "v1beta", **body: Any) -> httpx.Response:
@@ -87,14 +87,11 @@ def test_logprobs_belong_to_the_sampled_tokens(client: Client, world: World) -> 
     assert [len(each["candidates"]) for each in found["topCandidates"]] == [2] * len(sampled.token_ids)
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("ids", ["kept", "no id in results", "no ids"])
+@pytest.mark.parametrize(("ids", "streamed"), [("kept", True), ("no id in results", False), ("no ids", True)])
 def test_a_call_and_its_result_are_one_row(client: Client, world: World, ids: str, streamed: bool) -> None:
     world.policy.response = lambda prompt: "done" if "<t>" in prompt else f"wait{CALL}"
-    if streamed:
-        content = client.stream(tools=TOOLS)[-1]["candidates"][0]["content"]
-    else:
-        content = client.ask(tools=TOOLS)["candidates"][0]["content"]
+    answer = client.stream(tools=TOOLS)[-1] if streamed else client.ask(tools=TOOLS)
+    content = answer["candidates"][0]["content"]
     text, part = content["parts"]
     call = part["functionCall"]
     assert (text, call["name"], call["args"]) == ({"text": "wait"}, "look_up", {"word": "proof"})
@@ -123,12 +120,8 @@ def test_results_without_ids_belong_to_calls_in_order(client: Client, world: Wor
 
 
 @pytest.mark.parametrize("wants", [False, True])
-def test_reasoning_is_sent_on_request(world: World, wants: bool, tmp_path: Any) -> None:
-    from gateway_world import running
-    from text_tokenizers import END_THINK, renderer_of_bytes
-
-    (tmp_path / "thinking").mkdir()
-    with running(tmp_path / "thinking", attached=lambda: renderer_of_bytes(thinks=True)) as thinking:
+def test_reasoning_is_sent_on_request(wants: bool, tmp_path: Any) -> None:
+    with running(tmp_path, attached=lambda: renderer_of_bytes(thinks=True)) as thinking:
         thinking.policy.response = lambda prompt: f"why{chr(END_THINK)}because"
         client = Client(thinking)
         config = {"thinkingConfig": {"includeThoughts": wants, "thinkingBudget": 5}}
@@ -185,12 +178,9 @@ def test_a_required_call_has_a_schema(client: Client, world: World) -> None:
     assert schema["properties"]["arguments"] == {"type": "object", "properties": {"word": {"type": "string"}}}
 
 
-def test_no_call_is_possible_without_tools(client: Client, world: World) -> None:
+def test_tokens_are_counted_and_no_call_is_possible_without_tools(client: Client, world: World) -> None:
     client.ask(tools=TOOLS, toolConfig={"functionCallingConfig": {"mode": "NONE"}})
     assert world.policy.calls[0].prompt == "<u>hi<a>"
-
-
-def test_tokens_are_counted(client: Client) -> None:
     whole = {"contents": HI, "systemInstruction": {"parts": [{"text": "be kind"}]}}
     assert client.post("countTokens").json() == {"totalTokens": len("<u>hi<a>")}
     counted = client.post("countTokens", generateContentRequest=whole, contents=None).json()
@@ -204,7 +194,6 @@ def field_of(refused: httpx.Response) -> str:
     return str(field)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "field"),
     [

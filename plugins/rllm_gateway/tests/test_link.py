@@ -119,68 +119,60 @@ async def linked() -> AsyncIterator[Ends]:
         await serving
 
 
-def over_the_link(check: Callable[[Ends], Awaitable[None]]) -> None:
+def over_the_link(check: Callable[[Ends], Awaitable[None]]) -> Callable[[], None]:
+    """Return a test that calls `check` with both ends of a link."""
+
     async def run() -> None:
         async with linked() as ends:
             await check(ends)
 
-    asyncio.run(run())
+    return lambda: asyncio.run(run())
 
 
-def test_sessions_are_opened_and_closed_by_the_trainer() -> None:
-    async def check(ends: Ends) -> None:
-        opened = await ends.open()
-        assert opened.openai_url("judge") == "http://127.0.0.1:1/s/t:0~0/judge/v1"
-        assert [spec.metadata for spec in ends.keeper.specs] == [{"n": 1}]
-        assert await ends.trainer.close_session("t:0~0") == TRACE
-
-    over_the_link(check)
+@over_the_link
+async def test_sessions_are_opened_and_closed_by_the_trainer(ends: Ends) -> None:
+    opened = await ends.open()
+    assert opened.openai_url("judge") == "http://127.0.0.1:1/s/t:0~0/judge/v1"
+    assert [spec.metadata for spec in ends.keeper.specs] == [{"n": 1}]
+    assert await ends.trainer.close_session("t:0~0") == TRACE
 
 
-def test_what_is_sampled_arrives_as_it_was_sampled() -> None:
-    async def check(ends: Ends) -> None:
-        await ends.open()
-        arrived = await ends.sample([1, 2, 3])
-        kept = ends.sampler.calls["c1"]
-        assert arrived.token_ids.tolist() == kept.response_ids.tolist() == [2, 3, 4]
-        assert np.isnan(arrived.logprobs).all()
-        assert arrived.version_spans == (VersionSpan(2, 1), VersionSpan(3, 2))
-        assert kept.prompt_ids.tolist() == [1, 2, 3]
-
-    over_the_link(check)
+@over_the_link
+async def test_what_is_sampled_arrives_as_it_was_sampled(ends: Ends) -> None:
+    await ends.open()
+    arrived = await ends.sample([1, 2, 3])
+    kept = ends.sampler.calls["c1"]
+    assert arrived.token_ids.tolist() == kept.response_ids.tolist() == [2, 3, 4]
+    assert np.isnan(arrived.logprobs).all()
+    assert arrived.version_spans == (VersionSpan(2, 1), VersionSpan(3, 2))
+    assert kept.prompt_ids.tolist() == [1, 2, 3]
 
 
-def test_every_branch_has_its_own_engine_session() -> None:
-    async def check(ends: Ends) -> None:
-        await ends.open()
-        await ends.sample([1])
-        await ends.sample([2], call="c2", branch="b2")
-        assert [session for _, _, session in ends.engine.asked] == ["t:0/b1", "t:0/b2"]
-        await ends.sampler.close()
-        assert ends.engine.ended == ["t:0/b1", "t:0/b2"]
-
-    over_the_link(check)
+@over_the_link
+async def test_every_branch_has_its_own_engine_session(ends: Ends) -> None:
+    await ends.open()
+    await ends.sample([1])
+    await ends.sample([2], call="c2", branch="b2")
+    assert [session for _, _, session in ends.engine.asked] == ["t:0/b1", "t:0/b2"]
+    await ends.sampler.close()
+    assert ends.engine.ended == ["t:0/b1", "t:0/b2"]
 
 
-def test_a_stop_text_cuts_where_the_engine_cannot_stop() -> None:
-    async def check(ends: Ends) -> None:
-        await ends.open()
-        arrived = await ends.sample([ord(letter) - 1 for letter in "ab|cd"], stop=("|",))
-        assert (arrived.token_ids.tolist(), arrived.finish_reason) == ([*map(ord, "ab|")], "stop")
-        assert ends.sampler.cut_tokens == 2
-        assert ends.engine.asked[0][1].stop == ()
-
-    over_the_link(check)
+@over_the_link
+async def test_a_stop_text_cuts_where_the_engine_cannot_stop(ends: Ends) -> None:
+    await ends.open()
+    arrived = await ends.sample([ord(letter) - 1 for letter in "ab|cd"], stop=("|",))
+    assert (arrived.token_ids.tolist(), arrived.finish_reason) == ([*map(ord, "ab|")], "stop")
+    assert ends.sampler.cut_tokens == 2
+    assert ends.engine.asked[0][1].stop == ()
 
 
-def test_an_engine_that_stops_is_given_the_texts() -> None:
-    async def check(ends: Ends) -> None:
-        ends.sampler = ends.make_sampler(engine_stops=True)
-        await ends.open()
-        await ends.sample([1, 2], stop=("|",))
-        assert ends.engine.asked[0][1].stop == ("|",)
-
-    over_the_link(check)
+@over_the_link
+async def test_an_engine_that_stops_is_given_the_texts(ends: Ends) -> None:
+    ends.sampler = ends.make_sampler(engine_stops=True)
+    await ends.open()
+    await ends.sample([1, 2], stop=("|",))
+    assert ends.engine.asked[0][1].stop == ("|",)
 
 
 @pytest.mark.parametrize(
@@ -188,32 +180,27 @@ def test_an_engine_that_stops_is_given_the_texts() -> None:
     [(RolloutError("made-up", "no", "hint"), "error"), (BackendError("made-up", "gone"), "gone")],
 )
 def test_an_engine_that_fails_fails_the_call(error: Exception, kind: Failure) -> None:
-    async def fail() -> None:
-        raise error
-
+    @over_the_link
     async def check(ends: Ends) -> None:
         await ends.open()
-        ends.engine.answer = fail
+        ends.engine.answer = failing(error)
         with pytest.raises(PolicyError) as caught:
             await ends.sample([1])
         assert caught.value.failure == kind
         assert (ends.sampler.backend_error is error) == (kind == "gone")
 
-    over_the_link(check)
+    check()
 
 
-def test_schema_reaches_the_engine_and_its_refusal_returns() -> None:
-    async def main() -> None:
-        async with linked() as ends:
-            await ends.open()
-            await ends.sample([1, 2], json_schema="{}", top_logprobs=2)
-            assert (ends.engine.asked[0][1].json_schema, ends.engine.asked[0][1].top_logprobs) == ("{}", 2)
-            ends.engine.answer = failing(UnsupportedSamplingError("made-up", "no", "Do without."))
-            with pytest.raises(PolicyError) as caught:
-                await ends.sample([1, 2], json_schema="{}")
-            assert caught.value.failure == "unsupported"
-
-    asyncio.run(main())
+@over_the_link
+async def test_schema_reaches_the_engine_and_its_refusal_returns(ends: Ends) -> None:
+    await ends.open()
+    await ends.sample([1, 2], json_schema="{}", top_logprobs=2)
+    assert (ends.engine.asked[0][1].json_schema, ends.engine.asked[0][1].top_logprobs) == ("{}", 2)
+    ends.engine.answer = failing(UnsupportedSamplingError("made-up", "no", "Do without."))
+    with pytest.raises(PolicyError) as caught:
+        await ends.sample([1, 2], json_schema="{}")
+    assert caught.value.failure == "unsupported"
 
 
 def failing(error: Exception) -> Callable[[], Awaitable[None]]:
@@ -223,27 +210,27 @@ def failing(error: Exception) -> Callable[[], Awaitable[None]]:
     return answer
 
 
-def test_likeliest_tokens_pass_the_link_unchanged() -> None:
-    ids, logprobs = np.arange(3, dtype=np.int32), np.zeros(3, np.float32)
+def test_frames_return_equal_completions() -> None:
+    ids, logprobs = np.arange(3, dtype=np.int32), np.array([np.nan, -0.25, 0], np.float32)
     top = TopTokens(np.arange(6, dtype=np.int32).reshape(3, 2), np.full((3, 2), -1.5, np.float32))
     sent = Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop", weight_version=1, top=top)
-    back = completion_of(FRAMES.load(FRAMES.dump(completion_as_json(sent))))
+    frame = FRAMES.load(FRAMES.dump({"text": "ü", **completion_as_json(sent)}))
+    assert frame.pop("text") == "ü"
+    back = completion_of(frame)
     assert back.top is not None
-    np.testing.assert_array_equal(back.top.ids, top.ids)
-    np.testing.assert_array_equal(back.top.logprobs, top.logprobs)
-    np.testing.assert_array_equal(back.token_ids, ids)
+    for one, other in ((back.top.ids, top.ids), (back.top.logprobs, top.logprobs), (back.token_ids, ids)):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(back.logprobs, logprobs)
 
 
-def test_a_prompt_without_room_is_refused() -> None:
-    async def check(ends: Ends) -> None:
-        await ends.open()
-        with pytest.raises(PolicyError, match=r"60 .* 59") as caught:
-            await ends.sample([1] * 60)
-        assert caught.value.failure == "too_long"
-        assert ends.sampler.too_long == 1
-        assert not ends.engine.asked
-
-    over_the_link(check)
+@over_the_link
+async def test_a_prompt_without_room_is_refused(ends: Ends) -> None:
+    await ends.open()
+    with pytest.raises(PolicyError, match=r"60 .* 59") as caught:
+        await ends.sample([1] * 60)
+    assert caught.value.failure == "too_long"
+    assert ends.sampler.too_long == 1
+    assert not ends.engine.asked
 
 
 def waiting_for(go: list[asyncio.Event]) -> Callable[[], Awaitable[None]]:
@@ -262,83 +249,75 @@ async def until(truth: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-def test_a_call_that_is_asked_again_is_cancelled_as_the_first_was() -> None:
-    async def check(ends: Ends) -> None:
-        begun, ended = [], []
+@over_the_link
+async def test_a_call_that_is_asked_again_is_cancelled_as_the_first_was(ends: Ends) -> None:
+    begun, ended = [], []
 
-        async def wait() -> None:
-            begun.append("call")
-            try:
-                await asyncio.sleep(3600)
-            finally:
-                ended.append("call")
-
-        await ends.open()
-        ends.engine.answer = wait
-        for times in (1, 2):
-            call = asyncio.create_task(ends.sample([1]))
-            await until(lambda times=times: len(begun) == times)
-            call.cancel()
-            await asyncio.sleep(0)
-        await until(lambda: len(ended) == 2)
-        assert not ends.sampler.calls
-
-    over_the_link(check)
-
-
-def test_what_is_trained_on_is_what_was_delivered() -> None:
-    async def check(ends: Ends) -> None:
-        go: list[asyncio.Event] = []
-        await ends.open()
-        ends.engine.answer = waiting_for(go)
-        first = asyncio.create_task(ends.sample([1]))
-        await until(lambda: len(go) == 1)
-        # The response of the first is on its way when it is given up.
-        go[0].set()
-        await until(lambda: ends.sampler.calls)
-        first.cancel()
-        second = asyncio.create_task(ends.sample([5]))
-        await until(lambda: len(go) == 2)
-        go[1].set()
-        delivered = await second
-        assert delivered.token_ids.tolist() == ends.sampler.calls["c1"].response_ids.tolist() == [6]
-        assert len(ends.sampler.calls) == 2
-
-    over_the_link(check)
-
-
-def test_a_trainer_that_hangs_up_ends_what_waits() -> None:
-    async def check(ends: Ends) -> None:
-        begun = asyncio.Event()
-
-        async def wait() -> None:
-            begun.set()
+    async def wait() -> None:
+        begun.append("call")
+        try:
             await asyncio.sleep(3600)
+        finally:
+            ended.append("call")
 
-        await ends.open()
-        ends.engine.answer = wait
+    await ends.open()
+    ends.engine.answer = wait
+    for times in (1, 2):
         call = asyncio.create_task(ends.sample([1]))
-        await begun.wait()
-        await ends.trainer.close()
-        for waiting in (call, ends.sample([1])):
-            with pytest.raises(PolicyError) as caught:
-                await waiting
-            assert caught.value.failure == "gone"
-
-    over_the_link(check)
+        await until(lambda times=times: len(begun) == times)
+        call.cancel()
+        await asyncio.sleep(0)
+    await until(lambda: len(ended) == 2)
+    assert not ends.sampler.calls
 
 
-def test_cancelled_open_closes_the_session() -> None:
-    async def check(ends: Ends) -> None:
-        opening = asyncio.create_task(ends.open())
-        while not ends.keeper.specs:
-            await asyncio.sleep(0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        assert ends.keeper.closed == ["t:0~0"]
+@over_the_link
+async def test_what_is_trained_on_is_what_was_delivered(ends: Ends) -> None:
+    go: list[asyncio.Event] = []
+    await ends.open()
+    ends.engine.answer = waiting_for(go)
+    first = asyncio.create_task(ends.sample([1]))
+    await until(lambda: len(go) == 1)
+    # The response of the first is on its way when it is given up.
+    go[0].set()
+    await until(lambda: ends.sampler.calls)
+    first.cancel()
+    second = asyncio.create_task(ends.sample([5]))
+    await until(lambda: len(go) == 2)
+    go[1].set()
+    delivered = await second
+    assert delivered.token_ids.tolist() == ends.sampler.calls["c1"].response_ids.tolist() == [6]
+    assert len(ends.sampler.calls) == 2
 
-    over_the_link(check)
+
+@over_the_link
+async def test_a_trainer_that_hangs_up_ends_what_waits(ends: Ends) -> None:
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    await ends.open()
+    ends.engine.answer = wait
+    call = asyncio.create_task(ends.sample([1]))
+    await begun.wait()
+    await ends.trainer.close()
+    for waiting in (call, ends.sample([1])):
+        with pytest.raises(PolicyError) as caught:
+            await waiting
+        assert caught.value.failure == "gone"
+
+
+@over_the_link
+async def test_cancelled_open_closes_the_session(ends: Ends) -> None:
+    opening = asyncio.create_task(ends.open())
+    while not ends.keeper.specs:
+        await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert ends.keeper.closed == ["t:0~0"]
 
 
 def test_a_gateway_that_ends_is_a_backend_error() -> None:
@@ -382,23 +361,14 @@ def test_an_agent_is_not_waited_for_when_the_gateway_ends() -> None:
     assert killed == ["agent"]
 
 
-def test_what_the_gateway_refuses_is_said() -> None:
-    async def check(ends: Ends) -> None:
-        ends.keeper.failure = ValueError("two of one id")
-        with expect_error(BackendError, "gateway-failed", "ValueError"):
-            await ends.open()
-
-    over_the_link(check)
+@over_the_link
+async def test_what_the_gateway_refuses_is_said(ends: Ends) -> None:
+    ends.keeper.failure = ValueError("two of one id")
+    with expect_error(BackendError, "gateway-failed", "ValueError"):
+        await ends.open()
 
 
 @pytest.mark.parametrize("data", [b"\x02\0\0\0[]", b"\x02\0\0\0{}", b"\x05\0\0\0"])
 def test_link_bad_bytes_are_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         FRAMES.load(data)
-
-
-def test_frame_encoding_returns_equal_values() -> None:
-    sent = {"text": "ü", "ids": np.array([1, -2], np.int32), "logprobs": np.array([[np.nan], [-0.25]], np.float32)}
-    got = FRAMES.load(FRAMES.dump(sent))
-    assert (got.keys(), got["text"], got["ids"].tolist()) == (sent.keys(), "ü", [1, -2])
-    np.testing.assert_array_equal(got["logprobs"], sent["logprobs"])

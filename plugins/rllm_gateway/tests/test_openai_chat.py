@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from gateway_clients import openai_client as client_of
+from gateway_clients import openai_client as client_of, openai_of
 from gateway_world import CALL, World, assert_one_class
 
+if TYPE_CHECKING:
+    import openai
+
 HI: Any = [{"role": "user", "content": "hi"}]
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}}},
-    }
-]
+FUNCTION = {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}}}
+TOOLS: Any = [{"type": "function", "function": FUNCTION}]
 
 
 @pytest.fixture
@@ -26,13 +24,18 @@ def client(world: World) -> Iterator[openai.OpenAI]:
 
 
 def test_a_response(client: openai.OpenAI, world: World) -> None:
-    completion = client.chat.completions.create(model="gpt", messages=HI)
+    parts: Any = [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}]
+    completion = client.chat.completions.create(model="gpt", messages=parts, logprobs=True)
     [choice] = completion.choices
     assert (choice.message.content, choice.finish_reason, choice.message.tool_calls) == ("hello", "stop", None)
     assert completion.model == "gpt"
     assert completion.usage is not None
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (len("<u>hi<a>"), len("hello$"))
     assert world.policy.calls[0].prompt == "<u>hi<a>"
+    assert choice.logprobs is not None
+    tokens = choice.logprobs.content or []
+    assert [token.token for token in tokens] == [*"hello", ""]
+    assert [token.logprob for token in tokens] == world.policy.calls[0].completion.logprobs.tolist()
 
 
 def test_a_response_that_is_streamed(client: openai.OpenAI) -> None:
@@ -44,14 +47,18 @@ def test_a_response_that_is_streamed(client: openai.OpenAI) -> None:
     assert chunks[-1].usage.total_tokens == len("<u>hi<a>hello$")
 
 
-def test_the_client_s_own_accumulation_of_a_stream(client: openai.OpenAI, world: World) -> None:
-    world.policy.response = lambda prompt: f"wait{CALL}"
+def test_streamed_tool_calls_are_stored_token_by_token(client: openai.OpenAI, world: World) -> None:
+    said = f"«é» wait{CALL}{CALL}"
+    world.policy.response = lambda prompt: said
     with client.chat.completions.stream(model="gpt", messages=HI, tools=TOOLS) as stream:
         [choice] = stream.get_final_completion().choices
-    assert choice.message.content == "wait"
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.tool_calls is not None
-    assert choice.message.tool_calls[0].function.arguments == '{"word": "proof"}'
+    assert (choice.message.content, choice.finish_reason) == ("«é» wait", "tool_calls")
+    calls = choice.message.tool_calls or []
+    assert [call.function.arguments for call in calls] == ['{"word": "proof"}'] * 2
+    [sampled] = world.policy.calls
+    [row] = world.store.calls(sampled.session)
+    assert row.response_ids.tolist() == sampled.completion.token_ids.tolist() == [*map(ord, said + "$")]
+    assert row.logprobs.tolist() == sampled.completion.logprobs.tolist()
 
 
 def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) -> None:
@@ -73,36 +80,13 @@ def test_n_responses_are_n_calls(client: openai.OpenAI, world: World) -> None:
     assert len({call.branch for call in world.policy.calls}) == 2
 
 
-def test_a_stop_text_ends_a_response_and_is_not_told(client: openai.OpenAI, world: World) -> None:
+def test_stop_text_and_most_tokens_end_a_response(client: openai.OpenAI, world: World) -> None:
     world.policy.response = lambda prompt: "Thought: x\nObservation: y"
     [choice] = client.chat.completions.create(model="gpt", messages=HI, stop=["Observation:"]).choices
     assert (choice.message.content, choice.finish_reason) == ("Thought: x\n", "stop")
     assert bytes(world.policy.calls[0].completion.token_ids.tolist()) == b"Thought: x\nObservation:"
-
-
-def test_a_response_that_is_cut_off(client: openai.OpenAI) -> None:
     [choice] = client.chat.completions.create(model="gpt", messages=HI, max_tokens=2).choices
-    assert (choice.message.content, choice.finish_reason) == ("he", "length")
-
-
-def test_the_session_s_most_tokens_win_over_more(world: World) -> None:
-    with client_of(world, max_tokens=3) as client:
-        client.chat.completions.create(model="gpt", messages=HI, max_completion_tokens=100)
-    assert world.policy.calls[0].max_tokens == 3
-
-
-def test_logprobs(client: openai.OpenAI) -> None:
-    [choice] = client.chat.completions.create(model="gpt", messages=HI, logprobs=True).choices
-    assert choice.logprobs is not None
-    tokens = choice.logprobs.content or []
-    assert [token.token for token in tokens] == [*"hello", ""]
-    assert tokens[0].logprob == pytest.approx(-1.0)
-
-
-def test_parts_of_text_are_one_text(client: openai.OpenAI, world: World) -> None:
-    parts: Any = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
-    client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": parts}])
-    assert world.policy.calls[0].prompt == "<u>hi<a>"
+    assert (choice.message.content, choice.finish_reason) == ("Th", "length")
 
 
 @pytest.mark.parametrize(
@@ -116,42 +100,34 @@ def test_parts_of_text_are_one_text(client: openai.OpenAI, world: World) -> None
     ],
 )
 def test_what_nothing_acts_on_is_refused_by_name(client: openai.OpenAI, param: str, change: Any) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="gpt", messages=HI, **change)
     assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
 
 
-def test_a_session_may_ignore_and_count_it(world: World) -> None:
-    session = world.open(unsupported="ignore")
-    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
-        client.chat.completions.create(model="gpt", messages=HI, tools=TOOLS, tool_choice="required")
-    assert world.close(session).counters["ignored/tool_choice"] == 1
-
-
-def test_what_the_run_decides_is_counted(world: World) -> None:
-    session = world.open()
-    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
-        client.chat.completions.create(model="gpt", messages=HI, temperature=0.1, reasoning_effort="low")
+def test_ignored_and_overruled_parameters_are_counted(world: World) -> None:
+    session = world.open(unsupported="ignore", max_tokens=3)
+    changed: Any = {"temperature": 0.1, "reasoning_effort": "low", "max_completion_tokens": 100}
+    with openai_of(session) as client:
+        client.chat.completions.create(model="gpt", messages=HI, tools=TOOLS, tool_choice="required", **changed)
+    assert world.policy.calls[0].max_tokens == 3
     assert world.close(session).counters == {
         "overruled/model": 1,
         "overruled/temperature": 1,
         "ignored/reasoning_effort": 1,
+        "ignored/tool_choice": 1,
     }
 
 
-def test_a_prompt_without_room_is_said_as_openai_says_it(client: openai.OpenAI) -> None:
-    long: Any = [{"role": "user", "content": "x" * 6000}]
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="gpt", messages=long)
-    assert caught.value.code == "context_length_exceeded"
+def test_too_long_prompt_and_last_call_are_refused_as_by_openai(world: World) -> None:
+    import openai
 
-
-def test_the_models_there_are(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["tiny"]
-
-
-def test_after_the_last_call_no_other_is_answered(world: World) -> None:
     with client_of(world, max_calls=1) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "x" * 6000}])
+        assert caught.value.code == "context_length_exceeded"
         client.chat.completions.create(model="gpt", messages=HI)
         with pytest.raises(openai.PermissionDeniedError):
             client.chat.completions.create(model="gpt", messages=HI)

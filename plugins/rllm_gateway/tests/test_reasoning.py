@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
+from gateway_clients import anthropic_of, openai_of
 from gateway_world import World, running
 from tool_tokenizer import STOP
 
@@ -53,7 +52,7 @@ def thinking(directory: Path, kind: type[TemplateRenderer] = TemplateRenderer) -
 def talk(world: World, *, echo: bool, **changes: Any) -> list[str]:
     """Return the prompts of two turns. With `echo` the client repeats the reasoning."""
     session = world.open(**changes)
-    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+    with openai_of(session) as client:
         first = client.chat.completions.create(model="m", messages=[HI]).choices[0].message.model_dump()
         assert (first["content"], first["reasoning_content"]) == ("one", "hm")
         said = first if echo else {"role": "assistant", "content": first["content"]}
@@ -64,25 +63,13 @@ def talk(world: World, *, echo: bool, **changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("echo", [True, False])
-def test_reasoning_is_removed_at_a_user_message(tmp_path: Path, echo: bool) -> None:
+@pytest.mark.parametrize(("kept", "later"), [(False, "<u>hi<a>one$<u>and<a>"), (True, "<u>hi<a>{hm}one$<u>and<a>")])
+def test_reasoning_before_a_user_message_stays_on_request(tmp_path: Path, echo: bool, kept: bool, later: str) -> None:
     with thinking(tmp_path) as world:
-        assert talk(world, echo=echo) == ["<u>hi<a>", "<u>hi<a>one$<u>and<a>"]
-
-
-@pytest.mark.parametrize("echo", [True, False])
-def test_reasoning_stays_if_the_session_requests_it(tmp_path: Path, echo: bool) -> None:
-    with thinking(tmp_path) as world:
-        prompts = talk(world, echo=echo, accumulate_reasoning=True)
-        assert prompts == ["<u>hi<a>", "<u>hi<a>{hm}one$<u>and<a>"]
-
-
-def test_stored_prompt_equals_the_engines_prompt(tmp_path: Path) -> None:
-    with thinking(tmp_path) as world:
-        talk(world, echo=False, id="s:0")
+        assert talk(world, echo=echo, id="s:0", accumulate_reasoning=kept) == ["<u>hi<a>", later]
         stored = world.store.session("s:0")
-        assert [stored.prompt_ids(row.id).tolist() for row in stored.calls] == [
-            call.prompt_ids.tolist() for call in world.policy.calls
-        ]
+        prompts = [stored.prompt_ids(row.id).tolist() for row in stored.calls]
+        assert prompts == [call.prompt_ids.tolist() for call in world.policy.calls]
 
 
 def test_rewritten_prompts_are_rendered_from_scratch(tmp_path: Path) -> None:
@@ -93,7 +80,7 @@ def test_rewritten_prompts_are_rendered_from_scratch(tmp_path: Path) -> None:
 def test_reasoning_stays_during_tool_calls(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         session = world.open()
-        with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+        with openai_of(session) as client:
             first = client.chat.completions.create(model="m", messages=[HI]).choices[0].message
             result: Any = {"role": "tool", "tool_call_id": "c", "content": "x"}
             second = client.chat.completions.create(model="m", messages=[HI, first, result]).choices[0].message
@@ -106,7 +93,7 @@ def test_reasoning_stays_during_tool_calls(tmp_path: Path) -> None:
 def test_anthropic_client_gets_reasoning_as_blocks(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         session = world.open(accumulate_reasoning=True)
-        with anthropic.Anthropic(base_url=session.anthropic_url(), api_key=session.key) as client:
+        with anthropic_of(session) as client:
             first = client.messages.create(model="m", max_tokens=100, messages=[HI])
             assert [block.type for block in first.content] == ["thinking", "text"]
             client.messages.create(model="m", max_tokens=100, messages=[HI, first.to_param(), AND])
@@ -116,7 +103,7 @@ def test_anthropic_client_gets_reasoning_as_blocks(tmp_path: Path) -> None:
 def test_responses_api_gets_reasoning_as_items(tmp_path: Path) -> None:
     with thinking(tmp_path) as world:
         session = world.open(accumulate_reasoning=True)
-        with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+        with openai_of(session) as client:
             with client.responses.stream(model="m", input=[HI]) as stream:
                 first = stream.until_done().get_final_response()
             assert [item.type for item in first.output] == ["reasoning", "message"]

@@ -7,24 +7,24 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from expecting import expect_error
 
-from rllm_core.errors import ConfigError, PluginError
+from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_gateway.link import OpenedSession
-from rllm_gateway.running.runners import LONGEST, CommandRunner, FunctionRunner, Outcome, environment_of
+from rllm_gateway.running.runners import LONGEST, CommandRunner, FunctionRunner, Outcome, environment_of, parse_result
 from rllm_gateway.running.target import Target, check_target, sources_of_command, sources_of_function
 
 AGENT = """
-import asyncio, json, os, signal, subprocess, sys
-KEY_AT_IMPORT = os.environ.get("OPENAI_API_KEY")
+import asyncio, json, os, signal, subprocess, sys, this
+AT_IMPORT = {"key": os.environ.get("OPENAI_API_KEY"), "is_client_imported": 'rllm_gateway.client' in sys.modules}
 
 def solve(task):
-    return {"reward": 1.5, "task": task, "key": KEY_AT_IMPORT, "pid": os.getpid()}
+    return {"task": task, "pid": os.getpid(), **AT_IMPORT}
 
 async def waits(task):
     await asyncio.sleep(0)
@@ -65,16 +65,29 @@ def dies(task):
 def reads(task):
     return sys.stdin.read()
 
+def leaves_a_child(task):
+    return subprocess.Popen(["sleep", "1000"]).pid
+
 def hangs(task):
     child = subprocess.Popen(["sleep", "1000"])
     open(task["file"], "w").write(f"{os.getpid()} {child.pid}")
     while True:
         pass
 
-def leaves_a_child(task):
-    child = subprocess.Popen(["sleep", "1000"])
-    return str(child.pid)
+def chosen(task):
+    return globals()[task["function"]](task)
 """
+FAILURES = {
+    "fails": (1, "looking for it\n", "KeyError: 'no answer'"),
+    "fails_in_a_library": (1, "", "JSONDecodeError"),
+    "returns_an_object": (1, "", "`reward`"),
+    "leaves": (1, "", "exited with 3"),
+    "dies": (-9, "", "signal 9"),
+    "has_no_space_for_its_result": (1, "", "exit code 1"),
+}
+"""Function -> its exit code, text of its output, and text of its description."""
+SUCCESSES = ("waits", "numpy_number", "reads", *["draws"] * 3, "leaves_a_child")
+ROLLOUTS = ("solve", "fails", "solve", *SUCCESSES, *FAILURES, "solve")
 
 
 @pytest.fixture
@@ -84,19 +97,35 @@ def agent(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def run(agent: Path, tmp_path: Path) -> Callable[..., Outcome]:
-    def ran(function: str, environment: dict[str, str] | None = None, **task: Any) -> Outcome:
-        async def go() -> Outcome:
-            runner = FunctionRunner(Target(str(agent), function), tmp_path)
-            try:
-                return await runner.run(task, environment or {})
-            finally:
-                await runner.close()
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("agents")
 
-        return asyncio.run(go())
 
-    return ran
+@pytest.fixture(scope="module")
+def outcomes(directory: Path) -> dict[str, list[Outcome]]:
+    """Run all `ROLLOUTS` at once, and return the outcomes of each function."""
+    (directory / "my_agent.py").write_text(AGENT)
+
+    async def run_all(runner: FunctionRunner) -> list[Outcome]:
+        tasks = [{"function": name, "n": n} for n, name in enumerate(ROLLOUTS)]
+        return await asyncio.gather(*(runner.run(task, {"OPENAI_API_KEY": f"k{task['n']}"}) for task in tasks))
+
+    made = with_runner(Target(str(directory / "my_agent.py"), "chosen"), directory, run_all)
+    return {name: [each for each, ran in zip(made, ROLLOUTS, strict=True) if ran == name] for name in ROLLOUTS}
+
+
+def with_runner(target: Target, directory: Path, steps: Callable[[FunctionRunner], Any]) -> Any:
+    """Return the result of `steps` with a runner."""
+
+    async def go() -> Any:
+        runner = FunctionRunner(target, directory)
+        try:
+            return await steps(runner)
+        finally:
+            await runner.close()
+
+    return asyncio.run(go())
 
 
 def is_alive(pid: int) -> bool:
@@ -115,88 +144,65 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
-def test_a_function_gets_its_task_and_its_environment_before_it_is_imported(run: Any) -> None:
-    outcome = run("solve", {"OPENAI_API_KEY": "k1"}, question="1+1?")
-    assert outcome.code == 0
-    assert outcome.returned["task"] == {"question": "1+1?"}
-    assert outcome.returned["key"] == "k1"
-    assert outcome.returned["pid"] != os.getpid()
+def test_each_agent_has_its_task_environment_and_process(outcomes: dict[str, list[Outcome]]) -> None:
+    solved = outcomes["solve"]
+    numbers = [n for n, name in enumerate(ROLLOUTS) if name == "solve"]
+    assert [each.code for each in solved] == [0] * len(numbers)
+    assert [each.returned["task"] for each in solved] == [{"function": "solve", "n": n} for n in numbers]
+    assert [each.returned["key"] for each in solved] == [f"k{n}" for n in numbers]
+    assert all(each.returned["is_client_imported"] for each in solved)
+    assert len({os.getpid(), *(each.returned["pid"] for each in solved)}) == 1 + len(numbers)
 
 
-@pytest.mark.parametrize(("function", "returned"), [("waits", 2.0), ("numpy_number", 0.5), ("reads", "")])
-def test_what_a_function_returns_arrives(run: Any, function: str, returned: Any) -> None:
-    assert run(function, n=4).returned == returned
+def test_returned_values_arrive(outcomes: dict[str, list[Outcome]]) -> None:
+    assert [outcomes[name][0].returned for name in ("waits", "numpy_number", "reads")] == [1.5, 0.5, ""]
 
 
-def test_forked_agents_draw_different_numbers(agent: Path, tmp_path: Path) -> None:
-    async def go() -> list[Outcome]:
-        runner = FunctionRunner(Target(str(agent), "draws"), tmp_path)
-        try:
-            return await asyncio.gather(*(runner.run({}, {}) for _ in range(3)))
-        finally:
-            await runner.close()
-
-    assert len({outcome.returned for outcome in asyncio.run(go())}) == 3
+def test_forked_agents_draw_different_numbers(outcomes: dict[str, list[Outcome]]) -> None:
+    assert len({each.returned for each in outcomes["draws"]}) == 3
 
 
-def test_packages_that_print_at_their_import_start_agents(agent: Path, tmp_path: Path, run: Any) -> None:
-    agent.write_text(f"import this\n{AGENT}")
-    assert run("waits", n=4).returned == 2.0
-
-
-def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:
-    environment = {"RLLM_SESSION_URL": "http://127.0.0.1:4000/s/x", "OPENAI_API_KEY": "k"}
-    assert run("with_session", environment).returned == "http://127.0.0.1:4000/s/x/judge/v1"
-
-
-@pytest.mark.parametrize(
-    ("function", "code", "words"),
-    [
-        ("fails", 1, "KeyError: 'no answer'"),
-        ("fails", 1, "looking for it"),
-        ("returns_an_object", 1, "`reward`"),
-        ("leaves", 1, "exited with 3"),
-        ("dies", -9, "signal 9"),
-        ("nowhere", 1, "has no function 'nowhere'"),
-    ],
-)
-def test_an_agent_that_fails_is_told_by_its_last_lines(run: Any, function: str, code: int, words: str) -> None:
-    outcome = run(function)
-    assert outcome.code == code
-    assert words in "\n".join([outcome.failure, *outcome.last_lines])
+@pytest.mark.parametrize("function", FAILURES)
+def test_failed_agent_is_described_by_its_last_lines(outcomes: dict[str, list[Outcome]], function: str) -> None:
+    code, printed, described = FAILURES[function]
+    outcome = outcomes[function][-1]
+    assert (outcome.code, outcome.returned) == (code, None)
+    assert printed in "".join(f"{line}\n" for line in outcome.last_lines)
+    assert described in outcome.failure
 
 
 @pytest.mark.parametrize("function", ["fails", "fails_in_a_library"])
-def test_traceback_of_agent_has_its_line_last_and_no_other_files(run: Any, agent: Path, function: str) -> None:
-    files = [line for line in run(function).last_lines if line.startswith("  File ")]
-    assert len(files) == 1
-    assert str(agent) in files[0]
-    assert function in files[0]
+def test_traceback_ends_with_the_agents_line(outcomes: dict[str, list[Outcome]], function: str) -> None:
+    files = [line for line in outcomes[function][-1].last_lines if line.startswith("  File ")]
+    assert all("my_agent.py" in line for line in files)
+    assert [line.rpartition(" ")[2] for line in files] == ["chosen", function]
 
 
-def test_a_file_that_fails_on_import_fails_the_rollout(run: Any, agent: Path) -> None:
-    agent.write_text("import nothing_like_it\ndef solve(task): pass\n")
-    assert "'nothing_like_it'" in run("solve").failure
+def test_ended_agents_leave_no_process_and_no_file(outcomes: dict[str, list[Outcome]], directory: Path) -> None:
+    wait_until(lambda: not is_alive(int(outcomes["leaves_a_child"][0].returned)))
+    assert {file.name for file in directory.iterdir()} == {"my_agent.py", "agent_server.log"}
 
 
-def test_rollouts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path) -> None:
-    async def go() -> list[Outcome]:
-        runner = FunctionRunner(Target(str(agent), "solve"), tmp_path)
-        try:
-            return await asyncio.gather(*(runner.run({"n": n}, {"OPENAI_API_KEY": f"k{n}"}) for n in range(20)))
-        finally:
-            await runner.close()
-
-    outcomes = asyncio.run(go())
-    assert [outcome.returned["key"] for outcome in outcomes] == [f"k{n}" for n in range(20)]
-    assert len({outcome.returned["pid"] for outcome in outcomes}) == 20
-    assert not list(tmp_path.glob("*.json"))
+def test_a_function_that_takes_a_session_gets_it(agent: Path, tmp_path: Path) -> None:
+    environment = {"RLLM_SESSION_URL": "http://127.0.0.1:4000/s/x", "OPENAI_API_KEY": "k"}
+    outcome = with_runner(Target(str(agent), "with_session"), tmp_path, lambda runner: runner.run({}, environment))
+    assert outcome.returned == "http://127.0.0.1:4000/s/x/judge/v1"
 
 
-def test_partly_written_result_is_no_result(run: Any, tmp_path: Path) -> None:
-    outcome = run("has_no_space_for_its_result")
-    assert outcome.code and outcome.returned is None
-    assert list(tmp_path.glob("*.part")) == []
+@pytest.mark.parametrize(
+    ("source", "function", "described"),
+    [
+        ("import nothing_like_it\ndef solve(task): pass", "solve", "'nothing_like_it'"),
+        ("", "nowhere", "has no function 'nowhere'"),
+    ],
+)
+def test_agent_that_cannot_be_called_fails_the_rollout(
+    agent: Path, tmp_path: Path, source: str, function: str, described: str
+) -> None:
+    agent.write_text(source)
+    outcome = with_runner(Target(str(agent), function), tmp_path, lambda runner: runner.run({}, {}))
+    assert outcome.code == 1
+    assert described in outcome.failure
 
 
 def test_cancellation_during_a_failed_start_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,66 +224,29 @@ def test_cancellation_during_a_failed_start_stays_one(tmp_path: Path, monkeypatc
         asyncio.run(cancel())
 
 
-@pytest.mark.parametrize("ends", ["leaves", "dies", "fails"])
-def test_a_rollout_that_ends_badly_ends_no_other(agent: Path, tmp_path: Path, ends: str) -> None:
-    source = agent.read_text()
-    agent.write_text(source + f"\ndef some(task):\n    return {ends}(task) if task['n'] % 2 else solve(task)\n")
+def test_cancellation_and_end_of_run_kill_agents_with_children(agent: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("cancelled", "closed")]
 
-    async def go() -> list[Outcome]:
-        runner = FunctionRunner(Target(str(agent), "some"), tmp_path)
-        try:
-            return await asyncio.gather(*(runner.run({"n": n}, {}) for n in range(6)))
-        finally:
-            await runner.close()
-
-    assert [outcome.code == 0 for outcome in asyncio.run(go())] == [True, False] * 3
-
-
-def test_what_every_agent_needs_is_imported_before_it_starts(run: Any, agent: Path) -> None:
-    agent.write_text("import sys\nTHERE = 'rllm_gateway.client' in sys.modules\ndef solve(task): return float(THERE)\n")
-    assert run("solve").returned == 1.0
-
-
-@pytest.fixture
-def hanging(agent: Path, tmp_path: Path) -> Iterator[Callable[[Callable[..., Any]], list[int]]]:
-    """Starts an agent that hangs, does something to its task, and gives the ids of its two processes."""
-    file = tmp_path / "pids"
-
-    def started(end: Callable[[FunctionRunner, asyncio.Task[Any]], Any]) -> list[int]:
-        async def go() -> None:
-            runner = FunctionRunner(Target(str(agent), "hangs"), tmp_path)
-            rollout = asyncio.create_task(runner.run({"file": str(file)}, {}))
-            while not (file.exists() and file.read_text()):
-                await asyncio.sleep(0.01)
-            await end(runner, rollout)
-            await asyncio.wait({rollout})
-            await runner.close()
-
-        asyncio.run(go())
-        return [*map(int, file.read_text().split())]
-
-    yield started
-
-
-def test_a_cancelled_rollout_kills_the_agent_and_what_it_started(hanging: Any) -> None:
-    async def cancel(runner: FunctionRunner, rollout: asyncio.Task[Any]) -> None:
-        rollout.cancel()
-
-    for pid in hanging(cancel):
-        wait_until(lambda pid=pid: not is_alive(pid))
-
-
-def test_the_end_of_the_run_kills_the_agents(hanging: Any) -> None:
-    async def close(runner: FunctionRunner, rollout: asyncio.Task[Any]) -> None:
+    async def steps(runner: FunctionRunner) -> list[asyncio.Task[Outcome]]:
+        rollouts = [asyncio.create_task(runner.run({"file": str(file)}, {})) for file in files]
+        while not all(file.exists() and file.read_text() for file in files):
+            await asyncio.sleep(0.01)
+        rollouts[0].cancel()
+        await asyncio.to_thread(wait_until, lambda: not any(map(is_alive, pids_in(files[0]))))
+        assert all(map(is_alive, pids_in(files[1])))
         await runner.close()
+        await asyncio.wait(rollouts)
+        return rollouts
 
-    for pid in hanging(close):
-        wait_until(lambda pid=pid: not is_alive(pid))
+    cancelled, closed = with_runner(Target(str(agent), "hangs"), tmp_path, steps)
+    assert cancelled.cancelled()
+    with expect_error(RolloutError, "process-died"):
+        closed.result()
+    wait_until(lambda: not any(map(is_alive, pids_in(files[1]))))
 
 
-def test_what_an_agent_leaves_behind_ends_with_it(run: Any) -> None:
-    pid = int(run("leaves_a_child").returned)
-    wait_until(lambda: not is_alive(pid))
+def pids_in(file: Path) -> list[int]:
+    return [*map(int, file.read_text().split())]
 
 
 def test_a_spawned_agent_is_given_the_same(agent: Path, tmp_path: Path) -> None:
@@ -299,14 +268,8 @@ def test_a_module_is_an_agent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     target = check_target("an_agent_module:solve")
     assert str(tmp_path) not in sys.path, "looking for it changes nothing"
 
-    async def go() -> Outcome:
-        runner = FunctionRunner(target, tmp_path)
-        try:
-            return await runner.run({"n": 1}, {})
-        finally:
-            await runner.close()
-
-    assert asyncio.run(go()).returned == 2
+    outcome = with_runner(target, tmp_path, lambda runner: runner.run({"n": 1}, {}))
+    assert outcome.returned == 2
 
 
 @pytest.mark.parametrize(
@@ -338,16 +301,10 @@ def test_a_function_may_be_bound_in_other_ways(agent: Path, source: str) -> None
     assert check_target(f"{agent}:solve").function == "solve"
 
 
-def test_the_source_of_an_agent_is_its_file(agent: Path) -> None:
-    assert sources_of_function(f"{agent}:solve") == {str(agent): AGENT}
-
-
-def test_the_source_of_a_module_is_its_file_wherever_it_is() -> None:
-    assert list(sources_of_function("rllm_gateway.client:reward")) == ["rllm_gateway.client"]
-
-
-def test_the_sources_of_a_program_are_the_words_that_are_files_with_text(agent: Path, tmp_path: Path) -> None:
+def test_sources_are_files_with_text(agent: Path, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert sources_of_function(f"{agent}:solve") == {str(agent): AGENT}
+    assert list(sources_of_function("rllm_gateway.client:reward")) == ["rllm_gateway.client"]
     assert sources_of_command([sys.executable, str(agent), str(tmp_path / "binary"), "--fast"]) == {str(agent): AGENT}
 
 
@@ -366,9 +323,17 @@ def test_a_program_reads_its_task_and_says_its_reward(tmp_path: Path) -> None:
     assert command(tmp_path, program, {"OPENAI_API_KEY": "k"}, n=2).returned == {"reward": 2, "answer": "k"}
 
 
-@pytest.mark.parametrize("said", ["42", "[1]", '{"other": 1}', "words", ""])
-def test_other_output_is_no_reward(tmp_path: Path, said: str) -> None:
-    assert command(tmp_path, f"print({said!r})").returned is None
+@pytest.mark.parametrize(
+    ("lines", "result"),
+    [
+        (["x", '{"answer": 1}'], {"answer": 1}),
+        *(([line], None) for line in ("42", "[1]", '{"other": 1}', "words", "")),
+        (['{"answer": 1}', "x"], None),
+        ([], None),
+    ],
+)
+def test_only_a_last_object_with_reward_is_a_result(lines: list[str], result: Any) -> None:
+    assert parse_result(lines) == result
 
 
 def test_a_program_that_fails_is_told_by_its_errors(tmp_path: Path) -> None:
@@ -401,35 +366,30 @@ def test_a_cancelled_program_is_killed_with_its_children(tmp_path: Path) -> None
         await asyncio.wait({rollout})
 
     asyncio.run(go())
-    for pid in map(int, file.read_text().split()):
-        wait_until(lambda pid=pid: not is_alive(pid))
+    wait_until(lambda: not any(map(is_alive, pids_in(file))))
+
+
+SESSION = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
 
 
 def test_clients_find_the_session_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.setenv("GOOGLE_API_KEY", "the user's")
-    session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
-    variables = environment_of(session, {"n": 1})
-    assert variables["OPENAI_BASE_URL"] == "http://127.0.0.1:4000/s/x/agent/v1"
-    assert variables["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:4000/s/x/agent"
-    assert variables["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:4000/s/x/agent"
+    variables = environment_of(SESSION, {"n": 1})
+    assert variables["OPENAI_BASE_URL"] == f"{SESSION.url}/agent/v1"
+    assert variables["ANTHROPIC_BASE_URL"] == variables["GOOGLE_GEMINI_BASE_URL"] == f"{SESSION.url}/agent"
     keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
     assert {variables[key] for key in keys} == {"k"}
     assert variables["RLLM_TASK"] == '{"n": 1}'
     assert variables["NO_PROXY"] == "example.org,127.0.0.1,localhost"
+    assert "RLLM_TASK" not in environment_of(SESSION, {"text": "a" * LONGEST}), "it is only on standard input"
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
-def test_openai_agents_sends_no_traces_with_the_session_s_key_unless_told_to(
+def test_openai_agents_sends_traces_only_on_request(
     before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_AGENTS_DISABLE_TRACING", raising=False)
     if before is not None:
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", before)
-    session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
-    assert environment_of(session, {})["OPENAI_AGENTS_DISABLE_TRACING"] == after
-
-
-def test_a_large_task_is_only_on_standard_input() -> None:
-    session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
-    assert "RLLM_TASK" not in environment_of(session, {"text": "a" * LONGEST})
+    assert environment_of(SESSION, {})["OPENAI_AGENTS_DISABLE_TRACING"] == after

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
+from gateway_clients import openai_of
 from gateway_world import DEADLINE, World, assert_one_class
 from tool_tokenizer import STOP
 
 from rllm_core.data.types import Step
 from rllm_gateway.apis.tokens import PARAMETER_RULES, RULES
-from rllm_gateway.calls import CallReader
 from rllm_gateway.episodes import traced
 from rllm_gateway.link import OpenedSession, PolicyError, SessionTrace
 
@@ -53,12 +52,11 @@ def client(world: World) -> Iterator[Client]:
     client.http.close()
 
 
-def test_tokens_and_logprobs_are_those_of_the_row(client: Client, world: World, tmp_path: Any) -> None:
+def test_tokens_and_logprobs_are_those_of_the_row(client: Client, world: World) -> None:
     answer = client.sample(PROMPT, body={"request_id": "mine"}, logprobs=1, temperature=0.5, stop_token_ids=[STOP])
     (choice,) = answer["choices"]
     client.close()
-    with CallReader.open(tmp_path / "calls.db") as reader:
-        stored = reader.session(client.session.id)
+    stored = world.store.session(client.session.id)
     (row,) = stored.calls
     assert stored.prompt_ids(row.id).tolist() == PROMPT
     assert choice["token_ids"] == row.response_ids.tolist() == [*map(ord, "hello"), STOP]
@@ -106,7 +104,7 @@ def test_an_edited_response_starts_a_new_row(client: Client, world: World) -> No
 
 
 def test_tokens_continue_a_chat_call(client: Client, world: World) -> None:
-    with openai.OpenAI(base_url=client.session.openai_url(), api_key=client.session.key) as chat:
+    with openai_of(client.session) as chat:
         chat.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
     call = world.policy.calls[0]
     client.sample([*call.prompt_ids.tolist(), *call.completion.token_ids.tolist(), *PROMPT])
@@ -122,17 +120,13 @@ def trajectories(trace: SessionTrace, world: World) -> Any:
     return traced(trace, steps, "t:0", 0).trajectories
 
 
-def test_n_choices_are_n_calls(client: Client) -> None:
-    answer = client.sample(PROMPT, n=2)
-    assert [(choice["index"], choice["logprobs"]) for choice in answer["choices"]] == [(0, None), (1, None)]
-    assert len(client.close().calls) == 2
-
-
-def test_max_tokens_and_stop_strings_end_a_response(client: Client) -> None:
-    (cut,) = client.sample(PROMPT, max_tokens=2)["choices"]
-    assert (cut["token_ids"], cut["finish_reason"]) == ([*map(ord, "he")], "length")
+def test_choices_limits_and_stop_strings(client: Client) -> None:
+    cut = client.sample(PROMPT, n=2, max_tokens=2)["choices"]
+    assert [(choice["index"], choice["logprobs"]) for choice in cut] == [(0, None), (1, None)]
+    assert [(choice["token_ids"], choice["finish_reason"]) for choice in cut] == [([*map(ord, "he")], "length")] * 2
     (stopped,) = client.sample(PROMPT, stop=["ll"])["choices"]
     assert (stopped["token_ids"], stopped["finish_reason"]) == ([*map(ord, "hell")], "stop")
+    assert len(client.close().calls) == 3
 
 
 def test_top_logprobs_need_an_engine_with_them(client: Client, world: World) -> None:
@@ -142,12 +136,6 @@ def test_top_logprobs_need_an_engine_with_them(client: Client, world: World) -> 
     (choice,) = client.sample(PROMPT, logprobs=3)["choices"]
     top = choice["logprobs"]["content"][0]["top_logprobs"]
     assert [(each["token"], each["logprob"]) for each in top] == [(f"token_id:{ord('h')}", -2.0)] * 3
-
-
-def test_a_prompt_that_is_too_long_is_refused(client: Client, world: World) -> None:
-    refused = client.post([65] * world.policy.max_context)
-    error = refused.json()["error"]
-    assert (refused.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "token_ids")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +164,10 @@ def test_bad_fields_are_refused(client: Client, token_ids: Any, body: Any, sampl
     assert not client.close().calls
 
 
-def test_a_token_of_a_different_model_is_refused(client: Client, world: World) -> None:
+def test_too_long_prompts_and_unknown_tokens_are_refused(client: Client, world: World) -> None:
+    error = client.post([65] * world.policy.max_context).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "token_ids")
+
     def fail(prompt: str) -> str:
         raise PolicyError("no such token", "unknown_token")
 

@@ -69,23 +69,11 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_child_gets_an_environment_and_a_log(tmp_path: Path) -> None:
+def test_the_log_has_the_output_and_the_exit_code(tmp_path: Path) -> None:
     child = spawn(tmp_path, "import os; print('a'); print(os.environ['SAID'])")
     asyncio.run(child.end(DEADLINE))
     assert child.exit_code == 0
     assert child.log_tail().splitlines()[1:] == ["a", "yes", "(exit code 0)"]
-
-
-def test_the_log_of_a_killed_child_ends_with_the_signal(tmp_path: Path) -> None:
-    child = spawn(tmp_path, NEVER)
-    child.kill()
-    assert "SIGKILL" in child.log_tail().splitlines()[-1]
-
-
-def test_a_child_that_watches_its_parent_ends_by_itself(tmp_path: Path) -> None:
-    child = spawn(tmp_path, UNTIL_INPUT_ENDS)
-    asyncio.run(child.end(DEADLINE))
-    assert child.exit_code == 0
 
 
 def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
@@ -98,6 +86,7 @@ def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path
     grandchild = int(child.log.read_text())
     asyncio.run(child.end(0.0))
     assert child.exit_code == -signal.SIGKILL
+    assert "SIGKILL" in child.log_tail().splitlines()[-1]
     while alive(grandchild):
         pass
 
@@ -114,22 +103,16 @@ def test_a_child_ends_when_its_parent_is_killed(what: str, tmp_path: Path) -> No
         pass
 
 
-def test_an_announced_url_is_found(tmp_path: Path) -> None:
+def test_only_a_server_that_runs_announces_its_url(tmp_path: Path) -> None:
     file = tmp_path / "announced.json"
     content = json.dumps({"url": "http://x:1", "port": 1, "pid": 2})
-    child = spawn(tmp_path, f"open({str(file)!r}, 'w').write({content!r}); {NEVER}")
-    found = asyncio.run(announced_url(file, child, DEADLINE))
-    child.kill()
-    assert found == "http://x:1"
-
-
-def test_a_server_that_ends_or_takes_too_long_announces_nothing(tmp_path: Path) -> None:
-    ended, slow = spawn(tmp_path, ""), spawn(tmp_path, NEVER)
+    child, ended = spawn(tmp_path, f"open({str(file)!r}, 'w').write({content!r}); {NEVER}"), spawn(tmp_path, "")
+    assert asyncio.run(announced_url(file, child, DEADLINE)) == "http://x:1"
     with pytest.raises(EndedError):
         asyncio.run(announced_url(tmp_path / "none", ended, DEADLINE))
     with pytest.raises(TimeoutError):
-        asyncio.run(announced_url(tmp_path / "none", slow, 0.0))
-    slow.kill()
+        asyncio.run(announced_url(tmp_path / "none", child, 0.0))
+    child.kill()
     ended.kill()
 
 
@@ -141,14 +124,9 @@ def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "rllm_test_echo"
 
 
-def test_a_line_is_answered_with_a_line(echo: str) -> None:
-    process = LineProcess.start(echo, ["ready"])
-    assert [process.ask(line) for line in ("abc", "12")] == ["cba\n", "21\n"]
-    process.end()
-
-
-def test_a_process_that_dies_or_takes_too_long_says_how(echo: str) -> None:
+def test_lines_are_answered_until_a_process_dies_or_is_late(echo: str) -> None:
     dying, slow = (LineProcess.start(echo, ["ready"]) for _ in range(2))
+    assert [dying.ask(line) for line in ("abc", "12")] == ["cba\n", "21\n"]
     with pytest.raises(DiedError, match="ended with 7") as died:
         dying.ask("die")
     assert died.value.code == 7

@@ -17,17 +17,12 @@ from .writing import UNTIL_FULL, WRITE_FOR_EVER, start
 
 
 @contextmanager
-def running(program: str, path: Path, *names: str) -> Iterator[list[subprocess.Popen[str]]]:
-    processes = [start(program, path, name) for name in names]
-    try:
-        yield processes
-    finally:
-        for process in processes:
+def running(program: str, path: Path, name: str) -> Iterator[subprocess.Popen[str]]:
+    with start(program, path, name) as process:
+        try:
+            yield process
+        finally:
             process.kill()
-            process.wait()
-            for pipe in (process.stdout, process.stderr):
-                assert pipe is not None
-                pipe.close()
 
 
 def lines_of(process: subprocess.Popen[str], most: int) -> list[str]:
@@ -56,7 +51,7 @@ def kill_writers(path: Path, times: int) -> None:
     """Kill one writer after another at random instants, each with what those before it left."""
     rows = random.Random(times)
     for turn in range(times):
-        with running(WRITE_FOR_EVER, path, name := f"s{turn}") as (process,):
+        with running(WRITE_FOR_EVER, path, name := f"s{turn}") as process:
             acknowledged = lines_of(process, rows.randrange(1, 300))
             process.kill()
             # What it had said when it died counts as well.
@@ -65,18 +60,15 @@ def kill_writers(path: Path, times: int) -> None:
         require_all_stored(path, name, acknowledged)
 
 
-@pytest.mark.long
-def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(path: Path) -> None:
-    kill_writers(path, 20)
-
-
-@pytest.mark.nightly
-def test_no_acknowledged_row_is_lost_in_a_hundred_kills(path: Path) -> None:
-    kill_writers(path, 100)
+@pytest.mark.parametrize(
+    "times", [pytest.param(3, marks=pytest.mark.smoke), pytest.param(100, marks=pytest.mark.nightly)]
+)
+def test_no_acknowledged_row_of_killed_writers_is_lost(path: Path, times: int) -> None:
+    kill_writers(path, times)
 
 
 def test_a_full_disk_refuses_rows_and_loses_none(path: Path) -> None:
-    with running(UNTIL_FULL, path, "s") as (process,):
+    with running(UNTIL_FULL, path, "s") as process:
         *acknowledged, refused, after = rest_of(process)
         assert process.wait() == 0
 
@@ -88,33 +80,19 @@ def test_a_full_disk_refuses_rows_and_loses_none(path: Path) -> None:
         reader.require_whole()
 
 
-@pytest.mark.long
-def test_processes_share_a_store(path: Path) -> None:
-    names = ("a", "b", "c")
-    with running(WRITE_FOR_EVER, path, *names) as processes:
-        acknowledged = [lines_of(process, 40) for process in processes]
-        with CallReader.open(path) as reader:
-            while_they_write = [{f"{name} {row.id}" for row in reader.calls(name)} for name in names]
-
-    for name, lines, found in zip(names, acknowledged, while_they_write, strict=True):
-        assert len(lines) == 40
-        assert found >= set(lines) - {name}
-        require_all_stored(path, name, lines)
-
-
 def test_a_reader_keeps_no_writer_waiting(path: Path) -> None:
     CallStore.open(path).close()
     with CallReader.open(path) as reader, reader._reading():
         # From its first look on it sees one instant.
         assert reader._rows("sessions", "id", "s") == []
-        with running(WRITE_FOR_EVER, path, "s") as (process,):
+        with running(WRITE_FOR_EVER, path, "s") as process:
             assert len(lines_of(process, 100)) == 100
         assert reader._rows("sessions", "id", "s") == []
 
 
 def test_a_session_is_read_as_it_is_at_one_instant(path: Path) -> None:
     """A parent is stored before its children: whoever sees a child sees its parent."""
-    with running(WRITE_FOR_EVER, path, "s") as (process,):
+    with running(WRITE_FOR_EVER, path, "s") as process:
         lines_of(process, 1)
         with CallReader.open(path) as reader:
             seen = [{row.id for row in reader.calls("s")} for _ in range(30)]

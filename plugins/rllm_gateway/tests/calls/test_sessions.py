@@ -80,14 +80,11 @@ def test_a_response_that_is_no_message_is_left_out(store: CallStore) -> None:
     assert store.session("s").messages("child") == [make_message("user", "lower?"), make_message("user", "lower")]
 
 
-def test_a_call_without_its_parent_has_no_prompt(store: CallStore) -> None:
+def test_missing_calls_and_sessions_are_named(store: CallStore) -> None:
     add(store, session(), CHILD)
 
     with expect_error(StoreError, "damaged-store", "'root'", "'child'"):
         store.session("s").prompt_ids("child")
-
-
-def test_an_unknown_session_is_named(store: CallStore) -> None:
     with expect_error(ConfigError, "unknown-session", "'nobody'"):
         store.session("nobody")
 
@@ -119,18 +116,13 @@ def test_sessions_are_pruned_by_run_and_by_time(
     store.require_whole()
 
 
-def test_pruning_needs_to_be_told_what(store: CallStore) -> None:
+def test_pruning_needs_a_selection_and_ends_sessions(store: CallStore) -> None:
     with pytest.raises(ValueError, match="select the sessions"):
         store.prune()
-
-
-def test_a_session_that_was_pruned_takes_nothing(store: CallStore) -> None:
     add(store, session())
     store.prune(run="demo")
-
     with pytest.raises(StoreError):
         add(store, call())
-
     assert store.sessions() == []
 
 

@@ -65,4 +65,4 @@ asyncio.run(main(CallStore.open(Path(sys.argv[1])), sys.argv[2]))
 def start(program: str, path: Path, name: str) -> subprocess.Popen[str]:
     """A process that writes the session `name`; each acknowledged row is a line of its output."""
     words = [sys.executable, "-c", program, str(path), name, HERE]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
