@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from expecting import expect_error
@@ -47,29 +49,22 @@ def test_estimators_cannot_change_their_inputs() -> None:
             column[0] = 1
 
 
-def test_parts_of_a_reward_that_all_trajectories_report_become_columns() -> None:
-    def trajectory(**parts: float) -> Trajectory:
-        made = Trajectory("agent", reward=sum(parts.values()), info={"reward_components": parts})
-        made.add_step([1], [2], [-1.0])
-        return made
+def test_common_parts_of_rewards_become_columns() -> None:
+    def trajectory(**parts: Any) -> Trajectory:
+        return Trajectory("agent", [Step([1], [2], [-1.0])], reward=1.0, info={"reward_components": parts})
 
-    group = _group(trajectory(right=1.0, short=0.5, extra=2.0), trajectory(short=0.25, right=0.0))
+    group = _group(
+        trajectory(right=np.float32(1.0), short=0.5, extra=2.0, odd=np.False_), trajectory(short=2, right=0.0, odd=True)
+    )
     inputs = select_role(build_batch([group]), 0)
-    assert inputs.component_names == ("right", "short")
+    assert inputs.component_names == ("odd", "right", "short")
     assert inputs.reward_components is not None
-    assert inputs.reward_components.tolist() == [[1.0, 0.5], [0.0, 0.25]]
+    assert inputs.reward_components.tolist() == [[0.0, 1.0, 0.5], [1.0, 0.0, 2.0]]
 
 
 def test_without_common_parts_there_are_no_reward_components(two_turns: Trajectory) -> None:
     inputs = select_role(build_batch([_group(two_turns)]), 0)
     assert (inputs.component_names, inputs.reward_components) == ((), None)
-
-
-def test_parts_of_a_reward_may_be_numbers_of_any_kind(two_turns: Trajectory) -> None:
-    two_turns.info["reward_components"] = {"a": 2, "b": np.float32(0.5), "c": True, "d": np.False_}
-    components = select_role(build_batch([_group(two_turns)]), 0).reward_components
-    assert components is not None
-    assert components.tolist() == [[2.0, 0.5, 1.0, 0.0]]
 
 
 @pytest.mark.parametrize("parts", [3.0, ["a"], {"a": "x"}, {"a": None}, {1: 1.0}, None])

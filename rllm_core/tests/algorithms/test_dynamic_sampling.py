@@ -40,11 +40,6 @@ def _dropped(result: RejectionResult) -> dict[str, list[str]]:
     return {reason: _names(groups) for reason, groups in result.dropped.items()}
 
 
-def test_a_full_batch_is_trained_on_at_once() -> None:
-    result = _mode()([_group("a"), _group("b")])
-    assert (_ids(result), result.more, result.waiting) == (["a:agent", "b:agent"], False, [])
-
-
 def test_groups_without_signal_are_dropped_with_the_reason_and_more_is_asked_for() -> None:
     mode = _mode()
     first = mode([_group("a"), _group("b", SOLVED)])
@@ -79,22 +74,30 @@ def test_a_step_may_end_with_nothing() -> None:
     assert (result.train, result.waiting, result.more) == ([], [], False)
 
 
-def test_all_roles_of_a_task_are_trained_on_together() -> None:
-    groups = [_group(task, role=role) for task in "abc" for role in ("solver", "judge")]
+@pytest.mark.parametrize(
+    ("groups", "trained", "waiting"),
+    [
+        (
+            [_group(task, role=role) for task in "abc" for role in ("solver", "judge")],
+            ["a:solver", "a:judge", "b:solver", "b:judge"],
+            ["c:solver", "c:judge"],
+        ),
+        # Groups without a task count as one each.
+        ([TrajectoryGroup(group_id=name, trajectories=_group(name).trajectories) for name in "abc"], ["a", "b"], ["c"]),
+    ],
+    ids=["roles", "no task"],
+)
+def test_all_roles_of_a_task_are_trained_on_together(
+    groups: list[TrajectoryGroup], trained: list[str], waiting: list[str]
+) -> None:
     result = _mode()(groups)
-    assert _ids(result) == ["a:solver", "a:judge", "b:solver", "b:judge"]
-    assert _names(result.waiting) == ["c:solver", "c:judge"]
+    assert (_ids(result), _names(result.waiting), result.more) == (trained, waiting, False)
 
 
 def test_a_repeated_task_counts_again() -> None:
     mode = _mode()
     assert mode([_group("a"), _group("b", SOLVED)]).more
     assert _ids(mode([_group("a"), _group("b", SOLVED)])) == ["a:agent", "a:agent"]
-
-
-def test_groups_that_name_no_task_count_as_one_each() -> None:
-    groups = [TrajectoryGroup(group_id=name, trajectories=_group(name).trajectories) for name in "abc"]
-    assert _ids(_mode()(groups)) == ["a", "b"]
 
 
 BATCH = st.lists(st.sampled_from([PARTLY, SOLVED, FAILED, (1.0,)]), max_size=6)

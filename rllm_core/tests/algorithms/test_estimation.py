@@ -43,11 +43,32 @@ def _group(*trajectories: Trajectory, group_id: str = "t:agent") -> TrajectoryGr
     return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories))
 
 
-def test_trajectory_advantages_reach_every_sampled_token_and_no_other(two_turns: Trajectory) -> None:
-    batch = build_batch([_group(two_turns)])
-    advantages = estimate(batch, _always([0.5])).advantages
-    assert advantages.tolist() == [0, 0, 0.5, 0, 0.5, 0.5]
-    assert advantages.dtype == np.float32
+@pytest.mark.parametrize(
+    ("order", "level", "values", "expected"),
+    [
+        ("t", "trajectory", [0.5], [0, 0, 0.5, 0, 0.5, 0.5]),
+        ("t", "step", [0.5, -2], [0, 0, 0.5, 0, -2, -2]),
+        ("t", "token", [1, 2, 3, 4, 5, 6], [0, 0, 3, 0, 5, 6]),
+        # A rewritten history has two rows.
+        ("tr", "trajectory", [7, 8], [0, 0, 7, 0, 7, 7, 0, 8, 0, 8, 0, 0, 8, 8]),
+        ("rt", "step", [1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 0, 3, 3, 0, 0, 4, 0, 5, 5]),
+        # Steps in another order than their tokens.
+        ("TR", "step", [2, 1, 30, 20, 10], [0, 0, 1, 0, 2, 2, 0, 10, 0, 20, 0, 0, 30, 30]),
+        # A step without sampled tokens.
+        ("ts", "step", [1, 2, 99], [0, 0, 1, 0, 2, 2]),
+    ],
+)
+def test_advantages_reach_the_sampled_tokens_of_their_level(
+    two_turns: Trajectory, rewritten: Trajectory, order: str, level: str, values: list[float], expected: list[float]
+) -> None:
+    silent = Trajectory("agent", [Step([8, 8], [])])
+    if order.isupper():
+        two_turns.steps.reverse()
+        rewritten.steps.reverse()
+    given = {"t": two_turns, "r": rewritten, "s": silent}
+    advantages = estimate(build_batch([_group(*(given[each] for each in order.lower()))]), _always(values, level))
+    assert advantages.advantages.tolist() == expected
+    assert advantages.advantages.dtype == np.float32
 
 
 def test_baselines_are_of_the_trajectories_of_the_estimator_that_gives_them(two_turns: Trajectory) -> None:
@@ -59,47 +80,6 @@ def test_baselines_are_of_the_trajectories_of_the_estimator_that_gives_them(two_
 
     assert estimates.baselines.tolist() == pytest.approx([0.5, np.nan, 1.5, 2.5], nan_ok=True)
     assert estimates.estimators == ("mine", "mine", "mine")
-
-
-def test_baselines_of_another_shape_are_refused(two_turns: Trajectory) -> None:
-    wrong = _chosen(lambda inputs: Advantages(values=inputs.rewards, baselines=np.zeros(2)))
-
-    with expect_error(AdvantageError, "bad-estimator-result", "(2,)", "(1,)"):
-        estimate(build_batch([_group(two_turns)]), lambda role: wrong)
-
-
-def test_step_advantages_reach_the_tokens_of_their_step(two_turns: Trajectory) -> None:
-    batch = build_batch([_group(two_turns)])
-    assert estimate(batch, _always([0.5, -2], "step")).advantages.tolist() == [0, 0, 0.5, 0, -2, -2]
-
-
-def test_steps_in_another_order_than_their_tokens_still_get_their_own_advantage(
-    two_turns: Trajectory, rewritten: Trajectory
-) -> None:
-    for trajectory in (two_turns, rewritten):
-        trajectory.steps.reverse()
-    batch = build_batch([_group(two_turns, rewritten)])
-    advantages = estimate(batch, _always([2, 1, 30, 20, 10], "step")).advantages
-    assert advantages.tolist() == [0, 0, 1, 0, 2, 2, 0, 10, 0, 20, 0, 0, 30, 30]
-
-
-def test_token_advantages_outside_the_loss_mask_become_zero(two_turns: Trajectory) -> None:
-    batch = build_batch([_group(two_turns)])
-    assert estimate(batch, _always([1, 2, 3, 4, 5, 6], "token")).advantages.tolist() == [0, 0, 3, 0, 5, 6]
-
-
-def test_step_advantages_follow_a_rewritten_history(rewritten: Trajectory, two_turns: Trajectory) -> None:
-    batch = build_batch([_group(rewritten, two_turns)])
-    assert batch.n_rows == 3
-    advantages = estimate(batch, _always([1, 2, 3, 4, 5], "step")).advantages
-    assert advantages.tolist() == [0, 1, 0, 2, 0, 0, 3, 3, 0, 0, 4, 0, 5, 5]
-
-
-def test_both_rows_of_a_rewritten_history_get_the_trajectory_s_advantage(
-    rewritten: Trajectory, two_turns: Trajectory
-) -> None:
-    batch = build_batch([_group(two_turns, rewritten)])
-    assert estimate(batch, _always([7, 8])).advantages.tolist() == [0, 0, 7, 0, 7, 7, 0, 8, 0, 8, 0, 0, 8, 8]
 
 
 def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_nothing(two_turns: Trajectory) -> None:
@@ -118,81 +98,79 @@ def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_not
     assert seen[0].step_offsets.tolist() == [0, 1, 3, 3]
 
 
-def test_steps_without_sampled_tokens_take_part_in_the_step_level(two_turns: Trajectory) -> None:
-    two_turns.add_step([8, 8], [], [])
-    batch = build_batch([_group(two_turns)])
-    assert estimate(batch, _always([1, 2, 99], "step")).advantages.tolist() == [0, 0, 1, 0, 2, 2]
-
-
 def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role() -> None:
     solver, judge = make_groups([[1, 0], [2, 0]], role="solver"), make_groups([[5], [6]], role="judge")
-    batch = build_batch([solver[0], judge[0], solver[1], judge[1]])
+    batch = build_batch([solver[0], judge[0], solver[1], judge[1], _group(group_id="t:critic")])
+    settings = AlgorithmSection(eps_clip=0.125)
     calls: list[tuple[str, list[float]]] = []
 
     def estimator_of(role: str) -> EstimatorChoice:
         def run(inputs: AdvantageInput) -> Advantages:
             calls.append((role, inputs.rewards.tolist()))
+            assert inputs.algorithm_config is settings
             return Advantages(values=inputs.rewards * (10 if role == "judge" else 1))
 
         return _chosen(run)
 
-    advantages = estimate(batch, estimator_of).advantages
-    assert calls == [("solver", [1, 0, 2, 0]), ("judge", [5, 6])]
+    advantages = estimate(batch, estimator_of, algorithm_config=settings).advantages
+    assert calls == [("solver", [1, 0, 2, 0]), ("judge", [5, 6]), ("critic", [])]
     assert advantages[batch.row_offsets[1:] - 1].tolist() == [1, 0, 50, 2, 0, 60]
-
-
-def test_a_role_whose_groups_are_all_empty_is_no_trouble() -> None:
-    batch = build_batch([_group(group_id="t:judge"), *make_groups([[1, 0]])])
-    advantages = estimate(batch, lambda role: _chosen(_rewards)).advantages
-    assert advantages.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_no_groups_give_no_advantages() -> None:
     def nobody(role: str) -> EstimatorChoice:
         raise AssertionError("there is no role to estimate for")
 
-    estimates = estimate(build_batch([]), nobody)
-    assert estimates.advantages.tolist() == []
-    assert estimates.returns is None
+    batch = build_batch([])
+    estimates = estimate(batch, nobody)
+    assert (estimates.advantages.tolist(), estimates.returns) == ([], None)
+    assert divide_by_steps(batch, estimates.advantages).tolist() == []
+
+
+def _of(values: Any = (1.0, 0.0), level: Any = "trajectory", **fields: Any) -> EstimatorChoice:
+    return _chosen(lambda inputs: Advantages(values=values, level=level, **fields), level)
+
+
+def _exit(inputs: AdvantageInput) -> Advantages:
+    raise SystemExit(0)
+
+
+UNUSED_NAN = [np.nan, 0, 1, 1, 0, 0, 1, 1]
+"""The NaN is at a token that was not sampled."""
 
 
 @pytest.mark.parametrize(
-    ("values", "level", "complaint"),
+    ("estimator", "code", "values"),
     [
-        ([1.0], "trajectory", ("bad-estimator-result", "(1,)", "(2,)")),
-        ([[1.0, 2.0]], "trajectory", ("bad-estimator-result", "(1, 2)", "(2,)")),
-        (1.0, "trajectory", ("bad-estimator-result", "(2,)")),
-        ([1.0] * 3, "step", ("bad-estimator-result", "(3,)", "(2,)")),
-        ([1.0] * 4, "token", ("bad-estimator-result", "(4,)", "(8,)")),
-        ([np.nan, 1.0], "trajectory", ("advantages-not-finite", "1")),
-        ([np.inf, -np.inf], "trajectory", ("advantages-not-finite", "2")),
-        ([1e39, 0.0], "trajectory", ("advantages-not-finite", "1")),
-        ([[1.0], [1.0, 2.0]], "trajectory", ("bad-estimator-result",)),
-        (["high", "low"], "trajectory", ("bad-estimator-result",)),
-        ([1.0, 2.0], "turn", ("bad-estimator-result",)),
+        (_of([1.0]), "bad-estimator-result", ["(1,)", "(2,)"]),
+        (_of([[1.0, 2.0]]), "bad-estimator-result", ["(1, 2)", "(2,)"]),
+        (_of(1.0), "bad-estimator-result", ["(2,)"]),
+        (_of([1.0] * 3, "step"), "bad-estimator-result", ["(3,)", "(2,)"]),
+        (_of([1.0] * 4, "token"), "bad-estimator-result", ["(4,)", "(8,)"]),
+        (_of([np.nan, 1.0]), "advantages-not-finite", ["1"]),
+        (_of([np.inf, -np.inf]), "advantages-not-finite", ["2"]),
+        (_of([1e39, 0.0]), "advantages-not-finite", ["1"]),
+        (_of(UNUSED_NAN, "token"), "advantages-not-finite", ["1"]),
+        (_of([[1.0], [1.0, 2.0]]), "bad-estimator-result", []),
+        (_of(["high", "low"]), "bad-estimator-result", []),
+        (_of([1.0, 2.0], "turn"), "bad-estimator-result", []),
+        (_of(baselines=np.zeros(3)), "bad-estimator-result", ["(3,)", "(2,)"]),
+        (_of(returns=np.zeros(2)), "bad-estimator-result", ["(2,)"]),
+        (_of(returns=np.zeros((8, 1))), "bad-estimator-result", ["(8, 1)"]),
+        (_of(returns=np.full(8, np.nan)), "advantages-not-finite", ["8 returns"]),
+        (_of(returns=np.append(np.zeros(7), 1e39)), "advantages-not-finite", ["1 returns"]),
+        (_chosen(lambda inputs: None), "bad-estimator-result", ["None"]),
+        (_chosen(lambda inputs: np.zeros(2)), "bad-estimator-result", []),
+        (_chosen(lambda inputs: ([0.0, 0.0], [0.0, 0.0])), "bad-estimator-result", []),
+        (_chosen(_exit), "plugin-failed", ["SystemExit: 0"]),
     ],
 )
 def test_an_unusable_result_is_an_error_that_names_estimator_and_role(
-    values: Any, level: str, complaint: tuple[str, ...]
+    estimator: EstimatorChoice, code: str, values: list[str]
 ) -> None:
     batch = build_batch(make_groups([[1, 0]], role="solver"))
-    with expect_error(AdvantageError, *complaint, "'mine'", "'solver'"):
-        estimate(batch, _always(values, level))
-
-
-@pytest.mark.parametrize("result", [None, np.zeros(2), ([0.0, 0.0], [0.0, 0.0])], ids=["None", "array", "tuple"])
-def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_role(result: Any) -> None:
-    batch = build_batch(make_groups([[1, 0]], role="solver"))
-    with pytest.raises(AdvantageError, match="estimator 'mine' for role 'solver' returned"):
-        estimate(batch, lambda role: _chosen(lambda inputs: result))
-
-
-def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success() -> None:
-    def leave(inputs: AdvantageInput) -> Advantages:
-        raise SystemExit(0)
-
-    with pytest.raises(AdvantageError, match="failed: SystemExit: 0"):
-        estimate(build_batch(make_groups([[1, 0]])), lambda role: _chosen(leave))
+    with expect_error(AdvantageError, code, *values, "'mine'", "'solver'"):
+        estimate(batch, lambda role: estimator)
 
 
 def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role() -> None:
@@ -207,12 +185,6 @@ def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role() ->
     assert without_place(caught.value.message) == message
     assert isinstance(caught.value.__cause__, ValueError)
     assert "read-only" in caught.value.hint
-
-
-def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
-    values = np.array([np.nan, 0, 1, 0, 1, 1])  # the NaN is at a token that was not sampled
-    with pytest.raises(AdvantageError, match="NaN"):
-        estimate(build_batch([_group(two_turns)]), _always(values, "token"))
 
 
 def test_the_batch_is_left_writable_and_unchanged() -> None:
@@ -240,11 +212,6 @@ def test_steps_together_weigh_as_much_as_trajectory() -> None:
     batch = build_batch([_group(long, short)])
     divided = divide_by_steps(batch, estimate(batch, _always([3.0, 3.0])).advantages)
     assert [divided[batch.row_offsets[row] : batch.row_offsets[row + 1]].sum() for row in (0, 1)] == [3.0, 3.0]
-
-
-def test_nothing_is_divided_where_there_is_nothing() -> None:
-    batch = build_batch([])
-    assert divide_by_steps(batch, np.zeros(0, np.float32)).tolist() == []
 
 
 def test_a_level_that_is_not_the_declared_one_is_an_error_that_names_both(two_turns: Trajectory) -> None:
@@ -306,25 +273,6 @@ def test_returns_reach_the_tokens_of_their_role_and_are_nan_elsewhere(three_role
     assert returns[12:].tolist() == [4, 5, 6, 7]
 
 
-def test_there_are_no_returns_where_no_estimator_gives_any(three_roles: TokenBatch) -> None:
-    assert estimate(three_roles, lambda role: _chosen(_rewards)).returns is None
-
-
-@pytest.mark.parametrize(
-    ("returns", "code", "value"),
-    [
-        (np.zeros(2), "bad-estimator-result", "(2,)"),
-        (np.zeros((8, 1)), "bad-estimator-result", "(8, 1)"),
-        (np.full(8, np.nan), "advantages-not-finite", "8 returns"),
-        (np.append(np.zeros(7), 1e39), "advantages-not-finite", "1 returns"),
-    ],
-)
-def test_unusable_returns_are_an_error_that_names_estimator_and_role(returns: Any, code: str, value: str) -> None:
-    estimator = _chosen(lambda inputs: Advantages(values=inputs.rewards, returns=returns))
-    with expect_error(AdvantageError, code, "'mine'", "'agent'", value):
-        estimate(build_batch(make_groups([[1, 0]])), lambda role: estimator)
-
-
 def test_groups_that_bring_their_own_advantages_are_left_out() -> None:
     batch = build_batch(make_groups([[1], [2], [3]]))
     own = np.where(np.repeat([False, True, False], 4) & batch.loss_mask, 0.125, 0).astype(np.float32)
@@ -350,15 +298,3 @@ def test_a_role_that_brings_all_its_advantages_needs_no_call(three_roles: TokenB
     precomputed = Precomputed(groups=np.ones(4, np.bool_), advantages=own)
     estimates = estimate(three_roles, lambda role: _chosen(never), precomputed=precomputed)
     assert estimates.advantages.tolist() == own.tolist()
-
-
-def test_the_run_s_settings_reach_the_estimator(three_roles: TokenBatch) -> None:
-    settings = AlgorithmSection(eps_clip=0.125)
-    seen: list[Any] = []
-
-    def run(inputs: AdvantageInput) -> Advantages:
-        seen.append(inputs.algorithm_config)
-        return _rewards(inputs)
-
-    estimate(three_roles, lambda role: _chosen(run), algorithm_config=settings)
-    assert [config is settings for config in seen] == [True] * 3

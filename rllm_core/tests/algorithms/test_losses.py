@@ -85,14 +85,6 @@ def test_ppo_clips_only_on_the_side_the_advantage_pushes_to(
     assert _of_ratio(ratio, advantage, PpoParams(eps_clip=0.2)) == pytest.approx((loss, gradient))
 
 
-def test_eps_clip_high_moves_only_the_upper_bound() -> None:
-    wide = PpoParams(eps_clip=0.2, eps_clip_high=0.6)
-    assert _of_ratio(1.5, 1.0, wide) == pytest.approx((-1.5, -1.5))
-    assert _of_ratio(1.7, 1.0, wide) == pytest.approx((-1.6, 0.0))
-    assert _of_ratio(0.5, -1.0, wide) == pytest.approx((0.8, 0.0))
-    assert _of_ratio(0.5, 1.0, wide) == pytest.approx((-0.5, -0.5))
-
-
 def test_huge_ratios_stay_finite() -> None:
     for log_ratio in (100.0, 1e4, -100.0, -1e4):
         for advantage in (1.0, -1.0, 0.0):
@@ -123,37 +115,27 @@ def test_one_finite_number_per_token_passes_the_check_as_it_is(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("result", "found"),
+    ("result", "code", "values"),
     [
-        (torch.tensor(0.5), "shape ()"),
-        (torch.zeros(1), "shape (1,)"),
-        (torch.zeros(3, 1), "shape (3, 1)"),
-        (torch.zeros(4), "shape (4,)"),
-        (0.5, "float"),
-        ([0.0, 0.0, 0.0], "list"),
-        (None, "NoneType"),
+        (torch.tensor(0.5), "bad-loss-result", ["shape ()", "(3,)", "rllm.algorithm.loss_agg_mode"]),
+        (torch.zeros(1), "bad-loss-result", ["shape (1,)"]),
+        (torch.zeros(3, 1), "bad-loss-result", ["shape (3, 1)"]),
+        (torch.zeros(4), "bad-loss-result", ["shape (4,)"]),
+        (0.5, "bad-loss-result", ["float"]),
+        ([0.0, 0.0, 0.0], "bad-loss-result", ["list"]),
+        (None, "bad-loss-result", ["NoneType"]),
+        (torch.tensor([math.nan, 0.5, 0.5]), "loss-not-finite", [1]),
+        (torch.tensor([math.inf, -math.inf, 0.5]), "loss-not-finite", [2]),
+        (torch.tensor([0.5, math.nan, math.inf]), "loss-not-finite", [2]),
+        (torch.tensor([1.0, 1.0, 1.0]), "loss-without-gradient", []),
     ],
     ids=str,
 )
-def test_a_loss_that_is_not_one_number_per_token_is_an_error(result: object, found: str) -> None:
+def test_an_unusable_loss_is_an_error_with_its_name(result: object, code: str, values: list[object]) -> None:
     inputs = _inputs([-1.0, -2.0, -3.0], [-1.0] * 3, [1.0] * 3)
-    with expect_error(LossError, "bad-loss-result", "'mine'", "'agent'", found, "(3,)", "rllm.algorithm.loss_agg_mode"):
-        checked(result, inputs, "loss 'mine' for role 'agent'")
-
-
-@pytest.mark.parametrize(("bad", "count"), [([math.nan], 1), ([math.inf, -math.inf], 2), ([math.nan, math.inf], 2)])
-def test_a_loss_that_is_not_finite_is_an_error_that_counts_the_tokens(bad: list[float], count: int) -> None:
-    inputs = _inputs([-1.0] * 3, [-1.0] * 3, [1.0] * 3)
-    losses = torch.tensor([*bad, *[0.5] * (3 - len(bad))])
-    with expect_error(LossError, "loss-not-finite", "'mine'", count):
-        checked(losses, inputs, "loss 'mine'")
-
-
-def test_a_loss_that_no_gradient_reaches_the_log_probs_through_is_an_error() -> None:
-    inputs = _inputs([-1.0] * 3, [-1.0] * 3, [1.0] * 3)
     assert inputs.logprobs.requires_grad
-    with expect_error(LossError, "loss-without-gradient", "'mine'"):
-        checked(-inputs.advantages * inputs.logprobs.detach(), inputs, "loss 'mine'")
+    with expect_error(LossError, code, "'mine'", "'agent'", *values):
+        checked(result, inputs, "loss 'mine' for role 'agent'")
 
 
 def test_dual_clip_is_off_by_default_and_refuses_bounds_of_1_and_less() -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from expecting import check_error
 from hypothesis import given, strategies as st
-from plain_groups import make_groups
 
-from rllm_core.algorithms.estimation import EstimatorChoice, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
-from rllm_core.contracts.chosen import PluginChoice, Registered
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.data import codec
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -55,17 +49,19 @@ def failure(*groups: TrajectoryGroup) -> AdvantageError:
     return caught.value
 
 
-def test_a_number_reaches_all_tokens_of_its_step_and_a_list_one_each() -> None:
-    assert find_lists(group(two_turns(0.5, [1.0, -2.0]))) == ([0, 0, 0.5, 0, 1, -2], [True], 0)
-
-
-@pytest.mark.parametrize("second", [(1, -2), np.array([1.0, -2.0]), np.array([1, -2], np.float32)])
-def test_tuples_and_arrays_are_lists_too(second: Any) -> None:
-    assert find_lists(group(two_turns(np.float32(0.5), second)))[0] == [0, 0, 0.5, 0, 1, -2]
-
-
-def test_a_list_of_one_number_is_no_number_for_all_tokens() -> None:
-    check_error(failure(group(two_turns([0.5], [0.5]))), "bad-precomputed-advantages", "1", "2 response tokens")
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (0.5, [1.0, -2.0], [0, 0, 0.5, 0, 1, -2]),
+        (np.float32(0.5), (1, -2), [0, 0, 0.5, 0, 1, -2]),
+        (0.5, np.array([1, -2], np.float32), [0, 0, 0.5, 0, 1, -2]),
+        ([0.5], 0.0, [0, 0, 0.5, 0, 0, 0]),
+        (0.0, 0.0, [0] * 6),
+    ],
+    ids=str,
+)
+def test_a_number_reaches_all_tokens_of_its_step_and_a_list_one_each(first: Any, second: Any, expected: Any) -> None:
+    assert find_lists(group(two_turns(first, second))) == (expected, [True], 0)
 
 
 def test_groups_without_precomputed_advantages_are_unchanged() -> None:
@@ -74,10 +70,6 @@ def test_groups_without_precomputed_advantages_are_unchanged() -> None:
     )
     assert advantages == [0] * 6 + [0, 0, 1, 0, 2, 2] + [0] * 6
     assert (groups, mismatched) == ([False, True, False], 0)
-
-
-def test_an_advantage_of_zero_is_one() -> None:
-    assert find_lists(group(two_turns(0.0, 0.0)))[1] == [True]
 
 
 def test_steps_are_found_by_their_tokens_whatever_their_order() -> None:
@@ -113,7 +105,7 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(("advantage", "values"), UNUSABLE)
+@pytest.mark.parametrize(("advantage", "values"), [*UNUSABLE, ([0.5], ["1", "2 response tokens"])])
 def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage: Any, values: list[str]) -> None:
     metadata = [{"task_id": "t", "rollout_idx": index} for index in range(2)]
     good, bad = two_turns(1.0, 1.0), two_turns(1.0, advantage)
@@ -129,47 +121,6 @@ def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) ->
     made = find_lists(group(two_turns(1.0, advantage), two_turns(advantage, 3.0)), on_mismatch="zero")
     assert made[0] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 3]
     assert made[1:] == ([True], 2)
-
-
-def _chosen(function: Callable[[AdvantageInput], Advantages], **fields: Any) -> EstimatorChoice:
-    record = EstimatorPlugin(
-        name="mine", summary="Mine.", params=NoParams, load=lambda: lambda inputs, params: function(inputs), **fields
-    )
-    return PluginChoice(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
-
-
-def test_estimators_see_the_other_groups_only_even_of_one_role() -> None:
-    mine, theirs = make_groups([[5, 5], [1, 0]])
-    for trajectory in mine.trajectories:
-        trajectory.steps[0].advantage = [0.25, -0.25]
-    seen: list[list[float]] = []
-
-    def remember(inputs: AdvantageInput) -> Advantages:
-        seen.append(inputs.rewards.tolist())
-        return Advantages(values=inputs.rewards)
-
-    chosen = _chosen(remember, scope="role")
-    for order in ([mine, theirs], [theirs, mine]):
-        batch = build_batch(order)
-        advantages = estimate(batch, lambda role: chosen, precomputed=find_precomputed(batch, "error").precomputed)
-        parts = {True: [0, 0, 0.25, -0.25] * 2, False: [0, 0, 1, 1, 0, 0, 0, 0]}
-        assert advantages.advantages.tolist() == [value for member in order for value in parts[member is mine]]
-    assert seen == [[1, 0], [1, 0]]
-
-
-def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called() -> None:
-    groups = make_groups([[5, 5]])
-    for trajectory in groups[0].trajectories:
-        trajectory.steps[0].advantage = 2.0
-
-    def nobody(inputs: AdvantageInput) -> Advantages:
-        raise AssertionError("there is nothing to estimate")
-
-    batch = build_batch(groups)
-    chosen = _chosen(nobody)
-    estimates = estimate(batch, lambda role: chosen, precomputed=find_precomputed(batch, "error").precomputed)
-    assert estimates.advantages.tolist() == [0, 0, 2, 2] * 2
-    assert estimates.returns is None
 
 
 ADVANTAGE = st.floats(width=32, allow_nan=False, allow_infinity=False)

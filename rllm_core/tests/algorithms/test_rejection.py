@@ -52,16 +52,18 @@ def test_group_drops_for_exactly_four_reasons() -> None:
         _group("failed too", *FAILED),
         _group("equal", (0.5, True), (0.5, False)),
         _group("graded", (0.5, False), (0.25, False)),
+        TrajectoryGroup(group_id="no metadata", trajectories=[Trajectory(reward=1.0), Trajectory(reward=1.0)]),
     ]
-    result = _drop()(groups)
+    mode = _drop()
+    result = mode(groups)
     assert [group.group_id for group in result.train] == ["kept:agent", "graded:agent"]
     assert result.dropped == {
         "too_few": groups[:2],
         "all_solved": [groups[3]],
         "all_failed": groups[4:6],
-        "equal_rewards": [groups[6]],
+        "equal_rewards": [groups[6], groups[8]],
     }
-    assert result.waiting == ()
+    assert (result.waiting, mode.state_dict()) == ((), {})
 
 
 def test_group_drops_by_the_size_it_was_told() -> None:
@@ -71,25 +73,12 @@ def test_group_drops_by_the_size_it_was_told() -> None:
     assert _drop(1)([_group("one", (1.0, True))]).train == []  # one reward is equal to itself
 
 
-def test_group_does_without_metadata() -> None:
-    bare = TrajectoryGroup(group_id="batch", trajectories=[Trajectory(reward=1.0), Trajectory(reward=1.0)])
-    assert _drop()([bare]).dropped == {"equal_rewards": [bare]}
-
-
-def test_group_keeps_nothing_between_steps() -> None:
-    mode = _drop()
-    mode([_group("a", *PARTLY)])
-    assert mode.state_dict() == {}
-
-
 def test_a_task_is_partly_solved_when_some_but_not_all_rollouts_are() -> None:
     groups = [_group("a", *PARTLY), _group("b", *SOLVED), _group("c", *FAILED), _group("d")]
     groups[3].metadata = [{"task_id": "d", "is_correct": True}]
     assert partly_solved_tasks(groups) == {"a"}
     assert partly_solved_tasks([]) == set()
-
-
-def test_rollouts_at_one_task_count_together_over_groups() -> None:
+    # Rollouts of one task count together.
     assert partly_solved_tasks([_group("a", *SOLVED), _group("a", *FAILED)]) == {"a"}
 
 
@@ -104,11 +93,6 @@ def test_episode_gathers_over_steps_until_enough_tasks_are_partly_solved() -> No
     assert ready.train == [*first, *second, *third]
     assert ready.waiting == ()
     assert len(mode([_group("e", *PARTLY)]).waiting) == 1  # from the beginning again
-
-
-def test_episode_trains_at_once_when_there_is_enough() -> None:
-    groups = [_group("a", *PARTLY)]
-    assert _wait_for(1)(groups).train == groups
 
 
 def test_episode_gathers_rollouts_at_one_task_from_different_steps() -> None:
