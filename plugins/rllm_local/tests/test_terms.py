@@ -192,8 +192,8 @@ def test_cutting_into_micro_batches_changes_neither_gradient_nor_metrics(
         ).metrics
         found.append((gradient(model).double(), gradient(critic).double(), metrics))
     for actor, critics, metrics in found[1:]:
-        assert distance(actor, found[0][0]) < 1e-6
-        assert distance(critics, found[0][1]) < 1e-6
+        assert distance(actor, found[0][0]) < 1e-5
+        assert distance(critics, found[0][1]) < 1e-5
         assert metrics == pytest.approx(found[0][2], rel=1e-5, abs=1e-6)
 
 

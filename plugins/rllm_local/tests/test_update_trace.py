@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from close import assert_close
 from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch, weights_of
 
 from rllm_core.algorithms.loss_plugins import PpoParams
@@ -262,9 +263,8 @@ def test_optimizer_steps_are_told_with_the_parts_of_their_losses(filled: Callabl
     assert np.mean([each.loss for each in told]) == pytest.approx(result.metrics["actor/loss"], rel=1e-12)
     for each, step in zip(told, steps, strict=True):
         norm = float(flat(step.gradient).norm())
-        assert (each.policy_loss or 0) + (each.kl_loss or 0) + (each.entropy_loss or 0) == pytest.approx(
-            each.loss, 1e-6
-        )
+        parts = [each.policy_loss or 0, each.kl_loss or 0, each.entropy_loss or 0]
+        assert_close(sum(parts), each.loss, parts)
         assert each.grad_norm == pytest.approx(norm, rel=1e-5)
         assert each.clip_factor == pytest.approx(min(1.0, 0.5 / norm), rel=1e-5)
         assert (each.entropy_loss or 0) < 0

@@ -79,7 +79,7 @@ def test_cutting_into_micro_batches_changes_neither_scaled_gradients_nor_their_n
     (whole, expected), *others = found
     for gradient, metrics in others:
         assert float((gradient - whole).norm() / whole.norm()) < 1e-5
-        assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert metrics == pytest.approx(expected, rel=2e-5, abs=2e-6)
 
 
 def test_a_step_that_failed_leaves_nothing_to_the_next() -> None:
