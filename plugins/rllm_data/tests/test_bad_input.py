@@ -54,31 +54,25 @@ def test_an_option_that_does_not_fit_is_refused(option: str, path: str, read: Re
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "value"),
     [
-        {"part": "val"},
-        {"val_fraction": 1.0},
-        {"val_fraction": 0.0},
-        {"limit": 0},
-        {"path": ""},
-        {"format": "alpaca"},
-        {"shuffle_seed": -1},
+        ("part", "val"),
+        ("val_fraction", 1.0),
+        ("val_fraction", 0.0),
+        ("limit", 0),
+        ("path", ""),
+        ("format", "alpaca"),
+        ("shuffle_seed", -1),
     ],
-    ids=str,
 )
-def test_options_without_meaning_are_refused(options: dict[str, Any]) -> None:
+def test_options_without_meaning_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValidationError):
-        HfParams(**{"path": "rows.parquet", **options})
+        HfParams(**{"path": "rows.parquet", name: value})
 
 
-def damage(path: str) -> None:
+def damage(path: str, *, footer: bool = False) -> None:
     whole = Path(write_parquet(path, ROWS)).read_bytes()
-    Path(path).write_bytes(whole[:-100])
-
-
-def damage_footer(path: str) -> None:
-    whole = Path(write_parquet(path, ROWS)).read_bytes()
-    Path(path).write_bytes(whole[:-60] + b"\0" * 50 + whole[-10:])
+    Path(path).write_bytes(whole[:-60] + b"\0" * 50 + whole[-10:] if footer else whole[:-100])
 
 
 def make_directory_of_two_kinds() -> None:
@@ -126,7 +120,7 @@ READ: dict[str, tuple[Callable[[str], object], str, str, tuple[str, ...]]] = {
     "an empty list": (lambda path: Path(path).write_text("[]"), "a.json", "no-rows", ()),
     "an empty file": (lambda path: Path(path).touch(), "a.parquet", "no-rows", ()),
     "damaged": (damage, "a.parquet", "dataset-unreadable", ()),
-    "damaged footer": (damage_footer, "a.parquet", "dataset-unreadable", ()),
+    "damaged footer": (lambda path: damage(path, footer=True), "a.parquet", "dataset-unreadable", ()),
     "no json": (lambda path: Path(path).write_text('{"a": 1}\n{"a":'), "a.json", "dataset-unreadable", ()),
     "no arrow": (lambda path: Path(path).write_text("x"), "a.arrow", "dataset-unreadable", ()),
     "ids that repeat": (
@@ -165,4 +159,7 @@ def test_pictures_are_refused_by_column(read: Read) -> None:
     rows.cast_column("picture", datasets.Image(decode=False)).save_to_disk("pictures")
     with expect_error(ConfigError, "column-not-json", "'picture'", "image", "drop_columns=[picture]"):
         read("pictures")
-    assert read("pictures", drop_columns=["picture"])[0].data["n"] == 1
+    assert read("pictures", drop_columns=["picture"])[0].data == {"n": 1, "data_source": "pictures"}
+    path = write_parquet("rows.parquet", [{"n": 1, "picture": {"bytes": b"\xff"}}])
+    with expect_error(ConfigError, "column-not-json", "rows.parquet, row 0", "'picture'", "drop_columns=[picture]"):
+        read(path)

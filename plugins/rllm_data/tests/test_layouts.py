@@ -55,12 +55,9 @@ def test_columns_give_our_names_and_keep_their_own(read: Read) -> None:
     }  # fmt: skip
 
 
-def test_a_name_in_columns_wins_over_the_layout(read: Read) -> None:
+def test_columns_complete_or_replace_a_layout(read: Read) -> None:
     path = write_parquet("rows.parquet", [VERL | {"gold": "5"}])
     assert read(path, columns={"answer": "gold"})[0].data["answer"] == "5"
-
-
-def test_columns_complete_a_layout(read: Read) -> None:
     path = write_parquet("rows.parquet", [{"q": "2 + 2?", "solution": "4"}])
     assert read(path, format="qa", columns={"question": "q"})[0].data["answer"] == "4"
 
@@ -70,8 +67,3 @@ def test_messages_lose_the_null_fields_that_other_rows_bring(read: Read) -> None
     path = write_parquet("rows.parquet", [{"prompt": [USER, calling]}, {"prompt": [USER]}])
     assert read(path)[0].data["prompt"] == [USER, calling]
     assert read(path)[1].data["prompt"] == [USER]
-
-
-def test_dropped_columns_are_gone(read: Read) -> None:
-    path = write_parquet("rows.parquet", [{"n": 1, "picture": b"\xff"}])
-    assert read(path, drop_columns=["picture"])[0].data == {"n": 1, "data_source": "rows"}

@@ -12,12 +12,10 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 import pytest
-from expecting import expect_error
 
-from rllm_core.errors import ConfigError
 from rllm_data.values import NotJsonError, json_value
 
-from .conftest import Read, write_lines, write_parquet
+from .conftest import Read, write_lines
 
 CONVERTED: dict[str, tuple[Any, Any]] = {
     "text": ("a", "a"),
@@ -55,12 +53,6 @@ def test_a_value_becomes_json(name: str) -> None:
 def test_a_value_without_json_is_refused(value: Any, said: str) -> None:
     with pytest.raises(NotJsonError, match=f"^{said}$"):
         json_value(value)
-
-
-def test_a_refused_value_is_named_by_file_row_and_column(read: Read) -> None:
-    path = write_parquet("rows.parquet", [{"n": 1, "picture": {"bytes": b"\xff"}}])
-    with expect_error(ConfigError, "column-not-json", "rows.parquet, row 0", "'picture'", "drop_columns=[picture]"):
-        read(path)
 
 
 def test_arrays_and_structs_of_a_data_frame_are_read(read: Read) -> None:

@@ -1,24 +1,21 @@
-"""Choices on a page, which its address stores, and everything without a mouse."""
+"""Choices on a page, which its address stores, and keys."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rllm_view.static import write_page
-
 from .addresses import of_episode, of_run
-from .made_runs import Made, make_run
-from .test_pages import CHARACTERS, ELEMENTS, FIELDS, SCRIPT, UID
+from .made_runs import Made
+from .test_pages import UID
 from .visiting import MadeRun, Visit
+
+pytestmark = pytest.mark.long
 
 CHOSEN = '[data-panel="metric time/step"]'
 HEADS = "main th[aria-sort]"
-Open = Callable[[Path], Visit]
 
 
 def drawn(page: Any, panel: str, curve: str = "path.curve:not(.raw)") -> list[float]:
@@ -32,7 +29,6 @@ def column(page: Any, number: int) -> list[str]:
     return found
 
 
-@pytest.mark.long
 def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -56,7 +52,6 @@ def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -
     assert page.url.endswith(run)
 
 
-@pytest.mark.long
 def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run) + "?metrics=actor/entropy&smooth=0.5", "/run")
@@ -76,7 +71,6 @@ def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun)
     assert "smooth" not in page.url
 
 
-@pytest.mark.long
 def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) -> None:
     directory, run = made("logarithmic", Made(steps=1))
     with (directory / "metrics.jsonl").open("a") as file:
@@ -95,7 +89,6 @@ def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) 
     assert {"1", "10", "100", "1000"} <= set(page.locator(f"{panel} svg[role] text").all_text_contents())
 
 
-@pytest.mark.long
 def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) -> None:
     _, run = made("eleven members", Made(steps=1, groups=2, members=11))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -115,7 +108,6 @@ def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) 
     assert column(page, 2)[0] == "0.0:task-1:10/0"
 
 
-@pytest.mark.long
 def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> None:
     _, run = made("eleven groups", Made(groups=11))
     for address, heading, by, expected in [
@@ -132,7 +124,6 @@ def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> No
         assert not expected or found == expected, address
 
 
-@pytest.mark.long
 def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
     (_, run), (_, outcomes) = made(), made("outcomes", Made(content="outcomes"))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -156,7 +147,6 @@ def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
     assert page.locator('[name="phrase"]').is_hidden()
 
 
-@pytest.mark.long
 def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, UID, 10), UID)
@@ -171,31 +161,6 @@ def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> Non
         page.wait_for_timeout(20)
 
 
-@pytest.mark.smoke
-def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    page = visit.open(of_run(run), "/run")
-
-    for keys, heading in [
-        (["]"], "Step 2"),
-        (["["], "Step 1"),
-        (["j", "Enter"], "task-0:agent"),
-        (["j", "Enter"], UID),
-        (["j"], "1.0:task-0:1/0"),
-        (["k"], UID),
-        (["l"], "1.0:task-1:0/0"),
-        (["h"], UID),
-    ]:
-        visit.press(*keys)
-        visit.wait_for(heading)
-    # Place 11 is clipped: 10, 9, 8 are the strongest.
-    for key, token in [("n", 10), ("n", 9), ("p", 10), ("ArrowRight", 11), ("ArrowLeft", 10)]:
-        visit.press(key)
-        page.get_by_role("heading", name=f"Token {token}").wait_for()
-        assert page.url.endswith(f"#t{token}")
-
-
-@pytest.mark.long
 def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_episode(run, 1, UID), UID)
@@ -215,7 +180,6 @@ def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
     assert page.locator("dialog").is_hidden()
 
 
-@pytest.mark.long
 def test_values_of_a_chart_are_read_by_arrows(visit: Visit, made: MadeRun) -> None:
     _, run = made()
     page = visit.open(of_run(run), "/run")
@@ -226,46 +190,3 @@ def test_values_of_a_chart_are_read_by_arrows(visit: Visit, made: MadeRun) -> No
     assert page.locator("#said").inner_text() == "step 1: reward/agent/mean 0.26"
     visit.press("Enter")
     visit.wait_for("Step 1")
-
-
-@pytest.mark.long
-def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
-    write_page([run], tmp_path / "run.html", episodes=22)
-    visit = opened(tmp_path / "run.html")
-    page = visit.page
-    id = page.url.rpartition("/")[2]
-
-    assert page.locator("path.curve").count() > 9
-    for keys, heading in [(["]"], "Step 2"), (["j", "Enter"], "task-0:agent"), (["j", "Enter"], "2.0:task-0:0/0")]:
-        visit.press(*keys)
-        visit.wait_for(heading)
-    visit.press("n")
-    page.get_by_role("heading", name="Token 10").wait_for()
-    page.goto(f"{visit.url}#/run/{id}?metrics=time/step&smooth=0.5")
-    page.locator(f"{CHOSEN} path.raw").wait_for(state="attached")
-    page.goto(f"{visit.url}#/run/{id}/rollouts?text=TASK-1:3")
-    page.get_by_text("1 to 3 of 3").wait_for()
-    page.goto(f"{visit.url}#/run/{id}/rollouts?order=trajectory&phrase=ANSWER%201")
-    page.get_by_text("1 to 22 of 22").wait_for()
-    page.get_by_text("Searched the text of 22 trajectories that this copy contains.").wait_for()
-    assert column(page, 2)[9:12] == ["2.0:task-0:9/0", "2.0:task-0:10/0", "2.0:task-1:0/0"]
-    assert visit.problems == []
-    assert {url.partition("#")[0] for url in visit.requests} == {visit.url}
-
-
-@pytest.mark.long
-def test_copy_shows_text_as_text_and_offers_no_search(opened: Open, tmp_path: Path) -> None:
-    hostile = ELEMENTS + SCRIPT + CHARACTERS
-    run = make_run(tmp_path / "p" / "r", Made(steps=2, content="outcomes", texts=dict.fromkeys(FIELDS, hostile)))
-    write_page([run], tmp_path / "run.html")
-    visit = opened(tmp_path / "run.html")
-
-    visit.press("]")
-    visit.page.get_by_text("Groups (").wait_for()
-    assert "window.hacked" in visit.text()
-    assert visit.page.evaluate("typeof window.hacked") == "undefined"
-    visit.press("t")
-    visit.page.get_by_text("1 to 8 of 8").wait_for()
-    assert visit.page.locator('[name="phrase"]').is_hidden()
-    assert visit.problems == []

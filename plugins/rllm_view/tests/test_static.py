@@ -1,18 +1,28 @@
-"""One file that contains the pages and their answers."""
+"""One file that contains the pages and their answers, and the keys that lead through the pages."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_view.static import join_modules, write_page
+
+from .addresses import of_run
+from .made_runs import Made, make_run
+from .test_choices import CHOSEN, column
+from .test_pages import CHARACTERS, ELEMENTS, FIELDS, SCRIPT, UID
+from .visiting import MadeRun, Visit
+
+Open = Callable[[Path], Visit]
 
 
 def read_data(page: Path) -> dict[str, Any]:
@@ -56,3 +66,70 @@ def test_modules_share_no_top_level_name() -> None:
     assert len(names) > 100
     assert sorted(names) == sorted(set(names))
     assert not re.findall(r"^(?:import|export)\b|</script", join_modules(), re.MULTILINE)
+
+
+@pytest.mark.smoke
+def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None:
+    _, run = made()
+    page = visit.open(of_run(run), "/run")
+
+    for keys, heading in [
+        (["]"], "Step 2"),
+        (["["], "Step 1"),
+        (["j", "Enter"], "task-0:agent"),
+        (["j", "Enter"], UID),
+        (["j"], "1.0:task-0:1/0"),
+        (["k"], UID),
+        (["l"], "1.0:task-1:0/0"),
+        (["h"], UID),
+    ]:
+        visit.press(*keys)
+        visit.wait_for(heading)
+    # Place 11 is clipped: 10, 9, 8 are the strongest.
+    for key, token in [("n", 10), ("n", 9), ("p", 10), ("ArrowRight", 11), ("ArrowLeft", 10)]:
+        visit.press(key)
+        page.get_by_role("heading", name=f"Token {token}").wait_for()
+        assert page.url.endswith(f"#t{token}")
+
+
+@pytest.mark.long
+def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
+    write_page([run], tmp_path / "run.html", episodes=22)
+    visit = opened(tmp_path / "run.html")
+    page = visit.page
+    id = page.url.rpartition("/")[2]
+
+    assert page.locator("path.curve").count() > 9
+    for keys, heading in [(["]"], "Step 2"), (["j", "Enter"], "task-0:agent"), (["j", "Enter"], "2.0:task-0:0/0")]:
+        visit.press(*keys)
+        visit.wait_for(heading)
+    visit.press("n")
+    page.get_by_role("heading", name="Token 10").wait_for()
+    page.goto(f"{visit.url}#/run/{id}?metrics=time/step&smooth=0.5")
+    page.locator(f"{CHOSEN} path.raw").wait_for(state="attached")
+    page.goto(f"{visit.url}#/run/{id}/rollouts?text=TASK-1:3")
+    page.get_by_text("1 to 3 of 3").wait_for()
+    page.goto(f"{visit.url}#/run/{id}/rollouts?order=trajectory&phrase=ANSWER%201")
+    page.get_by_text("1 to 22 of 22").wait_for()
+    page.get_by_text("Searched the text of 22 trajectories that this copy contains.").wait_for()
+    assert column(page, 2)[9:12] == ["2.0:task-0:9/0", "2.0:task-0:10/0", "2.0:task-1:0/0"]
+    assert visit.problems == []
+    assert {url.partition("#")[0] for url in visit.requests} == {visit.url}
+
+
+@pytest.mark.long
+def test_copy_shows_text_as_text_and_offers_no_search(opened: Open, tmp_path: Path) -> None:
+    hostile = ELEMENTS + SCRIPT + CHARACTERS
+    run = make_run(tmp_path / "p" / "r", Made(steps=2, content="outcomes", texts=dict.fromkeys(FIELDS, hostile)))
+    write_page([run], tmp_path / "run.html")
+    visit = opened(tmp_path / "run.html")
+
+    visit.press("]")
+    visit.page.get_by_text("Groups (").wait_for()
+    assert "window.hacked" in visit.text()
+    assert visit.page.evaluate("typeof window.hacked") == "undefined"
+    visit.press("t")
+    visit.page.get_by_text("1 to 8 of 8").wait_for()
+    assert visit.page.locator('[name="phrase"]').is_hidden()
+    assert visit.problems == []

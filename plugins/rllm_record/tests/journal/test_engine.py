@@ -61,22 +61,14 @@ def ask(engine: Engine, directory: Path, *calls: SamplingParams, first_version: 
 
 
 def test_stored_call_is_answered_without_the_engine(tmp_path: Path) -> None:
+    ask(Engine(), tmp_path, call(batch=None))
+    assert list(tmp_path.iterdir()) == []  # Calls outside of batches are not stored.
     assert ask(Engine(), tmp_path, call(1), call(2)) == [1, 2]
     again = Engine()
     assert ask(again, tmp_path, call(2), call(1), first_version=9) == [2, 1]
     assert again.asked == 0
-
-
-def test_different_prompt_is_sampled(tmp_path: Path) -> None:
-    ask(Engine(), tmp_path, call())
-    again = Engine()
     ask(again, tmp_path, call(), prompt=6)
     assert again.asked == 1
-
-
-def test_calls_outside_of_batches_are_not_stored(tmp_path: Path) -> None:
-    ask(Engine(), tmp_path, call(batch=None))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_call_is_rejected_if_weights_are_gone(tmp_path: Path) -> None:

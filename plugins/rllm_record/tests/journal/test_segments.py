@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,30 +73,19 @@ def test_stored_call_is_read_unchanged(made: Completion) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        SamplingParams(max_tokens=9),
-        SamplingParams(max_tokens=8, temperature=0.5),
-        SamplingParams(max_tokens=8, stop=("x",)),
-        SamplingParams(max_tokens=8, weight_version=0),
-    ],
-    ids=["max_tokens", "temperature", "stop", "weight_version"],
+    "changed", [{"max_tokens": 9}, {"temperature": 0.5}, {"stop": ("x",)}, {"weight_version": 0}], ids=str
 )
-def test_different_sampling_is_a_different_call(other: SamplingParams) -> None:
+def test_different_sampling_is_a_different_call(changed: dict[str, Any]) -> None:
+    other = SamplingParams(**{"max_tokens": 8, **changed})
     assert checksum_of_call(PROMPT, other) != checksum_of_call(PROMPT, SAMPLING)
-
-
-def test_different_prompt_is_a_different_call() -> None:
     assert checksum_of_call(PROMPT[:2], SAMPLING) != checksum_of_call(PROMPT, SAMPLING)
 
 
-def test_calls_are_found_by_batch_and_seed(segment_file: Path, directory: Path) -> None:
-    segments = Segments(directory, "a")
-    assert segments.calls(2, 0).keys() == {1, 2}
-    assert segments.calls(3, 0) == {}
-
-
-def test_calls_of_a_different_config_apply_up_to_a_version(segment_file: Path, directory: Path) -> None:
+def test_calls_are_found_by_batch_seed_and_config(segment_file: Path, directory: Path) -> None:
+    """Calls of a different config apply up to a version."""
+    same = Segments(directory, "a")
+    assert same.calls(2, 0).keys() == {1, 2}
+    assert same.calls(3, 0) == {}
     segments = Segments(directory, "b")
     segments.append(2, body(3, version=9))
     segments.append(2, body(4, version=4))
@@ -105,15 +95,13 @@ def test_calls_of_a_different_config_apply_up_to_a_version(segment_file: Path, d
 
 
 def test_truncated_file_has_the_earlier_records(segment_file: Path, directory: Path) -> None:
-    content = segment_file.read_bytes()
-    ends = [0]
+    content, ends = segment_file.read_bytes(), [0, *_ends(segment_file)]
+    assert len(ends) - 1 == 3
     for length in range(len(content) + 1):
         segment_file.write_bytes(content[:length])
         whole = read_frames(segment_file)
-        if whole.length > ends[-1]:
-            ends.append(whole.length)
-        assert (len(whole.records), whole.length) == (len(ends) - 1, ends[-1])
-    assert len(ends) - 1 == 3
+        complete = [end for end in ends if end <= length]
+        assert (len(whole.records), whole.length) == (len(complete) - 1, complete[-1])
 
 
 def test_records_after_a_cut_are_read_again(segment_file: Path, directory: Path) -> None:
@@ -128,13 +116,12 @@ def test_flipped_bit_error_has_the_record_number(segment_file: Path) -> None:
     content = segment_file.read_bytes()
     ends = _ends(segment_file)
     for place in range(len(content)):
-        for bit in range(8):
-            changed = bytearray(content)
-            changed[place] ^= 1 << bit
-            segment_file.write_bytes(changed)
-            number = next(number for number, end in enumerate(ends) if place < end)
-            with expect_error(JournalError, "damaged-journal", f"Record {number} ", "000002.calls"):
-                read_frames(segment_file)
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        segment_file.write_bytes(changed)
+        number = next(number for number, end in enumerate(ends) if place < end)
+        with expect_error(JournalError, "damaged-journal", f"Record {number} ", "000002.calls"):
+            read_frames(segment_file)
 
 
 def test_missing_record_is_damage(segment_file: Path) -> None:
@@ -187,4 +174,5 @@ def _ends(path: Path) -> list[int]:
         path.write_bytes(content[:length])
         if (end := read_frames(path).length) and end not in ends:
             ends.append(end)
+    path.write_bytes(content)
     return ends

@@ -71,12 +71,17 @@ def test_outcome_has_estimator_baseline_and_advantage() -> None:
 
 
 def test_last_decision_applies() -> None:
-    a = rollout("t:0")
-    made = step(0, [a], [])
+    a, b, c, made_up = rollout("t:0"), rollout("t:1"), rollout("t:2"), rollout("made up")
+    made = step(0, [a, b, c], [group("t:agent", b), group("g", made_up)])
     made.decide("waiting", "reject/waiting", a.trajectories, group("t:agent", a))
     made.decide("dropped", "reject/too_old", a.trajectories, group("t:agent", a))
 
-    assert list_outcomes(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped reject/too_old"}
+    assert list_outcomes(outcomes_of(Accounting(), made)) == {
+        "0.0:t:0/0": "dropped reject/too_old",
+        "0.0:t:1/0": "trained",
+        "0.0:t:2/0": "dropped unexplained",
+        "0:made up/agent": "trained",
+    }
 
 
 def test_the_groups_of_a_step_that_is_skipped_are_dropped() -> None:
@@ -85,14 +90,6 @@ def test_the_groups_of_a_step_that_is_skipped_are_dropped() -> None:
     made.skip("no_gpu_today")
 
     assert list_outcomes(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped skipped/no_gpu_today"}
-
-
-def test_removal_without_decision_is_unexplained() -> None:
-    a, b = rollout("t:0"), rollout("t:1")
-
-    outcomes = outcomes_of(Accounting(), step(0, [a, b], [group("t:agent", a)]))
-
-    assert list_outcomes(outcomes) == {"0.0:t:0/0": "trained", "0.0:t:1/0": "dropped unexplained"}
 
 
 def test_repeated_task_has_a_different_uid() -> None:
@@ -141,28 +138,13 @@ def test_waiting_trajectories_keep_their_uids_after_resume() -> None:
     assert [each.outcome.peers for each in after][:2] == [("0.0:t:1/0",), ("0.0:t:0/0",)]
 
 
-def test_trajectory_from_a_grouping_has_an_outcome() -> None:
-    a, made_up = rollout("t:0"), rollout("made up")
-
-    outcomes = outcomes_of(Accounting(), step(0, [a], [group("g", made_up)]))
-
-    assert list_outcomes(outcomes) == {"0:made up/agent": "trained", "0.0:t:0/0": "dropped unexplained"}
-
-
-def test_rewards_are_recorded_as_given_and_as_used() -> None:
-    a, b, c = rollout("t:0", 1.0), rollout("t:1", 0.0), rollout("t:2", 0.25)
+def test_rewards_and_task_data_are_recorded() -> None:
+    a, b, c = rollout("t:0", 1.0), rollout("t:1", 0.0), rollout("u:2", 0.25)
     made = step(0, [a, b, c], [group("t:agent", a, b)])
     made.given_rewards[id(b.trajectories[0])] = None
 
-    generated: list[RecordedEpisode] = Accounting().account_for(made, {})[0]
+    generated: list[RecordedEpisode] = Accounting().account_for(made, {"t": {"number": 7}})[0]
 
     rewards = [(each.reward_given, each.reward_used) for episode in generated for each in episode.trajectories]
     assert rewards == [(1.0, 1.0), (None, 0.0), (0.25, None)]
-
-
-def test_task_data_is_recorded_if_available() -> None:
-    a, b = rollout("t:0"), rollout("u:0")
-
-    generated, *_ = Accounting().account_for(step(0, [a, b], []), {"t": {"number": 7}})
-
-    assert [each.task for each in generated] == [{"number": 7}, None]
+    assert [each.task for each in generated] == [{"number": 7}, {"number": 7}, None]

@@ -97,12 +97,11 @@ OUTCOME = RecordedOutcome(
 
 
 def test_outcomes_are_read_unchanged(tmp_path: Path) -> None:
-    single = dataclasses.replace(
-        OUTCOME, outcome=dataclasses.replace(OUTCOME.outcome, group=None, peers=(), numbers={})
-    )
-    StepFiles(tmp_path).write(12, [], [OUTCOME, single], "outcomes")
+    alone = dataclasses.replace(OUTCOME.outcome, group=None, peers=(), numbers={})
+    outcomes = [OUTCOME, dataclasses.replace(OUTCOME, outcome=alone)]
+    StepFiles(tmp_path).write(12, [], outcomes, "outcomes")
 
-    assert StepFiles(tmp_path).outcomes(12) == [OUTCOME, single]
+    assert StepFiles(tmp_path).outcomes(12) == outcomes
 
 
 def test_rewards_and_tasks_are_stored(tmp_path: Path) -> None:
@@ -118,87 +117,54 @@ def test_rewards_and_tasks_are_stored(tmp_path: Path) -> None:
 
 def test_messages_and_their_first_tokens_are_stored(tmp_path: Path) -> None:
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
-    observations = [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-    ]
-    generated = rollout("t:0")
-    generated.trajectories[0] = Trajectory("agent")
-    generated.trajectories[0].add_step([1, 2], [3], None, messages=observations)
-    generated.trajectories[0].add_step([1, 2, 3, 4], [5], None, messages=[call])
-    generated.trajectories[0].add_step([9], [6], None)
+    parts = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    observations = [{"role": "system", "content": "be brief"}, parts]
+    trajectory = Trajectory("agent")
+    trajectory.add_step([1, 2], [3], None, messages=observations)
+    trajectory.add_step([1, 2, 3, 4], [5], None, messages=[call])
+    trajectory.add_step([9], [6], None)
     files = StepFiles(tmp_path)
-    files.write(0, as_recorded(generated), [], "tokens")
+    files.write(0, as_recorded(Episode(id="t:0", trajectories=[trajectory])), [], "tokens")
 
-    steps = files.episode_table(0)["trajectories"].to_pylist()[0][0]["steps"]
+    turns = files.episode_table(0)["trajectories"].to_pylist()[0][0]["steps"]
     read = files.episodes(0)[0].episode.trajectories[0].steps
 
-    assert [(turn["prompt_start"], turn["response_start"], turn["end"]) for turn in steps] == [
-        (0, 2, 3),
-        (3, 4, 5),
-        (5, 6, 7),
-    ]
-    assert [(each["role"], each["text"], each["data"]) for each in steps[0]["messages"]] == [
-        ("system", "be brief", None),
-        ("user", "hi", json.dumps(observations[1])),
-    ]
+    places = [(turn["prompt_start"], turn["response_start"], turn["end"]) for turn in turns]
+    assert places == [(0, 2, 3), (3, 4, 5), (5, 6, 7)]
+    messages = [(each["role"], each["text"], each["data"]) for each in turns[0]["messages"]]
+    assert messages == [("system", "be brief", None), ("user", "hi", json.dumps(parts))]
     assert [list(turn.messages) for turn in read] == [observations, [call], []]
 
 
-def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
-    generated = rollout("t:0")
-    generated.trajectories[0].info["reward_components"] = {"exact": 1.0, "format": np.float32(0.5)}
-    StepFiles(tmp_path).write(0, as_recorded(generated), [], "outcomes")
+def test_parts_of_rewards_and_odd_values_are_stored(tmp_path: Path) -> None:
+    generated = rollout("t:0", "high")  # type: ignore[arg-type]
+    (trajectory,) = generated.trajectories
+    trajectory.info |= {"reward_components": {"exact": 1.0, "format": np.float32(0.5)}, "answer": {1j}}
+    trajectory.steps[0].text = "a\ud800b"
+    files = StepFiles(tmp_path)
+    files.write(0, as_recorded(generated), [], "tokens")
 
-    (row,) = StepFiles(tmp_path).episode_table(0).to_pylist()
-
+    (row,) = files.episode_table(0).to_pylist()
     assert row["trajectories"][0]["components"] == [("exact", 1.0), ("format", 0.5)]
+    (read,) = files.episodes(0)[0].trajectories
+    assert read.reward_given is None
+    assert (read.trajectory.info["answer"], read.trajectory.steps[0].text) == ("{1j}", "a?b")
 
 
 def test_record_outcomes_contains_no_text_and_tokens(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(
-        12,
-        Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0],
-        [OUTCOME],
-        "outcomes",
-    )
+    generated = Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0]
+    files.write(12, generated, [OUTCOME], "outcomes")
 
     (row,) = files.episode_table(12).to_pylist()
     (trajectory,) = row["trajectories"]
     (turn,) = trajectory["steps"]
 
     assert (row["task"], trajectory["ids"], trajectory["info"], turn["text"], turn["info"]) == (None,) * 5
-    assert (row["termination_reason"], trajectory["reward_given"], turn["weight_version"], turn["end"]) == (
-        "env_done",
-        1.0,
-        0,
-        4,
-    )
+    assert (row["termination_reason"], trajectory["reward_given"]) == ("env_done", 1.0)
+    assert (turn["weight_version"], turn["end"]) == (0, 4)
     with expect_error(RecordError, "record-without-tokens", "rllm.record"):
         files.episodes(12)
-
-
-def test_non_json_value_is_stored_as_repr(tmp_path: Path) -> None:
-    generated = rollout("t:0")
-    generated.trajectories[0].info["answer"] = {1j}
-    StepFiles(tmp_path).write(0, as_recorded(generated), [], "tokens")
-
-    assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].info == {"answer": "{1j}"}
-
-
-def test_nan_reward_is_none(tmp_path: Path) -> None:
-    StepFiles(tmp_path).write(0, as_recorded(rollout("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
-
-    assert StepFiles(tmp_path).episodes(0)[0].trajectories[0].reward_given is None
-
-
-def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
-    generated = rollout("t:0")
-    generated.trajectories[0].steps[0].text = "a\ud800b"
-    StepFiles(tmp_path).write(0, as_recorded(generated), [], "tokens")
-
-    assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].steps[0].text == "a?b"
 
 
 def test_step_exists_after_its_outcomes_are_written(tmp_path: Path) -> None:
@@ -211,32 +177,18 @@ def test_step_exists_after_its_outcomes_are_written(tmp_path: Path) -> None:
     assert files.steps() == [3, 20]
 
 
-def test_repeated_steps_are_deleted(tmp_path: Path) -> None:
+def test_repeated_steps_are_deleted_or_replaced(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     for number in range(4):
-        files.write(number, [], [], "outcomes")
+        files.write(number, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
 
     files.forget_from(2)
 
     assert files.steps() == [0, 1]
     assert len(list(tmp_path.rglob("*.parquet"))) == 4
-
-
-def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
-    files = StepFiles(tmp_path)
-    files.write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
     files.write(0, [], [], "tokens")
-
     assert (files.episodes(0), files.outcomes(0)) == ([], [])
     assert list(tmp_path.rglob("*.tmp")) == []
-
-
-def test_same_rollouts_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        StepFiles(tmp_path / name).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
-
-    first, second = ([file.read_bytes() for file in sorted((tmp_path / n).rglob("*.parquet"))] for n in ("a", "b"))
-    assert first == second
 
 
 def marked(path: Path, **marks: str) -> None:
@@ -273,17 +225,16 @@ def test_outcomes_file_contains_no_episodes(tmp_path: Path) -> None:
         read_episodes(tmp_path / "outcomes" / "step_000000.parquet")
 
 
-@pytest.mark.parametrize("sixteenth", range(16))
-def test_truncated_file_is_rejected(tmp_path: Path, sixteenth: int) -> None:
-    StepFiles(tmp_path).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
-    for kind in ("outcomes", "episodes"):
-        file = tmp_path / kind / "step_000000.parquet"
-        file.write_bytes(file.read_bytes()[: file.stat().st_size * sixteenth // 16])
-
-    with expect_error(RecordError, "file-unreadable"):
-        StepFiles(tmp_path).outcomes(0)
-    with expect_error(RecordError, "file-unreadable"):
-        StepFiles(tmp_path).episodes(0)
+@pytest.mark.parametrize("kind", ["outcomes", "episodes"])
+def test_truncated_file_is_rejected(tmp_path: Path, kind: str) -> None:
+    files = StepFiles(tmp_path)
+    files.write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
+    file = tmp_path / kind / "step_000000.parquet"
+    whole = file.read_bytes()
+    for sixteenth in range(16):
+        file.write_bytes(whole[: len(whole) * sixteenth // 16])
+        with expect_error(RecordError, "file-unreadable"):
+            files.outcomes(0) if kind == "outcomes" else files.episodes(0)
 
 
 def test_unwritable_directory_is_in_the_error(tmp_path: Path) -> None:
@@ -293,8 +244,11 @@ def test_unwritable_directory_is_in_the_error(tmp_path: Path) -> None:
         StepFiles(tmp_path / "record").write(0, [], [], "outcomes")
 
 
-def test_the_version_is_in_every_file(tmp_path: Path) -> None:
-    StepFiles(tmp_path).write(0, [], [], "outcomes")
+def test_same_rollouts_give_the_same_bytes_with_a_version(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        StepFiles(tmp_path / name).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
 
-    for file in tmp_path.rglob("*.parquet"):
+    first, second = (sorted((tmp_path / name).rglob("*.parquet")) for name in ("a", "b"))
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+    for file in first:
         assert pq.read_schema(file).metadata[VERSION_KEY] == str(VERSION).encode()

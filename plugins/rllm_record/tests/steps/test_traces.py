@@ -53,12 +53,17 @@ def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
     return TokenTrace(**(given | columns))
 
 
-def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFiles:
-    """The record of a step that generated one trajectory and trained on it."""
+def recorded(directory: Path, *trajectories: Trajectory, **fields: Any) -> StepFiles:
+    """The record of a step that generated trajectories and trained on them."""
     files = StepFiles(directory)
-    episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
-    account = Accounting().account_for(step(0, [episode], []), {})
-    given: dict[str, Any] = {"batch": batch_of(trajectory), "uids": ["0.0:t:0/0"], "rollout_steps": [0]}
+    done = TerminationReason.ENV_DONE
+    episodes = [
+        Episode(id=f"t:{number}", trajectories=[each], termination_reason=done)
+        for number, each in enumerate(trajectories)
+    ]
+    account = Accounting().account_for(step(0, episodes, []), {})
+    uids = [f"0.0:t:{number}/0" for number in range(len(episodes))]
+    given: dict[str, Any] = {"batch": batch_of(*trajectories), "uids": uids, "rollout_steps": [0] * len(episodes)}
     update = RecordedUpdate(**(given | {"objective": OBJECTIVE} | fields))
     files.write(0, account.episodes, account.outcomes, "tokens", update=update)
     return files
@@ -66,7 +71,8 @@ def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFile
 
 def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
-    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), epochs=2))
+    last_first = np.array([1.0, 0.0, 1.0] * 2, np.float32)
+    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), epochs=2, clipped=last_first))
 
     rows = files.trace_table(0).to_pylist()
 
@@ -77,19 +83,12 @@ def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
         ("0.0:t:0/0", 0, 1, 1, [2, 3], [3, 4], [-1.0, -2.0], [-2.0, -3.0]),
         ("0.0:t:0/0", 1, 1, 1, [1], [5], [-3.0], [-4.0]),
     ]
-    assert [(row["old_logprob"], row["advantage"], row["role"]) for row in rows[:2]] == [
-        ([-1.0, -2.0], [0.5, 0.5], "agent"),
-        ([-3.0], [0.5], "agent"),
-    ]
-
-
-def test_values_of_episodes_are_stored_once(tmp_path: Path) -> None:
-    trajectory = make_trajectory(-1.0, -2.0, -3.0)
-    recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory)))
-
+    values = [(row["old_logprob"], row["advantage"], row["role"]) for row in rows[:2]]
+    assert values == [([-1.0, -2.0], [0.5, 0.5], "agent"), ([-3.0], [0.5], "agent")]
+    assert files.trace_table(0)["clipped"].to_pylist() == [[True, False], [True]] * 2
+    # Values that episodes have are not stored twice.
     stored = pq.ParquetFile(tmp_path / "traces" / "step_000000.parquet").read()
-
-    assert [stored[name].null_count for name in ("ids", "rollout_logprob", "old_logprob")] == [2, 2, 2]
+    assert [stored[name].null_count for name in ("ids", "rollout_logprob", "old_logprob")] == [4, 4, 4]
 
 
 def test_values_missing_in_episodes_are_stored(tmp_path: Path) -> None:
@@ -120,14 +119,6 @@ def test_values_missing_in_the_backend_are_null(tmp_path: Path) -> None:
     assert (update["loss"], update["grad_norm"], update["loss_seed"]) == (0.25, None, None)
 
 
-def test_tokens_that_a_loss_clips_are_marked(tmp_path: Path) -> None:
-    trajectory = make_trajectory(-1.0, -2.0, -3.0)
-    last_first = np.array([1.0, 0.0, 1.0], np.float32)
-    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), clipped=last_first))
-
-    assert files.trace_table(0)["clipped"].to_pylist() == [[True, False], [True]]
-
-
 def test_update_without_trace_has_trained_tokens(tmp_path: Path) -> None:
     files = recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0))
 
@@ -136,10 +127,7 @@ def test_update_without_trace_has_trained_tokens(tmp_path: Path) -> None:
     assert (row["positions"], row["ids"], row["advantage"]) == ([2, 3], [3, 4], [0.5, 0.5])
     assert (row["epoch"], row["optimizer_step"], row["logprob"], row["policy_part"]) == (None,) * 4
     assert files.update_table(0).num_rows == 0
-
-
-def test_objective_is_stored(tmp_path: Path) -> None:
-    assert recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0)).objective(0) == OBJECTIVE
+    assert files.objective(0) == OBJECTIVE
 
 
 def test_a_step_without_an_update_has_no_traces(tmp_path: Path) -> None:
@@ -172,23 +160,13 @@ def test_a_trajectory_that_waited_is_found_in_its_rollout_step(tmp_path: Path) -
 def test_trace_of_one_trajectory_is_part_of_all_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
     trajectories = [make_trajectory(-float(number), -2.0, -3.0) for number in range(5)]
-    episodes = [
-        Episode(id=f"t:{number}", trajectories=[each], termination_reason=TerminationReason.ENV_DONE)
-        for number, each in enumerate(trajectories)
-    ]
-    account = Accounting().account_for(step(0, episodes, []), {})
     batch = batch_of(*trajectories)
-    uids = [f"0.0:t:{number}/0" for number in range(5)]
-    update = RecordedUpdate(
-        batch=batch, uids=uids, rollout_steps=[0] * 5, objective=OBJECTIVE, trace=trace_of(batch, epochs=2)
-    )
-    files = StepFiles(tmp_path)
-    files.write(0, account.episodes, account.outcomes, "tokens", update=update)
+    files = recorded(tmp_path, *trajectories, trace=trace_of(batch, epochs=2))
 
     of_all = files.trace_table(0).to_pylist()
 
-    for uid in uids:
-        found = files.trace_table(0, uid).to_pylist()
-        assert found == [row for row in of_all if row["trajectory"] == uid]
+    for number in range(5):
+        found = files.trace_table(0, f"0.0:t:{number}/0").to_pylist()
+        assert found == [row for row in of_all if row["trajectory"] == f"0.0:t:{number}/0"]
         assert len(found) == 4
     assert files.trace_table(0, "0.0:t:9/0").num_rows == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,26 +78,30 @@ def configure(run: Path) -> Callable[[dict[str, Any]], None]:
     return lambda tree: (run / "config.yaml").write_text(json.dumps(tree)) and None
 
 
+def as_recorded(step: int, batch: int, episodes: Sequence[Episode]) -> list[RecordedEpisode]:
+    return [
+        RecordedEpisode(
+            uid=f"{step}.{batch}:{episode.id}",
+            step=step,
+            batch=batch,
+            episode=episode,
+            trajectories=tuple(
+                RecordedTrajectory(uid=each.uid, trajectory=each, reward_given=each.reward, reward_used=each.reward)
+                for each in episode.trajectories
+            ),
+            task={"name": episode.task_id},
+        )
+        for episode in episodes
+    ]
+
+
 @pytest.fixture
 def keep(run: Path) -> Callable[..., Path]:
     """Record a step's episodes, one mapping of rewards for each rollout batch, and return the file."""
 
     def keep(step: int, *batches: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
-        generated = [
-            RecordedEpisode(
-                uid=f"{step}.{number}:{episode.id}",
-                step=step,
-                batch=number,
-                episode=episode,
-                trajectories=tuple(
-                    RecordedTrajectory(uid=each.uid, trajectory=each, reward_given=each.reward, reward_used=each.reward)
-                    for each in episode.trajectories
-                ),
-            )
-            for number, rewards in enumerate(batches)
-            for episode in episodes_of(rewards, **options)
-        ]
-        StepFiles(run / "record").write(step, generated, [], content)
+        rollouts = [as_recorded(step, batch, episodes_of(rewards, **options)) for batch, rewards in enumerate(batches)]
+        StepFiles(run / "record").write(step, [*chain(*rollouts)], [], content)
         return run / "record" / "episodes" / f"step_{step:06d}.parquet"
 
     return keep

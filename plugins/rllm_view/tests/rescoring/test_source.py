@@ -14,9 +14,7 @@ from rllm_core.errors import ConfigError
 from rllm_view.rescoring.source import EpisodesError, find_episodes, read_batches, read_stored_config
 
 
-def test_a_run_directory_its_episodes_directory_and_one_file_lead_to_the_run(
-    run: Path, keep: Callable[..., Path]
-) -> None:
+def test_directories_and_files_lead_to_the_run(run: Path, keep: Callable[..., Path]) -> None:
     files = [keep(step, {"t": [1.0]}) for step in (10, 2)]
     assert find_episodes(run).files == ((2, files[1]), (10, files[0]))
     assert find_episodes(run / "record" / "episodes").files == ((2, files[1]), (10, files[0]))
@@ -33,20 +31,14 @@ def test_episodes_without_a_run_have_no_run(tmp_path: Path, keep: Callable[..., 
     assert [step for step, _ in found.files] == [0]
 
 
-def test_run_without_episodes_shows_the_setting(run: Path) -> None:
+def test_paths_without_episodes_are_errors(run: Path, keep: Callable[..., Path]) -> None:
     with expect_error(EpisodesError, "no-episodes", "rllm.record=tokens"):
         find_episodes(run)
-
-
-def test_a_directory_of_runs_names_them(run: Path, keep: Callable[..., Path]) -> None:
     keep(0, {"t": [1.0]})
     with expect_error(EpisodesError, "no-episodes"):
         find_episodes(run.parent)
-
-
-def test_missing_path_is_an_error(tmp_path: Path) -> None:
     with expect_error(EpisodesError, "file-not-found"):
-        find_episodes(tmp_path / "typo")
+        find_episodes(run / "typo")
 
 
 def test_config_of_a_different_version_shows_its_keys(run: Path, configure: Callable[..., None]) -> None:
@@ -67,10 +59,6 @@ def test_episodes_are_read_by_rollout_batch(keep: Callable[..., Path], episodes:
     file = keep(0, {"t": [0.0, 1.0]}, {"t": [0.5]})
     expected = [[episode_to_json(each) for each in episodes({"t": rewards})] for rewards in ([0.0, 1.0], [0.5])]
     assert [[episode_to_json(each) for each in batch] for batch in read_batches(file)] == expected
-
-
-def test_damaged_record_is_named(keep: Callable[..., Path]) -> None:
-    file = keep(0, {"t": [1.0]})
     file.write_bytes(file.read_bytes()[:-10])
     with expect_error(EpisodesError, "file-unreadable", "step_000000.parquet"):
         read_batches(file)
