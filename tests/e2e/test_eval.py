@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import signal
 import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from expecting import check_printed, check_values
+from recorded_runs import RecordedRuns
 from written_distribution import write_distribution
 
+from rllm.cli.main import main
 from rllm.config import leaves
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
@@ -64,10 +70,23 @@ def until_it_waits(directory: Path) -> None:
         time.sleep(0.02)
 
 
-def test_several_environments_have_a_row_each(rllm_here: Any) -> None:
-    done = rllm_here("eval", "guess", "sum", *TINY)
-    assert done.returncode == 0, done.stderr
-    heading, guess, added = done.stdout.splitlines()[:3]
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Make one evaluation of two environments. Return its directory and its output."""
+    directory, output = tmp_path_factory.mktemp("evaluated"), io.StringIO()
+    with chdir(directory), redirect_stdout(output), redirect_stderr(io.StringIO()):
+        assert main(["eval", "guess", "sum", "--save", "kept", *TINY]) == 0
+    return directory / "kept", output.getvalue()
+
+
+@pytest.fixture
+def kept(evaluated: tuple[Path, str], tmp_path: Path) -> Path:
+    """Return a copy of the evaluation, in the directory of the commands."""
+    return Path(shutil.copytree(evaluated[0], tmp_path / "kept"))
+
+
+def test_several_environments_have_a_row_each(evaluated: tuple[Path, str]) -> None:
+    heading, guess, added = evaluated[1].splitlines()[:3]
     assert heading.split() == ["environment", "tasks", "rollouts", "pass@1", "pass@2", "reward"]
     assert guess.split()[:3] == ["guess", "16", "32"]
     assert added.split()[:3] == ["sum", "100", "200"]
@@ -98,12 +117,6 @@ def test_environments_with_other_sampling_have_their_own_engines() -> None:
     assert len({key(), *(key(**other) for other in others)}) == 4
 
 
-def test_environment_is_evaluated_independently_of_others(rllm_here: Any) -> None:
-    both = json.loads(rllm_here("eval", "guess", "sum", "--json", *TINY).stdout)["environments"]
-    separate = json.loads(rllm_here("eval", "sum", "--json", *TINY).stdout)["environments"]
-    assert both[1:] == separate
-
-
 @pytest.mark.parametrize(
     ("words", "code", "value"),
     [
@@ -124,7 +137,7 @@ def test_impossible_evaluation_is_reported_in_one_paragraph(
     check_printed(done.stderr, code, value)
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_killed_saved_evaluation_continues_to_same_metrics(
     start_forked_rllm: Any, forked_rllm: Any, waiting: None, tmp_path: Path
 ) -> None:
@@ -138,64 +151,44 @@ def test_killed_saved_evaluation_continues_to_same_metrics(
     assert resumed.stdout == forked_rllm(*words).stdout
 
 
-def test_more_rollouts_are_added_to_a_saved_evaluation(rllm_here: Any) -> None:
-    rllm_here("eval", "guess", "--save", "kept", *TINY)
+def test_more_rollouts_are_added_as_in_an_evaluation_of_one_environment(rllm_here: Any, kept: Path) -> None:
     more = rllm_here("eval", "guess", "--save", "kept", *TINY, "rllm.rollout.n_val=3", "--json")
     assert "kept has 32 rollouts; 16 are missing" in more.stderr
     assert more.stdout == rllm_here("eval", "guess", *TINY, "rllm.rollout.n_val=3", "--json").stdout
 
 
-def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
-    rllm_here("eval", "guess", "--save", "kept", *TINY)
+def test_another_evaluation_is_not_mixed_in(rllm_here: Any, kept: Path) -> None:
     done = rllm_here("eval", "guess", "--save", "kept", *TINY, "--seed", "1")
     assert done.returncode == 2
     check_printed(done.stderr, "other-evaluation", "kept", "rllm.trainer.seed of guess was 0", "1")
 
 
 @pytest.mark.long
-def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
-    train = ("train", "guess", "rllm.trainer.total_batches=1", "data.train_batch_size=8", "rllm.trainer.test_freq=-1")
-    latest = "runs/rllm-training/default/checkpoints/latest"
-    arguments = ("eval", "guess", "--model", latest, "rllm.rollout.n_val=1", "rllm.trainer.seed=7")
-    assert rllm_here(*train, "--seed", "1").returncode == 0
+def test_another_training_at_the_same_path_is_another_model(rllm_here: Any, recorded_runs: RecordedRuns) -> None:
+    run = Path("runs", "rllm-training", "default")
+    arguments = ("eval", "guess", "--model", str(run / "checkpoints/latest"), "rllm.rollout.n_val=1")
+    recorded_runs.copy("synchronous", run)
     assert rllm_here(*arguments, "--save", "one").returncode == 0
-    assert rllm_here(*train, "--seed", "2", "--overwrite").returncode == 0
+    shutil.rmtree(run)
+    recorded_runs.copy("asynchronous", run)
     refused = rllm_here(*arguments, "--save", "one")
     assert refused.returncode == 2
-    check_printed(refused.stderr, "other-evaluation", "one", "step_000001 (weights ")
+    check_printed(refused.stderr, "other-evaluation", "one", "step_000002 (weights ")
     assert rllm_here(*arguments, "--save", "other").returncode == 0
     first, second, *_ = rllm_here("eval", "compare", "one", "other").stdout.splitlines()
     assert first.startswith("first: ") and second.startswith("second: ")
     assert first.rpartition("weights ")[2] != second.rpartition("weights ")[2]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("path", "goes_on"),
-    [
-        (("training", "learning_rate"), True),
-        (("critic", "clip"), True),
-        (("rllm", "trainer", "save_freq"), True),
-        (("rllm", "algorithm", "eps_clip"), True),
-        (("training", "max_length"), False),
-        (("data", "max_response_length"), False),
-        (("sampling", "val", "temperature"), False),
-    ],
-)
-def test_only_keys_of_evaluations_make_a_different_one(
-    rllm_here: Any, tmp_path: Path, path: tuple[str, ...], goes_on: bool
-) -> None:
-    rllm_here("eval", "guess", "--save", "kept", *TINY)
-    file = tmp_path / "kept" / "eval.json"
-    saved = json.loads(file.read_text())
-    section = saved["environments"]["guess"]["config"]
-    for name in path[:-1]:
-        section = section[name]
-    section[path[-1]] = 3.5  # As if an earlier version had a different default.
-    file.write_text(json.dumps(saved))
+@pytest.mark.parametrize(("key", "goes_on"), [("training.learning_rate", True), ("data.max_response_length", False)])
+def test_only_keys_of_evaluations_make_a_different_one(rllm_here: Any, kept: Path, key: str, goes_on: bool) -> None:
+    saved = json.loads((kept / "eval.json").read_text())
+    section, name = key.split(".")
+    saved["environments"]["guess"]["config"][section][name] = 3.5  # As if an earlier version had a different default.
+    (kept / "eval.json").write_text(json.dumps(saved))
     done = rllm_here("eval", "guess", "--save", "kept", *TINY)
     assert done.returncode == (0 if goes_on else 2)
-    assert (f"{'.'.join(path)} of guess was 3.5" in done.stderr) is not goes_on
+    assert (f"{key} of guess was 3.5" in done.stderr) is not goes_on
 
 
 @pytest.mark.parametrize("backend", ["local", "tinker", "verl"])
@@ -205,7 +198,13 @@ def test_backend_specifies_its_keys_for_training_only(backend: str) -> None:
     evaluation = EvaluationPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
     of_evaluation = {"rllm.trainer.seed", "rllm.rollout.n_val", evaluation.plan.backend.plugin.model_key}
     of_evaluation |= {"actor_rollout_ref.rollout.max_model_len"} if backend == "verl" else {"training.max_length"}
-    of_training = {"rllm.rollout.n", "rllm.trainer.save_freq", evaluation.plan.backend.plugin.learning_rate_key}
+    of_evaluation |= {"data.max_response_length", "sampling.val.temperature"}
+    of_training = {
+        "rllm.rollout.n",
+        "rllm.trainer.save_freq",
+        "rllm.algorithm.eps_clip",
+        evaluation.plan.backend.plugin.learning_rate_key,
+    }
     of_training |= {"training.num_minibatches", *(each.native for each in evaluation.plan.backend.plugin.shared_keys)}
     known = {".".join(path) for path, _ in leaves(evaluation.plan.composed.tree)}
     assert {key for key in of_evaluation | of_training if evaluation.acts(key)} == of_evaluation
@@ -220,35 +219,26 @@ def test_directory_of_other_files_is_unchanged(rllm_here: Any, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
-    rllm_here("eval", "guess", "--save", "one", *TINY)
+def test_two_evaluations_are_compared_task_by_task(rllm_here: Any, kept: Path) -> None:
     rllm_here("eval", "guess", "--save", "other", *TINY, "--seed", "1")
-    assert rllm_here("eval", "compare", "one", "other").stdout.splitlines()[3].split()[:3] == ["guess", "16", "pass@1"]
-    (there,) = json.loads(rllm_here("eval", "compare", "one", "other", "--json").stdout)["environments"]
-    (back,) = json.loads(rllm_here("eval", "compare", "other", "one", "--json").stdout)["environments"]
+    shown = rllm_here("eval", "compare", "kept", "other")
+    assert shown.stdout.splitlines()[3].split()[:3] == ["guess", "16", "pass@1"]
+    (line,) = shown.stderr.splitlines()
+    check_values(line, "sum (only in kept)")
+    (there,) = json.loads(rllm_here("eval", "compare", "kept", "other", "--json").stdout)["environments"]
+    (back,) = json.loads(rllm_here("eval", "compare", "other", "kept", "--json").stdout)["environments"]
     assert there["passed"]["difference"]["value"] == -back["passed"]["difference"]["value"]
     assert there["passed"]["p"] == back["passed"]["p"]
-    same = json.loads(rllm_here("eval", "compare", "one", "one", "--json").stdout)["environments"][0]
+    same = json.loads(rllm_here("eval", "compare", "kept", "kept", "--json").stdout)["environments"][0]
     assert (same["passed"]["difference"]["value"], same["passed"]["p"], same["reward"]["p"]) == (0.0, 1.0, 1.0)
 
 
-@pytest.mark.long
-def test_environment_in_only_one_directory_is_reported(rllm_here: Any) -> None:
-    rllm_here("eval", "guess", "--save", "one", *TINY)
-    rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
-    done = rllm_here("eval", "compare", "one", "both")
-    assert done.returncode == 0
-    (line,) = done.stderr.splitlines()
-    check_values(line, "sum (only in both)")
-
-
-def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
-    for largest, directory in ((1, "few"), (2, "many")):
-        rllm_here("eval", "sum", "--save", directory, *TINY, f"rllm.env.env_args.largest={largest}")
-    rllm_here("eval", "guess", "--save", "guesses", *TINY)
-    done = rllm_here("eval", "compare", "few", "many")
+def test_different_tasks_are_not_compared(rllm_here: Any, kept: Path) -> None:
+    rllm_here("eval", "sum", "--save", "few", *TINY, "rllm.env.env_args.largest=1")
+    done = rllm_here("eval", "compare", "few", "kept")
     assert done.returncode == 2
-    check_printed(done.stderr, "different-evaluations", "few", "many", "sum")
+    check_printed(done.stderr, "different-evaluations", "few", "kept", "sum")
+    rllm_here("eval", "guess", "--save", "guesses", "--model", "tiny", "rllm.rollout.n_val=1")
     others = rllm_here("eval", "compare", "few", "guesses").stderr
     check_printed(others, "different-evaluations", "few", "sum", "guesses", "guess")
     check_printed(rllm_here("eval", "compare", "empty", "few").stderr, "no-evaluation", "empty")
@@ -266,3 +256,27 @@ def test_ctrl_c_shows_finished_rollouts(start_forked_rllm: Any, waiting: None, t
     (metrics,) = data["environments"]
     assert (metrics["tasks"], metrics["rollouts"], metrics["reward"]["value"]) == (3, 3, 1.0)
     assert errors.splitlines()[-1] == "stopped: 1 rollouts are missing"
+
+
+GONE = {
+    "adv_estimator": ("algorithm", "gone/mine"),
+    "loss_fn": ("algorithm", "gone/mine"),
+    "estimator_map": ("algorithm", {"agent": "gone/mine"}),
+    "logger": ("trainer", ["gone/mine"]),
+}
+"""Keys of plugins that a run used only for its training."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", [(), ("--backend", "local")])
+def test_run_is_evaluated_without_its_training_plugins(
+    rllm_here: Any, recorded_runs: RecordedRuns, backend: tuple[str, ...]
+) -> None:
+    run = recorded_runs.copy("synchronous", Path("runs/rllm-training/default"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    for key, (section, value) in GONE.items():
+        config["rllm"][section][key] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    ended = rllm_here("eval", "guess", "--model", str(run / "checkpoints/latest"), *backend)
+    assert ended.returncode == 0, ended.stderr
+    assert "the config of runs/rllm-training/default" in ended.stderr

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -31,29 +31,30 @@ STOPPED_AFTER, STEPS = 1, 5
 REASONS = [*TerminationReason]
 MODES: dict[str, dict[str, Any]] = {
     "none": {},
-    "group": {"mode": "group", "min_trajs_per_group": 3},
-    "episode": {"mode": "episode", "min_partial_solve_tasks": 3},
-    "dynamic": {"mode": "dynamic", "max_gen_batches": 3},
+    "group": {"enable": True, "mode": "group", "min_trajs_per_group": 3},
+    "episode": {"enable": True, "mode": "episode", "min_partial_solve_tasks": 3},
+    "dynamic": {"enable": True, "mode": "dynamic", "max_gen_batches": 3},
 }
 FILTERS: dict[str, dict[str, Any]] = {
     "none": {},
     "overlong": {"rllm.agent.overlong_filter": True},
     "truncated": {"rllm.mask_truncated_samples": True},
     "truncated and overlong": {"rllm.mask_truncated_samples": True, "rllm.agent.overlong_filter": True},
-    **{
-        f"mask_{chosen.value}": {
-            "rllm.compact_filtering.enable": True,
-            **{f"rllm.compact_filtering.mask_{each.value}": each is chosen for each in REASONS},
-        }
-        for chosen in REASONS
+    # `rllm_core/tests/algorithms` tests each mask.
+    "masks": {
+        "rllm.compact_filtering.enable": True,
+        **{f"rllm.compact_filtering.mask_{each.value}": number % 2 == 0 for number, each in enumerate(REASONS)},
     },
     "missing rewards": {"rllm.algorithm.on_missing_reward": "drop"},
     "zero rewards": {"rllm.algorithm.on_missing_reward": "zero"},
     "silent rollouts": {},
 }
-PAIRS = [(mode, chosen) for mode in MODES for chosen in FILTERS]
-SAMPLE = {([*MODES][number % len(MODES)], chosen) for number, chosen in enumerate(FILTERS)}
-"""Each filter once, and each mode with several filters."""
+PAIRS = [
+    pytest.param([*MODES][(number + shift) % len(MODES)], chosen, marks=[pytest.mark.long] * (shift > 0))
+    for shift in (0, 2)
+    for number, chosen in enumerate(FILTERS)
+]
+"""Each filter with two modes, and each mode with several filters."""
 
 Claim = tuple[str, str]
 """An outcome and the stage that decided it."""
@@ -111,10 +112,7 @@ class Watching(Observer):
             self.stop()
 
 
-class TrainTwice(Protocol):
-    def __call__(
-        self, settings: Mapping[str, Any], workflow: type[Mixed], stops: Sequence[int] = (STOPPED_AFTER, STEPS)
-    ) -> tuple[Path, list[TrainStep]]: ...
+TrainTwice = Callable[..., tuple[Path, list[TrainStep]]]
 
 
 @pytest.fixture
@@ -151,30 +149,22 @@ def train_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainTwice:
     return run
 
 
-def settings_of(mode: str, chosen: str) -> dict[str, Any]:
-    return {
-        "rllm.workflow.name": "mixed",
-        "rllm.rollout.n": 8,
-        "rllm.trainer.total_batches": STEPS,
-        "rllm.trainer.val_before_train": False,
-        "rllm.trainer.test_freq": -1,
-        "rllm.trainer.output_dir": "runs",
-        "data.train_dataset": {"name": "jsonl", "path": "none.jsonl"},
-        "data.train_batch_size": 2,
-        "data.max_response_length": 6,
-        **rejected(MODES[mode]),
-        **FILTERS[chosen],
-    }
+SHORT: dict[str, Any] = {
+    "rllm.workflow.name": "mixed",
+    "rllm.rollout.n": 8,
+    "rllm.trainer.total_batches": STEPS,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.output_dir": "runs",
+    "data.train_dataset": {"name": "jsonl", "path": "none.jsonl"},
+    "data.train_batch_size": 2,
+    "data.max_response_length": 6,
+}
 
 
-def rejected(options: Mapping[str, Any]) -> dict[str, Any]:
-    given = {"enable": True, **options} if options else {}
-    return {f"rllm.rejection_sample.{name}": value for name, value in given.items()}
-
-
-def make(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
+def settings_of(mode: Mapping[str, Any], chosen: str) -> dict[str, Any]:
+    rejected = {f"rllm.rejection_sample.{name}": value for name, value in mode.items()}
+    return {**SHORT, **rejected, **FILTERS[chosen]}
 
 
 def workflow_of(chosen: str) -> type[Mixed]:
@@ -201,11 +191,9 @@ def count_of(outcomes: list[RecordedOutcome], rule: str) -> int:
     return sum(each.outcome.rule == rule for each in outcomes)
 
 
-@pytest.mark.parametrize(
-    ("mode", "chosen"), [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
-)
+@pytest.mark.parametrize(("mode", "chosen"), PAIRS)
 def test_outcomes_add_up_to_the_metrics(train_twice: TrainTwice, mode: str, chosen: str) -> None:
-    directory, steps = train_twice(settings_of(mode, chosen), workflow_of(chosen))
+    directory, steps = train_twice(settings_of(MODES[mode], chosen), workflow_of(chosen))
 
     assert [step.global_step for step in steps] == list(range(STEPS))
     files, waited, seen = StepFiles(directory / "record"), set[str](), set[Claim]()
@@ -230,16 +218,17 @@ def test_outcomes_add_up_to_the_metrics(train_twice: TrainTwice, mode: str, chos
 @pytest.mark.long
 @pytest.mark.parametrize(
     "rejection",
-    [{"mode": "episode", "min_partial_solve_tasks": 5}, MODES["episode"], MODES["dynamic"]],
-    ids=["two groups of one task wait", "groups wait until they are trained on", "groups of a full batch wait"],
+    [MODES["episode"] | {"min_partial_solve_tasks": 5}, MODES["dynamic"]],
+    ids=["two groups of one task wait", "groups of a full batch wait"],
 )
 def test_groups_that_wait_across_a_resume_are_known_by_their_uids(
     train_twice: TrainTwice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rejection: dict[str, Any]
 ) -> None:
-    settings = settings_of("none", "zero rewards") | rejected(rejection)
+    settings = settings_of(rejection, "zero rewards")
     outcomes = []
     for place, stops in (("whole", (STEPS,)), ("resumed", (1, 3, STEPS))):
-        monkeypatch.chdir(make(tmp_path / place))
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
         directory, steps = train_twice(settings, workflow_of("zero rewards"), stops)
         outcomes.append([StepFiles(directory / "record").outcomes(step.global_step) for step in steps])
 

@@ -24,21 +24,18 @@ from rllm_view.rescoring.source import find_episodes, read_batches
 from .conftest import plan_of
 
 SHORT = {"data.max_response_length": 4}
-REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}
-MODES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "dynamic": {"rllm.rejection_sample.mode": "dynamic", "rllm.rejection_sample.max_gen_batches": 3},
+SEVERAL_BATCHES = {
+    "rllm.rejection_sample.enable": True,
+    "rllm.rejection_sample.mode": "dynamic",
+    "rllm.rejection_sample.max_gen_batches": 3,
+    "data.train_batch_size": 4,
+    "rllm.rollout.n": 4,
 }
+TOKENS = {"rllm.record": "tokens", "training.num_epochs": 2}
 
 
 def files_of(run: Any) -> StepFiles:
     return StepFiles(run.directory / "record")
-
-
-def test_a_run_records_outcomes_unless_told_otherwise(train: Any) -> None:
-    run = train("lucky", SHORT)
-    assert files_of(run).steps() == [0]
-    assert files_of(run).episode_table(0).to_pylist()[0]["trajectories"][0]["ids"] is None
 
 
 def test_checkpoint_is_written_after_the_record(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,31 +64,25 @@ def test_checkpoint_is_written_after_the_record(train: Any, monkeypatch: pytest.
     assert recorded == [[0]]
 
 
-def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:
-    run = train("lucky", SHORT | {"rllm.record": "tokens"})
-    recorded = [each.episode for each in files_of(run).episodes(0)]
+def test_tokens_and_texts_are_recorded_as_they_were_trained_on(shared_run: Any) -> None:
+    run = shared_run("guess", TOKENS)
+    recorded, texts = [each.episode for each in files_of(run).episodes(0)], files_of(run).vocabulary(0)
     for found, episode in zip(recorded, run.episodes, strict=True):
         assert found.id == episode.id
         for one, other in zip(found.trajectories, episode.trajectories, strict=True):
             assert one.tokens.ids.tolist() == other.tokens.ids.tolist()
             assert one.tokens.logprobs.tobytes() == other.tokens.logprobs.tobytes()
             assert [step.text for step in one.steps] == [step.text for step in other.steps]
-
-
-def test_texts_are_recorded_so_that_no_tokenizer_is_needed(train: Any) -> None:
-    run = train("guess", {"rllm.record": "tokens"})
-    texts = files_of(run).vocabulary(0)
-    for episode in files_of(run).episodes(0):
-        for trajectory in episode.episode.trajectories:
-            for turn in trajectory.steps:
+            for turn in one.steps:
+                # No tokenizer is needed.
                 response = "".join(texts[token] for token in turn.response_ids.tolist())
                 assert turn.text == re.sub("<[a-z]+>", "", response)
                 prompt = "".join(texts[token] for token in turn.prompt_ids.tolist())
                 assert [message["content"] in prompt for message in turn.messages] == [True]
 
 
-def test_what_an_update_did_is_recorded_token_by_token(train: Any) -> None:
-    run = train("guess", {"rllm.record": "tokens", "training.num_epochs": 2})
+def test_what_an_update_did_is_recorded_token_by_token(shared_run: Any) -> None:
+    run = shared_run("guess", TOKENS)
     traces = files_of(run).trace_table(0).to_pylist()
     updates = files_of(run).update_table(0).to_pylist()
     trajectories = {each.uid: each.trajectory for episode in files_of(run).episodes(0) for each in episode.trajectories}
@@ -113,22 +104,18 @@ def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
     assert numbers("off") == numbers("outcomes") == numbers("tokens")
 
 
-def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:
-    run = train("lucky", SHORT | {"rllm.record": "off"})
-    assert not (run.directory / "record").exists()
-
-
-def test_a_record_goes_with_the_run_that_another_replaces(train: Any, tmp_path: Path) -> None:
-    run = train("lucky", SHORT | {"rllm.trainer.total_batches": 2})
+def test_a_record_goes_with_the_run_that_another_replaces(train: Any) -> None:
+    run = train("lucky", SHORT)
+    # The default is a record of outcomes.
+    assert files_of(run).steps() == [0]
+    assert files_of(run).episode_table(0).to_pylist()[0]["trajectories"][0]["ids"] is None
     again = train("lucky", SHORT | {"rllm.record": "off"})
     assert run.directory == again.directory
     assert not (run.directory / "record").exists()
 
 
-@pytest.mark.parametrize("mode", ["none", "dynamic"])
-def test_record_has_the_episodes_of_the_log(train: Any, mode: str) -> None:
-    settings = (REJECTING if mode == "dynamic" else {}) | MODES[mode]
-    run = train("lucky", SHORT | settings | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
+def test_record_has_the_episodes_of_the_log(train: Any) -> None:
+    run = train("lucky", SHORT | SEVERAL_BATCHES | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
 
     ((_, file),) = find_episodes(run.directory).files
     recorded = [
@@ -167,8 +154,8 @@ def trained_on(train: Any, stored: Path) -> dict[str, float]:
 
 
 @pytest.mark.long
-def test_training_on_a_run_reads_its_record(train: Any) -> None:
-    run = train("lucky", SHORT | {"rllm.record": "tokens"})
+def test_training_on_a_run_reads_its_record(train: Any, shared_run: Any) -> None:
+    run = shared_run("lucky", SHORT | {"rllm.record": "tokens"})
     assert trained_on(train, run.directory)["batch/episodes"] == len(run.episodes)
 
 

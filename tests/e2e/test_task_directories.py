@@ -7,8 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from documents import blocks
 from expecting import expect_error
 
 from rllm.cli.summary import training_tasks_option
-from rllm_core.data.types import TerminationReason
+from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
 
@@ -26,7 +26,6 @@ from .conftest import plan_of
 pytestmark = pytest.mark.usefixtures("without_validation")
 
 NO_BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-SANDBOXES = ["local", pytest.param("bwrap", marks=NO_BWRAP)]
 PAGE = "docs/how-to/coding-agents.md"
 PREAMBLE = """
 import json, os, sys, time, urllib.request
@@ -48,29 +47,112 @@ TESTS = """
 python3 -c 'import sys; print(len(open("answer.txt").read().split()))' > $SANDBOX_ROOT/logs/verifier/reward.txt
 """
 WRITES = "ask('hi'); Path('answer.txt').write_text('one two three')"
+SECRET = '[verifier.env]\nJUDGE_KEY = "s3cret"'
+
+
+SOLVES = """
+assert "three words" in os.environ["RLLM_INSTRUCTION"] and "three words" in json.load(sys.stdin)["instruction"]
+assert os.listdir() == ["case.py"], os.listdir()
+ask("hi")
+Path("answer.txt").write_text("one two three")
+"""
+CHEATS = """
+ask("hi")
+for name in ("/tests/test.sh", "/tests/json.py", "/logs/verifier/reward.json"):
+    path = Path(ROOT + name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("1000")
+if os.fork() == 0:
+    while True:
+        for name in ("/tests/test.sh", "/logs/verifier/reward.json"):
+            try:
+                Path(ROOT + name).write_text("1000")
+            except OSError:
+                pass
+Path("answer.txt").write_text("one")
+"""
+FILLS = """
+ask("hi")
+for size in (1 << 20, 1):
+    try:
+        with open(ROOT + "/app/big" + str(size), "wb", buffering=0) as file:
+            while file.write(bytes(size)) == size:
+                pass
+    except OSError:
+        pass
+"""
+WRITES_JSON = f"echo '{json.dumps({'reward': 0.5, 'style': 0.25})}' > $SANDBOX_ROOT/logs/verifier/reward.json"
+FULL_DISK = "[agent]\ntimeout_sec = 8\n[environment]\nstorage_mb = 4"
+FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
+DONE = TerminationReason.ENV_DONE
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task whose agent runs some code, and the expected episode."""
+
+    code: str
+    reward: float
+    ended: TerminationReason | None = DONE
+    calls: int = 1
+    tests: str = TESTS
+    facts: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+CASES = {
+    "solves": Case(SOLVES, 3.0),
+    "changes tests and reward": Case(CHEATS, 1.0),
+    "waits until its time limit": Case(
+        "ask('hi'); Path('answer.txt').write_text('one two'); time.sleep(1000)",
+        2.0,
+        TerminationReason.TIMEOUT,
+        facts="[agent]\ntimeout_sec = 8",
+    ),
+    "fails after its work": Case(f"{WRITES}; sys.exit(3)", 3.0, None),
+    "calls too often": Case(f"{WRITES}; ask('hi'); ask('hi')", 3.0, TerminationReason.MAX_TURNS_EXCEEDED, calls=2),
+    "does not work": Case("ask('hi')", 0.0, metrics={"tests/failed": 1}),
+    "has slow tests": Case(
+        WRITES, 0.0, tests="sleep 1000", facts="[verifier]\ntimeout_sec = 1", metrics={"tests/timed_out": 1}
+    ),
+    "has a secret": Case(WRITES, 0.5, tests=WRITES_JSON, facts=SECRET, metrics={"tests/style": 0.25}),
+}
+IN_BWRAP = {
+    # The program is that of a virtual environment.
+    "imports": Case(f"import numpy; {WRITES}", 3.0),
+    **{
+        f"fills the disk and {name}": Case(
+            FILLS + line, 0.0, None, tests=FULL, facts=FULL_DISK, metrics={"tests/failed": 1}
+        )
+        for name, line in {"ends": "", "fails": "sys.exit(3)", "waits": "time.sleep(1000)"}.items()
+    },
+}
 
 
 @pytest.fixture
 def run(train: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Run one step on one task with the given agent code."""
+    """Run one step on the tasks of cases."""
 
-    def run(code: str, sandbox: str, tests: str = TESTS, facts: str = "", **settings: Any) -> Any:
-        (tmp_path / "agent.py").write_text(PREAMBLE + textwrap.dedent(code))
-        task = tmp_path / "tasks" / "count"
-        (task / "tests").mkdir(parents=True)
-        (task / "environment").mkdir()
-        (task / "environment" / "given.txt").write_text("given")
-        (task / "environment" / "Dockerfile").write_text("FROM scratch\n")
-        (task / "instruction.md").write_text("Write three words to answer.txt.")
-        (task / "tests" / "test.sh").write_text(tests)
-        (task / "task.toml").write_text(facts)
+    def run(cases: Mapping[str, Case], sandbox: str, **settings: Any) -> Any:
+        (tmp_path / "agent.py").write_text(f"{PREAMBLE}exec(Path('case.py').read_text())")
+        for name, case in cases.items():
+            task = tmp_path / "tasks" / name.replace(" ", "-")
+            (task / "tests").mkdir(parents=True)
+            (task / "environment").mkdir()
+            (task / "environment" / "case.py").write_text(case.code)
+            (task / "environment" / "Dockerfile").write_text("FROM scratch\n")
+            (task / "instruction.md").write_text("Write three words to answer.txt.")
+            (task / "tests" / "test.sh").write_text(case.tests)
+            (task / "task.toml").write_text(case.facts)
         keys = {
             "rllm.env.env_args.directory": str(tmp_path / "tasks"),
             "rllm.workflow.workflow_args.command": ["python3", "agent.py"],
+            "rllm.workflow.n_parallel_tasks": 3,
             "rllm.sandbox": sandbox,
             "rllm.sdk.store.path": str(tmp_path / "traces.db"),
+            "rllm.agent.max_steps": 2,
             "data.max_response_length": 4,
-            "data.train_batch_size": 1,
+            "data.train_batch_size": len(cases),
             "rllm.rollout.n": 1,
         }
         return train("tasks", {**keys, **settings})
@@ -78,143 +160,51 @@ def run(train: Any, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_reward_is_that_of_the_tests(run: Any, sandbox: str) -> None:
-    agent = """
-        assert "three words" in os.environ["RLLM_INSTRUCTION"] and "three words" in json.load(sys.stdin)["instruction"]
-        assert os.listdir() == ["given.txt"], os.listdir()
-        ask("hi")
-        Path("answer.txt").write_text("one two three")
-    """
-    (episode,) = run(agent, sandbox).episodes
-    assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(3.0, 1)]
-    assert episode.is_correct and episode.termination_reason is TerminationReason.ENV_DONE
+def check_episodes(cases: Mapping[str, Case], episodes: Sequence[Episode]) -> None:
+    found = {episode.task_id: episode for episode in episodes}
+    assert len(found) == len(cases)
+    for name, case in cases.items():
+        episode = found[name.replace(" ", "-")]
+        assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(case.reward, case.calls)], name
+        assert case.ended in (None, episode.termination_reason), name
+        assert episode.metrics["gateway/trained_tokens"] > 0, name
+        assert {key: episode.metrics[key] for key in case.metrics} == case.metrics, name
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_agent_changes_neither_tests_nor_reward(run: Any, sandbox: str) -> None:
-    agent = """
-        ask("hi")
-        for name in ("/tests/test.sh", "/tests/json.py", "/logs/verifier/reward.json"):
-            path = Path(ROOT + name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("1000")
-        if os.fork() == 0:
-            while True:
-                for name in ("/tests/test.sh", "/logs/verifier/reward.json"):
-                    try:
-                        Path(ROOT + name).write_text("1000")
-                    except OSError:
-                        pass
-        Path("answer.txt").write_text("one")
-    """
-    (episode,) = run(agent, sandbox).episodes
-    assert [each.reward for each in episode.trajectories] == [1.0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_calls_of_an_agent_stopped_at_its_time_limit_are_trained(run: Any, sandbox: str) -> None:
-    agent = "ask('hi'); Path('answer.txt').write_text('one two'); time.sleep(1000)"
-    (episode,) = run(agent, sandbox, facts="[agent]\ntimeout_sec = 3").episodes
-    assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(2.0, 1)]
-    assert episode.termination_reason is TerminationReason.TIMEOUT
-    assert episode.metrics["gateway/trained_tokens"] > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_work_of_an_agent_that_fails_later_is_tested(run: Any, sandbox: str) -> None:
-    (episode,) = run(f"{WRITES}; sys.exit(3)", sandbox).episodes
-    assert [each.reward for each in episode.trajectories] == [3.0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_calls_up_to_the_limit_are_trained(run: Any, sandbox: str) -> None:
-    agent = f"{WRITES}; ask('hi'); ask('hi')"
-    (episode,) = run(agent, sandbox, **{"rllm.agent.max_steps": 2}).episodes
-    assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
-    assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(3.0, 2)]
-
-
-@pytest.mark.long
-def test_agent_that_fails_without_a_call_is_an_error(run: Any) -> None:
-    with expect_error(RllmError, "rollout-failed", "not here"):
-        run("sys.exit('not here')", "local")
-
-
-@pytest.mark.long
-def test_agent_that_fails_because_its_requests_are_rejected_is_an_error(run: Any) -> None:
-    with expect_error(RllmError, "rollout-failed", "HTTP Error 400"):
-        run("ask()", "local")
-
-
-@pytest.mark.long
-def test_tests_without_a_reward_are_an_error(run: Any) -> None:
-    with expect_error(RllmError, "rollout-failed", "no reward", "forgot it"):
-        run(WRITES, "local", tests="echo forgot it")
-
-
-FILLS = """
-ask("hi")
-for size in (1 << 20, 1):
-    try:
-        with open(ROOT + "{place}/big" + str(size), "wb", buffering=0) as file:
-            while file.write(bytes(size)) == size:
-                pass
-    except OSError:
-        pass
-"""
-FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
-
-
-@pytest.mark.long
-@NO_BWRAP
-@pytest.mark.parametrize("last_line", ["", "sys.exit(3)", "time.sleep(1000)"], ids=["ends", "fails", "waits"])
-def test_agent_that_fills_the_disk_gets_no_reward(run: Any, last_line: str) -> None:
-    facts = "[agent]\ntimeout_sec = 5\n[environment]\nstorage_mb = 4"
-    (episode,) = run(FILLS.format(place="/app") + last_line, "bwrap", tests=FULL, facts=facts).episodes
-    assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(0.0, 1)]
-    assert episode.metrics["tests/failed"] == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_work_with_which_the_tests_fail_gets_no_reward(run: Any, sandbox: str) -> None:
-    (episode,) = run("ask('hi')", sandbox).episodes
-    assert [each.reward for each in episode.trajectories] == [0.0]
-    assert episode.metrics["tests/failed"] == 1
-
-
-@pytest.mark.long
-def test_tests_that_take_too_long_give_no_reward(run: Any) -> None:
-    (episode,) = run(WRITES, "local", tests="sleep 1000", facts="[verifier]\ntimeout_sec = 1").episodes
-    assert [each.reward for each in episode.trajectories] == [0.0]
-    assert episode.metrics["tests/timed_out"] == 1
-
-
-@pytest.mark.long
-def test_environment_of_the_tests_is_not_stored(run: Any, tmp_path: Path) -> None:
-    run(WRITES, "local", facts='[verifier.env]\nJUDGE_KEY = "s3cret"')
+@pytest.mark.smoke
+def test_rewards_are_those_of_the_tests(run: Any, tmp_path: Path) -> None:
+    episodes = run(CASES, "local").episodes
+    check_episodes(CASES, episodes)
+    assert next(each.is_correct for each in episodes if each.task_id == "solves")
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("traces.db*"))
     assert b"three words" in stored and b"s3cret" not in stored
 
 
 @pytest.mark.long
-def test_rewards_in_json_are_metrics_too(run: Any) -> None:
-    written = json.dumps({"reward": 0.5, "style": 0.25})
-    tests = f"echo '{written}' > $SANDBOX_ROOT/logs/verifier/reward.json"
-    (episode,) = run(WRITES, "local", tests=tests).episodes
-    assert [each.reward for each in episode.trajectories] == [0.5]
-    assert episode.metrics["tests/style"] == 0.25
+@NO_BWRAP
+def test_rewards_in_bwrap_are_those_of_the_tests(run: Any) -> None:
+    program = {"rllm.workflow.workflow_args.command": [sys.executable, "agent.py"]}
+    check_episodes(CASES | IN_BWRAP, run(CASES | IN_BWRAP, "bwrap", **program).episodes)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path, sandbox: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "values"),
+    [
+        (Case("sys.exit('not here')", 0.0), ["not here"]),
+        (Case("ask()", 0.0), ["HTTP Error 400"]),
+        (Case(WRITES, 0.0, tests="echo forgot it"), ["no reward", "forgot it"]),
+    ],
+    ids=["fails without a call", "sends bad requests", "tests without a reward"],
+)
+def test_rollout_without_a_reward_is_an_error(run: Any, case: Case, values: list[str]) -> None:
+    with expect_error(RllmError, "rollout-failed", *values):
+        run({"count": case}, "local")
+
+
+@pytest.mark.long
+@NO_BWRAP
+def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path) -> None:
     (instruction,), (tests,), (facts,) = (blocks(PAGE, language) for language in ("", "bash", "toml"))
     task = tmp_path / "tasks" / "count"
     files = {
@@ -231,7 +221,7 @@ def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path, sandbox: str) -
     keys = {
         "rllm.env.env_args.directory": str(task),
         "rllm.workflow.workflow_args.command": ["bash", "-c", solve.replace("agent.py", str(tmp_path / "agent.py"))],
-        "rllm.sandbox": {"name": sandbox, "readable": [str(tmp_path)]} if sandbox == "bwrap" else sandbox,
+        "rllm.sandbox": {"name": "bwrap", "readable": [str(tmp_path)]},
         "rllm.sdk.store.path": str(tmp_path / "traces.db"),
         "data.max_response_length": 4,
         "data.train_batch_size": 1,
@@ -241,20 +231,13 @@ def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path, sandbox: str) -
     assert [each.reward for each in episode.trajectories] == [1.0]
 
 
-@pytest.mark.long
-@NO_BWRAP
-def test_program_of_a_virtual_environment_runs_in_bwrap(run: Any) -> None:
-    command = {"rllm.workflow.workflow_args.command": [sys.executable, "agent.py"]}
-    (episode,) = run(f"import numpy; {WRITES}", "bwrap", **command).episodes
-    assert [each.reward for each in episode.trajectories] == [3.0]
-
-
 def test_function_in_a_sandbox_is_an_error(run: Any, tmp_path: Path) -> None:
     function = {"rllm.workflow.workflow_args.command": None, "rllm.workflow.workflow_args.agent": "agent.py:ask"}
     with expect_error(ConfigError, "function-in-sandbox", "agent.py:ask"):
-        run("", "local", **function)
+        run(NO_WORK, "local", **function)
 
 
+NO_WORK = {"count": Case("", 0.0)}
 AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "mini-swe-agent"}
 
 
@@ -280,21 +263,20 @@ def test_arguments_of_an_agent_by_name_are_added(run: Any, tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     arguments = {"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]}
     command = {"rllm.workflow.workflow_args.command": None}
-    (episode,) = run("", "local", **AGENT, **arguments, **command).episodes
+    (episode,) = run(NO_WORK, "local", **AGENT, **arguments, **command).episodes
     assert [each.reward for each in episode.trajectories] == [3.0]
 
 
 def test_arguments_without_an_agent_by_name_are_an_error(run: Any) -> None:
     with expect_error(ConfigError, "arguments-without-program", "mini-swe-agent"):
-        run(WRITES, "local", **{"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]})
+        run(NO_WORK, "local", **{"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]})
 
 
 @pytest.mark.parametrize(("agent", "hint"), [("claude-cod", "claude-code"), ("solve", "FILE.py:FUNCTION")])
 def test_an_unknown_agent_is_an_error(run: Any, agent: str, hint: str) -> None:
     with expect_error(ConfigError, "unknown-agent", hint):
-        run(
-            WRITES, "local", **{"rllm.workflow.workflow_args.agent": agent, "rllm.workflow.workflow_args.command": None}
-        )
+        workflow = {"rllm.workflow.workflow_args.agent": agent, "rllm.workflow.workflow_args.command": None}
+        run(NO_WORK, "local", **workflow)
 
 
 def test_tasks_need_a_sandbox(train: Any, tmp_path: Path) -> None:

@@ -49,7 +49,11 @@ SHORT = ("rllm.record=tokens", "rllm.trainer.total_batches=2", "rllm.trainer.tes
 ROLLOUTS = (*SHORT, "rllm.trainer.val_before_train=false", "rllm.rollout.n=4", "data.train_batch_size=4")
 TWO_EPOCHS = ("training.num_epochs=2", "training.num_minibatches=2", "training.learning_rate=0.003")
 ROLES = "rllm.algorithm.estimator_map={solver: grpo, judge: {name: reinforce, loss_fn: ppo}}"
-AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
+AHEAD = (
+    "rllm.async_training.enable=true",
+    "rllm.async_training.staleness_threshold=1",
+    "rllm.async_training.partial_rollout=true",
+)
 RUNS: dict[str, Sequence[str]] = {
     "synchronous": ("train", "guess", *ROLLOUTS, *TWO_EPOCHS, "rllm.episode_logging.log_episodes=true"),
     "asynchronous": ("train", "guess", *ROLLOUTS, *TWO_EPOCHS, *AHEAD),
@@ -89,7 +93,9 @@ class RecordedRuns:
         with (self.directory / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (directory / "finished").exists():
-                self._make(name, directory)
+                for file, text in FILES.items():
+                    (directory / file).write_text(text)
+                self.run(directory, *RUNS[name])
                 (directory / "finished").touch()
         (run,) = directory.glob("runs/*/*")
         return run
@@ -98,14 +104,15 @@ class RecordedRuns:
         """Copy a run that a test changes. Its checkpoints are hard links, so their files may only be replaced."""
         return Path(shutil.copytree(self.path(name), destination, symlinks=True, copy_function=_copy_or_link))
 
-    def _make(self, name: str, directory: Path) -> None:
-        for file, text in FILES.items():
-            (directory / file).write_text(text)
+    def run(self, directory: Path, *words: str) -> Path:
+        """Run `rllm WORDS` in a directory that has no runs, and return the directory of its run."""
         # The report takes more time than the run.
         environ = os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view", "RLLM_DEBUG": "0"}
-        process = self.server().start("rllm.cli.main", RUNS[name], directory, environ)
+        process = self.server().start("rllm.cli.main", words, directory, environ)
         _, errors = process.communicate()
         assert process.returncode == 0, errors
+        (made,) = directory.glob("runs/*/*")
+        return made
 
 
 def _copy_or_link(source: str, destination: str) -> None:
