@@ -107,17 +107,12 @@ def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored
 
 
 def test_the_whole_rollout_arrives(tmp_path: Path) -> None:
-    response = Response(
-        text="t",
-        content="c",
-        reasoning="r",
-        tool_calls=(ToolCall(name="f", arguments={"x": [1]}, id="1"),),
-        malformed_calls=(MalformedToolCall(text="{", problem="cut off"),),
-        finish_reason="length",
-    )
-    whole = Rollout(
-        data={"a": {"b": None}}, messages=[response.message], response=response, response_tokens=7, state=[1]
-    )
+    calls = (ToolCall(name="f", arguments={"x": [1]}, id="1"),)
+    malformed = (MalformedToolCall(text="{", problem="cut off"),)
+    texts = {"text": "t", "content": "c", "reasoning": "r", "finish_reason": "length"}
+    response = Response(tool_calls=calls, malformed_calls=malformed, **texts)
+    counted = {"response_tokens": 7, "state": [1]}
+    whole = Rollout(data={"a": {"b": None}}, messages=[response.message], response=response, **counted)
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return {'value': 0, 'feedback': repr(rollout)}\n")
     reward = python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score"))
     assert asyncio.run(reward(whole))["feedback"] == repr(whole)

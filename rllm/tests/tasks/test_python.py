@@ -19,12 +19,13 @@ from rllm_core.errors import ConfigError
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 
 MakeRollout = Callable[..., Rollout]
+Scored = Callable[..., Score]
 PYTHON = next(record for record in rewards() if record.name == "python")
 WORDS = [{"role": "user", "content": "2+2?"}]
 
 
 @pytest.fixture
-def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Score]:
+def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scored:
     """What a run makes of a rollout, by the function `score` of this source, which is called in this process."""
     monkeypatch.chdir(tmp_path)
 
@@ -79,9 +80,7 @@ def score(solution_str, ground_truth, **others):
 
 @pytest.mark.parametrize("source", [NATIVE, AWAITED, WITH_A_DEFAULT, TRL, TRL_AWAITED, VERL, VERL_MAPPING])
 @pytest.mark.parametrize(("said", "value"), [("4", 1.0), ("5", 0.0)])
-def test_a_function_of_each_signature_scores(
-    source: str, said: str, value: float, scored: Callable[..., Score], rollout: MakeRollout
-) -> None:
+def test_each_signature_scores(source: str, said: str, value: float, scored: Scored, rollout: MakeRollout) -> None:
     data = {"data_source": "gsm8k", "extra_info": {"index": 3}, "level": 3}
     score = scored(source, rollout(said, question="2+2?", answer="4", **data))
     assert (score.value, score.feedback) == (value, "")
@@ -89,7 +88,7 @@ def test_a_function_of_each_signature_scores(
     assert score.metrics == {"reward.python": value, **digits}
 
 
-def test_trl_gets_messages_where_the_prompt_is_messages(scored: Callable[..., Score], rollout: MakeRollout) -> None:
+def test_trl_gets_messages_where_the_prompt_is_messages(scored: Scored, rollout: MakeRollout) -> None:
     source = "def score(prompts, completions):\n    return [completions[0][0]['content'] == prompts[0][0]['role']]\n"
     assert scored(source, rollout("user", prompt=WORDS)).value == 1.0
 
@@ -97,9 +96,7 @@ def test_trl_gets_messages_where_the_prompt_is_messages(scored: Callable[..., Sc
 @pytest.mark.parametrize(
     "data", [{"reward_model": {"ground_truth": "4"}, "answer": "5"}, {"ground_truth": "4"}, {"answer": "4"}]
 )
-def test_verl_gets_the_answer_from_its_own_place_first(
-    data: dict[str, Any], scored: Callable[..., Score], rollout: MakeRollout
-) -> None:
+def test_verl_gets_the_first_answer(data: dict[str, Any], scored: Scored, rollout: MakeRollout) -> None:
     assert scored(VERL_MAPPING, rollout("4", **data)).value == 1.0
 
 
@@ -125,21 +122,17 @@ def helper(rollout):
         ("def score(completions):\n    return 1.0\n", ["1.0 for one completion", "list"]),
         ("def score(completions):\n    return [1.0, 2.0]\n", ["[1.0, 2.0]", "list"]),
         ("def score(completions):\n    return [None]\n", ["None"]),
-        ("def score(completions, level):\n    return [1.0]\n", ["score in rewards.py", "level", "answer"]),
+        ("def score(completions, answer):\n    return [1.0]\n", ["score in rewards.py", "answer", "level"]),
         ("def score(solution_str):\n    return {'reward': 1}\n", ["mapping", "'score'"]),
+        (VERL_MAPPING, ["neither reward_model.ground_truth nor"]),
     ],
 )
-def test_what_goes_wrong_is_a_missing_reward_that_says_where(
-    source: str, values: list[str], scored: Callable[..., Score], rollout: MakeRollout
-) -> None:
-    score = scored(source, rollout("4", answer="4"))
+def test_errors_are_missing_rewards(source: str, values: list[str], scored: Scored, rollout: MakeRollout) -> None:
+    data = {} if source == VERL_MAPPING else {"ground_truth": 4}
+    score = scored(source, rollout("4", level=4, **data))
     assert score.value is None
     check_values(str(score.feedback), *values)
     assert "\n" not in score.feedback
-
-
-def test_verl_without_an_answer_is_a_missing_reward(scored: Callable[..., Score], rollout: MakeRollout) -> None:
-    assert "neither reward_model.ground_truth nor" in scored(VERL_MAPPING, rollout("4")).feedback
 
 
 UNUSABLE = [
@@ -158,9 +151,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize("look", [check_function, load_function])
 @pytest.mark.parametrize(("source", "said"), UNUSABLE)
-def test_what_can_be_seen_before_the_run_is_refused_then(
-    look: Callable[[str], Any], source: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_functions_are_refused(look: Any, source: Any, said: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     if source is not None:
         Path("rewards.py").write_text(source)
@@ -179,7 +170,7 @@ def test_what_can_be_seen_before_the_run_is_refused_then(
         "class Score:\n    def __call__(self, rollout):\n        return 1.0\n\nscore: object = Score()\n",
     ],
 )
-def test_looking_at_a_file_refuses_nothing_that_running_it_shows_to_be_right(source: str, tmp_path: Path) -> None:
+def test_check_accepts_unusual_functions(source: str, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(source)
     check_function(f"{file}:score")
@@ -187,16 +178,12 @@ def test_looking_at_a_file_refuses_nothing_that_running_it_shows_to_be_right(sou
 
 
 @pytest.mark.parametrize("line", ["import no_such_module", "from no_such_module.inner import thing"])
-def test_a_file_that_imports_what_is_not_there_is_refused_before_the_run(line: str, tmp_path: Path) -> None:
+def test_missing_imports_are_refused_before_the_run(line: str, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(f"import os\n{line}\n\ndef score(rollout):\n    return 1.0\n")
     with expect_error(ConfigError, "module-not-found", "rewards.py", "'no_such_module'"):
         check_function(f"{file}:score")
-
-
-def test_a_file_that_fails_while_it_is_run_names_the_line(tmp_path: Path) -> None:
-    file = tmp_path / "rewards.py"
-    file.write_text("import os\nimport rllm.tasks.no_such_module\n\ndef score(rollout):\n    return 1.0\n")
+    file.write_text("import rllm.tasks.no_such_module\n\ndef score(rollout):\n    return 1.0\n")
     check_function(f"{file}:score")
     with expect_error(ConfigError, "plugin-failed", "rewards.py", "ModuleNotFoundError"):
         load_function(f"{file}:score")

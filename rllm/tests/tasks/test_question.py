@@ -21,21 +21,19 @@ def build_prompt(task: dict[str, Any], **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("task", "prompt"),
+    ("task", "options", "prompt"),
     [
-        ({"question": "2+2?", "answer": "4"}, "2+2?"),
-        ({"question": "no", "prompt": "2+2?", "problem": "no"}, "2+2?"),
-        ({"prompt": None, "problem": "2+2?"}, "2+2?"),
-        ({"messages": MESSAGES}, MESSAGES),
-        ({"prompt": MESSAGES}, MESSAGES),
+        ({"question": "2+2?", "answer": "4"}, {}, "2+2?"),
+        ({"question": "no", "prompt": "2+2?", "problem": "no"}, {}, "2+2?"),
+        ({"prompt": None, "problem": "2+2?"}, {}, "2+2?"),
+        ({"messages": MESSAGES}, {}, MESSAGES),
+        ({"prompt": MESSAGES}, {}, MESSAGES),
+        ({"question": "no", "task": "2+2?"}, {"prompt": "task"}, "2+2?"),
     ],
 )
-def test_it_asks_the_first_of_the_usual_columns(task: dict[str, Any], prompt: Any) -> None:
-    assert build_prompt(task) == prompt
-
-
-def test_it_asks_the_column_that_is_chosen() -> None:
-    assert build_prompt({"question": "no", "task": "2+2?"}, prompt="task") == "2+2?"
+def test_it_asks_the_first_of_the_usual_columns(task: dict[str, Any], options: dict[str, Any], prompt: Any) -> None:
+    assert build_prompt(task, **options) == prompt
+    assert Question(QuestionParams()).step("4") == Outcome(done=True)
 
 
 @pytest.mark.parametrize(
@@ -73,16 +71,10 @@ def test_a_system_prompt_comes_first_and_takes_the_place_of_another() -> None:
         ({"messages": MESSAGES}, {"template": "{messages}!"}, ("bad-prompt",)),
     ],
 )
-def test_what_cannot_be_asked_is_said_with_the_column(
-    task: dict[str, Any], options: dict[str, Any], said: tuple[str, ...]
-) -> None:
+def test_bad_prompts_are_errors(task: dict[str, Any], options: dict[str, Any], said: tuple[str, ...]) -> None:
     with expect_error(ConfigError, *said) as caught:
         build_prompt(task, **options)
     assert caught.value.hint
-
-
-def test_one_answer_ends_it_and_pays_nothing() -> None:
-    assert Question(QuestionParams()).step("4") == Outcome(done=True)
 
 
 def test_it_has_no_own_tasks() -> None:
@@ -91,12 +83,9 @@ def test_it_has_no_own_tasks() -> None:
         Question.tasks("train", QuestionParams())
 
 
-def test_a_template_without_a_column_is_refused() -> None:
+def test_a_prompt_and_a_template_exclude_each_other() -> None:
     with pytest.raises(ValidationError):
         QuestionParams(template="What is the answer?")
-
-
-def test_a_prompt_and_a_template_exclude_each_other() -> None:
     check_question(QuestionParams(template="{problem}!"))
     with expect_error(ConfigError, "conflicting-keys", "'question'"):
         check_question(QuestionParams(prompt="problem", template="{problem}!"))

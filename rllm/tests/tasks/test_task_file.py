@@ -54,6 +54,7 @@ def test_each_line_is_a_task_with_the_line_as_its_data(write: Write) -> None:
 def test_ids_may_be_numbers_and_have_another_name(write: Write) -> None:
     file = write('{"id": "same", "key": 7}\n{"id": "same", "key": "x"}\n{"id": "same", "key": 1.5}\n')
     assert [task.id for task in _read(file, id_key="key")] == ["7", "x", "1.5"]
+    check_error(_error(file, id_key="kei"), "missing-column", file, "'kei'", "id_key")
 
 
 def test_without_any_ids_they_are_line_numbers_and_blank_lines_count(write: Write) -> None:
@@ -80,12 +81,6 @@ def test_what_is_written_as_json_is_read_back(write: Write, rows: list[dict[str,
     assert [task.id for task in tasks] == [str(number) for number in range(1, len(rows) + 1)]
 
 
-def test_a_path_may_start_from_home(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write("{}")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert len(_read(Path("~/algebra.jsonl"))) == 1
-
-
 @pytest.mark.parametrize(
     ("content", "line", "code", "value"),
     [
@@ -103,9 +98,7 @@ def test_a_path_may_start_from_home(write: Write, tmp_path: Path, monkeypatch: p
         ('{"id": ["a"]}', 1, "bad-task-id", "['a']"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_with_file_and_line(
-    write: Write, content: str | bytes, line: int, code: str, value: str
-) -> None:
+def test_bad_lines_are_named(write: Write, content: str | bytes, line: int, code: str, value: str) -> None:
     file = write(content)
     error = _error(file)
     assert error.message.startswith(f"{file}, line {line}")
@@ -125,14 +118,11 @@ def test_a_file_without_tasks_is_an_error(write: Write, content: str) -> None:
     assert _error(file).message == f"{file} contains no tasks."
 
 
-def test_a_name_for_ids_that_no_line_has_is_an_error(write: Write) -> None:
-    file = write('{"id": 1}\n{"id": 2}')
-    error = _error(file, id_key="idd")
-    check_error(error, "missing-column", file, "'idd'", "id_key")
-
-
-def test_a_file_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     error = _error(Path("missing.jsonl"))
     check_error(error, "file-unreadable", "missing.jsonl", os.strerror(errno.ENOENT))
     assert str(Path.cwd()) in error.hint
     check_error(_error(tmp_path), "file-unreadable", tmp_path)
+    write("{}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(_read(Path("~/algebra.jsonl"))) == 1

@@ -21,6 +21,8 @@ from .conftest import Server, answers, hangs_up, says
 
 KEY = "sk-very-secret-0123456789"
 Judged = Callable[..., Score]
+MakeJudge = Callable[..., Judge]
+MakeRollout = Callable[..., Rollout]
 
 
 def test_the_judge_is_asked_with_question_answer_and_response(server: Server, judged: Judged) -> None:
@@ -33,14 +35,12 @@ def test_the_judge_is_asked_with_question_answer_and_response(server: Server, ju
         {"role": "system", "content": "Be strict."},
         {"role": "user", "content": "2+2? 4 it is {answer} {other}"},
     ]
-
-
-def test_fields_of_the_request_are_the_user_s(server: Server, judged: Judged) -> None:
+    assert "Authorization" not in server.headers[0]
     judged(body={"max_completion_tokens": 9})
-    assert server.asked[0].keys() == {"model", "messages", "max_completion_tokens", "path"}
+    assert server.asked[1].keys() == {"model", "messages", "max_completion_tokens", "path"}
 
 
-def test_a_conversation_is_shown_with_its_roles(server: Server, judge: Callable[..., Judge]) -> None:
+def test_a_conversation_is_shown_with_its_roles(server: Server, judge: MakeJudge) -> None:
     words = [("system", "s"), ("user", "first"), ("assistant", "response"), ("user", "second"), ("assistant", "last")]
     messages = [{"role": role, "content": text} for role, text in words]
     rollout = Rollout(data={}, messages=messages, response=Response(text="last", content="last"), response_tokens=1)
@@ -61,21 +61,17 @@ def test_a_conversation_is_shown_with_its_roles(server: Server, judge: Callable[
         ('{"score": "0.5"}', {"read": "json", "field": "score"}, 0.5),
     ],
 )
-def test_a_score_is_read_as_the_options_say(
-    said: str, options: dict[str, Any], value: float, server: Server, judged: Judged
-) -> None:
+def test_scores_are_read(said: str, options: dict[str, Any], value: float, server: Server, judged: Judged) -> None:
     server.answers = [says(said)]
     score = judged(**options)
     assert score.value == pytest.approx(value)
     assert score.feedback == said
 
 
-@pytest.mark.parametrize(("solved_from", "correct"), [(None, None), (0.7, True), (0.8, False)])
-def test_a_task_is_solved_from_a_score_on(
-    solved_from: float | None, correct: bool | None, server: Server, judged: Judged
-) -> None:
+@pytest.mark.parametrize(("bound", "correct"), [(None, None), (0.7, True), (0.8, False)])
+def test_a_task_is_solved_from_a_score_on(bound: Any, correct: Any, server: Server, judged: Judged) -> None:
     server.answers = [says("7")]
-    assert judged(read="number", best=10, solved_from=solved_from).correct is correct
+    assert judged(read="number", best=10, solved_from=bound).correct is correct
 
 
 @pytest.mark.parametrize(
@@ -92,27 +88,14 @@ def test_a_task_is_solved_from_a_score_on(
         ('{"a": [1]}', {"read": "json", "field": "a"}, "'[1]' is no number"),
     ],
 )
-def test_words_without_a_score_are_a_missing_reward(
-    said: str, options: dict[str, Any], why: str, server: Server, judged: Judged
-) -> None:
+def test_words_without_a_score(said: str, options: dict[str, Any], why: str, server: Server, judged: Judged) -> None:
     server.answers = [says(said)]
     score = judged(**options)
     assert score.value is None
     assert why in score.feedback
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [answers(500, "broken"), answers(429, "slow down", Retry_After="0"), answers(503, ""), hangs_up],
-    ids=["500", "429", "503", "closed"],
-)
-def test_a_failure_that_may_pass_is_tried_again(failure: Any, server: Server, judged: Judged) -> None:
-    server.answers = [failure, failure, says("yes")]
-    assert judged().value == 1.0
-    assert len(server.asked) == 3
-
-
-def test_the_server_says_how_long_to_wait_at_least(
+def test_failures_that_may_pass_are_tried_again(
     server: Server, judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -121,14 +104,10 @@ def test_the_server_says_how_long_to_wait_at_least(
         waited.append(seconds)
 
     monkeypatch.setattr("rllm.tasks.chat_client.asyncio.sleep", sleep)
-    server.answers = [
-        answers(500, ""),
-        answers(429, "", Retry_After="7"),
-        answers(429, "", Retry_After="900"),
-        says("no"),
-    ]
-    judged(backoff=2.0)
-    assert waited == [2.0, 7.0, 60.0]
+    late = [answers(429, "", Retry_After=seconds) for seconds in ("7", "900")]
+    server.answers = [answers(500, ""), *late, answers(503, ""), hangs_up, says("yes")]
+    assert judged(backoff=2.0, retries=5).value == 1.0
+    assert waited == [2.0, 7.0, 60.0, 16.0, 32.0]
 
 
 @pytest.mark.parametrize(
@@ -146,19 +125,19 @@ def test_the_server_says_how_long_to_wait_at_least(
         (answers(200, "no gzip at all", Content_Encoding="gzip"), "DecodingError", 1),
     ],
 )
-def test_a_failure_that_stays_is_a_missing_reward_with_its_cause(
-    failure: Any, why: str, asked: int, server: Server, judged: Judged
-) -> None:
+def test_failures_that_stay_are_reported(failure: Any, why: str, asked: int, server: Server, judged: Judged) -> None:
     server.answers = [failure]
     score = judged(retries=2)
     assert score.value is None
     assert why in score.feedback
     assert server.url in score.feedback
     assert len(server.asked) == asked
+    score = judged(url="http://127.0.0.1:9/v1", retries=0)
+    assert score.feedback.startswith("the judge at http://127.0.0.1:9/v1: ConnectError")
 
 
 @pytest.mark.long
-def test_a_slow_server_is_given_up_also_when_it_sends_a_byte_now_and_then(server: Server, judged: Judged) -> None:
+def test_a_slow_server_is_given_up(server: Server, judged: Judged) -> None:
     def waits(handler: BaseHTTPRequestHandler) -> None:
         server.ended.wait()
 
@@ -169,29 +148,23 @@ def test_a_slow_server_is_given_up_also_when_it_sends_a_byte_now_and_then(server
             handler.wfile.write(b" ")
 
     server.answers = [waits, trickle]
-    score = judged(timeout=1.0, retries=1)
-    assert "no answer within 1 s (after 2 tries)" in score.feedback
+    score = judged(timeout=0.5, retries=1)
+    assert "no answer within 0.5 s (after 2 tries)" in score.feedback
     assert len(server.asked) == 2
 
 
-def test_nobody_there_is_a_missing_reward(judged: Judged) -> None:
-    score = judged(url="http://127.0.0.1:9/v1", retries=0)
-    assert score.feedback.startswith("the judge at http://127.0.0.1:9/v1: ConnectError")
-
-
-def test_no_more_than_so_many_are_asked_at_once(
-    server: Server, judge: Callable[..., Judge], rollout: Callable[..., Rollout]
-) -> None:
-    under_way, most, lock = [0], [0], threading.Lock()
+def test_requests_at_a_time_are_limited(server: Server, judge: MakeJudge, rollout: MakeRollout) -> None:
+    under_way, most, lock = 0, 0, threading.Lock()
     both = threading.Barrier(2)
 
     def counts(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal under_way, most
         with lock:
-            under_way[0] += 1
-            most[0] = max(most[0], under_way[0])
+            under_way += 1
+            most = max(most, under_way)
         both.wait(60)  # two come together, or the test fails
         with lock:
-            under_way[0] -= 1
+            under_way -= 1
         says("yes")(handler)
 
     server.answers = [counts]
@@ -201,12 +174,10 @@ def test_no_more_than_so_many_are_asked_at_once(
         return await asyncio.gather(*(asked(rollout("4", answer="4")) for _ in range(8)))
 
     assert [score.value for score in asyncio.run(all_at_once())] == [1.0] * 8
-    assert most == [2]
+    assert most == 2
 
 
-def test_a_task_without_an_answer_is_not_asked_about_unless_the_prompt_needs_none(
-    server: Server, judge: Callable[..., Judge], rollout: Callable[..., Rollout]
-) -> None:
+def test_prompts_may_need_an_answer(server: Server, judge: MakeJudge, rollout: MakeRollout) -> None:
     score = asyncio.run(judge()(rollout("4")))
     assert score.value is None
     assert "'answer'" in score.feedback
@@ -214,9 +185,7 @@ def test_a_task_without_an_answer_is_not_asked_about_unless_the_prompt_needs_non
     assert len(server.asked) == 1
 
 
-def test_the_key_goes_to_the_judge_and_nowhere_else(
-    server: Server, judged: Judged, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_key_goes_only_to_the_judge(server: Server, judged: Judged, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
     caplog.set_level(logging.DEBUG)
     server.answers = [answers(500, f"bad {KEY}"), answers(401, json.dumps({"error": f"wrong key {KEY}"}))]
@@ -225,8 +194,3 @@ def test_the_key_goes_to_the_judge_and_nowhere_else(
     assert "HTTP 401" in score.feedback
     assert "***" in score.feedback
     assert KEY not in score.feedback + caplog.text
-
-
-def test_without_a_variable_no_key_is_sent(server: Server, judged: Judged) -> None:
-    judged()
-    assert "Authorization" not in server.headers[0]
