@@ -39,8 +39,13 @@ CONFORMANCE := verl trl
 # The oldest client that works with the server of `rllm tinker serve`, and its imports besides the newest one's requirements.
 # They are in their own directory. A test runs a program with it.
 OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
-# Tests that `make tests` runs.
-MARKS ?= not long and not nightly and not gpu
+# Tests that `make tests` runs: by their marks, and K/N for a part of the long tests.
+MARKS ?= not smoke and not long and not nightly and not gpu
+LONG_PART ?=
+# Tests of wheels that `make test-wheels` runs: `smoke` for one environment.
+WHEELS ?= smoke or not smoke
+# The commit that `make check` compares the working tree with.
+BASE ?= HEAD
 # Number of test processes. Each uses one core.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
@@ -92,27 +97,31 @@ endef
 # Tests start hundreds of processes, and each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients test-envs ci lint types tests docs clean
-.PHONY: site test-nightly
+.PHONY: help install demo check test ci release test-nightly test-kernels mutants test-gpu smoke-gpu test-vllm test-verl-vllm
+.PHONY: dist test-wheels test-clients test-envs lint types tests docs site clean
 
 help:
 	@echo "make demo     install the program, then train a tiny model on a number game (about three minutes)"
-	@echo "make test     install everything, then run every check: lint, types, import contracts, tests"
-	@echo "make lint | types | tests    only one of these"
+	@echo "make check    lint, and the quick and smoke tests that your change can reach; BASE=main compares with main"
+	@echo "make test     install everything, then run lint, types, import contracts and all quick tests"
+	@echo "make ci       make test, one whole run of each family, one environment of wheels, the site, and the parts that changed"
+	@echo "make release  all tests of make ci, all long tests, all wheels, all clients and environments, other kernels (an hour)"
+	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings"
+	@echo "make mutants  put forty small faults into a copy of the sources, and run the tests of make ci that reach them"
+	@echo
+	@echo "make lint | types | tests    only one of these; make tests MARKS=long for the long tests"
 	@echo "make dist     build all wheels and sdists into dist/, and check their contents"
-	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
+	@echo "make test-wheels   build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients of agents (190 MB), and run agents of each through the gateway"
-	@echo "make test-envs  install verifiers, OpenEnv, inspect-ai and NeMo-Gym (190 MB), and compare rewards with their own (four minutes)"
-	@echo "make test-long    whole trainings of every algorithm, kills and resumes"
-	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings; not part of make ci"
-	@echo "make ci       make test, make test-long, make test-clients, make test-envs, make test-wheels, make site: what continuous integration runs"
-	@echo "make test-vllm    install vLLM in its own environment (3.5 GB), and test rollouts with it (minutes; not part of make test)"
-	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
-	@echo "make test-gpu     tests for a CUDA device (minutes; not part of make test)"
+	@echo "make test-envs     install verifiers, OpenEnv, inspect-ai and NeMo-Gym (190 MB), and compare rewards with their own"
+	@echo "make test-kernels  numerical tests with the kernels of other processors"
+	@echo "make test-vllm    install vLLM in its own environment (3.5 GB), and test rollouts with it (minutes)"
+	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes)"
+	@echo "make test-gpu     tests for a CUDA device (minutes)"
 	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
 	@echo "make docs     make the pages and pictures of docs/ that schemas, records, signatures and scripts give"
-	@echo "make site     build the documentation site into site/, and check its links; open site/index.html (seconds; no network after the first time)"
-	@echo "make clean    remove the virtual environment"
+	@echo "make site     build the documentation site into site/, and check its links; open site/index.html (no network after the first time)"
+	@echo "make clean    remove the virtual environments"
 
 install: $(INSTALLED)
 
@@ -150,21 +159,40 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-tests: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "$(MARKS)"
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25
 
-# Types are checked in parallel with the tests, which uses both cores. Both always run to their end. Errors of types appear
-# between the lines of the tests, so they are printed again.
-test: lint
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 types tests || \
-	  { $(MAKE) --no-print-directory types; exit 1; }
+tests: install
+	$(PYTEST) -m "$(MARKS)" $(if $(LONG_PART),--long-part $(LONG_PART))
+
+# Lint and types are checked in parallel, then the tests start. All run to their end. Errors of lint and types appear between
+# the lines of the tests, so they are printed again.
+test: install
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 lint types tests || \
+	  { $(MAKE) --no-print-directory --keep-going lint types; exit 1; }
+
+check: lint
+	@files=$$($(BIN)/python tests/tools/reached_tests.py $(BASE)) || exit 1; \
+	  if [ -z "$$files" ]; then echo "No test reaches the files that differ from $(BASE). Name an earlier commit: make check BASE=COMMIT"; exit 0; fi; \
+	  echo "$$(echo "$$files" | wc -l) files of tests reach the files that differ from $(BASE)"; \
+	  $(PYTEST) -m "not long and not nightly and not gpu" $$files
+
+ci release: install
+	$(BIN)/python tests/tools/run_stages.py $@
 
 test-nightly: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "(nightly or hypothesis) and not gpu" \
-	  --hypothesis-profile thorough
+	$(PYTEST) -m "(nightly or hypothesis) and not gpu" --hypothesis-profile thorough
 
-test-long: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"
+# Settings of torch's and MKL's kernels that compute as other processors do: without AVX-512, and with AVX2 and SSE only.
+KERNELS := ATEN_CPU_CAPABILITY=avx2,MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default,MKL_CBWR=COMPATIBLE
+comma := ,
+NUMERICAL := plugins/rllm_local/tests plugins/rllm_estimators/tests plugins/rllm_backend_kit/tests tests/conformance rllm_core/tests/algorithms
+
+# `make test` has run them with the kernels of this processor.
+test-kernels: install
+	$(foreach kernels,$(KERNELS),env $(subst $(comma), ,$(kernels)) $(PYTEST) -m "$(MARKS)" $(NUMERICAL) &&) true
+
+mutants: install
+	$(BIN)/python tests/tools/run_mutants.py
 
 # The wheel of torch, from pip's configured index.
 $(VENV)/torch: constraints.txt | install
@@ -186,7 +214,7 @@ dist: install $(VENV)/twine
 # `make dist` has run test_contents.py.
 test-wheels: dist $(VENV)/torch
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadgroup -o norecursedirs=".*" -o timeout=900 \
-	  --durations 25 tests/wheels --ignore tests/wheels/test_contents.py --built dist
+	  --durations 25 -m "$(WHEELS)" tests/wheels --ignore tests/wheels/test_contents.py --built dist
 
 $(INSTALLED_CLIENTS): constraints-clients.txt Makefile | install
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_CLIENTS)
@@ -230,14 +258,6 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM)
 	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
-
-# The tests of `make test` and `make test-long` in one run: each test process collects all tests, which takes half a minute.
-ci:
-	$(MAKE) test MARKS="not nightly and not gpu"
-	$(MAKE) test-clients
-	$(MAKE) test-envs
-	$(MAKE) test-wheels
-	bash -c 'time $(MAKE) site'
 
 $(INSTALLED_VLLM): EXTRAS_rllm_vllm := [cpu]
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from reached_tests import Sources, is_test
+from run_stages import PARTS
 from workspace import ROOT
 
 NOT_COLLECTED = ("real", "wheels", "clients")
@@ -22,3 +24,25 @@ def test_each_directory_with_its_own_environment_has_a_target() -> None:
     }
 
     assert found and {path for path in found if path not in makefile} == set()
+
+
+def test_the_files_of_each_part_exist() -> None:
+    missing = [
+        place
+        for places in PARTS.values()
+        for place in places
+        if not (ROOT / place).exists() and not any(ROOT.glob(f"{place}*")) and not any(ROOT.glob(f"*/{place}"))
+    ]
+
+    assert missing == []
+
+
+def test_a_change_reaches_the_tests_that_import_it() -> None:
+    sources = Sources()
+
+    reached = sources.reached(["plugins/rllm_estimators/src/rllm_estimators/statistics.py"])
+    assert reached[0].startswith("plugins/rllm_estimators/tests/")
+    assert not any(file.startswith("plugins/rllm_gateway/") for file in reached)
+    # By a helper of tests, a page, and the name of a plugin in a command.
+    assert "tests/test_claims_of_the_documents.py" in sources.reached(["docs/tutorial.md"])
+    assert {*sources.reached(["constraints.txt"])} == {file for file in sources.python if is_test(file)}

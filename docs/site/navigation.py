@@ -96,6 +96,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "releasing",
             "gateway",
             "tests-of-tinker",
+            "tests",
             "tests-of-verl",
             "decisions/README",
         ],

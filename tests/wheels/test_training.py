@@ -19,7 +19,10 @@ WITH_OLDEST = pytest.mark.xdist_group("oldest")
 
 
 @pytest.fixture(
-    params=[pytest.param("latest", marks=pytest.mark.xdist_group("latest")), pytest.param("oldest", marks=WITH_OLDEST)]
+    params=[
+        pytest.param("latest", marks=[pytest.mark.smoke, pytest.mark.xdist_group("latest")]),
+        pytest.param("oldest", marks=WITH_OLDEST),
+    ]
 )
 def installed(request: pytest.FixtureRequest) -> Environment:
     environment: Environment = request.getfixturevalue(request.param)
