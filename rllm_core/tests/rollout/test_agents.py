@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from expecting import expect_error
 
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Outcome
@@ -30,23 +29,25 @@ def _run_episode(context: WorkflowContext) -> Episode:
     return asyncio.run(MultiTurnWorkflow(context).run({}, "t:0"))
 
 
-def test_math_agent_makes_text_the_user_s_and_passes_messages_on() -> None:
-    agent = MathAgent(MathAgentParams())
-    assert list(agent.observe("hi")) == [HI]
-    assert list(agent.observe([HI, BYE])) == [HI, BYE]
-    assert list(agent.observe([])) == []
+@pytest.mark.parametrize(
+    ("prompt", "observation", "messages"),
+    [
+        (None, "hi", [HI]),
+        (None, [HI, BYE], [HI, BYE]),
+        (None, [], []),
+        ("be brief", "hi", [SYSTEM, HI]),
+        ("be brief", [HI], [SYSTEM, HI]),
+    ],
+)
+def test_math_agent_makes_messages_of_observations(prompt: Any, observation: Any, messages: list[Any]) -> None:
+    agent = MathAgent(MathAgentParams(system_prompt=prompt))
+    assert list(agent.observe(observation)) == messages
+    assert list(agent.observe("bye")) == [BYE]  # the system prompt comes once
 
 
 def test_math_agent_reads_content_and_not_reasoning() -> None:
     response = Response(text="<think>so:</think>\n7 ", content="7", reasoning="so:")
     assert MathAgent(MathAgentParams()).act(response) == "7"
-
-
-@pytest.mark.parametrize("observation", ["hi", [HI]])
-def test_a_system_prompt_comes_before_the_first_observation_only(observation: Any) -> None:
-    agent = MathAgent(MathAgentParams(system_prompt="be brief"))
-    assert list(agent.observe(observation)) == [SYSTEM, HI]
-    assert list(agent.observe("bye")) == [BYE]
 
 
 class LastLine(Agent):
@@ -66,50 +67,44 @@ class LastLine(Agent):
 
 
 def test_every_observation_goes_through_the_agent_and_every_response(engine: Any, context: MakeContext) -> None:
-    responses = iter(["well\n1$", "hm\n2$"])
+    responses = iter(["well\n1$", "hm\n2$"] * 2)
     engine.answer = lambda prompt, sampling: next(responses)
-    agent, actions = LastLine(), []
+    agents, actions = [], []
 
     def step(action: str) -> Outcome:
         actions.append(action)
         return Outcome(observation="more", done=action == "2", reward=1.0)
 
-    episode = _run_episode(context(make_environment=lambda: FunctionEnvironment(step=step), make_agent=lambda: agent))
-    assert actions == ["1", "2"]
-    assert agent.received == ["go", "more"]  # the agent does not receive the last outcome's observation
-    assert agent.said == ["well\n1", "hm\n2"]
-    assert engine.prompts == ["<u>1:go<a>", "<u>1:go<a>well\n1$<u>2:more<a>"]
+    def make_agent() -> LastLine:
+        agents.append(LastLine())
+        return agents[-1]
+
+    made = context(make_environment=lambda: FunctionEnvironment(step=step), make_agent=make_agent)
+    for _ in range(2):  # every rollout has its own agent
+        episode = _run_episode(made)
+    assert actions == ["1", "2"] * 2
+    assert [agent.received for agent in agents] == [["go", "more"]] * 2  # without the last outcome's observation
+    assert [agent.said for agent in agents] == [["well\n1", "hm\n2"]] * 2
+    assert engine.prompts == ["<u>1:go<a>", "<u>1:go<a>well\n1$<u>2:more<a>"] * 2
     assert [step.text for step in episode.trajectories[0].steps] == ["well\n1", "hm\n2"]
 
 
-def test_every_rollout_has_its_own_agent(context: MakeContext) -> None:
-    made: list[LastLine] = []
-
-    def make_agent() -> LastLine:
-        made.append(LastLine())
-        return made[-1]
-
-    for _ in range(2):
-        _run_episode(context(make_environment=FunctionEnvironment, make_agent=make_agent))
-    assert [agent.received for agent in made] == [["go"], ["go"]]
-
-
-@pytest.mark.parametrize("messages", [None, "hi", HI])
-def test_an_agent_that_observes_no_messages_is_told_so(
-    context: MakeContext, messages: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "result", "kind", "message"),
+    [
+        ("observe", None, TypeError, r"^observe\(\) of LastLine returned None, not chat messages$"),
+        ("observe", "hi", TypeError, r"returned 'hi', not chat messages$"),
+        ("observe", HI, TypeError, r"not chat messages$"),
+        ("act", None, PluginError, "None"),
+        ("act", {"move": "ok"}, PluginError, r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."),
+    ],
+)
+def test_an_agent_that_returns_something_else_is_reported(
+    context: MakeContext, method: str, result: Any, kind: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LastLine, "observe", lambda self, observation: messages)
+    monkeypatch.setattr(LastLine, method, lambda self, given: result)
     world = FunctionEnvironment()
-    with pytest.raises(TypeError) as caught:
-        _run_episode(context(make_environment=lambda: world, make_agent=LastLine))
-    assert str(caught.value) == f"observe() of LastLine returned {messages!r}, not chat messages"
-    assert world.closed == 1
-
-
-def test_an_agent_that_acts_by_no_text_is_told_so(context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LastLine, "act", lambda self, response: None)
-    world = FunctionEnvironment()
-    with expect_error(PluginError, "bad-workflow-result"):
+    with pytest.raises(kind, match=message):
         _run_episode(context(make_environment=lambda: world, make_agent=LastLine))
     assert world.closed == 1
 
@@ -124,12 +119,8 @@ def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
         actions.append(action)
         return Outcome(done=True)
 
-    def run_rollout(world: type[Any]) -> None:
-        _run_episode(context(make_environment=lambda: world(step=step), make_agent=LastLine))
-
-    with pytest.raises(PluginError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."):
-        run_rollout(FunctionEnvironment)
-    run_rollout(type("Board", (FunctionEnvironment,), {"takes_objects": True}))
+    board: Any = type("Board", (FunctionEnvironment,), {"takes_objects": True})
+    _run_episode(context(make_environment=lambda: board(step=step), make_agent=LastLine))
     assert actions == [{"move": "ok"}]
 
 

@@ -54,62 +54,57 @@ def test_a_template_that_writes_one_bare_object_has_a_form_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "calls"),
+    ("form", "text", "said", "calls"),
     [
-        ("hello", "hello", []),
-        (f"<call>{json.dumps(ADD)}</call>", "", [ToolCall(name="add", arguments={"a": 1}, id="call_0")]),
+        (MARKED, "hello", "hello", []),
+        (MARKED, f"<call>{json.dumps(ADD)}</call>", "", [ToolCall(name="add", arguments={"a": 1}, id="call_0")]),
         (
+            MARKED,
             'let me <call>{"name": "now"}</call><call>\n{"name": "add", "arguments": {}}\n</call> see',
             "let me\nsee",
             [ToolCall(name="now", arguments={}, id="call_0"), ToolCall(name="add", arguments={}, id="call_1")],
         ),
-        ('<call>{"name": "now"}', "", [ToolCall(name="now", arguments={}, id="call_0")]),
+        (MARKED, '<call>{"name": "now"}', "", [ToolCall(name="now", arguments={}, id="call_0")]),
+        # A bare call is the whole response.
+        (BARE, _bare(ADD), "", [ToolCall(name="add", arguments={"a": 1}, id="call_0")]),
+        (BARE, '{"name": "add"}', '{"name": "add"}', []),
+        (BARE, f"I say {_bare(ADD)}", f"I say {_bare(ADD)}", []),
     ],
 )
-def test_calls_are_told_from_words(text: str, said: str, calls: list[ToolCall]) -> None:
-    assert MARKED.read(text) == (said, calls)
+def test_calls_are_told_from_words(form: CallFormat, text: str, said: str, calls: list[ToolCall]) -> None:
+    assert form.read(text) == (said, calls)
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("form", "text", "problem"),
     [
-        ('<call>{"name": "add", "argu', "JSON object"),
-        ("<call>add(1)</call>", "JSON object"),
-        ("<call>[1]</call>", 'no "name"'),
-        ('<call>{"name": 3}</call>', 'no "name"'),
-        ('<call>{"name": "add", "arguments": "1"}</call>', '"arguments"'),
-        ('<call>{"name": "add"} and more</call>', "more than"),
+        (MARKED, '<call>{"name": "add", "argu', "JSON object"),
+        (MARKED, "<call>add(1)</call>", "JSON object"),
+        (MARKED, "<call>[1]</call>", 'no "name"'),
+        (MARKED, '<call>{"name": 3}</call>', 'no "name"'),
+        (MARKED, '<call>{"name": "add", "arguments": "1"}</call>', '"arguments"'),
+        (MARKED, '<call>{"name": "add"} and more</call>', "more than"),
+        (BARE, '{"name": "add", "parameters": {"a"', ""),
     ],
 )
-def test_what_cannot_be_read_is_said(text: str, problem: str) -> None:
-    _, (call,) = MARKED.read(text)
+def test_what_cannot_be_read_is_said(form: CallFormat, text: str, problem: str) -> None:
+    said, (call,) = form.read(text)
     assert isinstance(call, MalformedToolCall)
     assert problem in call.problem
     assert text.removesuffix("</call>") in call.text
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ('{"name": "add", "parameters": {"a": 1}}', ToolCall),
-        ('{"name": "add", "parameters": {"a"', MalformedToolCall),
-        ('{"name": "add"}', None),
-        ('I say {"name": "add", "parameters": {}}', None),
-    ],
-)
-def test_a_bare_call_is_the_whole_response(text: str, kind: type | None) -> None:
-    said, calls = BARE.read(text)
-    assert [type(call) for call in calls] == ([] if kind is None else [kind])
-    assert said == ("" if calls else text)
+    assert said == ""
 
 
 def test_response_contains_calls_and_other_text() -> None:
     renderer = TemplateRenderer(ToolTokenizer(), [STOP])
     text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
-    response = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")], [OFFERED])
+    ids = [*map(ord, text + "$")]
+    response = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), ids, [OFFERED])
     assert (response.text, response.content) == (text, "wait")
     assert [(call.name, call.arguments) for call in response.tool_calls] == [("add", {"a": 1})]
     assert [call.text for call in response.malformed_calls] == ["<call>add</call>"]
+    response = renderer.parse([], ids)  # no tools were offered
+    assert (response.text, response.content, response.tool_calls) == (text, text, ())
 
 
 def test_marks_that_are_special_tokens_are_seen() -> None:
@@ -122,9 +117,3 @@ def test_marks_that_are_special_tokens_are_seen() -> None:
     response = TemplateRenderer(tokenizer, [STOP]).parse([], [*map(ord, f"<call>{json.dumps(ADD)}</call>$")], [OFFERED])
     assert [call.name for call in response.tool_calls] == ["add"]
     assert response.text == json.dumps(ADD)
-
-
-def test_call_without_offered_tools_stays_text() -> None:
-    text = f"wait <call>{json.dumps(ADD)}</call> "
-    response = TemplateRenderer(ToolTokenizer(), [STOP]).parse([], [*map(ord, text + "$")])
-    assert (response.text, response.content, response.tool_calls) == (text, text, ())

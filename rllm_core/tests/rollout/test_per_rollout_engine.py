@@ -33,16 +33,14 @@ def test_the_order_of_calls_does_not_change_their_seeds(engine: Any) -> None:
     first, second, third = _seeds(engine, "a", "b", "ab")
     assert _seeds(engine, "ab", "a", "b") == [third, first, second]
     assert len({first, second, third}) == 3
+    assert [first] != _seeds(engine, "a", sampling=SamplingParams(max_tokens=3, seed=8))
 
 
 def test_the_same_prompt_again_is_another_sample(engine: Any) -> None:
+    digest = prompt_digest(np.array([97], np.int32))
     once, again, other, third = _seeds(engine, "a", "a", "b", "a")
     assert len({once, again, other, third}) == 4
-    assert _seeds(engine, "a", "a") == [once, again]
-
-
-def test_rollouts_with_different_seeds_sample_different_tokens(engine: Any) -> None:
-    assert _seeds(engine, "a") != _seeds(engine, "a", sampling=SamplingParams(max_tokens=3, seed=8))
+    assert [once, again] == [call_seed(7, digest), call_seed(7, digest, 1)] == _seeds(engine, "a", "a")
 
 
 def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: Any) -> None:
@@ -84,11 +82,6 @@ def test_several_calls_that_are_asked_again_keep_their_order(engine: Any) -> Non
     asyncio.run(ask(fails=True))
     asyncio.run(ask(fails=False))
     assert tried[3:] == tried[:3]
-
-
-def test_the_seed_is_the_documented_function_of_seed_digest_and_sibling(engine: Any) -> None:
-    digest = prompt_digest(np.array([97], np.int32))
-    assert _seeds(engine, "a", "a") == [call_seed(7, digest), call_seed(7, digest, 1)]
 
 
 @given(st.lists(st.integers(0, 2**31 - 1)), st.lists(st.integers(0, 2**31 - 1)))

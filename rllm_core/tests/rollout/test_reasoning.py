@@ -74,40 +74,36 @@ def _text(tokens: Any) -> str:
     return "".join(chr(token) for token in tokens)
 
 
-def test_later_prompts_have_no_reasoning(roll_out: Callable[..., FinishedRollout]) -> None:
-    rollout = roll_out("{hm}one$", "{so}two$", "three$")
-    assert rollout.prompts == ["<u>go<a>", "<u>go<a>one$<u>x<a>", "<u>go<a>one$<u>x<a>two$<u>x<a>"]
+OPENED = "<think>\n"
 
 
-def test_a_think_that_the_template_had_put_at_the_end_of_the_prompt_goes_too(
-    roll_out: Callable[..., FinishedRollout],
+@pytest.mark.parametrize(
+    ("responses", "opening", "prompts"),
+    [
+        (["{hm}one$", "{so}two$", "three$"], "", ["<u>go<a>one$<u>x<a>", "<u>go<a>one$<u>x<a>two$<u>x<a>"]),
+        # The mark that the template put at the end of the prompt is removed too.
+        (
+            ["hm}one$", "so}two$", "ah}three$"],
+            OPENED,
+            ["<u>go<a>one$<u>x<a>{\n", "<u>go<a>one$<u>x<a>two$<u>x<a>{\n"],
+        ),
+        (["{a}b{c}d$", "e$"], "", ["<u>go<a>d$<u>x<a>"]),
+        # Only reasoning. The stop token the model did not sample is the template's to write.
+        (["{hm}", "e$"], "", ["<u>go<a>$<u>x<a>"]),
+        (["{hm}$", "e$"], "", ["<u>go<a>$<u>x<a>"]),
+        # Unfinished reasoning is unchanged, and an empty part of the template breaks nothing.
+        (["{hm$", "one$"], "", ["<u>go<a>{hm$<u>x<a>"]),
+        (["{hm$", "one$"], OPENED, ["<u>go<a>{\n{hm$<u>x<a>{\n"]),
+        (["one$", "two$"], "<think>\n</think>\n", ["<u>go<a>{\n}\none$<u>x<a>{\n}\n"]),
+    ],
+)
+def test_later_prompts_have_no_reasoning(
+    roll_out: Callable[..., FinishedRollout], responses: list[str], opening: str, prompts: list[str]
 ) -> None:
-    rollout = roll_out("hm}one$", "so}two$", "ah}three$", opening="<think>\n")
-    assert rollout.prompts == [
-        "<u>go<a>{\n",
-        "<u>go<a>one$<u>x<a>{\n",
-        "<u>go<a>one$<u>x<a>two$<u>x<a>{\n",
-    ]
-
-
-def test_everything_up_to_the_last_end_of_thinking_goes(roll_out: Callable[..., FinishedRollout]) -> None:
-    assert roll_out("{a}b{c}d$", "e$").prompts[1] == "<u>go<a>d$<u>x<a>"
-
-
-def test_response_with_only_reasoning_becomes_empty_turn(roll_out: Callable[..., FinishedRollout]) -> None:
-    # The stop token the model did not sample is the template's to write.
-    assert roll_out("{hm}", "e$").prompts[1] == "<u>go<a>$<u>x<a>"
-    assert roll_out("{hm}$", "e$").prompts[-1] == "<u>go<a>$<u>x<a>"
-
-
-@pytest.mark.parametrize("opening", ["", "<think>\n"])
-def test_response_with_unfinished_reasoning_is_unchanged(
-    roll_out: Callable[..., FinishedRollout], opening: str
-) -> None:
-    rollout = roll_out("{hm$", "one$", opening=opening)
-    first = _text(ReasoningTokenizer().encode(f"<u>go<a>{opening}", add_special_tokens=False))
-    assert rollout.prompts[1].startswith(f"{first}{{hm$<u>x<a>")
-    assert rollout.trajectory.tokens.prefix_breaks == 0
+    rollout = roll_out(*responses, opening=opening)
+    assert rollout.prompts[1:] == prompts
+    removed = sum("}" in response for response in responses[:-1])
+    assert rollout.trajectory.tokens.prefix_breaks == removed
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
@@ -143,18 +139,13 @@ def test_only_what_is_open_is_closed(prompt: str, response: str, closing: str) -
     assert _text(bridged) == f"{prompt}{response}{closing}<u>x<a>"
 
 
-def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(
-    roll_out: Callable[..., FinishedRollout],
+def test_reasoning_is_kept_if_wanted_or_without_its_marks(
+    roll_out: Callable[..., FinishedRollout], tokenizer: Any
 ) -> None:
-    rollout = roll_out("one$", "two$", opening="<think>\n</think>\n")
-    assert rollout.prompts[1] == "<u>go<a>{\n}\none$<u>x<a>{\n}\n"
-    assert rollout.trajectory.tokens.prefix_breaks == 0
-
-
-def test_reasoning_is_kept_when_that_is_asked_for(roll_out: Callable[..., FinishedRollout]) -> None:
-    rollout = roll_out("{hm}one$", "{so}two$", opening="<think>", accumulate=True)
-    assert rollout.prompts[1] == "<u>go<a>{{hm}one$<u>x<a>{"
-    assert rollout.trajectory.tokens.prefix_breaks == 0
+    for settings, opened in (({"opening": "<think>", "accumulate": True}, "{"), ({"tokenizer": tokenizer}, "")):
+        rollout = roll_out("{hm}one$", "two$", **settings)
+        assert rollout.prompts[-1] == f"<u>go<a>{opened}{{hm}}one$<u>x<a>{opened}"
+        assert rollout.trajectory.tokens.prefix_breaks == 0
 
 
 def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> FinishedRollout:
@@ -207,12 +198,6 @@ def test_rerendered_response_keeps_reasoning_until_user_message(engine: Any, con
     assert Rewriting.shown == [[None], [None, "a", None], [None, None, None, None, None]]
 
 
-def test_a_model_without_such_tokens_keeps_everything(roll_out: Callable[..., FinishedRollout], tokenizer: Any) -> None:
-    rollout = roll_out("{hm}one$", "two$", tokenizer=tokenizer)
-    assert rollout.prompts[1] == "<u>go<a>{hm}one$<u>x<a>"
-    assert rollout.trajectory.tokens.prefix_breaks == 0
-
-
 def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(
     roll_out: Callable[..., FinishedRollout],
 ) -> None:
@@ -262,7 +247,7 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_response_up_t
         ("go{", "7}8$", "7", "8"),
         ("go{", "7", "7", ""),  # cut off: the template opened the reasoning
         ("go", "{7", "7", ""),
-        ("go", "{7}8{9}10$", "78 9".replace(" ", ""), "10"),
+        ("go", "{7}8{9}10$", "789", "10"),
         ("go{}", "8$", None, "8"),  # the template closed them again: no thinking was asked for
         ("go", "8$", None, "8"),
         ("a{b} and more", "8$", None, "8"),  # a user wrote about thinking
@@ -273,5 +258,4 @@ def test_response_is_split_into_reasoning_and_content(
 ) -> None:
     tokenizer: Any = ReasoningTokenizer()
     parsed = TemplateRenderer(tokenizer, [STOP]).parse([*map(ord, prompt)], [*map(ord, response)])
-    assert (parsed.reasoning, parsed.content) == (reasoning, content)
-    assert parsed.text == response.rstrip("$")
+    assert (parsed.reasoning, parsed.content, parsed.text) == (reasoning, content, response.rstrip("$"))

@@ -38,22 +38,20 @@ def test_continuation_contains_only_new_tokens(renderer: TemplateRenderer, token
     assert not any("<u>." in text or RESPONSE in text for text in tokenizer.encoded)
 
 
-def test_a_stop_token_that_was_sampled_is_not_repeated(renderer: TemplateRenderer) -> None:
-    assert _text(renderer.continuation(STOP, USER)) == "<u>hi<a>"
-
-
-def test_another_stop_token_than_the_template_s_leaves_the_template_s_in_place(tokenizer: Any) -> None:
-    renderer = TemplateRenderer(tokenizer, [STOP, ord("%")])
-    assert _text(renderer.continuation(ord("%"), USER)) == "$<u>hi<a>"
-
-
-def test_a_sampled_dollar_that_is_no_stop_token_does_not_swallow_the_template_s(tokenizer: Any) -> None:
-    renderer = TemplateRenderer(tokenizer, [ord("%")])
-    assert _text(renderer.continuation(STOP, USER)) == "$<u>hi<a>"
-
-
-def test_no_new_messages_still_open_the_next_response(renderer: TemplateRenderer) -> None:
-    assert _text(renderer.continuation(STOP, [])) == "<a>"
+@pytest.mark.parametrize(
+    ("stops", "last", "messages", "expected"),
+    [
+        ("$", "$", USER, "<u>hi<a>"),
+        ("$", "x", USER, "$<u>hi<a>"),
+        ("$%", "%", USER, "$<u>hi<a>"),  # another stop token than the template's
+        ("%", "$", USER, "$<u>hi<a>"),  # no stop token
+        ("$", "$", [], "<a>"),
+    ],
+)
+def test_a_stop_token_that_was_sampled_is_not_repeated(
+    tokenizer: Any, stops: str, last: str, messages: Any, expected: str
+) -> None:
+    assert _text(TemplateRenderer(tokenizer, [*map(ord, stops)]).continuation(ord(last), messages)) == expected
 
 
 def test_a_response_that_is_known_as_text_ends_as_the_template_ends_it(
@@ -101,16 +99,6 @@ def test_what_is_remembered_cannot_be_changed(renderer: TemplateRenderer) -> Non
             tokens[0] = 0
 
 
-class Vocabulary:
-    """A tokenizer that knows these words and nothing else."""
-
-    def __init__(self, **tokens: list[int]) -> None:
-        self.tokens = {"<think>": tokens["start"], "</think>": tokens["end"]}
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return self.tokens.get(text, [1, 2])
-
-
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
     [
@@ -122,12 +110,12 @@ class Vocabulary:
     ],
 )
 def test_reasoning_needs_one_separate_token_per_mark(start: Any, end: Any, expected: Any) -> None:
-    tokenizer: Any = Vocabulary(start=start, end=end)
+    class Vocabulary:
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return {"<think>": start, "</think>": end}.get(text, [1, 2])
+
+    tokenizer: Any = Vocabulary()
     assert TemplateRenderer(tokenizer, []).reasoning_ids == expected
-
-
-def test_a_tokenizer_of_characters_knows_no_marks(renderer: TemplateRenderer) -> None:
-    assert renderer.reasoning_ids is None
 
 
 def test_template_options_reach_the_template_in_prompts_and_continuations(tokenizer: Any) -> None:
@@ -195,34 +183,31 @@ def test_a_template_gets_tools_texts_of_parts_and_arguments_as_objects(tokenizer
     assert given[-1] == (plain, None)
 
 
-def test_tools_that_the_template_leaves_out_are_refused(tokenizer: Any) -> None:
-    tokenizer.apply_chat_template = lambda conversation, **options: "<a>"
-    with expect_error(RolloutError, "tools-not-supported"):
-        TemplateRenderer(tokenizer, [STOP]).prompt([{"role": "user", "content": "hi"}], [{"type": "function"}])
-
-
-def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -> None:
-    with expect_error(RolloutError, "not-json"):
-        renderer.prompt([{"role": "user", "content": {1, 2}}])
-
-
 def test_response_without_reasoning_tokens_is_all_content(renderer: TemplateRenderer) -> None:
     response = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
     assert (response.text, response.content, response.reasoning, response.tool_calls) == ("ok", "ok", None, ())
 
 
-def test_parts_that_are_no_text_are_refused(renderer: TemplateRenderer) -> None:
-    with expect_error(RolloutError, "unsupported-chat-template"):
-        renderer.prompt([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
+def _refuse(conversation: Any, **options: Any) -> str:
+    raise ValueError("System role not supported")
 
 
-def test_what_a_template_refuses_is_an_error_that_names_it(tokenizer: Any) -> None:
-    def refuse(conversation: Any, **options: Any) -> str:
-        raise ValueError("System role not supported")
-
-    tokenizer.apply_chat_template = refuse
-    with expect_error(RolloutError, "plugin-failed", "ValueError"):
-        TemplateRenderer(tokenizer, [STOP]).prompt(USER)
+@pytest.mark.parametrize(
+    ("template", "content", "tools", "code", "values"),
+    [
+        (None, [{"type": "image_url", "image_url": {"url": "x"}}], (), "unsupported-chat-template", []),
+        (None, {1, 2}, (), "not-json", []),
+        (lambda conversation, **options: "<a>", "hi", [{"type": "function"}], "tools-not-supported", []),
+        (_refuse, "hi", (), "plugin-failed", ["ValueError"]),
+    ],
+)
+def test_prompts_that_cannot_be_rendered_are_errors(
+    tokenizer: Any, template: Any, content: Any, tools: Any, code: str, values: list[str]
+) -> None:
+    if template:
+        tokenizer.apply_chat_template = template
+    with expect_error(RolloutError, code, *values):
+        TemplateRenderer(tokenizer, [STOP]).prompt([{"role": "user", "content": content}], tools)
 
 
 class TwoMarks:

@@ -39,6 +39,17 @@ def _outcomes(*outcomes: Outcome) -> Callable[[str], Outcome]:
     return lambda action: next(remaining)
 
 
+@pytest.fixture
+def play(context: MakeContext) -> Callable[..., tuple[Episode, FunctionEnvironment]]:
+    """Run an episode with these outcomes of steps, or this environment; keywords change the context."""
+
+    def run(kind: type[Workflow], *outcomes: Outcome, world: Any = None, **changes: Any) -> Any:
+        made = world or FunctionEnvironment(**({"step": _outcomes(*outcomes)} if outcomes else {}))
+        return _run_episode(kind, context(make_environment=lambda: made, **changes)), made
+
+    return run
+
+
 def test_one_prompt_one_answer(engine: Any, context: MakeContext) -> None:
     seen = []
 
@@ -47,7 +58,7 @@ def test_one_prompt_one_answer(engine: Any, context: MakeContext) -> None:
         return Outcome(done=True, reward=0.75, correct=True, metrics={"length": 2})
 
     world = FunctionEnvironment(step=step, reset=lambda task: f"{task['a']} + 1")
-    engine.weight_version = 6
+    engine.weight_version, engine.version_spans = 6, (VersionSpan(7, 1), VersionSpan(6, 2))
     episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world), {"a": 3})
     (trajectory,) = episode.trajectories
     assert engine.prompts == ["<u>3 + 1<a>"]
@@ -56,14 +67,9 @@ def test_one_prompt_one_answer(engine: Any, context: MakeContext) -> None:
     assert episode.termination_reason is TerminationReason.ENV_DONE
     assert (trajectory.name, trajectory.uid, trajectory.reward) == ("agent", "t:3/agent", 0.75)
     assert [(step.reward, step.text, step.weight_version) for step in trajectory.steps] == [(0.75, "ok", 6)]
+    assert trajectory.steps[0].version_spans == engine.version_spans
     assert "".join(map(chr, trajectory.tokens.ids)) == "<u>3 + 1<a>ok$"
     assert trajectory.tokens.sampled.tolist() == [False] * 11 + [True] * 3
-
-
-def test_a_step_says_which_weights_sampled_which_of_its_tokens(engine: Any, context: MakeContext) -> None:
-    engine.weight_version, engine.version_spans = 6, (VersionSpan(7, 1), VersionSpan(6, 2))
-    episode = _run_episode(SingleTurnWorkflow, context(make_environment=FunctionEnvironment))
-    assert episode.trajectories[0].steps[0].version_spans == (VersionSpan(7, 1), VersionSpan(6, 2))
 
 
 def test_turns_extend_one_another_with_exact_tokens(engine: Any, context: MakeContext) -> None:
@@ -80,51 +86,42 @@ def test_turns_extend_one_another_with_exact_tokens(engine: Any, context: MakeCo
     assert engine.ended == engine.sessions[:1]
 
 
-def test_observations_may_be_messages(engine: Any, context: MakeContext) -> None:
-    world = FunctionEnvironment(
-        reset=lambda task: [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
-    )
-    _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
+def test_observations_may_be_messages(engine: Any, play: Any) -> None:
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    play(SingleTurnWorkflow, world=FunctionEnvironment(reset=lambda task: messages))
     assert engine.prompts == ["<s>s<u>u<a>"]
 
 
-def test_rewards_of_the_turns_add_up(context: MakeContext) -> None:
-    world = FunctionEnvironment(
-        step=_outcomes(Outcome(reward=0.5), Outcome(reward=-0.25), Outcome(reward=1, done=True))
+def test_rewards_of_the_turns_add_up(play: Any) -> None:
+    episode, _ = play(
+        MultiTurnWorkflow,
+        Outcome(reward=0.5, reward_components={"right": 1.0, "number": np.float32(0.5)}),
+        Outcome(reward=-0.25),
+        Outcome(reward=1, done=True, reward_components={"right": 0.5}),
     )
-    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world))
-    assert episode.trajectories[0].reward == 1.25
-    assert [step.reward for step in episode.trajectories[0].steps] == [0.5, -0.25, 1.0]
-
-
-def test_components_of_the_rewards_add_up_over_the_turns(context: MakeContext) -> None:
-    first = Outcome(reward=1.0, reward_components={"right": 1.0, "number": np.float32(0.5)})
-    last = Outcome(reward=0.5, done=True, reward_components={"right": 0.5})
-    world = FunctionEnvironment(step=_outcomes(first, last))
-    (trajectory,) = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world)).trajectories
+    (trajectory,) = episode.trajectories
+    assert trajectory.reward == 1.25
+    assert [step.reward for step in trajectory.steps] == [0.5, -0.25, 1.0]
     assert trajectory.info["reward_components"] == {"right": 1.5, "number": 0.5}
-    assert trajectory.reward == 1.5
 
 
 @pytest.mark.parametrize(
-    ("reward", "correct", "expected"),
-    [(1.0, None, True), (0.0, None, False), (-1.0, None, False), (1.0, False, False), (0.0, True, True)],
+    ("outcomes", "expected"),
+    [
+        ([Outcome(reward=1.0, done=True)], True),
+        ([Outcome(reward=0.0, done=True)], False),
+        ([Outcome(reward=-1.0, done=True)], False),
+        ([Outcome(reward=float("nan"), done=True)], False),
+        ([Outcome(reward=1.0, done=True, correct=False)], False),
+        ([Outcome(reward=0.0, done=True, correct=True)], True),
+        # The whole reward decides and not the last turn's.
+        ([Outcome(reward=1.0), Outcome(reward=0.0, done=True)], True),
+    ],
 )
-def test_unknown_correctness_means_a_reward_above_zero(
-    context: MakeContext, reward: float, correct: bool | None, expected: bool
-) -> None:
-    world = FunctionEnvironment(step=_outcomes(Outcome(reward=reward, done=True, correct=correct)))
-    assert _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world)).is_correct is expected
-
-
-def test_the_whole_reward_decides_and_not_the_last_turn_s(context: MakeContext) -> None:
-    world = FunctionEnvironment(step=_outcomes(Outcome(reward=1.0), Outcome(reward=0.0, done=True)))
-    assert _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world)).is_correct
-
-
-def _three_turns() -> Any:
-    """An environment that gives 0, 1 and 3."""
-    return FunctionEnvironment(step=_outcomes(Outcome(), Outcome(reward=1.0), Outcome(reward=3.0, done=True)))
+def test_unknown_correctness_means_a_reward_above_zero(play: Any, outcomes: list[Outcome], expected: bool) -> None:
+    episode, _ = play(MultiTurnWorkflow, *outcomes)
+    assert episode.is_correct is expected
+    assert episode.trajectories[0].reward == pytest.approx(sum(outcome.reward for outcome in outcomes), nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -136,21 +133,15 @@ def _three_turns() -> Any:
         ({"gamma": 1.0, "reward_bonus_coeff": 0.5}, [5.5, 5.5, 4.0]),
     ],
 )
-def test_rewards_of_steps_are_shaped_and_the_trajectory_s_stays_the_sum_of_what_was_given(
+def test_shaped_rewards_of_steps_leave_the_trajectory_s(
     context: MakeContext, options: dict[str, float], expected: list[float]
 ) -> None:
-    world = _three_turns()
-    workflow = MultiTurnWorkflow(context(make_environment=lambda: world), **options)
+    world = FunctionEnvironment(step=_outcomes(Outcome(), Outcome(reward=1.0), Outcome(reward=3.0, done=True)))
+    arguments = AgentWorkflowParams(**options).model_dump()
+    workflow = MultiTurnWorkflow(context(make_environment=lambda: world), **arguments)
     (trajectory,) = asyncio.run(workflow.run({}, "t:0")).trajectories
     assert [step.reward for step in trajectory.steps] == expected
     assert trajectory.reward == 4.0
-
-
-def test_the_options_of_the_plugin_are_the_constructor_s_arguments(context: MakeContext) -> None:
-    options = AgentWorkflowParams(gamma=1.0).model_dump()
-    world = _three_turns()
-    episode = asyncio.run(MultiTurnWorkflow(context(make_environment=lambda: world), **options).run({}, "t:0"))
-    assert [step.reward for step in episode.trajectories[0].steps] == [4.0, 4.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -161,82 +152,45 @@ def test_options_that_mean_nothing_are_refused(name: str, value: float) -> None:
         AgentWorkflowParams(**{name: value})
 
 
-def test_a_workflow_finds_its_engine(engine: Any, context: MakeContext) -> None:
-    assert MultiTurnWorkflow(context()).rollout_engine is engine
-
-
-def test_numbers_of_numpy_become_plain_ones(context: MakeContext) -> None:
-    outcome = Outcome(
-        reward=np.float32(1.0),  # type: ignore[arg-type]
-        done=True,
-        correct=np.bool_(True),  # type: ignore[arg-type]
-        metrics={"calls": np.int64(2)},  # type: ignore[dict-item]
-    )
-    world = FunctionEnvironment(step=_outcomes(outcome))
-    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
+def test_numbers_of_numpy_become_plain_ones(play: Any) -> None:
+    correct: Any = np.bool_(True)
+    metrics: Any = {"calls": np.int64(2)}
+    reward: Any = np.float32(1.0)
+    episode, _ = play(SingleTurnWorkflow, Outcome(reward=reward, done=True, correct=correct, metrics=metrics))
     assert episode.is_correct is True
     assert type(episode.metrics["calls"]) is float
     assert type(episode.trajectories[0].reward) is float
 
 
 @pytest.mark.parametrize(("kind", "turns"), [(SingleTurnWorkflow, 1), (MultiTurnWorkflow, 4)])
-def test_an_environment_that_is_never_done_ends_with_the_turns(
-    context: MakeContext, kind: type[Workflow], turns: int
-) -> None:
-    world = FunctionEnvironment(step=lambda action: Outcome(observation="more", reward=0.5))
-    episode = _run_episode(kind, context(make_environment=lambda: world))
+def test_an_environment_that_is_never_done_ends_with_the_turns(play: Any, kind: type[Workflow], turns: int) -> None:
+    episode, world = play(kind, *[Outcome(observation="more", reward=0.5)] * 5)
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
     assert len(episode.trajectories[0].steps) == turns
     assert episode.trajectories[0].reward == 0.5 * turns
-    assert not episode.is_correct
-    assert world.closed == 1
+    assert (episode.is_correct, world.closed) == (False, 1)
 
 
-@pytest.mark.parametrize("limit", [{"max_prompt_length": 7}, {"max_prompt_length": 200}])
-def test_a_first_prompt_that_is_too_long_samples_nothing(
-    engine: Any, context: MakeContext, limit: dict[str, int]
-) -> None:
-    if limit["max_prompt_length"] == 200:
-        engine.max_context = 8  # exactly the prompt: no room for a token
-    world = FunctionEnvironment()
-    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world, **limit))
+@pytest.mark.parametrize(("limit", "max_context"), [(7, 1000), (200, 8)])
+def test_a_first_prompt_that_is_too_long_samples_nothing(engine: Any, play: Any, limit: int, max_context: int) -> None:
+    engine.max_context = max_context  # 8 is exactly the prompt: no room for a token
+    episode, world = play(SingleTurnWorkflow, max_prompt_length=limit)
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-    assert episode.trajectories[0].steps == []
-    assert episode.trajectories[0].reward == 0.0
-    assert engine.prompts == []
-    assert world.closed == 1
+    assert (episode.trajectories[0].steps, episode.trajectories[0].reward) == ([], 0.0)
+    assert (engine.prompts, world.closed) == ([], 1)
 
 
-def test_prompt_of_exactly_allowed_length_is_generated(engine: Any, context: MakeContext) -> None:
+def test_prompt_of_exactly_allowed_length_is_generated(engine: Any, play: Any) -> None:
     engine.max_context = 9
-    episode = _run_episode(SingleTurnWorkflow, context(make_environment=FunctionEnvironment, max_prompt_length=8))
-    assert len(episode.trajectories[0].steps[0].response_ids) == 1
-    assert engine.samplings[0].max_tokens == 1
+    episode, _ = play(SingleTurnWorkflow, max_prompt_length=8)
+    assert len(episode.trajectories[0].steps[0].response_ids) == engine.samplings[0].max_tokens == 1
 
 
-def test_too_long_conversation_keeps_finished_steps(engine: Any, context: MakeContext) -> None:
-    world = FunctionEnvironment(step=lambda action: Outcome(observation="x" * 20, reward=0.25))
-    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world, max_prompt_length=50))
+def test_too_long_conversation_keeps_finished_steps(play: Any) -> None:
+    episode, _ = play(MultiTurnWorkflow, *[Outcome(observation="x" * 20, reward=0.25)] * 3, max_prompt_length=50)
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     assert [len(step.prompt_ids) for step in episode.trajectories[0].steps] == [8, 37]
     assert episode.trajectories[0].reward == 0.5
-
-
-@BOTH
-def test_responses_are_cut_at_the_allowed_length(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
-    engine.answer = lambda prompt, sampling: "a very long answer$"
-    actions = []
-
-    def step(action: str) -> Outcome:
-        actions.append(action)
-        return Outcome(done=True, reward=0.0)
-
-    episode = _run_episode(
-        kind, context(make_environment=lambda: FunctionEnvironment(step=step), max_response_length=6)
-    )
-    assert actions == ["a very"]
-    assert episode.trajectories[0].steps[0].info == {"finish_reason": "length"}
-    assert episode.termination_reason is TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
 
 
 @BOTH
@@ -248,56 +202,58 @@ def test_responses_are_cut_at_the_allowed_length(engine: Any, context: MakeConte
         ("too long$", Outcome(done=True, reward=1.0), TerminationReason.ENV_DONE),
         ("too long$", Outcome(done=True, reward=0.0, correct=True), TerminationReason.ENV_DONE),
         ("short$", Outcome(done=True, reward=0.0), TerminationReason.ENV_DONE),
-        ("short$", Outcome(done=True, reward=1.0), TerminationReason.ENV_DONE),
     ],
 )
-def test_only_an_answer_that_is_cut_off_and_not_correct_has_ended_by_its_length(
-    engine: Any, context: MakeContext, kind: type[Workflow], response: str, outcome: Outcome, reason: TerminationReason
+def test_wrong_answers_that_are_cut_off_ended_by_length(
+    engine: Any, play: Any, kind: type[Workflow], response: str, outcome: Outcome, reason: TerminationReason
 ) -> None:
     engine.answer = lambda prompt, sampling: response
-    world = FunctionEnvironment(step=_outcomes(outcome))
-    episode = _run_episode(kind, context(make_environment=lambda: world, max_response_length=6))
+    episode, _ = play(kind, outcome, max_response_length=6)
     assert episode.termination_reason is reason
+    cut_off = response == "too long$"
+    assert episode.trajectories[0].steps[0].info == {"finish_reason": "length" if cut_off else "stop"}
+    assert episode.trajectories[0].steps[0].text == response[:6].rstrip("$")
 
 
-def test_only_the_last_reply_s_length_decides(engine: Any, context: MakeContext) -> None:
+def test_only_the_length_of_the_last_response_decides(engine: Any, play: Any) -> None:
     responses = iter(["far too long$", "short$"])
     engine.answer = lambda prompt, sampling: next(responses)
-    world = FunctionEnvironment(step=_outcomes(Outcome(observation="more"), Outcome(done=True, reward=0.0)))
-    episode = _run_episode(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
+    episode, _ = play(MultiTurnWorkflow, Outcome(observation="more"), Outcome(done=True), max_response_length=6)
     assert [step.info["finish_reason"] for step in episode.trajectories[0].steps] == ["length", "stop"]
     assert episode.termination_reason is TerminationReason.ENV_DONE
 
 
 @BOTH
-@pytest.mark.parametrize("answer", [None, (1.0, True), {"reward": 1.0}])
-def test_a_step_that_returns_no_outcome_is_told_so(context: MakeContext, kind: type[Workflow], answer: Any) -> None:
-    world = FunctionEnvironment(step=lambda action: answer)
-    with pytest.raises(TypeError) as caught:
-        _run_episode(kind, context(make_environment=lambda: world))
-    assert str(caught.value) == f"step() of FunctionEnvironment returned {answer!r}, not an Outcome"
-    assert world.closed == 1
-
-
-@BOTH
-def test_a_reset_that_returns_nothing_is_told_so(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
-    world = FunctionEnvironment(reset=lambda task: None)
-    with pytest.raises(TypeError, match=r"reset\(\).* FunctionEnvironment .*None"):
-        _run_episode(kind, context(make_environment=lambda: world))
-    assert engine.prompts == []
-    assert world.closed == 1
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        ({"step": lambda action: None}, r"step\(\) of FunctionEnvironment returned None, not an Outcome"),
+        ({"step": lambda action: (1.0, True)}, r"step\(\) of FunctionEnvironment returned \(1.0, True\), not"),
+        ({"reset": lambda task: None}, r"reset\(\).* FunctionEnvironment .*None"),
+    ],
+)
+def test_environments_that_return_no_outcome_are_reported(
+    context: MakeContext, kind: type[Workflow], world: dict[str, Any], message: str
+) -> None:
+    made = FunctionEnvironment(**world)
+    with pytest.raises(TypeError, match=message):
+        _run_episode(kind, context(make_environment=lambda: made))
+    assert made.closed == 1
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_blocking_environment_is_created_in_separate_thread(context: MakeContext, blocks: bool) -> None:
+def test_blocking_environment_lives_in_a_separate_thread(context: MakeContext, blocks: bool) -> None:
     threads: list[int] = []
 
-    def make_environment() -> Any:
+    def remember(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
-        return FunctionEnvironment()
+
+    def make_environment() -> Any:
+        remember()
+        return FunctionEnvironment(close=remember)
 
     _run_episode(SingleTurnWorkflow, context(make_environment=make_environment, environment_blocks=blocks))
-    assert [thread != threading.get_ident() for thread in threads] == [blocks]
+    assert [thread != threading.get_ident() for thread in threads] == [blocks] * 2
 
 
 @pytest.mark.parametrize("blocks", [True, False])
@@ -347,15 +303,14 @@ def _boom(*arguments: Any) -> Any:
 
 @BOTH
 @pytest.mark.parametrize("blocks", [True, False])
-@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.parametrize("method", ["reset", "step", "close"])
 def test_an_environment_that_raises_is_closed_and_its_session_ended(
-    engine: Any, context: MakeContext, kind: type[Workflow], method: str, blocks: bool
+    engine: Any, play: Any, kind: type[Workflow], method: str, blocks: bool
 ) -> None:
     world = FunctionEnvironment(**{method: _boom})
     with pytest.raises(ValueError, match="boom"):
-        _run_episode(kind, context(make_environment=lambda: world, environment_blocks=blocks))
-    assert world.closed == 1
-    assert len(engine.ended) == 1
+        play(kind, world=world, environment_blocks=blocks)
+    assert (world.closed, len(engine.ended)) == (1, 1)
 
 
 def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(engine: Any, context: MakeContext) -> None:
@@ -366,23 +321,9 @@ def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(eng
     assert world.closed == 1
 
 
-def test_an_environment_that_cannot_be_closed_leaves_the_session_ended(engine: Any, context: MakeContext) -> None:
-    with pytest.raises(ValueError, match="boom"):
-        _run_episode(SingleTurnWorkflow, context(make_environment=lambda: FunctionEnvironment(close=_boom)))
-    assert len(engine.ended) == 1
-
-
-def test_closing_a_blocking_environment_does_not_stop_the_others(context: MakeContext) -> None:
-    threads: list[int] = []
-    world = FunctionEnvironment(close=lambda: threads.append(threading.get_ident()))
-    _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world, environment_blocks=True))
-    assert len(threads) == 1
-    assert threads[0] != threading.get_ident()
-
-
 @BOTH
 @pytest.mark.parametrize("blocks", [True, False])
-def test_an_environment_may_be_made_of_coroutines(context: MakeContext, kind: type[Workflow], blocks: bool) -> None:
+def test_an_environment_may_be_made_of_coroutines(play: Any, kind: type[Workflow], blocks: bool) -> None:
     async def reset(task: Any) -> str:
         await asyncio.sleep(0)
         return "go"
@@ -391,25 +332,12 @@ def test_an_environment_may_be_made_of_coroutines(context: MakeContext, kind: ty
         await asyncio.sleep(0)
         return Outcome(done=True, reward=2.0)
 
-    world = FunctionEnvironment(reset=reset, step=step)
-    episode = _run_episode(kind, context(make_environment=lambda: world, environment_blocks=blocks))
-    assert episode.trajectories[0].reward == 2.0
-    assert world.closed == 1
+    episode, world = play(kind, world=FunctionEnvironment(reset=reset, step=step), environment_blocks=blocks)
+    assert (episode.trajectories[0].reward, world.closed) == (2.0, 1)
 
 
-def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(context: MakeContext) -> None:
-    world = FunctionEnvironment(step=_outcomes(Outcome(reward=float("nan"), done=True)))
-    episode = _run_episode(SingleTurnWorkflow, context(make_environment=lambda: world))
-    assert np.isnan(episode.trajectories[0].reward)  # type: ignore[arg-type]
-    assert not episode.is_correct
-
-
-@BOTH
-def test_cancellation_keeps_finished_steps_and_closes_environment(
-    context: MakeContext, kind: type[Workflow], hang: Any
-) -> None:
-    world = FunctionEnvironment(step=lambda action: hang())
-    workflow = kind(context(make_environment=lambda: world))
+def _stop_in_time(workflow: Workflow) -> Episode:
+    """Run a workflow until its time is over, and return what it has of its episode."""
 
     async def run() -> None:
         async with asyncio.timeout(0.05):
@@ -418,8 +346,16 @@ def test_cancellation_keeps_finished_steps_and_closes_environment(
     with pytest.raises(TimeoutError):
         virtual_time.run(run())
     assert workflow.episode is not None
-    assert len(workflow.episode.trajectories[0].steps) == 1
-    assert world.closed == 1
+    return workflow.episode
+
+
+@BOTH
+def test_cancellation_keeps_finished_steps_and_closes_environment(
+    context: MakeContext, kind: type[Workflow], hang: Any
+) -> None:
+    world = FunctionEnvironment(step=lambda action: hang())
+    episode = _stop_in_time(kind(context(make_environment=lambda: world)))
+    assert (len(episode.trajectories[0].steps), world.closed) == (1, 1)
 
 
 @BOTH
@@ -435,16 +371,8 @@ def test_cancellation_shapes_rewards_of_finished_steps(context: MakeContext, han
         reward = next(given, None)
         return hang() if reward is None else Outcome(observation="more", reward=reward)
 
-    workflow = MultiTurnWorkflow(context(make_environment=lambda: FunctionEnvironment(step=step)), gamma=0.5)
-
-    async def run() -> None:
-        async with asyncio.timeout(0.05):
-            await workflow.run({}, "t:0")
-
-    with pytest.raises(TimeoutError):
-        virtual_time.run(run())
-    assert workflow.episode is not None
-    (trajectory,) = workflow.episode.trajectories
+    made = context(make_environment=lambda: FunctionEnvironment(step=step))
+    (trajectory,) = _stop_in_time(MultiTurnWorkflow(made, gamma=0.5)).trajectories
     # The third answer was under way to the environment: it has earned nothing yet.
     assert [step.reward for step in trajectory.steps] == [1.0 + 0.5 * 2.0, 2.0, None]
     assert trajectory.reward == 3.0
