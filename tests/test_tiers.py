@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from reached_tests import Sources, is_test
 from run_stages import PARTS
 from workspace import ROOT
@@ -37,12 +38,12 @@ def test_the_files_of_each_part_exist() -> None:
     assert missing == []
 
 
+@pytest.mark.smoke
 def test_a_change_reaches_the_tests_that_import_it() -> None:
     sources = Sources()
 
     reached = sources.reached(["plugins/rllm_estimators/src/rllm_estimators/statistics.py"])
     assert reached[0].startswith("plugins/rllm_estimators/tests/")
     assert not any(file.startswith("plugins/rllm_gateway/") for file in reached)
-    # By a helper of tests, a page, and the name of a plugin in a command.
-    assert "tests/test_claims_of_the_documents.py" in sources.reached(["docs/tutorial.md"])
+    assert "tests/test_links_of_the_documents.py" in sources.reached(["docs/tutorial.md"])
     assert {*sources.reached(["constraints.txt"])} == {file for file in sources.python if is_test(file)}

@@ -118,7 +118,7 @@ class Sources:
         """Return the Python files that read a data file, by their strings."""
         path = PurePosixPath(data)
         places = {str(parent) for parent in path.parents} | {parent.name for parent in path.parents}
-        names = {path.name, data, *places} - COMMON - {"", "."}
+        names = {path.name, f"*{path.suffix}", data, *places} - COMMON - {"", "."}
         readers = {file for file, strings in self.strings.items() if strings & names}
         return readers or {
             file for file in self.python if PurePosixPath(file).parent in path.parents and "/src/" in file
