@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
-import pyarrow
-import pyarrow.parquet
 import pytest
 from expecting import check_one_error, check_printed
 
@@ -40,27 +37,23 @@ def read_refusal(rllm: Rllm, words: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("command", ["train question --dry-run", "train question"])
 @pytest.mark.parametrize(
     ("words", "code", "values"),
     [
         ("--reward exact rllm.env.env_args.prompt=q", "missing-column", ["'q'", "answer, question"]),
         ("--reward exact 'rllm.env.env_args.template=\"{q}?\"'", "bad-prompt", ["'q'", "rllm.env.env_args.template"]),
-        ("'rllm.reward=[{name: exact, column: gold}]'", "missing-column", ["'gold'", "answer, question"]),
         ("'rllm.reward=[{name: math, column: gold.x}]'", "missing-column", ["'gold.x'", "answer, question"]),
         ("--reward trl.py:score", "bad-reward-signature", ["trl.py, line 1", "score", "solution"]),
-        (
-            "'rllm.reward=[{name: judge, url: http://127.0.0.1:9, model: m, column: gold}]'",
-            "missing-column",
-            ["'gold'"],
-        ),
+        ("'rllm.reward=[{name: judge, url: http://127.0.0.1:9, model: m, column: g}]'", "missing-column", ["'g'"]),
     ],
 )
 def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
-    command: str, words: str, code: str, values: list[str], directory: Path, rllm_here: Rllm
+    words: str, code: str, values: list[str], directory: Path, rllm_here: Rllm
 ) -> None:
     (directory / "trl.py").write_text("def score(completions, solution):\n    return [1.0]\n")
-    check_printed(read_refusal(rllm_here, f"{command} --data train.jsonl {words}"), code, *values)
+    said = read_refusal(rllm_here, f"train question --data train.jsonl {words}")
+    check_printed(said, code, *values)
+    assert read_refusal(rllm_here, f"{DRY} train.jsonl {words}") == said
     assert not (directory / "runs").exists()
 
 
@@ -73,22 +66,20 @@ def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed
     assert rllm_here(*shlex.split(words), "rllm.algorithm.on_missing_reward=drop").returncode == 0
 
 
-@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet", "train.csv", "train.json"])
-def test_an_empty_file_is_said_by_a_dry_run(name: str, directory: Path, rllm_here: Rllm) -> None:
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.json", "train.parquet", "no.parquet"])
+def test_file_without_rows_is_found_by_a_dry_run(name: str, directory: Path, rllm_here: Rllm) -> None:
     (directory / name).write_text("")
-    said = read_refusal(rllm_here, f"{DRY} {name} --reward exact")
-    check_printed(said, "no-rows", name)
+    if name == "no.parquet":
+        import pandas
 
-
-def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here: Rllm) -> None:
-    pyarrow.parquet.write_table(
-        pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), directory / "no.parquet"
-    )
-    assert "no.parquet contains no rows." in read_refusal(rllm_here, f"{DRY} no.parquet --reward exact")
+        pandas.DataFrame({"question": []}).to_parquet(directory / name)
+    check_printed(read_refusal(rllm_here, f"{DRY} {name} --reward exact"), "no-rows", name)
 
 
 @pytest.mark.long
 def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:
+    import pandas
+
     rows = [
         {
             "prompt": [{"role": "user", "content": row["question"]}],
@@ -125,29 +116,24 @@ def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: P
     assert rllm_here(*shlex.split(words), "--dry-run").returncode == 0
 
 
-def test_a_model_without_a_chat_template_is_refused(directory: Path, thinking_model: Path, rllm_here: Rllm) -> None:
-    shutil.copytree(thinking_model, directory / "model")
-    (directory / "model/chat_template.jinja").unlink(missing_ok=True)
-    settings = json.loads((directory / "model/tokenizer_config.json").read_text())
-    settings.pop("chat_template", None)
-    (directory / "model/tokenizer_config.json").write_text(json.dumps(settings))
-    done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward exact --model ./model {SHORT}"))
-    assert done.returncode != 0
-    assert "chat template" in done.stderr
-    check_one_error(done.stderr)
-
-
-def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
-    directory: Path, thinking_model: Path, rllm_here: Rllm
+@pytest.mark.parametrize("said", ["chat template", "vocabulary"])
+def test_model_that_does_not_fit_its_tokenizer_is_refused(
+    said: str, directory: Path, thinking_model: Path, rllm_here: Rllm
 ) -> None:
     shutil.copytree(thinking_model, directory / "model")
-    tokenizer = json.loads((directory / "model/tokenizer.json").read_text())
-    taken = {*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])}
-    tokenizer["model"]["vocab"] |= {f"more{n}": max(taken) + n for n in range(1, 3000)}
-    (directory / "model/tokenizer.json").write_text(json.dumps(tokenizer))
+    if said == "chat template":
+        file = directory / "model/tokenizer_config.json"
+        (directory / "model/chat_template.jinja").unlink(missing_ok=True)
+        content = {key: value for key, value in json.loads(file.read_text()).items() if key != "chat_template"}
+    else:
+        file = directory / "model/tokenizer.json"
+        content = json.loads(file.read_text())
+        taken = {*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])}
+        content["model"]["vocab"] |= {f"more{n}": max(taken) + n for n in range(1, 3000)}
+    file.write_text(json.dumps(content))
     done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward exact --model ./model {SHORT}"))
     assert done.returncode != 0
-    assert "vocabulary" in done.stderr
+    assert said in done.stderr
     check_one_error(done.stderr)
 
 

@@ -48,17 +48,10 @@ def test_help_lists_every_command_with_its_summary(capsys) -> None:
         assert entry.summary in printed
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_of_the_table_exists_and_explains_itself(name: str, capsys) -> None:
-    assert main([name, "--help"]) == 0
-
-    assert f"Usage: rllm {name}" in capsys.readouterr().out
-
-
-def test_the_version_is_that_of_the_core(capsys) -> None:
-    assert main(["--version"]) == 0
-
-    assert capsys.readouterr().out == f"rllm {__version__}\n"
+def test_every_command_of_the_table_exists_and_explains_itself(capsys) -> None:
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        assert f"Usage: rllm {name}" in capsys.readouterr().out
 
 
 def test_an_unexpected_error_names_packages_outside_the_bounds(command, capsys, monkeypatch) -> None:
@@ -75,58 +68,33 @@ def test_an_unexpected_error_names_packages_outside_the_bounds(command, capsys, 
     check_printed(shown, "unexpected-error", *values)
 
 
-def test_an_unknown_command_gets_the_nearest_one(capsys) -> None:
-    assert main(["trian"]) == 2
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["trian"], ["'trian'", "'train'?", "`rllm --help`"]),
+        (["plugins", "lst"], ["'lst'", "'list'?", "`rllm plugins --help`"]),
+        (["zzz"], ["Commands are ", *COMMANDS]),
+        (["plugins", "list", "--jsn"], ["--jsn", "\nhint: Run `rllm plugins list --help`"]),
+        (["plugins", "info"], ["'KIND'", "hint: For example: `rllm plugins info estimator grpo`."]),
+    ],
+)
+def test_mistake_in_a_command_has_a_hint(words: list[str], values: list[str], capsys) -> None:
+    assert main(words) == 2
 
     captured = capsys.readouterr()
     assert captured.out == ""
-    check_printed(captured.err, "usage-error", "'trian'", "'train'?", "`rllm --help`")
-
-
-def test_an_unknown_subcommand_gets_the_nearest_one(capsys) -> None:
-    assert main(["plugins", "lst"]) == 2
-
-    check_printed(capsys.readouterr().err, "usage-error", "'lst'", "'list'?", "`rllm plugins --help`")
-
-
-def test_a_command_unlike_any_other_gets_all_commands(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "*")
-
-    assert main(["zzz"]) == 2
-
-    assert f"Commands are {', '.join(COMMANDS)}." in capsys.readouterr().err
-
-
-def test_unknown_option_has_hint_and_exit_code_2(capsys) -> None:
-    assert main(["plugins", "list", "--jsn"]) == 2
-
-    printed = capsys.readouterr().err
-    check_printed(printed, "usage-error", "--jsn", "\nhint: Run `rllm plugins list --help`")
-    assert printed.count("\n") == 2
-
-
-def test_missing_argument_has_an_example_in_its_hint(capsys) -> None:
-    assert main(["plugins", "info"]) == 2
-
-    example = "hint: For example: `rllm plugins info estimator grpo`."
-    check_printed(capsys.readouterr().err, "usage-error", "'KIND'", example)
-
-
-def test_details_of_an_error_keep_their_lines(command, capsys) -> None:
-    command(_raising(RllmError("lamp-off", "Dark.", "Light it.", "  its log:\n    last words")))
-
-    assert main(["act"]) == 1
-    assert capsys.readouterr().err == "error[lamp-off]: Dark.\n  its log:\n    last words\nhint: Light it.\n"
+    check_one_error(captured.err)
+    check_printed(captured.err, "usage-error", *values)
 
 
 @pytest.mark.parametrize("error_class", [RllmError, ConfigError])
-def test_error_raised_on_purpose_has_its_exit_code(command, capsys, error_class) -> None:
-    command(_raising(error_class("lamp-off", "Dark.", "Light it.")))
+def test_error_raised_on_purpose_has_its_exit_code_and_details(command, capsys, error_class) -> None:
+    command(_raising(error_class("lamp-off", "Dark.", "Light it.", "  its log:\n    last words")))
 
     assert main(["act"]) == error_class.exit_code
 
     captured = capsys.readouterr()
-    assert captured.err == "error[lamp-off]: Dark.\nhint: Light it.\n"
+    assert captured.err == "error[lamp-off]: Dark.\n  its log:\n    last words\nhint: Light it.\n"
     assert captured.out == ""
 
 
@@ -138,15 +106,13 @@ def test_an_unexpected_error_says_so_and_how_to_see_more(command, capsys) -> Non
     check_printed(capsys.readouterr().err, "unexpected-error", "ValueError: seven is odd.\n", "bug", "--debug")
 
 
-@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ENOSPC, errno.EACCES, errno.EMFILE])
-def test_error_of_operating_system_is_no_bug(command, capsys, number: int) -> None:
-    command(_raising(OSError(number, os.strerror(number), "some/path")))
-
-    assert main(["act"]) == 1
-
-    printed = capsys.readouterr().err
-    check_printed(printed, "system-error", f"some/path: {os.strerror(number)}.\nhint: ")
-    assert "bug" not in printed
+def test_error_of_operating_system_is_no_bug(command, capsys) -> None:
+    for number in (errno.ENAMETOOLONG, errno.ENOSPC, errno.EACCES, errno.EMFILE):
+        command(_raising(OSError(number, os.strerror(number), "some/path")))
+        assert main(["act"]) == 1
+        printed = capsys.readouterr().err
+        check_printed(printed, "system-error", f"some/path: {os.strerror(number)}.\nhint: ")
+        assert "bug" not in printed
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "act"], ["act", "--debug"]])
@@ -183,39 +149,21 @@ def test_what_follows_two_dashes_is_left_to_the_command(command, capsys) -> None
     assert capsys.readouterr().out == "--debug\n"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interrupt_is_one_line_and_exit_code_130(command, capsys, error) -> None:
-    command(_raising(error))
-
-    assert main(["act"]) == 130
-
-    assert capsys.readouterr().err.strip() == "interrupted"
-
-
-@pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (3, 3)])
-def test_what_a_command_returns_is_the_exit_code(command, returned, exit_code: int) -> None:
-    command(lambda: returned)
-
-    assert main(["act"]) == exit_code
-
-
-def test_a_command_can_exit_the_way_click_does(command) -> None:
-    command(_raising(click.exceptions.Exit(4)))
-
-    assert main(["act"]) == 4
-
-
-def test_no_command_at_all_shows_the_help(capsys) -> None:
+def test_what_a_command_returns_is_the_exit_code(command, capsys) -> None:
+    for act, exit_code in (
+        (lambda: None, 0),
+        (lambda: 3, 3),
+        (_raising(click.exceptions.Exit(4)), 4),
+        (_raising(KeyboardInterrupt()), 130),
+        (_raising(click.Abort()), 130),
+    ):
+        command(act)
+        assert main(["act"]) == exit_code
+        assert capsys.readouterr().err.strip() == ("interrupted" if exit_code == 130 else "")
     assert main([]) == 2
-
     assert "Commands:" in capsys.readouterr().err
-
-
-def test_the_process_exits_with_what_main_returns(rllm) -> None:
-    finished = rllm("trian")
-
-    assert finished.returncode == 2
-    check_printed(finished.stderr, "usage-error", "'trian'")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rllm {__version__}\n"
 
 
 def test_python_m_rllm_is_rllm(tmp_path: Path) -> None:

@@ -22,13 +22,8 @@ def test_a_plugins_command_runs_with_its_words_and_its_exit_code(rllm, install_c
 
     finished = rllm("act", "a", "b", "--debug")
 
+    assert rllm("act", "--help").stdout.startswith("Usage: rllm act ")
     assert (finished.returncode, finished.stdout, finished.stderr) == (2, "acting on a b, debug True\n", "")
-
-
-def test_a_plugins_command_explains_itself_under_the_name_it_was_given(rllm, install_command) -> None:
-    install_command("third-party", "perform")
-
-    assert rllm("perform", "--help").stdout.startswith("Usage: rllm perform ")
 
 
 def test_help_lists_commands_of_plugins_with_their_distribution_and_imports_none(rllm, install_command) -> None:
@@ -43,20 +38,18 @@ def test_help_lists_commands_of_plugins_with_their_distribution_and_imports_none
     assert "From third-party." in plugins
 
 
-def test_help_lists_no_command_of_a_blocked_distribution(rllm, install_command) -> None:
-    install_command("third-party", "act")
-
-    assert COMMANDS_OF_PLUGINS not in rllm("--help", RLLM_BLOCK_PLUGINS="*").stdout
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("block", ["third-party", "Third_Party", "*"])
-def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_command, tmp_path, block: str) -> None:
+def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_command, tmp_path) -> None:
     trace = tmp_path / "imported"
     install_command("third-party", "act", f"open({str(trace)!r}, 'w').close()")
 
-    _check_failed(rllm("act", RLLM_BLOCK_PLUGINS=block), "blocked-plugin", "'act'", "third-party", "RLLM_BLOCK_PLUGINS")
-    rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=block)
+    for block in ("third-party", "Third_Party", "*"):
+        blocked = rllm("act", RLLM_BLOCK_PLUGINS=block)
+        _check_failed(blocked, "blocked-plugin", "'act'", "third-party", "RLLM_BLOCK_PLUGINS")
+    assert COMMANDS_OF_PLUGINS not in rllm("--help", RLLM_BLOCK_PLUGINS="*").stdout
+    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS="*").stdout
+    (finding,) = [line for line in checked.splitlines() if "]: third-party 1.0: " in line]
+    check_values(finding, "note[blocked-plugin]", "RLLM_BLOCK_PLUGINS")
     assert not trace.exists()
     rllm("act")
     assert trace.exists(), "the same command leaves its trace when it is not blocked"
@@ -90,14 +83,8 @@ def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm,
     [
         ("import a_package_that_is_not_there", "act", "ModuleNotFoundError: No module named"),
         ("raise SystemExit(3)", "act", "SystemExit: 3"),
-        (
-            "from rllm_core.errors import RllmError\nraise RllmError('half-installed', 'Half installed.')",
-            "act",
-            "Half installed",
-        ),
         ("", "act", "AttributeError: "),
         ("act = 'words'", "act", "'words'"),
-        ("def act(): ...", "act", "<function act"),
         ("", "a b", "cannot be used: "),
     ],
 )
@@ -134,24 +121,15 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    ("words", "command", "home"),
+    ("words", "code", "values"),
     [
-        (["tinker"], "tinker", "rllm-tinker-server"),
-        (["rescore"], "rescore", "rllm-view"),
-        (["plugins", "new"], "plugins new", "rllm-plugin-kit"),
+        (["tinker"], "plugin-not-installed", ["'tinker'", "hint: pip install rllm-tinker-server\n"]),
+        (["plugins", "new"], "plugin-not-installed", ["'plugins new'", "hint: pip install rllm-plugin-kit\n"]),
+        (["rescor"], "usage-error", ["'rescore'"]),
     ],
 )
-def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
-    rllm_from_inside, words: list[str], command: str, home: str
-) -> None:
-    finished = rllm_from_inside(NOTHING_INSTALLED, *words)
-
-    _check_failed(finished, "plugin-not-installed", repr(command), f"hint: pip install {home}\n")
-
-
-def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm_from_inside) -> None:
-    _check_failed(rllm_from_inside(NOTHING_INSTALLED, "tinkre"), "usage-error", "'tinker'?")
-    _check_failed(rllm_from_inside(NOTHING_INSTALLED, "plugins", "neww"), "usage-error", "'new'?")
+def test_a_command_of_ours_that_is_not_installed_is_known(rllm_from_inside, words, code: str, values) -> None:
+    _check_failed(rllm_from_inside(NOTHING_INSTALLED, *words), code, *values)
 
 
 def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
@@ -178,18 +156,3 @@ def test_plugins_list_names_commands_and_their_distribution(rllm, install_comman
 
     assert "Command `rllm act` comes from third-party 1.0.\n" in rllm("plugins", "list").stdout
     assert "rllm act" not in rllm("plugins", "list", "--kind", "estimator").stdout
-
-
-@pytest.mark.long
-def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
-    install_command("third-party", "act")
-    install_command("another", "play")
-    ours = "rllm-local,rllm-tinker-server,rllm-gateway,rllm-record,rllm-view,rllm-plugin-kit"
-
-    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
-
-    assert checked.returncode == 0
-    (finding,) = [line for line in checked.stdout.splitlines() if "]: another 1.0: " in line]
-    check_values(finding, "note[blocked-plugin]", "'another'", "RLLM_BLOCK_PLUGINS")
-    assert "unknown-plugin" not in checked.stdout
-    assert "1 command " in checked.stdout.splitlines()[-1]

@@ -27,10 +27,11 @@ def request_of(*words: str, flags: tuple[str, ...] = PLANNING_FLAGS) -> Request:
     return read[0]
 
 
-@pytest.mark.parametrize("word", ["train.jsonl", "../it's a {file}, v1.jsonl", "my-package/mine", "hf:org/data-v1.5"])
-def test_data_is_a_file_or_a_name_as_it_was_typed(word: str) -> None:
-    assert request_of("--data", word).choices == {"data.train_dataset": word}
-    assert request_of("--val-data", word).choices == {"data.val_dataset": word}
+def test_data_is_a_file_or_a_name_as_it_was_typed() -> None:
+    for word in ("train.jsonl", "../it's a {file}, v1.jsonl", "my-package/mine", "hf:org/data-v1.5"):
+        assert request_of("--data", word).choices == {"data.train_dataset": word}
+        assert request_of("--val-data", word).choices == {"data.val_dataset": word}
+        assert request_of("--data", word, flags=OF_EVAL).choices == {"data.val_dataset": word}
 
 
 def test_rewards_are_names_and_functions_in_files_in_order() -> None:
@@ -57,9 +58,8 @@ def test_stored_episodes_replace_tasks_and_rollouts() -> None:
         read_request((), None, (), {"data": "a.jsonl", "stored": "b"})
 
 
-@pytest.mark.parametrize(
-    ("word", "teacher"),
-    [
+def test_teacher_is_an_address_a_path_or_a_name() -> None:
+    for word, teacher in (
         ("http://127.0.0.1:8000/v1", "server:http://127.0.0.1:8000/v1"),
         ("./directory", "model:./directory"),
         ("runs/a/checkpoints/latest", "model:runs/a/checkpoints/latest"),
@@ -67,22 +67,17 @@ def test_stored_episodes_replace_tasks_and_rollouts() -> None:
         ("policy:either/or", "policy:either/or"),
         ("policy:1+1=2", "policy:1+1=2"),
         ("mine", "mine"),
-    ],
-)
-def test_teacher_is_an_address_a_path_or_a_name(word: str, teacher: str) -> None:
-    assert request_of("--teacher", word).choices == {"rllm.teacher": teacher}
+    ):
+        assert request_of("--teacher", word).choices == {"rllm.teacher": teacher}
 
 
 def test_teachers_of_data_sources_are_one_teacher() -> None:
     words = ("--teacher", "math=./math", "--teacher", "code=policy:a=b")
     teachers = {"math": "model:./math", "code": "policy:a=b"}
     assert request_of(*words).choices == {"rllm.teacher": {"name": "by_source", "teachers": teachers}}
-
-
-@pytest.mark.parametrize("words", [("a=model:tiny", "model:tiny"), ("a=model:tiny", "a=policy:b")])
-def test_several_teachers_need_different_sources(words: tuple[str, ...]) -> None:
-    with pytest.raises(click.UsageError):
-        read_request((), None, (), {"teacher": words})
+    for wrong in (("a=model:tiny", "model:tiny"), ("a=model:tiny", "a=policy:b")):
+        with pytest.raises(click.UsageError):
+            read_request((), None, (), {"teacher": wrong})
 
 
 def test_objective_opd_replaces_rewards_with_a_teacher() -> None:
@@ -93,8 +88,3 @@ def test_objective_opd_replaces_rewards_with_a_teacher() -> None:
 
 def test_without_the_flags_nothing_is_chosen() -> None:
     assert request_of("question", "--seed", "3") == Request("question", None, (), ["rllm.trainer.seed=3"])
-
-
-def test_rollout_command_accepts_the_short_task_flag() -> None:
-    named = [request_of(flag, "val.jsonl", flags=OF_EVAL).choices for flag in ("--data", "--val-data")]
-    assert named == [{"data.val_dataset": "val.jsonl"}] * 2

@@ -48,46 +48,24 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 @pytest.mark.parametrize(
     "words",
     [
-        ["guess"],
-        ["sum", "--loss", "reinforce", "--seed", "3"],
         ["guess", "--estimator", "rloo", "--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=2"],
         ["guess", "rllm.trainer.total_batches=3", "training.lr_schedule=cosine"],
-        ["sum", "rllm.trainer.logger=[tensorboard,console]"],
-        [
-            "sum",
-            "rllm.env.env_args.prompt='a: ${b}'",
-            "rllm.algorithm.adv_estimator={name:grpo,norm_adv_by_std_in_grpo:true}",
-        ],
+        ["sum", r"rllm.env.env_args.prompt='a: \${b}'", "--loss", "reinforce", "--seed", "3"],
     ],
 )
 def test_what_is_shown_is_the_same_run_when_given_back(rllm: Rllm, words: list[str]) -> None:
-    words = [word.replace("${b}", "\\${b}") for word in words]
     shown = rllm("config", "show", *words)
     assert (shown.code, [line for line in shown.err.splitlines() if "default" not in line]) == (0, [])
     Path("again.yaml").write_text(shown.out)
     assert rllm("config", "show", "--config", "again.yaml") == Finished(0, shown.out, "")
 
 
-@pytest.mark.long
-def test_the_run_made_from_what_is_shown_is_the_same_run(rllm: Rllm) -> None:
-    words = ["guess", "--estimator", "rloo", "rllm.trainer.total_batches=2", "rllm.rollout.n=2", "rllm.rollout.n_val=1"]
-    words += ["data.train_batch_size=4"]
-    Path("again.yaml").write_text(rllm("config", "show", *words).out)
-    assert rllm("train", *words).code == 0
-    assert rllm("train", "--config", "again.yaml", "rllm.trainer.experiment_name=again").code == 0
-    first, second = (
-        [
-            {name: value for name, value in json.loads(line).items() if not name.startswith("time/")}
-            for line in Path("runs/rllm-training", name, "metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("default", "again")
-    )
-    assert first == second
-    assert len(first) == 4, "two steps, and a validation before and after"
-
-
-def test_shown_config_has_every_key(rllm: Rllm) -> None:
-    tree = yaml.safe_load(rllm("config", "show").out)
+def test_shown_config_has_every_key_and_doubts_are_apart(rllm: Rllm) -> None:
+    shown = rllm("config", "show", "sum", "rllm.rollout.n=1")
+    assert shown.err.startswith("warning: rllm.rollout.n=1 ")
+    check_values(shown.err, "estimator grpo")
+    assert "warning" not in shown.out
+    tree = yaml.safe_load(shown.out)
     for key in core_keys(RunConfig()):
         node = tree
         for part in key.path:
@@ -110,13 +88,6 @@ def test_origins_are_shown_next_to_all_values(rllm: Rllm) -> None:
         "rllm.trainer.seed": "0 default",
     }
     assert {name: " ".join(rows[name].split()) for name in expected} == expected
-
-
-def test_doubts_are_shown_apart_from_the_configuration(rllm: Rllm) -> None:
-    shown = rllm("config", "show", "sum", "rllm.rollout.n=1")
-    assert shown.err.startswith("warning: rllm.rollout.n=1 ")
-    check_values(shown.err, "estimator grpo")
-    assert "warning" not in shown.out
 
 
 # explain
@@ -144,16 +115,10 @@ def facts(finished: Finished) -> dict[str, str]:
                 "backends": "endpoint, local",
             },
         ),
-        (["rllm.rollout.n_val"], {"read by": "the core"}),
         (["rllm.rollout.n", "guess"], {"value": "16 (from recipe guess local/tiny)"}),
-        (
-            ["rllm.algorithm.eps_clip", "guess"],
-            {"in this run": "loss ppo", "backends": "endpoint, local"},
-        ),
         (["rllm.algorithm.eps_clip", "guess", "--loss", "reinforce"], {"in this run": "nothing"}),
         (["rllm.algorithm.kl_beta"], {"read by": "backend local", "backends": "local"}),
         (["rllm.agent.engine_args"], {"read by": "no installed plugin", "backends": "none"}),
-        (["rllm.algorithm.loss_agg_mode"], {"read by": "backend local", "backends": "local"}),
         (
             ["rllm.algorithm.lr_schedule"],
             {
@@ -169,18 +134,11 @@ def facts(finished: Finished) -> dict[str, str]:
         ),
         (
             ["rllm.env.env_args.largest", "sum"],
-            {
-                "type": "whole number > 0",
-                "default": "9",
-                "value": "9 (from default)",
-                "read by": "environment sum",
-            },
+            {"type": "whole number > 0", "value": "9 (from default)", "read by": "environment sum"},
         ),
-        (["rllm.env.env_args.prompt", "guess"], {"value": '"guess" (from recipe guess local/tiny)'}),
         (["rllm.workflow.workflow_args.gamma", "guess"], {"read by": "workflow multi_turn_workflow"}),
         (["rllm.agent.agent_args.system_prompt"], {"read by": "agent math_agent", "default": "null"}),
         (["rllm.filter_token_mismatch"], {"read by": "no plugin", "backends": "none"}),
-        (["rllm.workflow.use_workflow"], {"read by": "no plugin"}),
     ],
 )
 def test_a_key_is_explained(
@@ -191,13 +149,6 @@ def test_a_key_is_explained(
     assert {name: found.get(name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["rllm.filter_token_mismatch", "rllm.stepwise_advantage.mode", "rllm.async_training.mini_batch_size"]
-)
-def test_why_a_value_is_refused_is_explained(rllm: Rllm, name: str) -> None:
-    assert facts(rllm("config", "explain", name))["refused"]
-
-
 def test_every_key_of_the_core_can_be_explained() -> None:
     plan, registry = plan_and_registry(read_request(("guess",), None, (), {}))
     for key in core_keys(RunConfig()):
@@ -205,6 +156,8 @@ def test_every_key_of_the_core_can_be_explained() -> None:
         assert isinstance(found, Explanation)
         assert found.about.name == key.dotted
         assert {"type", "default", "value", "read by", "backends"} <= set(found.facts)
+        refused = key.dotted in ("rllm.filter_token_mismatch", "rllm.stepwise_advantage.mode")
+        assert not refused or found.facts["refused"]
 
 
 def test_a_section_lists_its_keys(rllm: Rllm) -> None:
@@ -215,19 +168,15 @@ def test_a_section_lists_its_keys(rllm: Rllm) -> None:
     assert any(line.split()[:2] == ["rllm.algorithm.entropy", "section"] for line in sections.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [
+def test_a_key_that_does_not_exist_gets_the_one_that_was_meant(rllm: Rllm) -> None:
+    for key, meant in (
         ("rllm.algoritm", "`rllm.algorithm`"),
-        ("rllm.algorithm.eps_clp", "`rllm.algorithm.eps_clip`"),
         ("learning_rate", "`training.learning_rate` or `critic.learning_rate`"),
         ("rllm.env.env_args.prompt", "`prompt`"),
-    ],
-)
-def test_a_key_that_does_not_exist_gets_the_one_that_was_meant(rllm: Rllm, key: str, meant: str) -> None:
-    finished = rllm("config", "explain", key)
-    assert (finished.code, finished.out) == (2, "")
-    check_printed(finished.err, "unknown-key", meant)
+    ):
+        finished = rllm("config", "explain", key)
+        assert (finished.code, finished.out) == (2, "")
+        check_printed(finished.err, "unknown-key", meant)
 
 
 # schema
@@ -252,9 +201,6 @@ def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
     names = [line.split()[0] for line in rllm("config", "schema").out.splitlines()]
     assert {key.dotted for key in core_keys(RunConfig())} < set(names)
     assert "training.learning_rate" in names
-    unknown = rllm("config", "schema", "--backend", "vrel")
-    assert unknown.code == 2
-    check_printed(unknown.err, "unknown-plugin", "'vrel'", "'verl'?")
 
 
 # flags

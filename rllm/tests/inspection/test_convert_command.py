@@ -53,12 +53,6 @@ def test_a_file_of_rllm_becomes_a_configuration_that_a_dry_run_accepts(
         "model": {"name": "tiny", "lora_rank": 8},
         "tinker_base_url": "local",
     }
-    Path("ours.yaml").write_text(out)
-    assert main(["train", "--config", "ours.yaml", "--dry-run"]) == 0, capsys.readouterr().err
-
-
-def test_every_key_without_a_counterpart_is_listed_with_the_reason(converted: Convert) -> None:
-    _, _, errors = converted("theirs.yaml", TINKER)
     listed = errors.partition("Keys without a counterpart")[2]
     for key, why in (
         ("defaults", "It belongs to Hydra"),
@@ -67,6 +61,8 @@ def test_every_key_without_a_counterpart_is_listed_with_the_reason(converted: Co
         ("rllm.trainer.logger: ui", "No such tracker"),
     ):
         assert any(line.strip().startswith(key) and why in line for line in listed.splitlines()), key
+    Path("ours.yaml").write_text(out)
+    assert main(["train", "--config", "ours.yaml", "--dry-run"]) == 0, capsys.readouterr().err
 
 
 def test_the_backend_is_the_one_that_has_the_keys(converted: Convert) -> None:
@@ -87,7 +83,6 @@ def test_words_that_are_no_overrides_and_values_known_at_the_run_are_listed(conv
     ("name", "text", "error", "value"),
     [
         ("run.sh", "echo hello\n", "no-training-command", "run.sh"),
-        ("run.yaml", "- a\n", "not-a-mapping", "run.yaml"),
         ("run.yaml", "a: [\n", "yaml-error", "run.yaml"),
         ("run.yaml", "rllm: {backend: nowhere}\n", "unknown-plugin", "nowhere"),
     ],

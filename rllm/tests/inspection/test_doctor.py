@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from expecting import check_values
 from plugin_site import estimator_record
 
@@ -18,13 +19,6 @@ def _only(registry: Registry) -> Finding:
     return finding
 
 
-def test_a_healthy_installation_has_no_findings() -> None:
-    registry = Registry()
-    registry.add(estimator_record())
-
-    assert examine(registry) == []
-
-
 def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
     site.install("bad-plugin", "raise RuntimeError('half installed')")
     broken = site.load().broken
@@ -37,72 +31,47 @@ def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
     assert "raise RuntimeError" in finding.traceback
 
 
-def test_a_load_that_fails_is_an_error() -> None:
-    def load():
-        raise ImportError("No module named 'scipy'")
+def _raise(error: Exception) -> Any:
+    raise error
 
+
+@pytest.mark.parametrize(
+    ("load", "code", "severity", "values"),
+    [
+        (
+            lambda: _raise(ImportError("scipy")),
+            "plugin-not-loadable",
+            "error",
+            ["estimator needy-plugin/x", "ImportError"],
+        ),
+        (lambda: None, "plugin-not-loadable", "error", ["estimator needy-plugin/x"]),
+        (
+            lambda: _raise(PluginError("made-up", "No shiny.", "pip install shiny")),
+            "made-up",
+            "note",
+            ["install shiny"],
+        ),
+    ],
+)
+def test_plugin_that_cannot_be_loaded_is_found(load: Any, code: str, severity: str, values: list[str]) -> None:
     registry = Registry()
-    registry.add(estimator_record("needy", load=load), distribution="needy-plugin")
-
+    registry.add(estimator_record("x", load=load), distribution="needy-plugin")
     finding = _only(registry)
-
-    assert (finding.severity, finding.subject) == ("error", "estimator needy-plugin/needy")
-    assert "ImportError" in finding.problem
-
-
-def test_a_load_that_returns_nothing_of_use_is_an_error() -> None:
-    registry = Registry()
-    registry.add(estimator_record("empty", load=lambda: None))
-
-    assert _only(registry).code == "plugin-not-loadable"
+    assert (finding.code, finding.severity) == (code, severity)
+    check_values(f"{finding.subject} {finding.problem} {finding.remedy}", *values)
 
 
-def test_a_backend_without_its_file_of_defaults_is_an_error(tmp_path: Path) -> None:
-    registry = Registry()
+def test_backend_needs_its_file_of_defaults_where_hydra_finds_it(tmp_path: Path) -> None:
     file = tmp_path / "rllm" / "backend" / "bare.yaml"
-    registry.add(
-        BackendPlugin(
-            name="bare",
-            summary="No defaults.",
-            params=NoParams,
-            load=lambda: Backend,
-            config_yaml=lambda: file,
-            capabilities=Capabilities(),
-        )
-    )
-
-    assert _only(registry).code == "plugin-not-loadable"
+    registry, misplaced = Registry(), Registry()
+    registry.add(_backend("bare", None, config_yaml=lambda: file))
+    misplaced.add(_backend("bare", None, config_yaml=lambda: tmp_path / "bare.yaml"))
+    (tmp_path / "bare.yaml").touch()
+    assert _only(registry).code == _only(misplaced).code == "plugin-not-loadable"
+    check_values(_only(misplaced).problem, "rllm/backend/bare.yaml")
     file.parent.mkdir(parents=True)
     file.touch()
     assert examine(registry) == []
-
-
-def test_a_backend_whose_file_hydra_would_not_find_is_an_error(tmp_path: Path) -> None:
-    registry = Registry()
-    (tmp_path / "bare.yaml").touch()
-    record = BackendPlugin(
-        name="bare",
-        summary="Misplaced defaults.",
-        params=NoParams,
-        load=lambda: Backend,
-        config_yaml=lambda: tmp_path / "bare.yaml",
-        capabilities=Capabilities(),
-    )
-    registry.add(record)
-    finding = _only(registry)
-    assert finding.code == "plugin-not-loadable"
-    assert "rllm/backend/bare.yaml" in finding.problem
-
-
-def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_it() -> None:
-    registry = Registry()
-
-    def load() -> Any:
-        raise PluginError("made-up", "tracker 'shiny' needs the package shiny.", "pip install shiny")
-
-    registry.add(estimator_record("shiny", load=load))
-    finding = _only(registry)
-    assert (finding.severity, finding.remedy) == ("note", "pip install shiny")
 
 
 def test_a_clash_of_names_is_a_warning_with_both_qualified_names() -> None:
@@ -182,12 +151,6 @@ def test_what_several_backends_say_of_gpus_is_said_once() -> None:
     check_values(of_broken.problem, "OSError: libcuda.so is damaged")
 
 
-def _backend(name: str, examine: Any) -> BackendPlugin[Any]:
-    return BackendPlugin(
-        name=name,
-        summary="S.",
-        params=NoParams,
-        load=lambda: Backend,
-        capabilities=Capabilities(),
-        examine_gpus=examine,
-    )
+def _backend(name: str, examine: Any, **fields: Any) -> BackendPlugin[Any]:
+    fields |= {"params": NoParams, "load": lambda: Backend, "capabilities": Capabilities(), "examine_gpus": examine}
+    return BackendPlugin(name=name, summary="S.", **fields)

@@ -4,8 +4,6 @@ import pytest
 from expecting import check_printed
 from written_distribution import write_distribution
 
-NAME = "raw"
-
 
 @pytest.mark.long
 def test_doctor_exits_with_1_when_something_cannot_be_used(rllm, tmp_path) -> None:
@@ -18,35 +16,6 @@ def test_doctor_exits_with_1_when_something_cannot_be_used(rllm, tmp_path) -> No
     check_printed(finished.stdout, "broken-plugin", *values)
     assert "Traceback" not in finished.stdout
     assert "Traceback" in rllm("plugins", "doctor", "--debug").stdout
-
-
-@pytest.mark.long
-def test_doctor_counts_what_it_could_not_load(rllm, tmp_path) -> None:
-    write_distribution(tmp_path, "unloadable", _with_load("1 / 0"))
-
-    finished = rllm("plugins", "doctor")
-
-    assert finished.returncode == 1
-    check_printed(finished.stdout, "plugin-not-loadable", f"estimator unloadable/{NAME}: ", "ZeroDivisionError")
-
-
-def test_its_help_has_examples(rllm) -> None:
-    finished = rllm("plugins", "doctor", "--help")
-
-    assert finished.returncode == 0
-    assert finished.stdout.count("rllm plugins doctor") >= 3
-
-
-def _with_load(expression: str) -> str:
-    return f"""
-from rllm_core.contracts.estimator import EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.plugins import hookimpl
-
-@hookimpl
-def rllm_estimators():
-    return [EstimatorPlugin(name={NAME!r}, summary="S.", params=NoParams, load=lambda: {expression})]
-"""
 
 
 OF_GPUS = """
