@@ -24,10 +24,6 @@ from rllm_core.data.types import TrajectoryGroup
 def too_short(rewards, algorithm_config, **kwargs):
     return [group[:-1] for group in rewards], rewards
 
-@register_rllm_adv_estimator("no_pair")
-def no_pair(rewards, algorithm_config, **kwargs):
-    return np.concatenate(rewards)
-
 @register_rllm_adv_estimator("no_number")
 def no_number(rewards, algorithm_config, **kwargs):
     advantages = [np.full(group.shape, np.nan) for group in rewards]
@@ -49,10 +45,6 @@ def wrong_level(inputs, params):
 def mutates(inputs, params):
     inputs.rewards[:] -= inputs.rewards.mean()
     return Advantages(values=inputs.rewards)
-
-@register_rllm_grouping("no_groups")
-def no_groups(episodes, params):
-    return []
 
 @register_rllm_grouping("empty_groups")
 def empty_groups(episodes, params):
@@ -90,7 +82,6 @@ def last_metrics() -> dict[str, Any]:
     ("estimator", "code", "values"),
     [
         ("too_short", "bad-estimator-result", ["(1,)"]),
-        ("no_pair", "bad-estimator-result", ["array("]),
         ("no_number", "advantages-not-finite", ["4 advantages", "NaN", "float32"]),
         ("raises", "plugin-failed", ["KeyError: 'gamma' (bad_estimators.py, line"]),
         ("one_number", "bad-estimator-result", ["shape ()", "(4,)"]),
@@ -108,7 +99,7 @@ def test_broken_estimator_stops_run(
 
 
 def test_role_without_groups_is_reported_and_others_train(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "guess", "--role-estimator", "judge=no_pair", *QUICK]) == 0
+    assert main(["train", "guess", "--role-estimator", "judge=raises", *QUICK]) == 0
     said = capfd.readouterr().err
     check_values(said, "warning: ", "rllm.algorithm.estimator_map", "judge", "roles agent")
     assert "advantage/agent/mean" in last_metrics()
@@ -117,7 +108,6 @@ def test_role_without_groups_is_reported_and_others_train(capfd: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--grouping", "no_groups"], "no_rewards"),
         (["--grouping", "empty_groups"], "no_rewards"),
         (["--rejection", "group", "rllm.rejection_sample.min_trajs_per_group=3"], "all_groups_rejected"),
     ],

@@ -28,25 +28,10 @@ async def never(self: LocalBackend, run: RunContext) -> NoReturn:
     pytest.fail("the backend starts")
 
 
-def damage(directory: Path) -> None:
-    weights = next((directory / "runs/rllm-training/default/checkpoints/latest").resolve().rglob("*.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:-1])
-
-
 @pytest.mark.long
-def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
+def test_checkpoint_is_checked_before_the_backend_starts(
     rllm_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert rllm_here(*TRAIN).returncode == 0
-    damage(tmp_path)
-    monkeypatch.setattr(LocalBackend, "start", never)
-    ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
-    assert ended.returncode == 1
-    check_printed(ended.stderr, "no-checkpoint", "step_000001: ", ".safetensors")
-
-
-@pytest.mark.long
-def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LocalBackend, run: RunContext, directory: Path) -> None:
         assert any(directory.rglob("*.safetensors"))
         raise CheckpointError("made-up", "2 workers.", "Resume with 2.")
@@ -57,6 +42,11 @@ def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeyp
     ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
     assert ended.returncode == 1
     assert ended.stderr.endswith("error[made-up]: 2 workers.\nhint: Resume with 2.\n")
+    weights = next((tmp_path / "runs/rllm-training/default/checkpoints/latest").resolve().rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
+    assert ended.returncode == 1
+    check_printed(ended.stderr, "no-checkpoint", "step_000001: ", ".safetensors")
 
 
 def test_a_signal_while_the_backend_starts_stops_the_run(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
