@@ -138,7 +138,7 @@ def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
         trained = [row["trajectory"] for row in rows["outcomes"] if row["outcome"] == "trained"]
         epochs: Sequence[int | None] = range(made.epochs) if made.traced else [None]
         rows["traces"] = [_trace(step, uid, epoch, made) for epoch in epochs for uid in trained]
-        rows["updates"] = [_update(epoch) for epoch in epochs if epoch is not None]
+        rows["updates"] = [{"epoch": epoch, "optimizer_step": epoch, **UPDATE} for epoch in epochs if epoch is not None]
     return rows
 
 
@@ -252,16 +252,13 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
     }
 
 
-def _update(epoch: int) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        "optimizer_step": epoch,
-        "loss": -0.5,
-        "policy_loss": -0.4,
-        "kl_loss": 0.0,
-        "entropy_loss": -0.1,
-        "grad_norm": 2.0,
-        "clip_factor": CLIP_FACTOR,
-        "learning_rate": 0.001,
-        "loss_seed": None,
-    }
+UPDATE = {
+    "loss": -0.5,
+    "policy_loss": -0.4,
+    "kl_loss": 0.0,
+    "entropy_loss": -0.1,
+    "grad_norm": 2.0,
+    "clip_factor": CLIP_FACTOR,
+    "learning_rate": 0.001,
+    "loss_seed": None,
+}

@@ -190,7 +190,7 @@ def test_long_trajectory_has_few_elements(visit: Visit, made: MadeRun, response:
 
 @pytest.mark.parametrize("hostile", [SCRIPT + CHARACTERS, ELEMENTS], ids=["script", "elements"])
 def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile: str) -> None:
-    kind = f"hostile {len(hostile)}"
+    kind = f"<img src=x onerror=window.hacked=1>\u202e{len(hostile)}"
     (_, run), (_, other) = (
         made(f"{kind} {name}", Made(steps=2, texts=dict.fromkeys(FIELDS, hostile))) for name in "ab"
     )
@@ -219,26 +219,3 @@ def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile:
         assert not {"\x00", "\u2028", "\u202e", "\x1b"} & set(text), number
     assert page.evaluate("typeof window.hacked") == "undefined"
     assert page.locator("main script, main img, main iframe, main [onload], main [onerror]").count() == 0
-
-
-def test_name_of_a_run_is_text(visit: Visit, made: MadeRun) -> None:
-    _, run = made("<img src=x onerror=window.hacked=1>\u202e")
-
-    visit.open(of_run(run), "<img src=x onerror=window.hacked=1>\\u202e")
-
-    assert visit.page.evaluate("typeof window.hacked") == "undefined"
-
-
-def test_policy_stops_a_script_that_got_in(visit: Visit) -> None:
-    visit.open("#/?", "Runs")
-    ran = visit.page.evaluate(
-        """() => {
-            const script = document.createElement("script");
-            try { script.textContent = "window.hacked = 1"; document.body.append(script); } catch { return "refused"; }
-            return typeof window.hacked;
-        }"""
-    )
-
-    assert ran in ("refused", "undefined")
-    # The browser reports what it has stopped.
-    visit.problems.clear()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from expecting import expect_error
 
@@ -30,11 +28,6 @@ def test_responses_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatc
     assert [renderer.text(each) for each in ids] == ["a", "b", "a"]
 
 
-def test_ids_of_a_tokenizer_are_refused() -> None:
-    with expect_error(RolloutError, "bad-prompt"):
-        CarriedMessages().find_prompt([1, 2, 3])
-
-
 def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "KEPT", 2)
     renderer = CarriedMessages()
@@ -42,10 +35,11 @@ def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [renderer.text(each) for each in ids] == ["", "b", "c"]
 
 
-@pytest.mark.parametrize("message", [{"role": "user", "content": object()}])
-def test_messages_are_json_data(message: Any) -> None:
+def test_other_ids_and_messages_are_errors() -> None:
+    with expect_error(RolloutError, "bad-prompt"):
+        CarriedMessages().find_prompt([1, 2, 3])
     with expect_error(RolloutError, "not-json"):
-        CarriedMessages().prompt([message])
+        CarriedMessages().prompt([{"role": "user", "content": object()}])
 
 
 def test_a_response_of_which_a_server_counts_no_token_is_kept() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import virtual_time
+from character_engine import Answer, CharacterEngine, in_turn
 from expecting import expect_error
 from pydantic import ValidationError
 from rollout_context import context_of
@@ -19,63 +18,16 @@ from rllm.environments.plugin import workflows
 from rllm.environments.solver_judge import SolverJudge, read_pick
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
-from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
-from rllm_core.rollout.template_renderer import TemplateRenderer
 
-STOP = ord("$")
 QUESTION = "3+4"
-Answer = Callable[[str, SamplingParams], str | Awaitable[str]]
-
-
-class Characters:
-    """A tokenizer with one token per character; every message is its text and a bar."""
-
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> str:
-        return "".join(f"{message['content']}|" for message in conversation)
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return "".join(chr(token) for token in token_ids if token != STOP)
-
-
-@dataclass
-class ScriptedEngine:
-    """Answers each prompt by calling `answer`; a text that ends with ``$`` has stopped by itself."""
-
-    answer: Answer
-    max_context: int = 1000
-    renderer: Renderer = field(default_factory=lambda: TemplateRenderer(Characters(), [STOP]))
-    prompts: list[str] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    sessions: list[str] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
-
-    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
-        prompt = "".join(chr(token) for token in prompt_ids)
-        self.prompts.append(prompt)
-        self.seeds.append(sampling.seed)
-        self.sessions.append(session)
-        response = self.answer(prompt, sampling)
-        text = (response if isinstance(response, str) else await response)[: sampling.max_tokens]
-        return Completion(
-            token_ids=np.array([ord(character) for character in text], np.int32),
-            logprobs=np.full(len(text), -0.5, np.float32),
-            finish_reason="stop" if text.endswith("$") else "length",
-            weight_version=0,
-        )
-
-    async def end_session(self, session: str) -> None:
-        self.ended.append(session)
 
 
 class Paid(Environment):
@@ -108,18 +60,12 @@ class Paid(Environment):
         self.closed = True
 
 
-def in_turn(*responses: str) -> Answer:
-    """These responses, in the order of the calls: the solvers' and then the judge's."""
-    remaining = iter(responses)
-    return lambda prompt, sampling: next(remaining)
-
-
-def context(engine: ScriptedEngine, environment: Callable[[], Environment] | None, **changes: Any) -> WorkflowContext:
+def context(engine: CharacterEngine, environment: Callable[[], Environment] | None, **changes: Any) -> WorkflowContext:
     return context_of(engine, make_environment=environment, **changes)
 
 
 def run_workflow(
-    engine: ScriptedEngine, rewards: Mapping[str, float], *, paid: Any = None, fields: Any = None, **options: Any
+    engine: CharacterEngine, rewards: Mapping[str, float], *, paid: Any = None, fields: Any = None, **options: Any
 ) -> Episode:
     """Run a rollout. `paid` are options of the environment, `fields` fields of the context."""
     workflow = SolverJudge(context(engine, lambda: Paid(rewards, **paid or {}), **fields or {}), **options)
@@ -131,7 +77,7 @@ def rewards_of(episode: Episode) -> list[tuple[str, float | None]]:
 
 
 def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> None:
-    engine = ScriptedEngine(in_turn("8$", "7$", "2$"))
+    engine = CharacterEngine(in_turn("8$", "7$", "2$"))
     episode = run_workflow(engine, {"8": 0.0, "7": 1.0})
     assert engine.prompts[:2] == ["3+4|", "3+4|"]
     assert engine.prompts[2] == "3+4\n1. 8\n2. 7\nWhich answer is right? Reply with its number only.|"
@@ -145,7 +91,7 @@ def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> N
 
 @pytest.mark.parametrize("n_solvers", [1, 12])
 def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
-    engine = ScriptedEngine(in_turn(*["8$"] * (n_solvers - 1), "7$", f"{n_solvers}$"))
+    engine = CharacterEngine(in_turn(*["8$"] * (n_solvers - 1), "7$", f"{n_solvers}$"))
     episode = run_workflow(engine, {"8": 0.0, "7": 1.0}, n_solvers=n_solvers)
     assert [name for name, _ in rewards_of(episode)] == ["solver"] * n_solvers + ["judge"]
     assert f"\n{n_solvers}. 7\n" in engine.prompts[-1]
@@ -178,7 +124,7 @@ def test_the_first_number_of_the_response_is_the_pick(response: str, pick: int |
     ("rewards", "worst"), [((0.0, 1.0), 0.0), ((0.5, 1.0), 0.0), ((-1.0, 1.0), -1.0), ((-1.0, -3.0), -3.0)]
 )
 def test_an_unreadable_pick_pays_the_worst_reward(rewards: tuple[float, float], worst: float) -> None:
-    episode = run_workflow(ScriptedEngine(in_turn("a$", "b$", "both$")), dict(zip("ab", rewards, strict=True)))
+    episode = run_workflow(CharacterEngine(in_turn("a$", "b$", "both$")), dict(zip("ab", rewards, strict=True)))
     assert episode.trajectories[-1].reward == episode.trajectories[-1].steps[0].reward == worst
     assert not episode.is_correct
     assert episode.metrics["unreadable_picks"] == 1.0
@@ -186,7 +132,7 @@ def test_an_unreadable_pick_pays_the_worst_reward(rewards: tuple[float, float], 
 
 @pytest.mark.parametrize(("pick", "reward"), [("1", -0.5), ("2", 1.0), ("none", -0.5)])
 def test_the_judge_gets_the_reward_of_its_pick(pick: str, reward: float) -> None:
-    engine = ScriptedEngine(in_turn("a$", "b$", f"{pick}$"))
+    engine = CharacterEngine(in_turn("a$", "b$", f"{pick}$"))
     episode = run_workflow(engine, {"a": -0.5, "b": 1.0}, paid={"components": True})
     judge = episode.trajectories[-1]
     assert (judge.reward, judge.info[REWARD_COMPONENTS]) == (reward, {"paid": reward})
@@ -194,7 +140,7 @@ def test_the_judge_gets_the_reward_of_its_pick(pick: str, reward: float) -> None
 
 
 def test_solver_seeds_differ_and_depend_only_on_rollout() -> None:
-    engines = [ScriptedEngine(in_turn("7$", "7$", "1$")) for _ in range(2)]
+    engines = [CharacterEngine(in_turn("7$", "7$", "1$")) for _ in range(2)]
     for engine in engines:
         run_workflow(engine, {"7": 1.0})
     assert len(set(engines[0].seeds)) == 3
@@ -213,7 +159,7 @@ def test_solvers_answer_side_by_side() -> None:
         return "1$"
 
     async def run() -> Episode:
-        workflow = SolverJudge(context(ScriptedEngine(response), lambda: Paid({"7": 1.0})), n_solvers=3)
+        workflow = SolverJudge(context(CharacterEngine(response), lambda: Paid({"7": 1.0})), n_solvers=3)
         return await asyncio.wait_for(workflow.run({}, "t:0"), timeout=100)
 
     assert asyncio.run(run()).is_correct
@@ -242,7 +188,7 @@ def _hanging_at(call: int) -> Answer:
 def test_after_a_timeout_finished_steps_are_the_result(
     hanging: int, expected: list[tuple[str, float]], steps: list[int]
 ) -> None:
-    engine = ScriptedEngine(_hanging_at(hanging))
+    engine = CharacterEngine(_hanging_at(hanging))
     worlds: list[Paid] = []
 
     def make_environment() -> Paid:
@@ -268,7 +214,7 @@ def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
             await asyncio.sleep(3600)
         return "unheard of$"
 
-    engine = ScriptedEngine(response)
+    engine = CharacterEngine(response)
     worlds = [Paid({}), Paid({})]
     remaining = iter(worlds)
     with pytest.raises(KeyError, match="unheard of"):
@@ -278,11 +224,11 @@ def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
 
 
 def test_environment_of_one_turn_is_needed() -> None:
-    engine = ScriptedEngine(in_turn("7$", "7$"))
+    engine = CharacterEngine(in_turn("7$", "7$"))
     with expect_error(ConfigError, "environment-not-single-turn", "multi_turn_workflow"):
         run_workflow(engine, {"7": 1.0}, paid={"done": False})
     with expect_error(ConfigError, "no-environment"):
-        asyncio.run(SolverJudge(context(ScriptedEngine(in_turn()), None)).run({}, "t:0"))
+        asyncio.run(SolverJudge(context(CharacterEngine(in_turn()), None)).run({}, "t:0"))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +240,7 @@ def test_environment_of_one_turn_is_needed() -> None:
     ids=["question", "answers"],
 )
 def test_prompts_that_are_too_long_end_the_rollout(limit: int, expected: list[Any], prompts: int) -> None:
-    engine = ScriptedEngine(in_turn("7$", "8$"))
+    engine = CharacterEngine(in_turn("7$", "8$"))
     episode = run_workflow(engine, {"7": 1.0, "8": -1.0}, fields={"max_prompt_length": limit})
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     assert (rewards_of(episode), len(engine.prompts)) == (expected, prompts)
@@ -306,7 +252,7 @@ def test_prompts_that_are_too_long_end_the_rollout(limit: int, expected: list[An
     [("1", TerminationReason.ENV_DONE), ("2", TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
 )
 def test_a_right_pick_may_be_cut_off(pick: str, reason: TerminationReason) -> None:
-    episode = run_workflow(ScriptedEngine(in_turn("7$", "8$", pick)), {"7": 1.0, "8": 0.0})
+    episode = run_workflow(CharacterEngine(in_turn("7$", "8$", pick)), {"7": 1.0, "8": 0.0})
     assert episode.termination_reason is reason
 
 
@@ -318,22 +264,22 @@ def test_judge_prompt_has_agent_answers_without_reasoning() -> None:
         def act(self, response: Response) -> str:
             return response.text.upper()
 
-    engine = ScriptedEngine(in_turn("a$", "<think>b?</think> c$", "1$"))
+    engine = CharacterEngine(in_turn("a$", "<think>b?</think> c$", "1$"))
     rewards = {"A": 1.0, "<THINK>B?</THINK> C": 0.0}
     run_workflow(engine, rewards, fields={"make_agent": Shouting})
     assert engine.prompts[0] == "shout|3+4|"
     assert engine.prompts[2].startswith("3+4\n1. A\n")
-    engine = ScriptedEngine(in_turn("<think>a?</think>\nb$", "b$", "1$"))
+    engine = CharacterEngine(in_turn("<think>a?</think>\nb$", "b$", "1$"))
     run_workflow(engine, {"<think>a?</think>\nb": 0.0, "b": 1.0})
     assert engine.prompts[2].startswith("3+4\n1. b\n2. b\n")
 
 
 def test_the_judge_prompt_has_messages_and_braces_as_text() -> None:
     question = [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTION}]
-    engine = ScriptedEngine(in_turn("7$", "7$", "1$"))
+    engine = CharacterEngine(in_turn("7$", "7$", "1$"))
     run_workflow(engine, {"7": 1.0}, paid={"question": question})
     assert engine.prompts[2].startswith("Add.\n3+4\n1. 7\n")
-    engine = ScriptedEngine(in_turn("{task}$", "{x}$", "1$"))
+    engine = CharacterEngine(in_turn("{task}$", "{x}$", "1$"))
     rewards = {"{task}": 1.0, "{x}": 0.0}
     run_workflow(engine, rewards, paid={"question": "{answers}"}, judge_prompt="{answers}; {task}; {other}")
     assert engine.prompts[2] == "1. {task}\n2. {x}; {answers}; {other}|"
@@ -358,4 +304,4 @@ def test_the_record_offers_the_workflow_with_its_own_defaults() -> None:
     assert SolverJudgeParams().model_dump() == SolverJudge.__init__.__kwdefaults__
     assert SolverJudgeParams().judge_prompt == JUDGE_PROMPT
     with expect_error(ConfigError, "unknown-option"):
-        SolverJudge(context(ScriptedEngine(in_turn()), None), solvers=3)
+        SolverJudge(context(CharacterEngine(in_turn()), None), solvers=3)

@@ -15,11 +15,12 @@ ASK = [{"role": "user", "content": "1+1"}]
 GOOD, BAD = [{"role": "assistant", "content": "2"}], [{"role": "assistant", "content": "3"}]
 
 
-def test_pair_has_two_completions_of_its_prompt() -> None:
-    assert read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0") == {
-        "chosen": PlainText("1+1=", "2"),
-        "rejected": PlainText("1+1=", "3"),
-    }
+def test_rows_have_a_pair_or_a_labeled_completion() -> None:
+    chosen, rejected = {"chosen": PlainText("1+1=", "2")}, {"rejected": PlainText("1+1=", "3")}
+    assert read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0") == chosen | rejected
+    row = {"prompt": "1+1=", "completion": "2", "label": True}
+    assert read_preference(row, "0") == chosen
+    assert list(read_preference(row | {"label": False}, "0")) == ["rejected"]
 
 
 @pytest.mark.parametrize(
@@ -37,12 +38,6 @@ def test_prompt_is_the_common_start_of_messages(row: dict[str, Any]) -> None:
         "chosen": Conversation(ASK + GOOD, 1),
         "rejected": Conversation(ASK + BAD, 1),
     }
-
-
-def test_label_names_the_completion() -> None:
-    row = {"prompt": "1+1=", "completion": "2", "label": True}
-    assert read_preference(row, "0") == {"chosen": PlainText("1+1=", "2")}
-    assert list(read_preference(row | {"label": False}, "0")) == ["rejected"]
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ipo"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from rllm_core.errors import ConfigError
 
 USER, ASSISTANT = {"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}
 STOP = ord("$")
+DIALOG = [USER, ASSISTANT, USER, ASSISTANT]
+FIRST, SECOND = ("u:ab|a:", "cd$"), ("u:ab|a:cd$|u:ab|a:", "cd$")
 
 
 class Letters:
@@ -60,31 +61,28 @@ def batch_of(row: dict[str, Any], renderer: Any) -> TokenBatch:
     return as_supervised(build_batch([TrajectoryGroup(group_id="0:a", trajectories=episode.trajectories)]))
 
 
-def test_every_assistant_message_is_trained_after_its_prompt() -> None:
-    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT, USER]}
-    assert turns_of(row) == [("u:ab|a:", "cd$"), ("u:ab|a:cd$|u:ab|a:", "cd$")]
-
-
-def test_last_and_all_change_the_trained_tokens() -> None:
-    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
-    assert turns_of(row, train_on="last") == [("u:ab|a:cd$|u:ab|a:", "cd$")]
-    assert turns_of(row, train_on="all") == [("u", ":ab|a:cd$|u:ab|a:cd$")]
-
-
-def test_completion_trains_no_message_of_the_prompt() -> None:
-    row = {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]}
-    assert turns_of(row) == [("u:ab|a:cd$|u:ab|a:", "cd$")]
+@pytest.mark.parametrize(
+    ("row", "options", "turns"),
+    [
+        ({"messages": [*DIALOG, USER]}, {}, [FIRST, SECOND]),
+        ({"messages": DIALOG}, {"train_on": "last"}, [SECOND]),
+        ({"messages": DIALOG}, {"train_on": "all"}, [("u", ":ab|a:cd$|u:ab|a:cd$")]),
+        ({"prompt": DIALOG[:3], "completion": [ASSISTANT]}, {}, [SECOND]),
+        ({"messages": DIALOG}, {"max_length": 8}, [("u:ab|a:", "c")]),
+        ({"messages": DIALOG}, {"max_length": 7}, []),
+        ({"messages": DIALOG[:2], "tools": [{"name": "add"}]}, {}, [("addu:ab|a:", "cd$")]),
+        ({"messages": DIALOG[:2], "tools": '[{"name": "add"}]'}, {}, [("addu:ab|a:", "cd$")]),
+    ],
+)
+def test_assistant_messages_are_trained_after_their_prompts(
+    row: dict[str, Any], options: dict[str, Any], turns: list[tuple[str, str]]
+) -> None:
+    assert turns_of(row, **options) == turns
 
 
 def test_text_gets_the_special_tokens_of_its_tokenizer() -> None:
     assert turns_of({"text": "abc"}, LettersAsText()) == [("^", "abc$")]
     assert turns_of({"prompt": "ab", "completion": "c$"}, LettersAsText()) == [("^ab", "c$")]
-
-
-def test_tools_are_in_the_prompt_also_as_json_text() -> None:
-    expected = [("addu:ab|a:", "cd$")]
-    for tools in ([{"name": "add"}], json.dumps([{"name": "add"}])):
-        assert turns_of({"messages": [USER, ASSISTANT], "tools": tools}) == expected
 
 
 def test_arguments_of_tool_calls_become_json_text() -> None:
@@ -95,14 +93,8 @@ def test_arguments_of_tool_calls_become_json_text() -> None:
     assert "content" not in example.messages[1]
 
 
-def test_rows_are_cut_at_max_length() -> None:
-    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
-    assert turns_of(row, max_length=8) == [("u:ab|a:", "c")]
-    assert turns_of(row, max_length=7) == []
-
-
 def test_one_row_has_all_turns_if_prompts_extend_each_other() -> None:
-    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
+    row = {"messages": DIALOG}
     assert batch_of(row, Letters()).n_rows == 1
     assert batch_of(row, Letters(forgets=True)).n_rows == 2
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from character_engine import CharacterEngine, Characters, in_turn
 from rollout_context import context_of
 
-from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Task
-from rllm_core.rollout.template_renderer import TemplateRenderer
-
-STOP = ord("$")
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +28,8 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-class Characters:
-    """One token per character. Turns are ``<u>…``, ``<t>…`` for tools and ``<a>…$``; calls are JSON in ``<call>``."""
+class ToolCharacters(Characters):
+    """Turns are ``<u>…``, ``<t>…`` for tools and ``<a>…$``; calls are JSON in ``<call>``."""
 
     def apply_chat_template(
         self, conversation: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (), **options: Any
@@ -44,35 +40,6 @@ class Characters:
     def _turn(self, message: Mapping[str, Any]) -> str:
         calls = "".join(f"<call>{json.dumps(call['function'])}</call>" for call in message.get("tool_calls", ()))
         return f"<{message['role'][0]}>{message['content']}{calls}{'$' if message['role'] == 'assistant' else ''}"
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return "".join(chr(token) for token in token_ids if token != STOP)
-
-
-@dataclass
-class Scripted:
-    """An engine that gives these responses in turn; one that ends with ``$`` has stopped by itself."""
-
-    responses: list[str]
-    max_context: int = 5000
-    renderer: Any = field(default_factory=lambda: TemplateRenderer(Characters(), [STOP]))
-    prompts: list[str] = field(default_factory=list)
-
-    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
-        self.prompts.append("".join(map(chr, prompt_ids)))
-        text = self.responses[len(self.prompts) - 1]
-        return Completion(
-            token_ids=np.array([*map(ord, text)], np.int32),
-            logprobs=np.full(len(text), -0.5, np.float32),
-            finish_reason="stop" if text.endswith("$") else "length",
-            weight_version=0,
-        )
-
-    async def end_session(self, session: str) -> None:
-        return
 
 
 class World(Environment):
@@ -100,8 +67,9 @@ class World(Environment):
 
 
 @pytest.fixture
-def scripted() -> type[Scripted]:
-    return Scripted
+def scripted() -> Callable[[list[str]], CharacterEngine]:
+    """An engine that gives these responses in turn."""
+    return lambda responses: CharacterEngine(in_turn(*responses), ToolCharacters())
 
 
 @pytest.fixture

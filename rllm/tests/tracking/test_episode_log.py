@@ -21,25 +21,16 @@ def _step(global_step: int) -> TrainStep:
     return TrainStep(global_step=global_step, epoch=0, total_steps=4, tasks=[], generated=episodes)
 
 
-def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
+def test_a_step_s_episodes_are_read_with_their_batch(tmp_path: Path) -> None:
     directory = tmp_path / "not" / "there" / "yet"
-    EpisodeLog(directory).on_batch_end(_step(3))
-    with gzip.open(directory / "step_000003.jsonl.gz") as lines:
-        assert [episode_from_json(json.loads(line)).id for line in lines] == ["task:0", "task:1"]
-
-
-def test_every_episode_has_its_batch_number(tmp_path: Path) -> None:
-    step = _step(0)
-    second = _step(0)
+    step, second = _step(3), _step(3)
     del second.generated[1:]
     step.take_rollout_batch(second)
-    EpisodeLog(tmp_path).on_batch_end(step)
-    with gzip.open(tmp_path / "step_000000.jsonl.gz", "rt") as lines:
-        assert [(line["id"], line["batch"]) for line in map(json.loads, lines)] == [
-            ("task:0", 0),
-            ("task:1", 0),
-            ("task:0", 1),
-        ]
+    EpisodeLog(directory).on_batch_end(step)
+    with gzip.open(directory / "step_000003.jsonl.gz", "rt") as lines:
+        read = [json.loads(line) for line in lines]
+    assert [(line["id"], line["batch"]) for line in read] == [("task:0", 0), ("task:1", 0), ("task:0", 1)]
+    assert [episode_from_json(line).id for line in read] == ["task:0", "task:1", "task:0"]
 
 
 @pytest.mark.parametrize("first_step", [0, 2, 4])
@@ -69,11 +60,8 @@ def test_a_run_finds_its_own_episodes_again_by_the_marker(tmp_path: Path) -> Non
     directory, run = tmp_path / "episodes", tmp_path / "runs" / "p" / "e"
     assert len(_logged(directory, run, range(3))) == 4
     assert json.loads((directory / "run.json").read_text()) == {"run_directory": str(run)}
-    assert _logged(directory, run, range(0), first_step=2) == [
-        "run.json",
-        "step_000000.jsonl.gz",
-        "step_000001.jsonl.gz",
-    ]
+    kept = ["run.json", "step_000000.jsonl.gz", "step_000001.jsonl.gz"]
+    assert _logged(directory, run, range(0), first_step=2) == kept
     assert _logged(directory, run, range(0)) == ["run.json"], "a run that replaces itself"
 
 
@@ -85,9 +73,8 @@ def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Pa
         (directory / "run.json").unlink()
     before = {file: file.read_bytes() for file in directory.iterdir()}
     whose = f"the run in {other}" if marked else "another run"
-    with expect_error(
-        RllmError, "directory-in-use", directory, whose, "rllm.episode_logging.episode_log_dir=DIRECTORY"
-    ):
+    values = (directory, whose, "rllm.episode_logging.episode_log_dir=DIRECTORY")
+    with expect_error(RllmError, "directory-in-use", *values):
         EpisodeLog(directory, tmp_path / "runs" / "p" / "e")
     assert {file: file.read_bytes() for file in directory.iterdir()} == before
 
@@ -109,11 +96,7 @@ def test_a_marker_that_says_nothing_is_no_permission(tmp_path: Path, content: st
 
 
 def test_other_files_in_the_directory_are_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "step_x.jsonl.gz").touch()
-    (tmp_path / "notes.txt").touch()
-    assert _logged(tmp_path, tmp_path / "run", range(1)) == [
-        "notes.txt",
-        "run.json",
-        "step_000000.jsonl.gz",
-        "step_x.jsonl.gz",
-    ]
+    for name in ("step_x.jsonl.gz", "notes.txt"):
+        (tmp_path / name).touch()
+    expected = ["notes.txt", "run.json", "step_000000.jsonl.gz", "step_x.jsonl.gz"]
+    assert _logged(tmp_path, tmp_path / "run", range(1)) == expected

@@ -54,9 +54,7 @@ def test_rollout_batches_of_a_step_are_grouped_separately(rescored: Rescore, kee
     assert result.groups[1].advantages[1, 1] == 4 * result.groups[2].advantages[1, 1]
 
 
-def test_own_estimators_by_role_are_the_reference(
-    rescored: Rescore, keep: Keep, configure: Callable[..., None]
-) -> None:
+def test_own_estimators_are_the_reference(rescored: Rescore, keep: Keep, configure: Any) -> None:
     keep(0, {"t": [0, 1, None]}, roles=("solver", "judge"))
     algorithm: dict[str, Any] = {"adv_estimator": "rloo", "on_missing_reward": "drop"}
     configure({"rllm": {"algorithm": {**algorithm, "estimator_map": {"judge": "reinforce"}}}, "model": {"of": "tiny"}})
