@@ -71,16 +71,6 @@ def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups() -> None
     assert lists(advantages) == [[1, 4], [9]], "the rewards that are given count, not those of the trajectories"
 
 
-def test_a_slip_in_an_estimator_stays_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="reward_list"):
-        classic(lambda inputs, params: inputs.reward_list)([np.ones(1)])
-
-
-def test_a_need_that_only_a_run_can_fill_is_said() -> None:
-    with expect_error(AdvantageError, "bad-estimator-signature", "values"):
-        classic(doubled, needs=frozenset({"values"}))([np.ones(2)], traj_groups=make_groups([[1, 1]]))
-
-
 def test_parts_of_the_reward_are_for_the_estimator_to_miss() -> None:
     def without_parts(inputs: AdvantageInput, params: Any) -> Advantages:
         assert inputs.reward_components is None
@@ -93,23 +83,28 @@ def test_parts_of_the_reward_are_for_the_estimator_to_miss() -> None:
         classic(without_parts, needs=parts)([np.ones(2)])
 
 
-@pytest.mark.parametrize(("rewards", "shape"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [1.0]], "[1, 1]"), ([], "[]")])
-def test_rewards_that_do_not_fit_the_groups_are_said(rewards: Any, shape: str) -> None:
-    with expect_error(AdvantageError, "bad-estimator-signature", len(rewards), shape, "1", "2"):
-        classic(doubled)(rewards, traj_groups=make_groups([[1, 1]]))
+ONE_GROUP = make_groups([[1, 1]])
 
 
-def test_rewards_in_a_matrix_within_the_list_are_refused() -> None:
-    with pytest.raises(AdvantageError, match=r"rewards of shape \(1, 2\)"):
-        classic(doubled)([np.ones((1, 2))])
+@pytest.mark.parametrize(
+    ("function", "record", "rewards", "groups", "values"),
+    [
+        (doubled, {"needs": frozenset({"values"})}, [np.ones(2)], ONE_GROUP, ["values"]),
+        (doubled, {}, [[1.0, 2.0, 3.0]], ONE_GROUP, ["[3]", 1, 2]),
+        (doubled, {}, [[1.0], [1.0]], ONE_GROUP, ["[1, 1]", 1, 2]),
+        (doubled, {}, [], ONE_GROUP, ["[]", 1, 2]),
+        (doubled, {}, [np.ones((1, 2))], None, ["shape (1, 2)"]),
+        (lambda inputs, params: Advantages(values=np.ones(1)), {}, [np.ones(2)], None, ["'mine'", "(1,)"]),
+    ],
+)
+def test_estimator_or_rewards_that_do_not_fit_are_refused(
+    function: Any, record: Any, rewards: Any, groups: Any, values: list[Any]
+) -> None:
+    with expect_error(AdvantageError, "bad-estimator-signature", *values):
+        classic(function, **record)(rewards, traj_groups=groups)
 
 
-def test_an_estimator_that_returns_too_few_numbers_is_named() -> None:
-    with expect_error(AdvantageError, "bad-estimator-signature", "'mine'", "(1,)"):
-        classic(lambda inputs, params: Advantages(values=np.ones(1)))([np.ones(2)])
-
-
-@pytest.mark.parametrize("level", ["step", "token"])
-def test_advantages_per_step_or_token_have_no_place_in_the_classic_signature(level: Any) -> None:
-    with expect_error(PluginError, "bad-estimator-signature", level):
-        classic(doubled, level=level)
+def test_level_below_the_trajectory_is_refused() -> None:
+    for level in ("step", "token"):
+        with expect_error(PluginError, "bad-estimator-signature", level):
+            classic(doubled, level=level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,19 +70,14 @@ def test_an_environment_is_made_with_its_options() -> None:
     assert chosen.plugin.defaults == {"rllm.rollout.n": 2}
 
 
-def test_a_workflow_takes_what_its_constructor_takes() -> None:
-    register_rllm_workflow("mine")(Talk)
-    chosen = choose(Registry.load(), "workflow", {"name": "mine", "words": 3}, "rllm.workflow.name")
-    assert chosen.registered.load()(None, **chosen.params.model_dump()).words == 3
-
-
 def test_a_workflow_may_have_a_model_of_its_options() -> None:
     class Words(Params):
         words: int = 1
 
-    register_rllm_workflow("mine", params=Words)(Talk)
-    chosen = choose(Registry.load(), "workflow", {"name": "mine", "words": 3}, "rllm.workflow.name")
-    assert chosen.registered.load()(None, **chosen.params.model_dump()).words == 3
+    for name, options in (("plain", {}), ("mine", {"params": Words})):
+        register_rllm_workflow(name, **options)(Talk)
+        chosen = choose(Registry.load(), "workflow", {"name": name, "words": 3}, "rllm.workflow.name")
+        assert chosen.registered.load()(None, **chosen.params.model_dump()).words == 3
     with pytest.raises(Exception, match="wods"):
         choose(Registry.load(), "workflow", {"name": "mine", "wods": 3}, "rllm.workflow.name")
 
@@ -105,20 +101,17 @@ def test_a_reward_with_options_is_given_them() -> None:
         await asyncio.sleep(0)
         return params.strength
 
-    assert scored({"name": "plain", "strength": 0.5}).value == 0.5
-    assert scored("waiting").value == 2.0
-
-
-def test_a_reward_may_be_a_class_that_is_made_with_its_options() -> None:
-    @register_rllm_reward("mine", params=Strength)
-    class Mine:
+    @register_rllm_reward("made", params=Strength)
+    class Made:
         def __init__(self, params: Strength) -> None:
             self.strength = params.strength
 
         def __call__(self, rollout: Rollout) -> float:
             return self.strength
 
-    assert scored("mine").value == 2.0
+    assert scored("made").value == 2.0
+    assert scored({"name": "plain", "strength": 0.5}).value == 0.5
+    assert scored("waiting").value == 2.0
 
 
 def test_what_a_reward_needs_and_how_long_it_may_take_is_said() -> None:
@@ -131,30 +124,20 @@ def test_what_a_reward_needs_and_how_long_it_may_take_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decorate", "thing", "said"),
+    ("decorator", "arguments", "thing", "error"),
     [
-        (lambda thing: register_rllm_environment("mine")(thing), Talk, ("bad-plugin-spec",)),
-        (lambda thing: register_rllm_environment("mine")(thing), Environment, ("bad-plugin-spec",)),
-        (lambda thing: register_rllm_workflow("mine")(thing), World, ("bad-plugin-spec",)),
-        (lambda thing: register_rllm_reward("mine")(thing), lambda a, b: 1.0, ("bad-reward-signature",)),
-        (
-            lambda thing: register_rllm_reward("mine", params=Strength)(thing),
-            lambda a: 1.0,
-            ("bad-reward-signature", "(rollout, params)"),
-        ),
-        (
-            lambda thing: register_rllm_reward(thing),
-            lambda a: 1.0,
-            ("bad-plugin-spec", "register_rllm_reward", '"NAME"'),
-        ),
-        (lambda thing: register_rllm_workflow(thing), Talk, ("bad-plugin-spec", "register_rllm_workflow", '"NAME"')),
-        (
-            lambda thing: register_rllm_environment(thing),
-            World,
-            ("bad-plugin-spec", "register_rllm_environment", '"NAME"'),
-        ),
+        (register_rllm_environment, ["mine"], Talk, ("bad-plugin-spec",)),
+        (register_rllm_environment, ["mine"], Environment, ("bad-plugin-spec",)),
+        (register_rllm_workflow, ["mine"], World, ("bad-plugin-spec",)),
+        (register_rllm_reward, ["mine"], lambda a, b: 1.0, ("bad-reward-signature",)),
+        (partial(register_rllm_reward, params=Strength), ["mine"], lambda a: 1.0, ("bad-reward-signature", "params)")),
+        (register_rllm_reward, [], lambda a: 1.0, ("bad-plugin-spec", "register_rllm_reward", '"NAME"')),
+        (register_rllm_workflow, [], Talk, ("bad-plugin-spec", "register_rllm_workflow", '"NAME"')),
+        (register_rllm_environment, [], World, ("bad-plugin-spec", "register_rllm_environment", '"NAME"')),
     ],
 )
-def test_what_cannot_be_registered_is_said_at_once(decorate: Any, thing: Any, said: tuple[str, ...]) -> None:
-    with expect_error(PluginError, *said):
-        decorate(thing)
+def test_what_cannot_be_registered_is_said_at_once(
+    decorator: Any, arguments: list[str], thing: Any, error: tuple[str, ...]
+) -> None:
+    with expect_error(PluginError, *error):
+        decorator(*arguments)(thing) if arguments else decorator(thing)
