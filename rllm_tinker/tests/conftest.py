@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from tinker_in_process import RunningServer, running_server
+from tinker_in_process import RunningServer, tiny_server
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -20,7 +20,6 @@ from rllm_tinker.client import Service, Trainer
 from rllm_tinker.health import HttpHealth
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
-from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.limits import TinkerLimits
 
 T = TypeVar("T")
@@ -30,9 +29,7 @@ KEY = "tml-test"
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Serves `tiny`; shared, as clients cannot see each other's models."""
-    limits = TinkerLimits(max_models=1000)
-    options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"), limits=limits)
-    with opened_service(options) as service, running_server(service) as running:
+    with tiny_server(tmp_path_factory.mktemp("checkpoints"), limits=TinkerLimits(max_models=1000)) as running:
         yield running
 
 

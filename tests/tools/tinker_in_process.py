@@ -7,8 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from rllm_serving.listening import url_of
+from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.serve import TinkerServeOptions, listen_for, serve_service
 from rllm_tinker_server.service import Service
 
@@ -49,3 +52,16 @@ def running_server(service: Service, options: TinkerServeOptions | None = None) 
         if loops and thread.is_alive():
             loops[0].call_soon_threadsafe(stop.set)
         thread.join(START_DEADLINE)
+
+
+@contextmanager
+def tiny_server(
+    checkpoints: Path, serve_options: TinkerServeOptions | None = None, **options: Any
+) -> Iterator[RunningServer]:
+    """Serve the model `tiny`. `options` are fields of `ModelOptions`.
+
+    The caches for keys and values are small. With the default of 1 GiB, they grow through all tests of a process.
+    """
+    made = ModelOptions(**{"model": "tiny", "checkpoints": checkpoints, "kv_cache_gib": 0.05} | options)
+    with opened_service(made) as service, running_server(service, serve_options) as server:
+        yield server

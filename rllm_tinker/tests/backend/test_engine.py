@@ -78,16 +78,11 @@ def test_calls_of_one_moment_are_one_request_and_each_gets_its_own_sample() -> N
     assert sampler.requests == [[((7,), 11), ((8,), 12), ((7,), 13)]]
 
 
-def test_a_service_with_one_prompt_per_request_gets_one_request_per_call() -> None:
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1])])
+def test_requests_have_no_more_prompts_than_the_service_takes(most: int, sizes: list[int]) -> None:
     sampler = FakeSampler()
-    _all(_engine(sampler, prompts_per_request=1), [([7], 1), ([7], 2)])
-    assert sorted(sampler.requests) == [[((7,), 1)], [((7,), 2)]]
-
-
-def test_requests_have_no_more_prompts_than_the_service_takes() -> None:
-    sampler = FakeSampler()
-    _all(_engine(sampler, prompts_per_request=2), [([7], seed) for seed in range(5)])
-    assert [len(request) for request in sampler.requests] == [2, 2, 1]
+    _all(_engine(sampler, prompts_per_request=most), [([7], seed) for seed in range(5)])
+    assert [len(request) for request in sampler.requests] == sizes
 
 
 def test_a_completion_says_how_it_ended_and_which_weights_sampled_it() -> None:
@@ -203,7 +198,6 @@ def test_a_sampler_that_is_served_no_more_is_let_go() -> None:
     assert kept() is None
 
 
-@pytest.mark.long
 def test_schema_is_refused_as_unsupported() -> None:
     engine = _engine(FakeSampler())
     with pytest.raises(UnsupportedSamplingError, match="JSON schema"):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,6 @@ from rllm_tinker.backend import TinkerBackend
 from rllm_tinker.client import Sampler
 from rllm_tinker.state import read_state
 from rllm_tinker_server.checkpoints import TinkerPath
-
-pytestmark = pytest.mark.long
 
 STALENESS, STEPS = 2, 6
 LONGEST = 0.05
@@ -77,15 +74,11 @@ class Made(Observer):
         return [{episode.task_id for episode in step.generated} for step in self.steps]
 
 
-Run = Callable[..., Made]
-
-
-@pytest.fixture
-def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a run in a directory of that name, or continue it; `timing` is the seed of all delays."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TINKER_API_KEY", "tml-test")
-    monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)
+@pytest.fixture(scope="module")
+def run(
+    server: RunningServer, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Made]]:
+    """Make a run of that name, or continue it; `timing` is the seed of all delays."""
     sample, update = Sampler.sample, TinkerBackend.update
 
     def make(name: str, timing: int, *, resume: bool = False, stop_after: int | None = None, **settings: Any) -> Made:
@@ -99,8 +92,8 @@ def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: 
             await asyncio.sleep(delays.uniform(0, 3 * LONGEST))
             return await update(self, *arguments)
 
-        monkeypatch.setattr(Sampler, "sample", late_sample)
-        monkeypatch.setattr(TinkerBackend, "update", late_update)
+        patch.setattr(Sampler, "sample", late_sample)
+        patch.setattr(TinkerBackend, "update", late_update)
         named = {"rllm.trainer.experiment_name": name, "tinker_base_url": server.url}
         plan = make_plan(
             compose(registry, [layer_from_dotted({**SETTINGS, **named, **settings}, "the test")]), registry
@@ -118,28 +111,40 @@ def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: 
         made.weights = load_file(saved / "adapter_model.safetensors")
         return made
 
-    return make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("runs"))
+        patch.setenv("TINKER_API_KEY", "tml-test")
+        patch.setattr("rllm_view.report.write_page", lambda *_: None)
+        yield make
 
 
-def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Run) -> None:
+@pytest.fixture(scope="module")
+def whole(run: Callable[..., Made]) -> Made:
+    """A run with fixed versions."""
+    return run("whole", 0)
+
+
+@pytest.mark.smoke
+def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Callable[..., Made], whole: Made) -> None:
     """Up to the rounding of sums, whose order follows from what is sampled at the same time."""
-    first, *others = (run(f"t{timing}", timing) for timing in range(3))
-    assert max(np.abs(weight).max() for name, weight in first.weights.items() if "lora_B" in name) > 1e-3
-    for other in others:
-        assert other.tokens == first.tokens
-        for name, weight in first.weights.items():
-            np.testing.assert_allclose(other.weights[name], weight, atol=1e-5, rtol=0)
+    other = run("other", 1)
+    assert max(np.abs(weight).max() for name, weight in whole.weights.items() if "lora_B" in name) > 1e-3
+    assert other.tokens == whole.tokens
+    for name, weight in whole.weights.items():
+        np.testing.assert_allclose(other.weights[name], weight, atol=1e-5, rtol=0)
 
 
-def test_a_fixed_version_batch_uses_the_oldest_allowed_version(run: Run) -> None:
-    for number, step in enumerate(run("one", 0).steps):
+@pytest.mark.smoke
+def test_a_fixed_version_batch_uses_the_oldest_allowed_version(whole: Made) -> None:
+    for number, step in enumerate(whole.steps):
         batch = step.filled_batch
         assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, number - STALENESS)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
-def test_latest_weights_keep_the_staleness_bound(run: Run, kind: str) -> None:
-    made = run("latest", 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
+def test_latest_weights_keep_the_staleness_bound(run: Callable[..., Made], kind: str) -> None:
+    made = run(kind, 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
     assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
     for version, step in enumerate(made.steps):
         batch = step.filled_batch
@@ -147,8 +152,8 @@ def test_latest_weights_keep_the_staleness_bound(run: Run, kind: str) -> None:
         assert version - STALENESS <= sampled.min() <= sampled.max() <= version
 
 
-def test_a_resumed_run_continues_with_the_next_tasks(run: Run) -> None:
-    whole = run("whole", 0)
+@pytest.mark.long
+def test_a_resumed_run_continues_with_the_next_tasks(run: Callable[..., Made], whole: Made) -> None:
     first, rest = run("one", 1, stop_after=3), run("one", 2, resume=True)
     assert first.tokens == whole.tokens[:3]
     assert first.tasks + rest.tasks == whole.tasks

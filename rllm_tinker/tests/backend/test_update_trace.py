@@ -20,7 +20,18 @@ from rllm_tinker.datums import Rows
 from rllm_tinker.settings import TrainingSection
 from rllm_tinker.update import Updater, custom_loss
 
-NATIVE = ["importance_sampling", "reinforce", "cispo", "dro", {"name": "ppo", "eps_clip": 0.01}]
+NATIVE = [
+    "importance_sampling",
+    "reinforce",
+    "cross_entropy",
+    "cispo",
+    {"name": "cispo", "eps_clip": 1.5},
+    "dro",
+    {"name": "dro", "beta": 2.0},
+    {"name": "gspo", "sequence_eps_clip": 0.02, "sequence_eps_clip_high": 0.03},
+    "ppo",
+    {"name": "ppo", "eps_clip": 0.01, "eps_clip_high": 0.02},
+]
 EVERYTHING: dict[str, Any] = {
     "kl": KlTerm(beta=0.5, estimator="k3"),
     "entropy_coeff": 0.2,
@@ -61,7 +72,7 @@ def moved(batch: TokenBatch) -> TokenBatch:
 
 @pytest.mark.long
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
-def test_losses_of_the_service_are_traced_as_those_that_are_computed_here(
+def test_losses_of_the_service_make_the_steps_that_the_same_formulas_make_here(
     connection: Any, moved: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(loss, trace=True)
@@ -69,11 +80,19 @@ def test_losses_of_the_service_are_traced_as_those_that_are_computed_here(
     monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
     here = updated(connection, moved, plan)
 
+    trace = traced(there)
+    first, second = trace.logprob[np.lexsort((trace.position, trace.row, trace.epoch))].reshape(2, -1)
+    assert np.abs(second - first).max() > 1e-3, "the updates did nothing"
     for name in ("row", "position", "optimizer_step", "logprob", "policy_part", "weight"):
         np.testing.assert_allclose(in_order(there, name), in_order(here, name), atol=1e-5)
     for one, other in zip(there.optimizer_steps, here.optimizer_steps, strict=True):
         assert one.policy_loss == pytest.approx(other.policy_loss, abs=1e-5)
-        assert one.loss == (None if loss == "dro" else pytest.approx(one.policy_loss, abs=1e-6))
+        assert one.loss == (None if "dro" in str(loss) else pytest.approx(one.policy_loss, abs=1e-6))
+    for name in ("actor/kl_old_new", "actor/ratio_mean", "actor/rollout_logprob_difference"):
+        assert there.metrics[name] == pytest.approx(here.metrics[name], abs=1e-5)
+    assert there.metrics.get("actor/clip_fraction") == pytest.approx(here.metrics.get("actor/clip_fraction"))
+    if "dro" not in str(loss):  # the service's sum has other tokens' constants in it
+        assert there.metrics["actor/loss"] == pytest.approx(here.metrics["actor/loss"], abs=1e-5)
 
 
 def test_the_parts_add_up_to_what_is_sent_to_the_service(connection: Any, moved: TokenBatch) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from expecting import check_printed, check_values
-from tinker_in_process import RunningServer, running_server
+from tinker_in_process import RunningServer, tiny_server
 
-from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.serve import TinkerServeOptions
 
 from .conftest import Rllm
@@ -72,14 +71,13 @@ def test_a_malformed_key(train: Rllm, server: RunningServer, monkeypatch: pytest
 
 
 def test_a_wrong_key(train: Rllm, tmp_path: Path) -> None:
-    options = ModelOptions(model="tiny", checkpoints=tmp_path / "checkpoints")
-    with opened_service(options) as service, running_server(service, TinkerServeOptions(key="tml-right")) as server:
+    with tiny_server(tmp_path / "checkpoints", TinkerServeOptions(key="tml-right")) as server:
         ended = train(server.url)
     assert ended.code == 1
     check_printed(ended.error, "bad-api-key", "Opening a session", 401, "TINKER_API_KEY")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8017", "localhost", "ftp://host", "http://", "http://h:99999"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8017", "http://", "http://h:99999"])
 def test_no_url(train: Rllm, url: str) -> None:
     ended = train(url)
     assert ended.code == 2
@@ -123,17 +121,6 @@ def test_an_unknown_model_of_a_local_server(train: Rllm) -> None:
     check_values(ended.error, "model.name='./nowhere'", "`tiny`")
 
 
-@pytest.mark.parametrize(("estimator", "column"), [("gae", "values"), ("otb", "sum_pi_squared")])
-def test_an_estimator_that_needs_what_the_service_does_not_give(
-    train: Rllm, server: RunningServer, estimator: str, column: str
-) -> None:
-    ended = train(server.url, "--estimator", estimator)
-    assert ended.code == 2
-    assert estimator in ended.error
-    assert column in ended.error
-    assert "tinker" in ended.error
-
-
 MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
 
 
@@ -143,7 +130,6 @@ MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
         (MISSING, 1, "service-rejected-request", [MISSING, "404"]),
         ("7c9e6679:train:0", 1, "service-rejected-request", ["7c9e6679:train:0", "404"]),
         ("tinker://run/sampler_weights/x", 2, "bad-tinker-checkpoint", ["tinker://RUN/weights/NAME"]),
-        ("tinker://run", 2, "bad-tinker-checkpoint", ["training.resume_from_tinker_id", "'tinker://run'"]),
         ("a/b", 2, "bad-tinker-checkpoint", ["training.resume_from_tinker_id", "'a/b'"]),
     ],
 )
@@ -188,9 +174,11 @@ def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, 
             ["model.train_unembed", "model.train_attn", "model.train_mlp"],
         ),
         (["rollout_engine.reasoning_effort=high"], "no-thinking-switch", ["rollout_engine.reasoning_effort", "high"]),
-        (["training.learning_rate=0"], "wrong-value", ["training.learning_rate"]),
-        (["model.lora_rank=0"], "wrong-value", ["model.lora_rank"]),
-        (["tinker_connect_timeout=0"], "wrong-value", ["tinker_connect_timeout"]),
+        (
+            ["training.learning_rate=0", "model.lora_rank=0", "tinker_connect_timeout=0"],
+            "wrong-value",
+            ["training.learning_rate", "model.lora_rank", "tinker_connect_timeout"],
+        ),
     ],
 )
 def test_settings_that_nothing_can_act_on(
@@ -213,13 +201,7 @@ def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: Runn
     assert abs(found[0]) < 1e-6 < found[1], "the reference is the model that the run starts with"
 
 
-@pytest.mark.parametrize(
-    ("loss_map", "values"),
-    [
-        ("{agent: gspoo}", ["error[unknown-plugin]: ", "rllm.algorithm.loss_map.agent", "'gspoo'"]),
-        ("{nobody: ppo}", ["warning: rllm.algorithm.loss_map", "nobody", "agent"]),
-    ],
-)
-def test_losses_of_roles_that_cannot_be(train: Rllm, server: RunningServer, loss_map: str, values: list[str]) -> None:
-    ended = train(server.url, ONE_STEP, f"rllm.algorithm.loss_map={loss_map}")
-    check_values(ended.errors, *values)
+def test_losses_of_roles_that_cannot_be(train: Rllm, server: RunningServer) -> None:
+    loss_map = "rllm.algorithm.loss_map={agent: gspoo, nobody: ppo}"
+    ended = train(server.url, ONE_STEP, loss_map)
+    check_printed(ended.error, "unknown-plugin", "rllm.algorithm.loss_map.agent", "'gspoo'")

@@ -60,7 +60,6 @@ def server(tmp_path: Path) -> Iterator[Restarted]:
         yield Restarted(directory, stack.enter_context(faulty_proxy("http://127.0.0.1:9")), stack)
 
 
-@pytest.mark.long
 def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_same_numbers(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,15 +82,7 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
 
 
-@pytest.mark.parametrize(
-    ("latest", "moment"),
-    [
-        ("true", "gradient"),
-        pytest.param("true", "rollouts", marks=pytest.mark.long),
-        pytest.param("false", "gradient", marks=pytest.mark.long),
-        pytest.param("false", "rollouts", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("latest", "moment"), [("true", "gradient"), ("false", "rollouts")])
 def test_a_run_with_batches_ahead_resumes_with_another_server(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, latest: str, moment: str
 ) -> None:

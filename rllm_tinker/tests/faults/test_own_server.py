@@ -80,7 +80,6 @@ def _after(condition: Callable[[], bool], act: Callable[[], None]) -> Iterator[N
     thread.join(DEADLINE)
 
 
-@pytest.mark.long
 def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same_numbers(
     train: Rllm, server: RunningServer, tmp_path: Path
 ) -> None:
