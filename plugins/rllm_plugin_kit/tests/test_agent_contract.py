@@ -119,9 +119,7 @@ def test_a_good_agent_has_no_complaints(complaints: Any) -> None:
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_contract_reports_the_mistake(
-    agent: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contract_reports_the_mistake(agent: Any, test: str, said: str, complaint: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("MY_AGENT", "before")
     observations = tuple(each if isinstance(each, str) else list(each) for each in AgentContract.observations)
     assert said in complaint(AgentContract, plugin(agent), test, observations=observations)

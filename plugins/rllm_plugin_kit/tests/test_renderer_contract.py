@@ -137,9 +137,7 @@ def test_a_good_renderer_has_no_complaints(renderer: type[Good], complaints: Any
         (lambda setup, params: 1 / 0, "stop_tokens_exist", "ZeroDivisionError"),
     ],
 )
-def test_contract_reports_the_mistake(
-    renderer: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contract_reports_the_mistake(renderer: Any, test: str, said: str, complaint: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("MY_RENDERER", "before")
     make = getattr(renderer, "make", renderer)
     own = tuple(tuple(dict(message) for message in each) for each in RendererContract.conversations)

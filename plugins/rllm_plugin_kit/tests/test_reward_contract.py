@@ -88,9 +88,7 @@ def test_a_good_reward_has_no_complaints(reward: Any, complaints: Any) -> None:
         ),
     ],
 )
-def test_contract_reports_the_mistake(
-    reward: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contract_reports_the_mistake(reward: Any, test: str, said: str, complaint: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("MY_REWARD", "before")
     assert said in complaint(RewardContract, plugin(reward), test, right=("42",), wrong=("41",))
 

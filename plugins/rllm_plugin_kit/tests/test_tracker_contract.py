@@ -161,9 +161,7 @@ def test_a_running_thread_is_reported(complaint: Any, tmp_path: Path, monkeypatc
     assert "leaves running threads" in said
 
 
-def test_declared_changes_of_the_client_are_excused(
-    complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_declared_changes_of_the_client_are_excused(complaint: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("MY_RUN", "before")
     excused = {"given": {"tmp_path": tmp_path}, "changes": frozenset({"environment variables"})}
     assert complaint(TrackerContract, plugin(SetsVariables), "process_wide_state_is_unchanged", **excused) == ""

@@ -233,9 +233,7 @@ TOKENS = "steps_contain_the_engine_tokens"
         (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
     ],
 )
-def test_contract_reports_the_mistake(
-    workflow: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contract_reports_the_mistake(workflow: Any, test: str, said: str, complaint: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("MY_WORKFLOW", "before")
     task = {"question": "2 + 2?", "parts": [2, 2]}
     assert said in complaint(WorkflowContract, plugin(workflow), test, task=task)

@@ -68,9 +68,7 @@ def test_without_common_parts_there_are_no_reward_components(two_turns: Trajecto
 
 
 @pytest.mark.parametrize("parts", [3.0, ["a"], {"a": "x"}, {"a": None}, {1: 1.0}, None])
-def test_parts_of_a_reward_that_are_no_mapping_of_names_to_numbers_are_refused(
-    two_turns: Trajectory, rewritten: Trajectory, parts: object
-) -> None:
+def test_parts_of_rewards_that_are_no_numbers_are_refused(two_turns: Any, rewritten: Trajectory, parts: object) -> None:
     two_turns.info["reward_components"] = {"a": 1.0}
     rewritten.info["reward_components"] = parts
     batch = build_batch([_group(two_turns, rewritten, group_id="t7:agent")])
@@ -90,9 +88,7 @@ def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(two_t
     assert select_role(batch, 0).ref_logprobs is None
 
 
-def test_the_greedy_rewards_that_a_stage_put_into_trajectories_become_a_column(
-    two_turns: Trajectory, rewritten: Trajectory
-) -> None:
+def test_greedy_rewards_become_a_column(two_turns: Trajectory, rewritten: Trajectory) -> None:
     assert select_role(build_batch([_group(two_turns)]), 0).greedy_rewards is None
     two_turns.info["greedy_reward"] = 0.75
     column = select_role(build_batch([_group(rewritten, two_turns)]), 0).greedy_rewards

@@ -165,9 +165,7 @@ UNUSED_NAN = [np.nan, 0, 1, 1, 0, 0, 1, 1]
         (_chosen(_exit), "plugin-failed", ["SystemExit: 0"]),
     ],
 )
-def test_an_unusable_result_is_an_error_that_names_estimator_and_role(
-    estimator: EstimatorChoice, code: str, values: list[str]
-) -> None:
+def test_unusable_results_of_estimators_are_errors(estimator: EstimatorChoice, code: str, values: list[str]) -> None:
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with expect_error(AdvantageError, code, *values, "'mine'", "'solver'"):
         estimate(batch, lambda role: estimator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,9 +71,7 @@ def _draw_episodes(draw: st.DrawFn) -> list[Episode]:
 
 @EVERY
 @given(episodes=_draw_episodes())
-def test_trajectories_are_in_one_group_exactly_if_they_are_to_be_compared(
-    grouping: Grouping, episodes: list[Episode]
-) -> None:
+def test_compared_trajectories_are_in_one_group(grouping: Grouping, episodes: list[Episode]) -> None:
     groups = grouping(episodes, NoParams())
     group_of = {id(trajectory): group for group in groups for trajectory in group.trajectories}
     everything = [(episode, trajectory) for episode in episodes for trajectory in episode.trajectories]
@@ -87,9 +86,7 @@ def test_trajectories_are_in_one_group_exactly_if_they_are_to_be_compared(
 
 @EVERY
 @given(episodes=_draw_episodes())
-def test_groups_and_their_trajectories_are_in_order_of_first_appearance_each_with_its_metadata(
-    grouping: Grouping, episodes: list[Episode]
-) -> None:
+def test_groups_are_in_order_of_first_appearance(grouping: Grouping, episodes: list[Episode]) -> None:
     place = {id(t): place for place, t in enumerate(t for episode in episodes for t in episode.trajectories)}
     episode_of = {id(t): episode for episode in episodes for t in episode.trajectories}
     groups = grouping(episodes, NoParams())
@@ -169,9 +166,7 @@ def test_each_mask_removes_only_its_termination_reason(reason: TerminationReason
         (True, dict.fromkeys(MASKS, False) | {"mask_error": True}, True, OVERLONG | {TerminationReason.ERROR}),
     ],
 )
-def test_masks_and_the_overlong_filter_add_up(
-    enable: bool, masks: dict[str, bool], overlong: bool, masked: frozenset[TerminationReason]
-) -> None:
+def test_masks_and_the_overlong_filter_add_up(enable: bool, masks: Any, overlong: bool, masked: Any) -> None:
     assert masked_reasons(_settings(enable, masks, overlong)) == masked
     others = {"env_done", "error", "unknown"}
     assert {reason.value for reason in TerminationReason} - {reason.value for reason in OVERLONG} == others

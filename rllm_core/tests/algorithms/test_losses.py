@@ -79,9 +79,7 @@ def test_losses_are_their_formulas(columns: list[tuple[float, float, float]]) ->
         (1.5, 0.0, 0.0, 0.0),
     ],
 )
-def test_ppo_clips_only_on_the_side_the_advantage_pushes_to(
-    ratio: float, advantage: float, loss: float, gradient: float
-) -> None:
+def test_ppo_clips_only_on_one_side(ratio: float, advantage: float, loss: float, gradient: float) -> None:
     assert _of_ratio(ratio, advantage, PpoParams(eps_clip=0.2)) == pytest.approx((loss, gradient))
 
 

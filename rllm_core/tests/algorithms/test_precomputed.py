@@ -127,9 +127,7 @@ ADVANTAGE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @given(st.lists(ADVANTAGE, min_size=1, max_size=6), st.booleans())
-def test_what_is_trained_on_is_bit_for_bit_what_the_workflow_said_also_after_a_checkpoint(
-    values: list[float], as_float32: bool
-) -> None:
+def test_precomputed_advantages_survive_checkpoints_bit_for_bit(values: list[float], as_float32: bool) -> None:
     trajectory = Trajectory("agent", reward=0.0)
     said = np.array(values, np.float32 if as_float32 else np.float64)
     trajectory.add_step([1], [2] * len(values), [-1.0] * len(values), advantage=said)

@@ -9,21 +9,14 @@ import pytest
 
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall, read_text
 
+PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}]
+
 
 @pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("hi", "hi"),
-        (None, ""),
-        ([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}], "ab"),
-    ],
+    ("message", "text"), [({"content": "hi"}, "hi"), ({"content": None}, ""), ({"content": PARTS}, "ab"), ({}, "")]
 )
-def test_the_text_of_a_message_is_that_of_its_text_parts(content: Any, text: str) -> None:
-    assert read_text({"role": "user", "content": content}) == text
-
-
-def test_a_message_may_have_no_content() -> None:
-    assert read_text({"role": "assistant", "tool_calls": []}) == ""
+def test_the_text_of_a_message_is_that_of_its_text_parts(message: Any, text: str) -> None:
+    assert read_text({"role": "user"} | message) == text
 
 
 def test_a_plain_response_is_a_plain_message() -> None:

@@ -22,23 +22,22 @@ def _lazy(count: int, made: list[int]) -> LazyTasks:
     return LazyTasks([f"t{index}" for index in range(count)], make)
 
 
-def test_only_what_is_asked_for_is_made() -> None:
+def test_only_requested_tasks_are_made() -> None:
     made: list[int] = []
     tasks = _lazy(10**6, made)
     assert (len(tasks), tasks[-1].id, [task.id for task in tasks[2:4]]) == (10**6, "t999999", ["t2", "t3"])
     assert made == [999_999, 2, 3]
+    assert list(task_ids(_lazy(3, made))) == ["t0", "t1", "t2"] == task_ids([Task(id=f"t{n}") for n in range(3)])
+    assert len(made) == 3
+    # A billion rows take no memory.
+    rows = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index), data={"n": index}))
+    assert (len(rows), rows[-1].data) == (10**9, {"n": 10**9 - 1})
 
 
 def test_a_digest_of_tasks_makes_none_of_them() -> None:
     made: list[int] = []
     lazy, eager = _lazy(100, made), [Task(id=f"t{index}", data={"n": index}) for index in range(100)]
     assert TaskSchedule(lazy, 8).digest() == TaskSchedule(eager, 8).digest()
-    assert made == []
-
-
-def test_ids_are_known_without_making_a_task() -> None:
-    made: list[int] = []
-    assert list(task_ids(_lazy(3, made))) == ["t0", "t1", "t2"] == task_ids([Task(id=f"t{n}") for n in range(3)])
     assert made == []
 
 
@@ -82,8 +81,3 @@ def test_row_ids_are_the_numbers_as_text() -> None:
 def test_row_numbers_that_are_not_all_different_are_refused() -> None:
     with pytest.raises(ValueError, match="row numbers differ"):
         RowIds(np.array([7, 3, 7]))
-
-
-def test_tasks_of_a_billion_rows_take_no_memory() -> None:
-    tasks = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index), data={"n": index}))
-    assert (len(tasks), tasks[-1].data) == (10**9, {"n": 10**9 - 1})

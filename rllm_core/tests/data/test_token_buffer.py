@@ -40,17 +40,19 @@ def _assert_holds(steps: list[Step], expected: list[tuple[list[int], list[int], 
 @given(turns())
 def test_any_sequence_of_turns_comes_back_exactly(made: list[tuple[list[int], list[int], list[float]]]) -> None:
     trajectory = Trajectory("agent")
-    for prompt, response, logprobs in made:
+    breaks = 0
+    for index, (prompt, response, logprobs) in enumerate(made):
+        before = made[index - 1][0] + made[index - 1][1] if index else []
+        breaks += prompt[: len(before)] != before
         trajectory.add_step(prompt, response, logprobs)
     _assert_holds(trajectory.steps, made)
+    assert (trajectory.tokens.prefix_breaks, trajectory.tokens.turns) == (breaks, len(made))
     assert int(trajectory.tokens.sampled.sum()) == sum(len(response) for _, response, _ in made)
     assert not trajectory.tokens.logprobs[~trajectory.tokens.sampled].any()
 
 
 @given(turns())
-def test_free_standing_steps_give_the_same_buffer_as_added_ones(
-    made: list[tuple[list[int], list[int], list[float]]],
-) -> None:
+def test_free_steps_give_the_same_buffer(made: list[tuple[list[int], list[int], list[float]]]) -> None:
     added = Trajectory("agent")
     for prompt, response, logprobs in made:
         added.add_step(prompt, response, logprobs)
@@ -63,33 +65,10 @@ def test_free_standing_steps_give_the_same_buffer_as_added_ones(
     _assert_holds(absorbed.steps, made)
 
 
-@given(turns())
-def test_prefix_breaks_are_turns_whose_prompt_does_not_start_with_all_tokens_of_the_turn_before(
-    made: list[tuple[list[int], list[int], list[float]]],
-) -> None:
-    buffer = TokenBuffer()
-    breaks = 0
-    for index, (prompt, response, logprobs) in enumerate(made):
-        before = made[index - 1][0] + made[index - 1][1] if index else []
-        breaks += prompt[: len(before)] != before
-        buffer.append_turn(prompt, response, logprobs)
-    assert buffer.prefix_breaks == breaks
-    assert buffer.turns == len(made)
-
-
 def test_plain_lists_are_stored_as_int32_and_float32() -> None:
     step = Step(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.1])
     assert (step.prompt_ids.dtype, step.response_ids.dtype, step.logprobs.dtype) == (np.int32, np.int32, np.float32)
     assert step.logprobs[0] == np.float32(-0.1)
-
-
-def test_fifty_turns_store_each_token_once(conversation: Callable[..., Trajectory]) -> None:
-    trajectory = conversation(50, prompt_tokens=100, response_tokens=510)
-    assert len(trajectory.tokens) == 50 * 610
-    assert trajectory.tokens.prefix_breaks == 0
-    assert trajectory.tokens.segment_starts == [0]
-    assert len(trajectory.steps[-1].prompt_ids) == 49 * 610 + 100
-    assert trajectory.response_length == 50 * 510
 
 
 def test_a_rewritten_history_starts_a_segment_and_is_counted() -> None:
@@ -103,38 +82,25 @@ def test_a_rewritten_history_starts_a_segment_and_is_counted() -> None:
     assert trajectory.tokens.sampled.tolist() == [False, False, True, False, False, True, False, True]
 
 
-def test_a_prompt_that_lacks_the_last_reply_is_a_prefix_break() -> None:
-    buffer = TokenBuffer()
-    buffer.append_turn([1, 2], [3, 4], None)
-    buffer.append_turn([1, 2], [5], None)
-    assert buffer.prefix_breaks == 1
-
-
-def test_step_arrays_are_views_of_the_buffer() -> None:
+def test_step_arrays_are_views_that_survive_growth() -> None:
     trajectory = Trajectory("agent")
     step = trajectory.add_step([1, 2], [3, 4], [-1.0, -2.0])
     buffer = trajectory.tokens
     assert np.shares_memory(step.prompt_ids, buffer.ids)
     assert np.shares_memory(step.response_ids, buffer.ids)
     assert np.shares_memory(step.logprobs, buffer.logprobs)
-
-
-def test_a_step_keeps_its_tokens_while_the_buffer_grows(conversation: Callable[..., Trajectory]) -> None:
-    trajectory = Trajectory("agent")
-    first = trajectory.add_step([1, 2], [3], [-1.0])
-    trajectory.add_step([1, 2, 3, *range(1000)], [7], [-2.0])
-    assert first.prompt_ids.tolist() == [1, 2]
-    assert first.logprobs.tolist() == [-1.0]
+    trajectory.add_step([1, 2, 3, 4, *range(1000)], [7], [-2.0])
+    assert (step.prompt_ids.tolist(), step.logprobs.tolist()) == ([1, 2], [-1.0, -2.0])
 
 
 def test_steps_appended_to_the_list_are_taken_into_the_buffer() -> None:
-    trajectory = Trajectory("agent")
-    trajectory.add_step([1], [2], [-1.0])
+    trajectory = Trajectory("agent", [Step([1], [2], [-1.0])])
     late = Step([1, 2, 3], [4], [-2.0])
     trajectory.steps.append(late)
-    assert trajectory.tokens.ids.tolist() == [1, 2, 3, 4]
+    trajectory.add_step([1, 2, 3, 4], [5], [-3.0])
+    assert trajectory.tokens.ids.tolist() == [1, 2, 3, 4, 5]
     assert late.buffer is trajectory.tokens
-    assert trajectory.response_length == 2
+    assert (trajectory.response_length, trajectory.tokens.prefix_breaks) == (3, 0)
 
 
 def test_a_step_taken_out_of_the_list_leaves_the_buffer() -> None:
@@ -148,14 +114,6 @@ def test_a_step_taken_out_of_the_list_leaves_the_buffer() -> None:
     assert len(trajectory.tokens) == 0
 
 
-def test_adding_after_appending_keeps_the_order_of_turns() -> None:
-    trajectory = Trajectory("agent", [Step([1], [2], [-1.0])])
-    trajectory.steps.append(Step([1, 2, 3], [4], [-2.0]))
-    trajectory.add_step([1, 2, 3, 4], [5], [-3.0])
-    assert trajectory.tokens.ids.tolist() == [1, 2, 3, 4, 5]
-    assert trajectory.tokens.prefix_breaks == 0
-
-
 @pytest.mark.parametrize("logprobs", [[], [-1.0], [-1.0, -2.0, -3.0]])
 def test_a_log_prob_too_many_or_too_few_is_an_error(logprobs: list[float]) -> None:
     trajectory = Trajectory("agent")
@@ -165,20 +123,17 @@ def test_a_log_prob_too_many_or_too_few_is_an_error(logprobs: list[float]) -> No
     assert len(trajectory.tokens) == 0
 
 
-def test_a_response_to_nothing_is_an_error_and_leaves_the_trajectory_as_it_was() -> None:
+def test_a_response_to_nothing_is_an_error_without_effect() -> None:
     complaint = "a model call starts from at least one token: what is sampled first cannot be trained on"
-    with pytest.raises(ValueError, match=f"^{complaint}$"):
-        Step([], [1], [-1.0])
     trajectory = Trajectory("agent")
-    with pytest.raises(ValueError, match=f"^{complaint}$"):
-        trajectory.add_step([], [1, 2], None)
+    for call in (Step, trajectory.add_step):
+        with pytest.raises(ValueError, match=f"^{complaint}$"):
+            call([], [1, 2], None)
     assert (trajectory.steps, len(trajectory.tokens)) == ([], 0)
     trajectory.add_step([1], [2], [-1.0])
     with pytest.raises(ValueError, match=f"^{complaint}$"):
         trajectory.add_step([], [3], [-1.0])
-    assert len(trajectory.steps) == 1
-    assert trajectory.tokens.ids.tolist() == [1, 2]
-    assert trajectory.tokens.prefix_breaks == 0
+    assert (len(trajectory.steps), trajectory.tokens.ids.tolist(), trajectory.tokens.prefix_breaks) == (1, [1, 2], 0)
 
 
 def test_a_turn_without_any_token_is_no_error() -> None:

@@ -33,12 +33,8 @@ MADE = pytest.mark.parametrize("make", [_completion, _step, _added], ids=["compl
 
 
 @MADE
-def test_without_spans_all_tokens_are_of_one_version(make: Make) -> None:
-    assert make(weight_version=4).version_spans == ()
-
-
-@MADE
 def test_spans_cover_the_response(make: Make) -> None:
+    assert make(weight_version=4).version_spans == ()
     spans = (VersionSpan(4, 2), VersionSpan(5, 1))
     assert make(weight_version=4, version_spans=spans).version_spans == spans
 

@@ -171,9 +171,7 @@ def test_rollout_stages_come_first(plan: Any) -> None:
     ],
     ids=str,
 )
-def test_rollout_stage_cannot_use_batch_or_weights(
-    plan: Any, add_stage: Any, record: dict[str, str], name: str
-) -> None:
+def test_rollout_stage_cannot_use_batch_or_weights(plan: Any, add_stage: Any, record: Any, name: str) -> None:
     add_stage("greedy", lambda step: None, **record, is_rollout_stage=True)
     with expect_error(ConfigError, "stage-order", "'greedy'", repr(name)):
         plan({INSERT: [{"stage": "greedy", "after": "process"}]})

@@ -156,9 +156,7 @@ TO_THE_END = {"stage": "late", "after": "update"}
         ({"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]}, "stage-order", ["'batch'"]),
     ],
 )
-def test_greedy_stage_must_come_before_the_batch(
-    plan: Any, add_stage: Any, edit: dict[str, Any], code: str, values: list[str]
-) -> None:
+def test_greedy_stage_must_come_before_the_batch(plan: Any, add_stage: Any, edit: Any, code: str, values: Any) -> None:
     add_stage("late", lambda step: None, reads="episodes", writes="greedy_rewards")
     with expect_error(ConfigError, code, "greedy_baseline", *values):
         plan(CHOSEN | edit)

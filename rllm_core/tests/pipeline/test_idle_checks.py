@@ -141,9 +141,7 @@ def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, read_warni
 
 
 @pytest.mark.parametrize(("tasks", "n", "lines"), [(TASKS, 2, 0), (TASKS[:2], 2, 1), (TASKS, 1, 1), (None, 1, 0)])
-def test_more_minibatches_than_rows_are_said(
-    make: MakePlan, read_warnings: Any, tasks: Any, n: int, lines: int
-) -> None:
+def test_more_minibatches_than_rows_are_said(make: Any, read_warnings: Any, tasks: Any, n: int, lines: int) -> None:
     plan = make({"dealt.minibatches": 8, "rllm.rollout.n": n, "rllm.algorithm.adv_estimator": "reinforce"})
     found = read_warnings(plan, tasks, TASKS)
     assert len(found) == lines

@@ -121,9 +121,7 @@ def test_advantages_by_role_over_sampled_tokens() -> None:
         (float("-inf"), [], None),
     ],
 )
-def test_a_reward_is_the_trajectory_s_or_the_last_step_s(
-    reward: float | None, of_steps: list[float | None], expected: float | None
-) -> None:
+def test_rewards_come_from_trajectories_or_last_steps(reward: Any, of_steps: Any, expected: float | None) -> None:
     trajectory = Trajectory("agent", [Step([1], [2], reward=value) for value in of_steps], reward)
     assert find_reward(trajectory) == expected
 

@@ -60,7 +60,7 @@ def test_every_stage_is_timed_and_the_step_is_their_sum(bench: Any, step: MakeSt
     assert metrics["time/tokens_per_second"] == pytest.approx(4 / sum(timed.values()))
 
 
-def test_a_stage_that_is_there_twice_is_timed_for_both(
+def test_repeated_stages_are_timed_together(
     bench: Any, step: MakeStep, rollouts: Any, add_stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 1.0, 10.0, 14.0])
@@ -103,9 +103,7 @@ MISSING = [Episode(id="t:0", trajectories=[Trajectory("agent")])]
         ("no_sampled_tokens", {}, SILENT),
     ],
 )
-def test_an_early_end_is_a_metric_with_its_reason_and_no_update(
-    bench: Any, step: MakeStep, reason: str, settings: dict[str, Any], episodes: list[Episode]
-) -> None:
+def test_an_early_end_is_a_metric(bench: Any, step: MakeStep, reason: str, settings: Any, episodes: Any) -> None:
     made = bench(settings)
     made.runner.episodes = episodes
     done = _run(made, step())

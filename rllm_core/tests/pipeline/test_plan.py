@@ -310,9 +310,7 @@ TWO_LOSSES = {
     ],
     ids=str,
 )
-def test_choices_that_cannot_be_used_are_refused(
-    plan: MakePlan, settings: dict[str, Any], code: str, values: list[str]
-) -> None:
+def test_choices_that_cannot_be_used_are_refused(plan: MakePlan, settings: Any, code: str, values: list[str]) -> None:
     with expect_error(ConfigError, code, *values):
         plan(settings)
 

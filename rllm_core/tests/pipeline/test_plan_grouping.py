@@ -35,9 +35,7 @@ def _strangers(offer: Any) -> None:
         ("own_way", 1, 1, None),
     ],
 )
-def test_groups_that_can_only_be_of_one_are_warned_of_with_the_cause(
-    plan: MakePlan, grouping: str, n: int, tasks: int, causes: list[str] | None
-) -> None:
+def test_groups_of_one_are_warned_of(plan: MakePlan, grouping: str, n: int, tasks: int, causes: Any) -> None:
     settings = {"rllm.transform.grouping": grouping, "rllm.rollout.n": n, "data.train_batch_size": tasks}
     warnings = plan(settings).warnings
     assert len(warnings) == (causes is not None)

@@ -378,9 +378,7 @@ def test_settings_of_prompts_reach_the_engine(run_plan: RunRollouts, settings: d
 
 
 @pytest.mark.parametrize(("timeout", "limit"), [(0.05, None), (0.05, 60.0), (60.0, 0.05), (None, 0.05)], ids=str)
-def test_rollout_ends_after_the_smaller_time_limit(
-    run_plan: RunRollouts, timeout: float | None, limit: float | None
-) -> None:
+def test_rollout_ends_after_the_smaller_time_limit(run_plan: RunRollouts, timeout: Any, limit: float | None) -> None:
     args = {} if timeout is None else {"rllm.workflow.workflow_args": {"timeout": timeout}}
     episodes = run_plan(args | {"rllm.agent.trajectory_timeout": limit}, Echoes(delay=3600.0))
     assert [episode.termination_reason for episode in episodes] == [TerminationReason.TIMEOUT] * 2
@@ -388,9 +386,7 @@ def test_rollout_ends_after_the_smaller_time_limit(
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
-def test_workflow_with_other_options_has_the_general_limit(
-    run_plan: RunRollouts, offer: Any, limit: float | None
-) -> None:
+def test_workflow_with_other_options_has_the_general_limit(run_plan: RunRollouts, offer: Any, limit: Any) -> None:
     class Sleep(Workflow):
         def __init__(self, context: WorkflowContext, timeout: float) -> None:
             super().__init__(context)

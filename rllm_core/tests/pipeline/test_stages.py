@@ -95,9 +95,7 @@ ROOM = {"max_prompt_length_exceeded": 1.0, "max_response_length_exceeded": 1.0, 
         ({"rllm.agent.overlong_filter": True}, ["env_done", "error", "unknown"], ROOM | {"timeout": 2.0}),
     ],
 )
-def test_compact_filter_masks_and_counts_rollouts(
-    bench: Any, step: MakeStep, settings: dict[str, Any], kept: list[str], masked: dict[str, float]
-) -> None:
+def test_compact_filter_masks_and_counts_rollouts(bench: Any, step: Any, settings: Any, kept: Any, masked: Any) -> None:
     episodes = [
         Episode(id=f"t:{index}", trajectories=[Trajectory("agent")], termination_reason=reason)
         for index, reason in enumerate([*TerminationReason, TerminationReason.TIMEOUT])
@@ -364,9 +362,7 @@ def test_build_batch_says_how_old_the_weights_are_that_sampled(bench: Any, step:
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "stepwise"])
-def test_process_requests_columns_that_are_not_always_there(
-    bench: Any, step: MakeStep, offer: Any, estimator: str
-) -> None:
+def test_process_requests_columns_that_are_not_always_there(bench: Any, step: Any, offer: Any, estimator: str) -> None:
     offer("estimator", "stepwise", needs=ALWAYS_FILLED | {"old_logprobs"})
     made = bench({"rllm.algorithm.adv_estimator": estimator})
     done = _run(made.stage("process"), step(batch=build_batch([_group(1.0)])))
@@ -419,9 +415,7 @@ def test_advantages_uses_the_estimator_of_each_role(bench: Any, step: MakeStep, 
         ({}, [0.0, 0.5, 0.0, 0.5, 0.0, -0.5]),
     ],
 )
-def test_advantages_can_be_divided_by_steps(
-    bench: Any, step: MakeStep, settings: dict[str, bool], expected: list[float]
-) -> None:
+def test_advantages_can_be_divided_by_steps(bench: Any, step: MakeStep, settings: Any, expected: list[float]) -> None:
     group = _group(1.0, 0.0)
     group.trajectories[0].steps.append(Step([1, 2, 3], [4], [-1.0]))
     stepwise = {f"rllm.stepwise_advantage.{name}": value for name, value in settings.items()}

@@ -125,9 +125,7 @@ def test_number_of_batches_is_bounded(run: Any) -> None:
     assert made.logged[0][1]["batch/skipped_all_groups_rejected"] == 1.0
 
 
-def test_groups_that_waited_are_trained_on_in_a_step_that_brings_none(
-    bench: Any, step: MakeStep, rollouts: Any
-) -> None:
+def test_waiting_groups_are_trained_on_without_new_ones(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench(DYNAMIC)
     runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
@@ -205,9 +203,7 @@ def test_a_mode_that_misplaces_a_group_is_an_error(rejecting: Any, body: Any, co
         rejecting(body)
 
 
-def test_a_mode_that_never_stops_asking_is_stopped(
-    bench: Any, step: MakeStep, rollouts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mode_that_never_stops_asking_is_stopped(bench: Any, step: MakeStep, rollouts: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_BATCHES", 20)
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
     runner = ByTask(rollouts)
@@ -224,9 +220,7 @@ def test_step_with_all_batches_cannot_request_more(bench: Any, step: MakeStep, r
         asyncio.run(made.pipeline.run(step()))
 
 
-def test_groups_of_a_step_that_a_stage_has_skipped_are_not_trained_on(
-    bench: Any, step: MakeStep, rollouts: Any, add_stage: Any
-) -> None:
+def test_groups_of_skipped_steps_are_not_trained_on(bench: Any, step: MakeStep, rollouts: Any, add_stage: Any) -> None:
     add_stage("refuse", lambda step: step.skip("not_today"), reads="trajectory_groups", writes="trajectory_groups")
     made = bench({"rllm.pipeline.insert": [{"stage": "refuse", "before": "reject"}]})
     made.runner.episodes = rollouts([1.0, 0.0])

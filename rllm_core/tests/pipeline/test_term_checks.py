@@ -172,9 +172,7 @@ def test_rollout_correction_needs_a_sampler_that_reports_log_probs(make: MakePla
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("of_engine", [True, False, None])
-def test_whether_log_probs_are_before_truncation_is_said_by_what_samples(
-    plan: MakePlan, own: bool, of_engine: bool | None
-) -> None:
+def test_the_sampler_reports_log_probs_before_truncation(plan: MakePlan, own: bool, of_engine: bool | None) -> None:
     made = plan()
     backend = replace(made.backend.plugin, capabilities=Capabilities(full_logprobs=own))
     engine: Any = None if of_engine is None else SimpleNamespace(plugin=SimpleNamespace(full_logprobs=of_engine))

@@ -71,9 +71,7 @@ def make(plan: MakePlan, offer: Any) -> MakePlan:
     ("key", "value", "default", "instead"),
     [("own.resume", True, False, "Use --resume."), ("other.rate", 0.2, 0.1, "Use own.rate.")],
 )
-def test_a_users_value_under_an_idle_key_stops_the_run(
-    make: MakePlan, key: str, value: Any, default: Any, instead: str
-) -> None:
+def test_values_of_idle_keys_stop_the_run(make: MakePlan, key: str, value: Any, default: Any, instead: str) -> None:
     with expect_error(ConfigError, "unused-key", key, instead):
         make({key: value})
     (line,) = make({key: default}).warnings

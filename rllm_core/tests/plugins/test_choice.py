@@ -85,19 +85,54 @@ def test_options_are_validated_by_the_plugins_model(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "expected"),
+    ("choice", "code", "values"),
     [
-        ("epsilon", "1e-3", "valid number"),
-        ("epsilon", True, "valid number"),
-        ("norm_adv_by_std_in_grpo", 1, "valid boolean"),
-        ("norm_adv_by_std_in_grpo", "true", "valid boolean"),
-        ("inner", [1], "an object"),
+        # A value of another type is not converted.
+        *(
+            ({"name": "grpo", option: value}, "wrong-value", [f"{WHERE}.{option} is {value!r}: ", expected, "'grpo'"])
+            for option, value, expected in (
+                ("epsilon", "1e-3", "valid number"),
+                ("epsilon", True, "valid number"),
+                ("norm_adv_by_std_in_grpo", 1, "valid boolean"),
+                ("norm_adv_by_std_in_grpo", "true", "valid boolean"),
+                ("inner", [1], "an object"),
+                ("epsilon", -1, "greater than 0"),
+            )
+        ),
+        (
+            {"name": "grpo", "epsilon": -1, "inner": {"depth": "deep"}},
+            "wrong-value",
+            [f"{WHERE}.epsilon is -1", f"{WHERE}.inner.depth is 'deep'"],
+        ),
+        ("required", "wrong-value", [WHERE, "'required'", "Write {name: NAME, target: VALUE}."]),
+        (
+            {"name": "grpo", "norm_adv_by_std": False},
+            "unknown-option",
+            [WHERE, "norm_adv_by_std", "'grpo'", "'norm_adv_by_std_in_grpo'"],
+        ),
+        (
+            {"name": "grpo", "zzz": 1},
+            "unknown-option",
+            ["Its options are norm_adv_by_std_in_grpo, epsilon, inner."],
+        ),
+        ({"name": "old", "zzz": 1}, "unknown-option", []),
+        ({"name": "grpo", "inner": {"dept": 2}}, "unknown-option", [WHERE, "inner.dept", "'grpo'", "'depth'"]),
+        ({"name": "careless", "epsilom": 1}, "unknown-option", [f"{WHERE}.epsilom is 1", "'careless'"]),
+        ("grop", "unknown-plugin", [WHERE, "'grop'", "'grpo'"]),
+        ({"epsilon": 1}, "bad-choice", []),
+        ({"name": ""}, "bad-choice", []),
+        ({"name": 3}, "bad-choice", []),
+        *((choice, "bad-choice", [f"{choice!r} is no estimator", "Expected NAME"]) for choice in (3, "", None, True)),
+        (["grpo"], "bad-choice", ["['grpo'] is no estimator"]),
+        # Families.
+        ("grpo:chess", "bad-choice", ["'grpo:chess'", "'grpo'", "Write grpo."]),
+        ("games:", "bad-choice", ["'games:'"]),
+        ("games", "wrong-value", ["games:TARGET"]),
+        ({"name": "games:chess", "target": "go"}, "conflicting-keys", ["'games:chess'", "'target'"]),
     ],
 )
-def test_a_value_of_another_type_is_not_converted(registry: Registry, option: str, value, expected: str) -> None:
-    error = _error(registry, {"name": "grpo", option: value})
-
-    check_error(error, "wrong-value", f"{WHERE}.{option} is {value!r}: ", expected, "'grpo'")
+def test_choices_that_cannot_be_used_are_refused(families: Registry, choice, code: str, values: list[str]) -> None:
+    check_error(_error(families, choice), code, *values)
 
 
 def test_options_may_have_types_that_json_lacks(registry: Registry) -> None:
@@ -129,66 +164,16 @@ def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: 
     assert (params.epsilon, params.norm_adv_by_std_in_grpo) == (0.2, False)
 
 
-def test_an_unknown_option_gets_the_closest_one(registry: Registry) -> None:
-    error = _error(registry, {"name": "grpo", "norm_adv_by_std": False})
-
-    check_error(error, "unknown-option", WHERE, "norm_adv_by_std", "'grpo'", "'norm_adv_by_std_in_grpo'")
-
-
-def test_an_option_unlike_any_other_gets_all_options(registry: Registry) -> None:
-    error = _error(registry, {"name": "grpo", "zzz": 1})
-
-    assert error.hint == "Its options are norm_adv_by_std_in_grpo, epsilon, inner."
-    check_error(_error(registry, {"name": "old", "zzz": 1}), "unknown-option")
-
-
-def test_an_unknown_option_inside_another_gets_the_closest_one(registry: Registry) -> None:
-    error = _error(registry, {"name": "grpo", "inner": {"dept": 2}})
-
-    check_error(error, "unknown-option", WHERE, "inner.dept", "'grpo'", "'depth'")
-
-
-def test_no_plugin_can_drop_an_option_silently(registry: Registry) -> None:
-    error = _error(registry, {"name": "careless", "epsilom": 1})
-
-    check_error(error, "unknown-option", f"{WHERE}.epsilom is 1", "'careless'")
-
-
 def test_a_plugin_that_takes_any_option_gets_them_all(registry: Registry) -> None:
     params = choose(registry, "estimator", {"name": "open", "anything": 1}, WHERE).params
 
     assert params.model_extra == {"anything": 1}
 
 
-def test_a_bad_value_is_named_with_what_is_expected(registry: Registry) -> None:
-    error = _error(registry, {"name": "grpo", "epsilon": -1})
-
-    check_error(error, "wrong-value", WHERE, "'grpo'")
-
-
 def test_a_bad_shared_value_says_that_it_is_shared(registry: Registry) -> None:
     error = _error(registry, "grpo", shared={"epsilon": "much"})
 
     check_error(error, "wrong-value", WHERE, "'epsilon'", "'much'", "'grpo'")
-
-
-def test_everything_wrong_with_a_choice_is_said_at_once(registry: Registry) -> None:
-    error = _error(registry, {"name": "grpo", "epsilon": -1, "inner": {"depth": "deep"}})
-
-    assert f"{WHERE}.epsilon is -1" in error.message
-    assert f"{WHERE}.inner.depth is 'deep'" in error.message
-
-
-def test_a_missing_option_is_named(registry: Registry) -> None:
-    error = _error(registry, "required")
-
-    check_error(error, "wrong-value", WHERE, "'required'", "Write {name: NAME, target: VALUE}.")
-
-
-def test_an_unknown_name_carries_the_config_path(registry: Registry) -> None:
-    error = _error(registry, "grop")
-
-    check_error(error, "unknown-plugin", WHERE, "'grop'", "'grpo'")
 
 
 def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry) -> None:
@@ -198,19 +183,6 @@ def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry) -> No
 
     assert "offered by dist 0 and other 0" in error.message
     assert choose(registry, "estimator", "other/grpo", WHERE).registered.distribution == "other"
-
-
-@pytest.mark.parametrize("choice", [{"epsilon": 1}, {"name": ""}, {"name": 3}])
-def test_options_without_a_name_are_refused(registry: Registry, choice) -> None:
-    check_error(_error(registry, choice), "bad-choice")
-
-
-@pytest.mark.parametrize("choice", [3, "", None, ["grpo"], True])
-def test_a_choice_of_another_type_is_refused(registry: Registry, choice) -> None:
-    error = _error(registry, choice)
-
-    assert f"{choice!r} is no estimator" in error.message
-    assert "Expected NAME" in error.hint
 
 
 json_like = st.recursive(
@@ -240,33 +212,19 @@ def families(registry: Registry) -> Registry:
     return registry
 
 
-@pytest.mark.parametrize("choice", ["games:chess", "dist/games:chess", {"name": "games:chess"}])
-def test_a_word_behind_the_name_chooses_a_family(families: Registry, choice) -> None:
+@pytest.mark.parametrize(
+    ("choice", "target"),
+    [
+        ("games:chess", "chess"),
+        ("dist/games:chess", "chess"),
+        ({"name": "games:chess"}, "chess"),
+        ("games:./a/b.py:f", "./a/b.py:f"),
+    ],
+)
+def test_text_after_the_name_chooses_a_family(families: Registry, choice, target: str) -> None:
     chosen = choose(families, "estimator", choice, WHERE)
-    assert (chosen.qualified_name, chosen.params) == ("dist/games", Required(target="chess"))
+    assert (chosen.qualified_name, chosen.params) == ("dist/games", Required(target=target))
     assert chosen.own == {"target"}
-
-
-def test_family_may_contain_colons_and_slashes(families: Registry) -> None:
-    assert choose(families, "estimator", "games:./a/b.py:f", WHERE).params.target == "./a/b.py:f"
-
-
-def test_a_family_of_a_plugin_without_any_is_refused(registry: Registry) -> None:
-    error = _error(registry, "grpo:chess")
-    check_error(error, "bad-choice", WHERE, "'grpo:chess'", "'grpo'", "Write grpo.")
-
-
-def test_an_empty_family_is_refused(families: Registry) -> None:
-    check_error(_error(families, "games:"), "bad-choice", WHERE, "'games:'")
-
-
-def test_a_family_that_is_missing_is_asked_for_behind_the_name(families: Registry) -> None:
-    check_error(_error(families, "games"), "wrong-value", "games:TARGET")
-
-
-def test_a_family_is_chosen_once(families: Registry) -> None:
-    error = _error(families, {"name": "games:chess", "target": "go"})
-    check_error(error, "conflicting-keys", WHERE, "'games:chess'", "'target'")
 
 
 def test_choosing_a_deprecated_plugin_warns_once(registry: Registry, capsys) -> None:

@@ -24,9 +24,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("metadata", SAID)
-def test_a_plugin_for_another_core_is_refused_by_name_with_what_to_run(
-    site, metadata: str, capsys: pytest.CaptureFixture[str], tmp_path
-) -> None:
+def test_a_plugin_for_another_core_is_refused(site, metadata: str, capsys: Any, tmp_path) -> None:
     needs, remedy = SAID[metadata]
     trace = tmp_path / "imported"
     site.install("misfit", f"open({str(trace)!r}, 'w').close()", metadata=metadata)

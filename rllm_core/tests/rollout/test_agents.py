@@ -109,9 +109,7 @@ def test_an_agent_that_returns_something_else_is_reported(
     assert world.closed == 1
 
 
-def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
-    context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agents_may_act_by_objects(context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LastLine, "act", lambda self, response: {"move": response.content})
     actions: list[Any] = []
 

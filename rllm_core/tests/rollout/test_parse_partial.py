@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from text_tokenizers import END_THINK, THINK, cleaned, fallback, lossy, renderer_of_bytes
 
@@ -60,9 +62,7 @@ def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> Non
     ],
     ids=str,
 )
-def test_reasoning_is_final_before_content(
-    prompt: list[int], response: list[int], reasoning: str, content: str
-) -> None:
+def test_reasoning_is_final_before_content(prompt: Any, response: list[int], reasoning: str, content: str) -> None:
     found = renderer_of_bytes(thinks=True).parse_partial(prompt, response)
     assert (found.reasoning, found.content) == (reasoning, content)
 

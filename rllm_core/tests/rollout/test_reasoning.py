@@ -97,9 +97,7 @@ OPENED = "<think>\n"
         (["one$", "two$"], "<think>\n</think>\n", ["<u>go<a>{\n}\none$<u>x<a>{\n}\n"]),
     ],
 )
-def test_later_prompts_have_no_reasoning(
-    roll_out: Callable[..., FinishedRollout], responses: list[str], opening: str, prompts: list[str]
-) -> None:
+def test_later_prompts_have_no_reasoning(roll_out: Any, responses: list[str], opening: str, prompts: list[str]) -> None:
     rollout = roll_out(*responses, opening=opening)
     assert rollout.prompts[1:] == prompts
     removed = sum("}" in response for response in responses[:-1])
@@ -108,9 +106,7 @@ def test_later_prompts_have_no_reasoning(
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("opening", ["", "<think>"])
-def test_cut_off_reasoning_is_closed_in_next_prompt(
-    roll_out: Callable[..., FinishedRollout], opening: str, accumulate: bool
-) -> None:
+def test_cut_off_reasoning_is_closed_in_next_prompt(roll_out: Any, opening: str, accumulate: bool) -> None:
     cut_off = "hm" if opening else "{hm"
     rollout = roll_out(cut_off, "one$", opening=opening, accumulate=accumulate)
     assert rollout.prompts[1].startswith("<u>go<a>{hm}$<u>x<a>")
@@ -139,9 +135,7 @@ def test_only_what_is_open_is_closed(prompt: str, response: str, closing: str) -
     assert _text(bridged) == f"{prompt}{response}{closing}<u>x<a>"
 
 
-def test_reasoning_is_kept_if_wanted_or_without_its_marks(
-    roll_out: Callable[..., FinishedRollout], tokenizer: Any
-) -> None:
+def test_reasoning_is_kept_if_wanted_or_without_its_marks(roll_out: Any, tokenizer: Any) -> None:
     for settings, opened in (({"opening": "<think>", "accumulate": True}, "{"), ({"tokenizer": tokenizer}, "")):
         rollout = roll_out("{hm}one$", "two$", **settings)
         assert rollout.prompts[-1] == f"<u>go<a>{opened}{{hm}}one$<u>x<a>{opened}"
@@ -198,9 +192,7 @@ def test_rerendered_response_keeps_reasoning_until_user_message(engine: Any, con
     assert Rewriting.shown == [[None], [None, "a", None], [None, None, None, None, None]]
 
 
-def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(
-    roll_out: Callable[..., FinishedRollout],
-) -> None:
+def test_sampled_tokens_follow_what_the_model_saw(roll_out: Callable[..., FinishedRollout]) -> None:
     responses = ["{hm}one$", "two$", "{so}three$", "four$"]
     rollout = roll_out(*responses)
     assert [step.response_ids.tolist() for step in rollout.trajectory.steps] == [
@@ -226,9 +218,7 @@ tokens = st.lists(st.sampled_from([THINK, END, 1, 2, 3]), max_size=12).map(lambd
 
 
 @given(tokens, tokens)
-def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_response_up_to_its_last_end(
-    prompt: np.ndarray[Any, Any], response: np.ndarray[Any, Any]
-) -> None:
+def test_opening_and_reasoning_are_removed(prompt: np.ndarray[Any, Any], response: np.ndarray[Any, Any]) -> None:
     kept = np.concatenate(without_reasoning(prompt, response, (THINK, END))).tolist()
     if END not in response:
         assert kept == [*prompt, *response]
@@ -253,9 +243,7 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_response_up_t
         ("a{b} and more", "8$", None, "8"),  # a user wrote about thinking
     ],
 )
-def test_response_is_split_into_reasoning_and_content(
-    prompt: str, response: str, reasoning: str | None, content: str
-) -> None:
+def test_response_is_split_into_reasoning_and_content(prompt: str, response: str, reasoning: Any, content: str) -> None:
     tokenizer: Any = ReasoningTokenizer()
     parsed = TemplateRenderer(tokenizer, [STOP]).parse([*map(ord, prompt)], [*map(ord, response)])
     assert (parsed.reasoning, parsed.content, parsed.text) == (reasoning, content, response.rstrip("$"))

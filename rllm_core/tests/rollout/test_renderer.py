@@ -48,15 +48,13 @@ def test_continuation_contains_only_new_tokens(renderer: TemplateRenderer, token
         ("$", "$", [], "<a>"),
     ],
 )
-def test_a_stop_token_that_was_sampled_is_not_repeated(
+def test_a_sampled_stop_token_is_not_repeated(
     tokenizer: Any, stops: str, last: str, messages: Any, expected: str
 ) -> None:
     assert _text(TemplateRenderer(tokenizer, [*map(ord, stops)]).continuation(ord(last), messages)) == expected
 
 
-def test_a_response_that_is_known_as_text_ends_as_the_template_ends_it(
-    tokenizer: Any, renderer: TemplateRenderer
-) -> None:
+def test_response_ids_end_as_the_template_ends(tokenizer: Any, renderer: TemplateRenderer) -> None:
     assert _text(renderer.response_ids("hello")) == "hello$"
     assert _text(TemplateRenderer(tokenizer, [ord("%")]).response_ids("hello")) == "hello"
 
@@ -74,9 +72,7 @@ def test_words_are_decoded_without_special_tokens(renderer: TemplateRenderer) ->
     ],
     ids=["hides the response", "repeats the response", "changes the response"],
 )
-def test_a_template_that_does_not_show_the_response_once_is_an_error(
-    tokenizer: Any, template: Callable[[Any], str]
-) -> None:
+def test_templates_that_hide_responses_are_refused(tokenizer: Any, template: Callable[[Any], str]) -> None:
     tokenizer.apply_chat_template = lambda messages, **options: template(messages)
     with expect_error(RolloutError, "unsupported-chat-template", "tokenizer.chat_template"):
         TemplateRenderer(tokenizer, [STOP]).continuation(STOP, USER)

@@ -30,9 +30,7 @@ class Rewriting(TemplateRenderer):
         return None
 
 
-def test_the_whole_history_is_rendered_where_no_bridge_can_be_built(
-    engine: Any, tokenizer: Any, context: Callable[..., WorkflowContext]
-) -> None:
+def test_without_a_bridge_the_history_is_rendered(engine: Any, tokenizer: Any, context: Any) -> None:
     responses = iter(["one$", "two", "three$"])
     engine.answer = lambda prompt, sampling: next(responses)
     engine.renderer = Rewriting(tokenizer)

@@ -200,9 +200,7 @@ def test_without_raise_on_error_the_rollout_is_an_episode_that_says_what_happene
     assert [episode.error for episode in episodes if episode is not failed] == ["", ""]
 
 
-def test_when_one_rollout_fails_the_others_are_cancelled_and_their_environments_closed(
-    engine: Any, context: Callable[..., WorkflowContext], hang: Any
-) -> None:
+def test_failure_cancels_others_and_closes_environments(engine: Any, context: Any, hang: Any) -> None:
     worlds: list[Any] = []
 
     def make_environment() -> Any:
@@ -346,9 +344,7 @@ async def _cancel_own_future(hang: Any) -> None:
         (_cancel_own_future, "CancelledError"),
     ],
 )
-def test_timeouts_of_a_workflow_s_own_code_are_failures(
-    trouble: Any, error: str, limit: float | None, hang: Any
-) -> None:
+def test_timeouts_of_a_workflow_s_own_code_are_failures(trouble: Any, error: str, limit: Any, hang: Any) -> None:
     tries: list[str] = []
 
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:

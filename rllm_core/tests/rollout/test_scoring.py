@@ -168,9 +168,7 @@ def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(run_rol
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
-    said: bool, context: Callable[..., WorkflowContext]
-) -> None:
+def test_rewards_without_verdict_leave_that_of_environments(said: bool, context: Any) -> None:
     def result(correct: bool | None) -> bool:
         world = FunctionEnvironment(step=lambda action: Outcome(done=True, reward=0.5, correct=correct))
         made = context(make_environment=lambda: world, score=Scorer([_weighted(lambda rollout: -1.0)]))
@@ -180,9 +178,7 @@ def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
     assert result(None) is False, "the reward as a whole is below 0"
 
 
-def test_a_rollout_whose_time_is_over_while_it_is_scored_has_no_reward(
-    context: Callable[..., WorkflowContext],
-) -> None:
+def test_timeout_while_scoring_gives_no_reward(context: Callable[..., WorkflowContext]) -> None:
     world = FunctionEnvironment(step=lambda action: Outcome(done=True, reward=0.5))
     hangs = Scorer([_weighted(lambda rollout: asyncio.sleep(3600))])
     workflow = MultiTurnWorkflow(context(make_environment=lambda: world, score=hangs))
@@ -203,7 +199,7 @@ def test_a_rollout_whose_time_is_over_while_it_is_scored_has_no_reward(
     ("correct", "reason"),
     [(True, TerminationReason.ENV_DONE), (False, TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
 )
-def test_rewards_decide_whether_an_answer_that_was_cut_off_had_said_what_mattered(
+def test_rewards_decide_whether_truncated_answers_count(
     correct: bool, reason: TerminationReason, engine: Any, run_rollout: Callable[..., Episode]
 ) -> None:
     engine.answer = lambda prompt, sampling: "4 and"
@@ -226,9 +222,7 @@ def test_what_rewards_took_for_the_answer_is_said_by_name_where_several_say_it()
     assert _score(extracts("4" * 5000, "exact")).extracted == "4" * 1000
 
 
-def test_what_was_taken_for_the_answer_is_in_the_episode_also_where_a_reward_is_missing(
-    run_rollout: Callable[..., Episode],
-) -> None:
+def test_extracted_answers_are_in_the_episode(run_rollout: Callable[..., Episode]) -> None:
     for value in (1.0, None):
         episode = run_rollout(lambda rollout, value=value: Score(value=value, extracted="4"))
         (trajectory,) = episode_from_json(episode_to_json(episode)).trajectories

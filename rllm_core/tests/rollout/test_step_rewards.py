@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, strategies as st
 
 from rllm_core.rollout.step_rewards import add_bonus, reward_to_go, shaped
@@ -18,7 +20,7 @@ def test_the_bonus_comes_before_the_discount() -> None:
 
 @given(rewards, coefficients)
 def test_a_step_s_bonus_is_what_it_gained_on_the_step_before(given: list[float], coeff: float) -> None:
-    gains = [0.0, *(later - earlier for earlier, later in zip(given, given[1:], strict=False))]
+    gains = [0.0, *(later - earlier for earlier, later in pairwise(given))]
     assert add_bonus(given, coeff) == [reward + coeff * gain for reward, gain in zip(given, gains, strict=False)]
 
 

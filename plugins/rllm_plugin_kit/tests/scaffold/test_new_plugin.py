@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -96,9 +97,7 @@ def test_names_within_follow_from_the_name_of_the_distribution(distribution: str
         ("numpy", "module numpy"),
     ],
 )
-def test_a_name_that_cannot_be_used_is_refused(
-    name: str, said: str, empty_directory: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_cannot_be_used_is_refused(name: str, said: str, empty_directory: Path, capfd: Any) -> None:
     assert main(["plugins", "new", "--", name]) == 2
 
     assert said in capfd.readouterr().err
