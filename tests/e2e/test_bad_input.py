@@ -205,14 +205,6 @@ def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(for
     assert last_metrics(tmp_path)["batch/missing_rewards"] == 2
 
 
-@pytest.mark.long
-def test_a_full_disk_while_logging_says_which_file_and_what_to_do(start_forked_rllm: Any) -> None:
-    code, errors = train_with_small_files(start_forked_rllm, 6_000)
-    assert code == 1
-    values = ("runs/rllm-training/default/metrics.jsonl", os.strerror(errno.EFBIG), "--resume")
-    check_printed(errors, "not-writable", *values)
-
-
 @pytest.mark.smoke
 def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm_here: Any, finished_run: Path) -> None:
     run = finished_run
@@ -252,15 +244,3 @@ def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rll
     resumed = rllm_here("train", "guess", *words, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 5" in resumed.stdout
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("content", ["rllm: {trainer: null}\n", "data: {train_batch_size: 128}\n"])
-def test_saved_config_with_few_or_no_values_works(rllm_here: Any, tmp_path: Path, content: str) -> None:
-    run = tmp_path / "runs" / "rllm-training" / "default"
-    (run / "checkpoints" / "x").mkdir(parents=True)
-    (run / "config.yaml").write_text(content)
-    for words in (["train", "guess", *QUICK, "--resume"], ["eval", "guess", "--model", str(run / "checkpoints" / "x")]):
-        result = rllm_here(*words)
-        assert "KeyError" not in result.stderr
-        assert "Traceback" not in result.stderr

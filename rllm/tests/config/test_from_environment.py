@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from rllm.config.compose import Composed
-from rllm.config.layers import Layer, Tier, layer_from_file, layers_from_overrides
+from rllm.config.layers import Tier, layer_from_file, layers_from_overrides
 from rllm.config.save import save_config
 from rllm.config.yaml_text import as_yaml
 from rllm.planning.planner import make_plan
@@ -64,12 +63,6 @@ def test_what_was_written_means_the_same_with_the_values_of_another_environment(
     again = composed(layer_from_file(save_config(first.build_saved_config(), tmp_path), tier=tier))
     assert again.value("rllm.env.env_args") == {"key": SECRET, "steps": 9}
     assert again.build_saved_config() == first.build_saved_config()
-
-
-def test_a_program_that_resolves_a_whole_configuration_changes_nothing(composed: Compose) -> None:
-    first = composed(_with({"key": "${oc.env:SECRET}"}))
-    resolved: Any = OmegaConf.to_container(OmegaConf.create(first.build_saved_config()), resolve=True)
-    assert composed(Layer("x", resolved)).build_saved_config() == first.build_saved_config()
 
 
 def test_the_backends_name_of_a_shared_key_is_written_so_as_well(run_foreign: Compose) -> None:

@@ -154,9 +154,3 @@ def test_dotted_keys_become_nested_mappings() -> None:
 def test_dotted_keys_that_contradict_each_other_are_refused(values: dict[Any, Any], message: tuple[str, ...]) -> None:
     with expect_error(ConfigError, *message):
         layer_from_dotted(values, "here")
-
-
-def test_making_a_layer_does_not_change_plugin_mapping() -> None:
-    values = {"a": {"x": 1}, "a.y": 2}
-    layer_from_dotted(values, "here")
-    assert values == {"a": {"x": 1}, "a.y": 2}

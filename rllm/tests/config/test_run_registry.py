@@ -61,6 +61,8 @@ def test_what_a_module_of_the_current_directory_registers_can_be_chosen(module: 
     found = registry([name]).get("estimator", "from_my_module")
     assert found.qualified_name == "in-process/from_my_module"
     assert registry([name]).get("estimator", "from_my_module").plugin is found.plugin, "it is imported once"
+    with expect_error(PluginError, "bad-plugin-spec", "'My-Own'"):
+        registry([module("misnamed", REGISTERING.replace("NAME", "My-Own"))])
 
 
 def test_nothing_is_put_on_the_path_unless_a_module_is_named(module: Callable[..., str]) -> None:
@@ -95,8 +97,3 @@ def test_a_name_that_is_no_module_is_said(module: Callable[..., str]) -> None:
     for name in ("absent_module", "", ".relative", "my_estimators.py"):
         check_error(failure([name]), "module-not-found", repr(name))
     check_error(failure("my_estimators"), "wrong-value", '`rllm.plugins.import_modules` is "my_estimators"', "a list")
-
-
-def test_what_a_module_registers_wrong_is_said_in_its_own_words(module: Callable[..., str]) -> None:
-    with expect_error(PluginError, "bad-plugin-spec", "'My-Own'"):
-        registry([module("misnamed", REGISTERING.replace("NAME", "My-Own"))])

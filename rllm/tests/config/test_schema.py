@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
@@ -68,12 +68,6 @@ def test_importing_does_not_import_omegaconf_or_yaml() -> None:
     program = f"import sys, {', '.join(modules)}; print({{'omegaconf', 'yaml', 'hydra'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
-
-
-def test_a_choice_may_be_a_name_or_a_mapping() -> None:
-    choices: list[Any] = ["rloo", {"name": "grpo", "norm_adv_by_std_in_grpo": False}]
-    config = RunConfig.model_validate({"rllm": {"trainer": {"logger": choices}}})
-    assert config.rllm.trainer.logger == choices
 
 
 def test_run_name_has_letters_digits_dashes_and_inner_dots() -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import pytest
 import yaml
 from expecting import check_printed, check_values
 
-from rllm.cli.configuring import FLAGS, plan_and_registry, read_request
-from rllm.cli.main import cli, main
+from rllm.cli.configuring import plan_and_registry, read_request
+from rllm.cli.main import main
 from rllm.inspection.explain import Explanation, explain_key
 from rllm.planning.unused_keys import core_keys
 from rllm_core.schema.run_config import RunConfig
@@ -204,36 +203,6 @@ def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
 
 
 # flags
-
-
-def _commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from _commands(command, *path, name)
-        else:
-            yield (*path, name), command
-
-
-NAMED_KEYS = {**{name: key for name, (key, _) in FLAGS.items()}, "role-estimator": "rllm.algorithm.estimator_map.ROLE"}
-
-
-def test_every_flag_that_is_a_name_for_a_key_shows_the_key_in_its_help() -> None:
-    seen = set()
-    for path, command in _commands(cli):
-        if path[0] not in ("train", "eval", "config") or path == ("config", "schema"):
-            continue
-        for option in command.params:
-            name = option.opts[0].removeprefix("--")
-            if name in NAMED_KEYS:
-                seen.add(name)
-                assert f"[{NAMED_KEYS[name]}]" in str(getattr(option, "help", "")), (path, name)
-            if name == "model":
-                assert "[the backend's model key]" in str(getattr(option, "help", ""))
-    assert seen == set(NAMED_KEYS)
-    assert {key for key, _ in FLAGS.values()} <= {key.dotted for key in core_keys(RunConfig())}
 
 
 def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_with_another_choice(rllm: Rllm) -> None:
