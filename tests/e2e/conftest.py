@@ -21,15 +21,12 @@ from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import load_tasks
-from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.observer import Observer, ObserverPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, Task
 from rllm_core.plugins.registry import Registry
 
@@ -119,17 +116,6 @@ def with_view(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
     environ["RLLM_BLOCK_PLUGINS"] = ""
     monkeypatch.setattr("rllm_view.report.write_page", write_page)
-
-
-@pytest.fixture
-def rllm_of_page(environ: dict[str, str], forked_rllm: Callable[..., Any]) -> Callable[..., Any]:
-    """Run `rllm WORDS` of a page: all commands exist, and a training writes no report."""
-
-    def run(*words: str) -> Any:
-        environ["RLLM_BLOCK_PLUGINS"] = "rllm-view" if words[0] == "train" else ""
-        return forked_rllm(*words)
-
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -222,27 +208,6 @@ class Lucky(Paying):
         return Outcome(reward=float(luck % 5), done=True, correct=luck % 2 == 0)
 
 
-class SureParams(Params):
-    word: str = "1"
-
-
-class Sure(Agent):
-    """Behaves by its option, for any response of the model."""
-
-    def __init__(self, params: SureParams) -> None:
-        self._word = params.word
-
-    def observe(self, observation: Any) -> Any:
-        return [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
-
-    def act(self, response: Response) -> str:
-        return self._word
-
-
-def _step_rewards(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    return Advantages(values=inputs.step_rewards, level="step")
-
-
 class Parrot:
     """A rollout engine that returns the last token of its prompt."""
 
@@ -269,7 +234,7 @@ class Parrot:
 
 @pytest.fixture(scope="session")
 def worlds() -> Registry:
-    """Return the installed plugins with environments, an agent, an estimator, an observer and an engine for tests."""
+    """Return the installed plugins with environments, an observer, a reward and an engine for tests."""
     registry = Registry.load()
     multi = {"rllm.workflow.name": "multi_turn_workflow"}
     for world in (Paying, Lucky):
@@ -284,17 +249,6 @@ def worlds() -> Registry:
             )
         )
     common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
-    registry.add(AgentPlugin(name="sure", summary="For tests.", params=SureParams, load=lambda: Sure))
-    registry.add(
-        EstimatorPlugin(
-            name="step_rewards",
-            load=lambda: _step_rewards,
-            level="step",
-            needs=frozenset({"step_rewards"}),
-            default_loss="reinforce",
-            **common,
-        )
-    )
     registry.add(ObserverPlugin(name="watcher", load=lambda: lambda params: Observer(), **common))
     registry.add(RewardPlugin(name="even", load=lambda: lambda params: lambda rollout: 1.0, **common))
     registry.add(EnginePlugin(name="parrot", load=lambda: Parrot, **common))

@@ -11,29 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from documents import blocks, commands, text_of
 
-from rllm.config.layers import layer_from_file
-from rllm_core.plugins.registry import Registry
-
-from .conftest import plan_of
-
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-agent.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+GUIDE = "docs/how-to/your-agent.md"
+COMMANDS = [each.removeprefix("rllm ") for each in commands(GUIDE) if each.startswith("rllm ")]
 SHORT = ("data.max_response_length=4", "rllm.sdk.store.path=traces.db")
 QUICKLY = (*SHORT, "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.train_batch_size=1", "--overwrite")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """Write the files of the guide."""
-    names = re.findall(r"This is `(\w+\.py)`", GUIDE)
-    for name, source in zip(names, blocks("python"), strict=True):
+    names = re.findall(r"This is `(\w+\.py)`", text_of(GUIDE))
+    for name, source in zip(names, blocks(GUIDE, "python"), strict=True):
         (tmp_path / name).write_text(source)
-    (tmp_path / "train.jsonl").write_text(blocks("json")[0])
+    (tmp_path / "train.jsonl").write_text(blocks(GUIDE, "json")[0])
     return tmp_path
 
 
@@ -42,12 +34,15 @@ def words_of(command: str) -> list[str]:
     return shlex.split(command.replace("./some-hf-directory", "tiny").replace("[python,", f"[{sys.executable},"))
 
 
+TRAININGS = [number for number, each in enumerate(COMMANDS) if each.startswith("train")]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("number", [number for number, each in enumerate(COMMANDS) if each.startswith("train")])
+@pytest.mark.parametrize("number", TRAININGS)
 def test_the_trainings_of_the_guide_train(
-    number: int, directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    number: int, directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    done = forked_rllm(*words_of(COMMANDS[number]), *QUICKLY)
+    done = rllm_here(*words_of(COMMANDS[number]), *QUICKLY)
     assert done.returncode == 0, done.stderr
     lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     (step,) = [step for step in map(json.loads, lines) if "env/gateway/trained_tokens" in step]
@@ -57,23 +52,9 @@ def test_the_trainings_of_the_guide_train(
 
 @pytest.mark.long
 def test_evaluation_of_the_guide_runs(
-    directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     (command,) = (each for each in COMMANDS if each.startswith("eval"))
-    done = forked_rllm(*words_of(command), *SHORT)
+    done = rllm_here(*words_of(command), *SHORT)
     assert done.returncode == 0, done.stderr
     assert "question" in done.stdout
-
-
-def test_the_yaml_of_the_guide_is_a_configuration(
-    directory: Path, worlds: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(directory)
-    (function,) = blocks("yaml")
-    settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
-
-    (directory / "function.yaml").write_text(function)
-    plan = plan_of(settings, worlds, [layer_from_file(directory / "function.yaml")])
-    assert plan.workflow.qualified_name == "rllm-gateway/agent"
-    assert (plan.workflow.params.agent, plan.workflow.params.timeout) == ("my_agent.py:solve", 600.0)
-    assert plan.config.rllm.agent.max_steps == 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import subprocess
@@ -182,41 +181,6 @@ def test_reward_is_what_the_agent_reports(train_agent: Any, code: str, rewards: 
         assert episode.metrics["gateway/trained_tokens"] > 0
 
 
-@pytest.mark.long
-def test_two_turns_of_token_ids_train_one_row(train_agent: Any, tmp_path: Path) -> None:
-    code = """
-        import httpx
-
-        def sample(token_ids):
-            url = os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/inference/v1/generate"
-            body = {"token_ids": token_ids, "sampling_params": {"max_tokens": 3, "logprobs": 1}}
-            key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-            answer = httpx.post(url, json=body, headers=key, timeout=60)
-            if answer.status_code != 200:
-                return answer.status_code
-            choice = answer.json()["choices"][0]
-            seen.append([choice["token_ids"], [each["logprob"] for each in choice["logprobs"]["content"]]])
-            return token_ids + choice["token_ids"]
-
-        seen = []
-        def solve(task):
-            assert sample([1 << 30]) == 400
-            whole = sample(sample([5, 6, 7]) + [8, 9])
-            with open("seen.jsonl", "a") as file:
-                file.write(json.dumps([whole, seen]) + "\\n")
-            return 1.0 if whole[3] % 2 else 0.0
-    """
-    result = train_agent(code)
-    seen = sorted(map(json.loads, (tmp_path / "seen.jsonl").read_text().splitlines()))
-    rows = [trajectory.tokens for episode in result.episodes for trajectory in episode.trajectories]
-    assert sorted(row.ids.tolist() for row in rows) == [whole for whole, _ in seen]
-    for row, (_, calls) in zip(sorted(rows, key=lambda row: row.ids.tolist()), seen, strict=True):
-        assert len(row.segment_starts) == 1
-        assert row.ids[row.sampled].tolist() == [token for ids, _ in calls for token in ids]
-        assert row.logprobs[row.sampled].tolist() == [logprob for _, logprobs in calls for logprob in logprobs]
-    assert {episode.metrics["gateway/excluded_tokens"] for episode in result.episodes} == {0.0}
-
-
 def test_rewards_of_the_run_look_at_what_the_agent_answers(train_agent: Any, tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.response.content == 'fish')\n")
     code = "def solve(task):\n    ask()\n    return 'fish'\n"
@@ -308,41 +272,16 @@ def test_a_prompt_without_room_ends_the_rollout(train_agent: Any, words: int) ->
 
 
 def test_a_program_is_an_agent(train: Any, serving: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(
-        PREAMBLE
-        + textwrap.dedent("""
-        task = json.load(sys.stdin)
-        assert task == json.loads(os.environ["RLLM_TASK"])
-        ask()
-        print(json.dumps({"reward": 0.75}))
-        """)
-    )
-    settings = {
-        "rllm.workflow.name": "agent",
-        "rllm.workflow.workflow_args.command": [sys.executable, "program.py"],
-        "data.train_batch_size": 1,
-        **serving,
-        **SHORT,
-    }
-    episodes = train("sum", settings).episodes
-    assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
-
-
-def test_sub_agents_are_rows_of_one_trajectory(train_agent: Any) -> None:
     code = """
-        from concurrent.futures import ThreadPoolExecutor
-        def solve(task):
-            said = [{"role": "user", "content": "plan"}]
-            said.append({"role": "assistant", "content": chat(said)})
-            with ThreadPoolExecutor(3) as threads:
-                list(threads.map(ask, [f"part {n}" for n in range(3)]))
-            chat([*said, {"role": "user", "content": "so"}])
-            return 1.0
-    """
-    for episode in train_agent(code).episodes:
-        (trajectory,) = episode.trajectories
-        assert len(trajectory.tokens.segment_starts) == 4
-        assert episode.metrics["gateway/rows"] == 4
+task = json.load(sys.stdin)
+assert task == json.loads(os.environ["RLLM_TASK"])
+ask()
+print(json.dumps({"reward": 0.75}))
+"""
+    (tmp_path / "program.py").write_text(PREAMBLE + code)
+    command = {"rllm.workflow.workflow_args.command": [sys.executable, "program.py"], "data.train_batch_size": 1}
+    episodes = train("sum", {"rllm.workflow.name": "agent", **command, **serving, **SHORT}).episodes
+    assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
 
 
 def test_a_key_of_the_metadata_names_and_splits_trajectories(train_agent: Any) -> None:

@@ -7,20 +7,25 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from expecting import check_one_error, check_printed, check_values
+from recorded_runs import RecordedRuns
+
+from rllm.runs.run_directory import RunDirectory
+from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 FEW_STEPS = (
-    "rllm.trainer.total_batches=4",
-    "rllm.trainer.save_freq=2",
-    "rllm.trainer.test_freq=2",
+    "rllm.trainer.total_batches=2",
+    "rllm.trainer.save_freq=1",
+    "rllm.trainer.test_freq=1",
     "rllm.rollout.n=2",
     "rllm.rollout.n_val=2",
-    "data.train_batch_size=8",
+    "data.train_batch_size=4",
 )
 LOG_EPISODES = "rllm.episode_logging.log_episodes=true"
 
@@ -30,21 +35,32 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
 
 
-@pytest.mark.long
-def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
-    result = forked_rllm("train", "guess", *FEW_STEPS)
-    lines = result.stdout.splitlines()
+@pytest.mark.smoke
+@pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
+def test_without_a_terminal_progress_is_lines_and_a_table(words: tuple[str, ...], forked_rllm: Any) -> None:
+    """Progress is plain lines, a table ends it, and the checkpoint is evaluated to the values of the table."""
+    lines = forked_rllm("train", "guess", *FEW_STEPS, *words).stdout.splitlines()
     check_values(lines[0], "guess", "backend local", "runs/rllm-training/default")
     check_values(lines[1], "rllm.record=outcomes", "rllm view runs/rllm-training/default")
     check_values(lines[2], "step 0", "guess: pass@1 ")
-    assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
-    assert any("guess guesses" in line and "3.375" in line for line in lines)
-    assert "\x1b" not in result.stdout
+    assert any(line.startswith("step 2/2  solved ") and "tokens/s" in line and "left" in line for line in lines)
+    assert not any("\x1b" in line for line in lines)
     assert [line.rpartition(": ")[2] for line in lines[-3:]] == [
         "rllm eval guess --model runs/rllm-training/default/checkpoints/latest",
         "rllm view runs/rllm-training/default",
         "rllm why runs/rllm-training/default",
     ]
+    table = [line.split("│") for line in lines if "guess" in line and "│" in line]
+    validated = {cells[1].split()[1]: float(cells[2]) for cells in table}
+    assert "guesses" in validated
+    evaluated = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
+    assert evaluated.returncode == 0, evaluated.stderr
+    model = "runs/rllm-training/default/checkpoints/latest"
+    check_values(evaluated.stderr, "guess", f"model {model}", "config of runs/rllm-training/default")
+    (metrics,) = json.loads(evaluated.stdout)["environments"]
+    reached = {f"pass@{k}": estimate["value"] for k, estimate in metrics["passes"].items()}
+    reached |= {"reward": metrics["reward"]["value"], **metrics["metrics"]}
+    assert {name: round(reached[name], 3) for name in validated} == validated
 
 
 @pytest.mark.usefixtures("with_view")
@@ -66,21 +82,14 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict
     assert process.wait(timeout=200) == 0, shown.decode()
     text = shown.decode()
     assert "\x1b[" in text, "colors and cursor movements"
-    assert "4/4" in text
+    assert "2/2" in text
     assert "solved" in text
     assert "tokens/s" in text
     names = {path.name for path in run.iterdir()}
-    assert {
-        "config.yaml",
-        "plugins.json",
-        "metrics.jsonl",
-        "checkpoints",
-        "episodes",
-        "report.html",
-    } <= names
-    assert sorted(path.name for path in (run / "episodes").iterdir()) == [f"step_{i:06d}.jsonl.gz" for i in range(4)]
-    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
-    assert (run / "checkpoints" / "latest").readlink() == Path("step_000004")
+    assert {"config.yaml", "plugins.json", "metrics.jsonl", "checkpoints", "episodes", "report.html"} <= names
+    assert sorted(path.name for path in (run / "episodes").iterdir()) == [f"step_{i:06d}.jsonl.gz" for i in range(2)]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step_000001", "step_000002"]
+    assert (run / "checkpoints" / "latest").readlink() == Path("step_000002")
     used = {
         (entry["kind"], entry["name"]): entry["distribution"]
         for entry in json.loads((run / "plugins.json").read_text())
@@ -91,38 +100,10 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
-def test_checkpoint_is_evaluated_with_its_runs_config(words: tuple[str, ...], forked_rllm: Any) -> None:
-    trained = forked_rllm("train", "guess", *FEW_STEPS, *words)
-    table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
-    validated = {line.split("│")[1].split()[1]: float(line.split("│")[2]) for line in table}
-    evaluated = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
-    assert evaluated.returncode == 0, evaluated.stderr
-    model = "runs/rllm-training/default/checkpoints/latest"
-    check_values(evaluated.stderr, "guess", f"model {model}", "config of runs/rllm-training/default")
-    (metrics,) = json.loads(evaluated.stdout)["environments"]
-    reached = {f"pass@{k}": estimate["value"] for k, estimate in metrics["passes"].items()}
-    reached |= {"reward": metrics["reward"]["value"], **metrics["metrics"]}
-    assert {name: round(reached[name], 3) for name in validated} == validated
-
-
-@pytest.mark.long
-def test_a_local_model_directory_is_trained(forked_rllm: Any, run: Path, tmp_path: Path) -> None:
-    from rllm_local.tiny import build_model, build_tokenizer
-
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(tmp_path / "some-hf-directory")
-    build_model(len(tokenizer), seed=3).save_pretrained(tmp_path / "some-hf-directory")
-    words = (
-        "--backend",
-        "local",
-        "--estimator",
-        "rloo",
-        "--model",
-        "./some-hf-directory",
-        "data.max_response_length=4",
-    )
-    result = forked_rllm("train", "guess", *FEW_STEPS, *words)
+def test_a_local_model_directory_is_trained(rllm_here: Any, run: Path, tool_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "some-hf-directory").symlink_to(tool_model)
+    words = ("--estimator", "rloo", "--model", "./some-hf-directory", "data.max_response_length=4")
+    result = rllm_here("train", "guess", *FEW_STEPS, *words)
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(line["actor/rollout_logprob_difference"] < 1e-4 for line in lines if "actor/loss" in line)
@@ -154,10 +135,9 @@ def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(
 
 
 def test_grouping_estimators_rejection_and_loss_are_flags(rllm_here: Any) -> None:
-    done = rllm_here(
-        *("train", "guess", "--estimator", "rloo", "--role-estimator", "judge=reinforce", "--grouping", "task"),
-        *("--rejection", "group", "--loss", "importance_sampling", "--dry-run"),
-    )
+    flags = ("--estimator", "rloo", "--role-estimator", "judge=reinforce", "--grouping", "task")
+    flags += ("--rejection", "group", "--loss", "importance_sampling")
+    done = rllm_here("train", "guess", *flags, "--dry-run")
     assert done.returncode == 0, done.stderr
     planned = ("estimator rloo", "estimator reinforce", "grouping task", "loss importance_sampling", "rejection group")
     for record in planned:
@@ -201,35 +181,33 @@ def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str])
 
 
 @pytest.mark.long
-def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, run: Path) -> None:
-    assert forked_rllm("train", "guess", *FEW_STEPS, "--estimator", "rloo").returncode == 0
-    result = forked_rllm("train", "guess", "--resume", "rllm.trainer.total_batches=6")
+def test_a_resumed_run_keeps_the_values_it_was_started_with(
+    rllm_here: Any, run: Path, recorded_runs: RecordedRuns
+) -> None:
+    recorded_runs.copy("synchronous", run)
+    result = rllm_here("train", "guess", "--resume", "rllm.trainer.total_batches=3")
     assert result.returncode == 0, result.stderr
-    assert "resuming after step 4 of 6" in result.stdout
+    assert "resuming after step 2 of 3" in result.stdout
     config = (run / "config.yaml").read_text()
-    assert "adv_estimator: rloo" in config
-    assert "total_batches: 6" in config
+    assert "num_epochs: 2" in config
+    assert "total_batches: 3" in config
 
 
 @pytest.mark.long
-def test_two_processes_cannot_train_in_one_directory(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
-    words = ("rllm.trainer.total_batches=1000", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
-    first = start_forked_rllm("train", "guess", *words)
-    try:
-        while not (run / "metrics.jsonl").exists():
-            assert first.poll() is None
-            time.sleep(0.02)
-        second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
-        assert second.returncode == 1
-        check_printed(second.stderr, "locked-directory", "runs/rllm-training/default")
-    finally:
-        first.kill()
-        first.communicate()
+def test_two_processes_cannot_train_in_one_directory(
+    forked_rllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory = RunDirectory.open(plan_of({"rllm.env.name": "guess"}, worlds).config.rllm.trainer)
+    second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
+    directory.close()
+    assert second.returncode == 1
+    check_printed(second.stderr, "locked-directory", "runs/rllm-training/default")
 
 
 @pytest.mark.long
-def test_a_config_of_a_run_is_given_to_eval_with_all_words_of_its_training(forked_rllm: Any, tmp_path: Path) -> None:
-    shown = forked_rllm("config", "show", "guess", "rllm.trainer.total_batches=3", "rllm.rollout.n_val=1")
+def test_a_config_of_a_run_is_given_to_eval_with_all_words_of_its_training(rllm_here: Any, tmp_path: Path) -> None:
+    shown = rllm_here("config", "show", "guess", "rllm.trainer.total_batches=3", "rllm.rollout.n_val=1")
     (tmp_path / "given.yaml").write_text(shown.stdout)
-    evaluated = forked_rllm("eval", "guess", "--config", "given.yaml")
+    evaluated = rllm_here("eval", "guess", "--config", "given.yaml")
     assert evaluated.returncode == 0, evaluated.stderr

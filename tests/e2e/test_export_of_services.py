@@ -21,38 +21,23 @@ QUICK = (
 )
 
 
-@pytest.fixture
-def of_tinker(forked_rllm: Any, tmp_path: Path) -> Path:
-    """Return the directory of a finished run's checkpoint on the local server."""
+@pytest.mark.smoke
+def test_adapter_of_a_tinker_run_is_exported_and_merged(forked_rllm: Any, rllm_here: Any, tmp_path: Path) -> None:
     offline = ("rllm/backend=tinker", "tinker_base_url=local", "training.default_local_dir=kept", "model.lora_rank=4")
     done = forked_rllm("train", "guess", *offline, *QUICK)
     assert done.returncode == 0, done.stderr
     (kept,) = tmp_path.glob("kept/*/weights/*")
-    return kept
-
-
-@pytest.mark.long
-def test_the_adapter_of_a_tinker_run_is_peft_s_and_can_be_merged(
-    of_tinker: Path, forked_rllm: Any, tmp_path: Path
-) -> None:
-    assert forked_rllm("export", RUN, "--to", "adapter", "--output", "adapter").returncode == 0
-    adapter, kept = (
-        load_file(directory / "adapter_model.safetensors") for directory in (tmp_path / "adapter", of_tinker)
-    )
+    assert rllm_here("export", RUN, "--to", "adapter", "--output", "adapter").returncode == 0
+    adapter, expected = (load_file(each / "adapter_model.safetensors") for each in (tmp_path / "adapter", kept))
     assert {name: tensor.tolist() for name, tensor in adapter.items()} == {
-        name: tensor.tolist() for name, tensor in kept.items()
+        name: tensor.tolist() for name, tensor in expected.items()
     }
     # It identifies the weights of `tiny` by their digest, and rejects weights from a different seed.
-    merged = forked_rllm("export", RUN, "--to", "merged", "--output", "merged")
+    merged = rllm_here("export", RUN, "--to", "merged", "--output", "merged")
     assert merged.returncode == 0, merged.stderr
-    assert forked_rllm("eval", "guess", "--model", "merged", "rllm.rollout.n_val=1").returncode == 0
+    assert rllm_here("eval", "guess", "--model", "merged", "rllm.rollout.n_val=1").returncode == 0
 
-
-@pytest.mark.long
-def test_a_tinker_run_whose_files_are_gone_or_elsewhere_says_where(
-    of_tinker: Path, rllm_here: Any, tmp_path: Path
-) -> None:
-    shutil.rmtree(of_tinker)
+    shutil.rmtree(kept)
     gone = rllm_here("export", RUN, "--to", "adapter")
     assert gone.returncode == 1
     assert "(training.default_local_dir)" in gone.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,14 +33,6 @@ def _file(name: str, language: str) -> str:
     return str(text)
 
 
-def test_the_first_screen_says_what_it_is_why_and_what_has_run() -> None:
-    first = re.findall(r"^## (.*)$", README, re.MULTILINE)[:3]
-    assert first[0] == "Why rllm"
-    assert first[1].startswith("Status: alpha")
-    assert first[2] == "Install"
-    assert README.index("make demo") < README.index("docs/images/first-run.png") < README.index("## Why rllm")
-
-
 def test_the_numbers_and_names_of_plugins_are_those_of_the_registry() -> None:
     registry = Registry.load()
     # Other tests of this process may have registered estimators.
@@ -62,38 +53,30 @@ def test_the_numbers_and_names_of_plugins_are_those_of_the_registry() -> None:
     assert named == {*estimators, *losses}
 
 
-def test_the_plugin_has_ten_lines() -> None:
-    assert len([line for line in _file("my_estimators.py", "python").splitlines() if line]) == 10
-
-
-def test_every_link_leads_somewhere() -> None:
-    root = Path(__file__).parents[2]
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
-        assert target.startswith("https://arxiv.org/") or (root / target).exists(), target
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Write the files of the page."""
+    files = {"train.jsonl": "json", "rewards.py": "python", "my_estimators.py": "python", "run.yaml": "yaml"}
+    for name, language in (files | {"sums.yaml": "yaml"}).items():
+        (tmp_path / name).write_text(_file(name, language))
+    return tmp_path
 
 
 @pytest.mark.long
-def test_each_command_of_the_first_table_has_a_plan(
-    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    (tmp_path / "train.jsonl").write_text(_file("train.jsonl", "json"))
-    (tmp_path / "rewards.py").write_text(_file("rewards.py", "python"))
-    (tmp_path / "my_agent.py").write_text("def solve(task):\n    return task['answer']\n")
+@pytest.mark.usefixtures("nothing_stays_registered")
+def test_each_command_has_a_plan(rllm_here: Callable[..., Any], directory: Path) -> None:
+    (directory / "my_agent.py").write_text("def solve(task):\n    return task['answer']\n")
     commands = re.findall(r"^\|.*\| `rllm (train .*)` \|$", README, re.MULTILINE)
     assert len(commands) >= 6
-    for command in commands:
-        done = forked_rllm(*command.replace("Qwen/Qwen3-0.6B", "tiny").split(), "--dry-run")
+    (sums,) = re.findall(r"^rllm (train reasoning_gym.*)$", README, re.MULTILINE)
+    for command in [*commands, sums]:
+        words = re.sub("Qwen/Qwen3-0.6B|HuggingFaceTB/SmolLM2-135M-Instruct", "tiny", command).split()
+        done = rllm_here(*words, "--dry-run")
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
-@pytest.mark.long
-def test_the_sections_run_from_top_to_bottom(
-    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    (tmp_path / "train.jsonl").write_text(_file("train.jsonl", "json"))
-    (tmp_path / "rewards.py").write_text(_file("rewards.py", "python"))
-    (tmp_path / "my_estimators.py").write_text(_file("my_estimators.py", "python"))
-    (tmp_path / "run.yaml").write_text(_file("run.yaml", "yaml"))
+@pytest.mark.smoke
+def test_the_sections_run_from_top_to_bottom(forked_rllm: Callable[..., Any], directory: Path) -> None:
     section = README.partition("\n## Your data")[2].partition("\n## A pretrained model\n")[0]
     commands = re.findall(r"^rllm (train .*)$", section, re.MULTILINE)
     assert len(commands) == 2
@@ -102,26 +85,12 @@ def test_the_sections_run_from_top_to_bottom(
         done = forked_rllm(*command.replace("./some-hf-directory", "tiny").split(), *SHORT)
         assert done.returncode == 0, done.stderr
 
-    directory = tmp_path / "runs/rllm-training/above_median"
-    assert layer_from_file(directory / "config.yaml").tree["rllm"]["algorithm"]["adv_estimator"] == "above_median"
-    steps = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    run = directory / "runs/rllm-training/above_median"
+    assert layer_from_file(run / "config.yaml").tree["rllm"]["algorithm"]["adv_estimator"] == "above_median"
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [step for step in steps if "actor/loss" in step]
     assert len(trained) == 2
     assert any(step["advantage/agent/max"] > 0 for step in trained)
-
-
-@pytest.mark.long
-def test_the_task_of_others_trains_with_any_model(
-    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    (tmp_path / "sums.yaml").write_text(_file("sums.yaml", "yaml"))
-    (command,) = re.findall(r"^rllm (train reasoning_gym.*)$", README, re.MULTILINE)
-    pretrained = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert pretrained in command
-
-    done = forked_rllm(*command.replace(pretrained, "tiny").split(), *SHORT)
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_plugin_computes_what_its_docstring_says() -> None:
