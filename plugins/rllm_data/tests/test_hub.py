@@ -51,9 +51,7 @@ def test_offline_the_hub_is_not_asked(read: Read, monkeypatch: pytest.MonkeyPatc
     check_printed(read_message(read), "dataset-unreadable", "'openai/gsm8k'", "HF_HUB_OFFLINE", "`config`")
 
 
-def test_a_data_set_of_the_hub_is_read_by_its_configuration_and_split(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configuration_and_split_of_a_hub_data_set(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
     def load(name: str, config: str | None) -> datasets.DatasetDict:

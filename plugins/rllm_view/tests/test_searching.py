@@ -60,9 +60,7 @@ def test_search_with_filters_reads_their_steps_only(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("bound", ["MOST_FOUND", "MOST_BYTES"])
-def test_search_beyond_bounds_continues_at_next_step(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
+def test_search_beyond_bounds_has_a_next_step(asking: Asking, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(searching, bound, 1)
 
     first = asking.of_run("rollouts", phrase="answer")

@@ -185,9 +185,7 @@ def _hanging_at(call: int) -> Answer:
     ],
     ids=["solver", "judge"],
 )
-def test_after_a_timeout_finished_steps_are_the_result(
-    hanging: int, expected: list[tuple[str, float]], steps: list[int]
-) -> None:
+def test_finished_steps_remain_after_a_timeout(hanging: int, expected: list[Any], steps: list[int]) -> None:
     engine = CharacterEngine(_hanging_at(hanging))
     worlds: list[Paid] = []
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from expecting import check_values, expect_error
@@ -145,9 +146,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    store: CheckpointStore, saved: Path, damage: Callable[[Path], object], reason: str
-) -> None:
+def test_damaged_checkpoints_are_skipped(store: CheckpointStore, saved: Path, damage: Any, reason: str) -> None:
     damage(saved / "step_000002")
     warnings: list[str] = []
     assert latest(store, warnings.append).state == {"finished_steps": 1}

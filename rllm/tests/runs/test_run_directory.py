@@ -54,9 +54,7 @@ def finished(open_directory: OpenDirectory) -> Path:
     return directory.path
 
 
-def test_a_run_has_its_own_directory(
-    open_directory: OpenDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_its_own_directory(open_directory: OpenDirectory, tmp_path: Path, monkeypatch: Any) -> None:
     directory = open_directory()
     assert directory.path == tmp_path / "runs" / "p" / "e"
     assert directory.path.is_dir()
@@ -76,11 +74,14 @@ def test_directory_with_a_run_is_rejected_with_alternatives(finished: Path, open
     open_directory(resume=True).close()  # It is not locked.
 
 
-def test_resume_takes_up_what_is_there(finished: Path, open_directory: OpenDirectory) -> None:
-    directory = open_directory(resume=True)
+def test_beginning_removes_nothing_of_a_resumed_run(finished: Path, open_directory: OpenDirectory) -> None:
+    directory = open_directory(resume=True, overwrite=True)
     assert [line["step"] for line in directory.history()] == [0, 1, 2]
+    directory.begin({"seed": 2}, [], 3)
     directory.log(3, {"reward": 1.0})
     assert [line["step"] for line in directory.history()] == [0, 1, 2, 3]
+    assert (directory.checkpoints / "step_000003").is_dir()
+    assert "seed: 2" in (finished / "config.yaml").read_text()
 
 
 def _contents(directory: Path) -> dict[str, str | None]:
@@ -128,14 +129,6 @@ def test_beginning_removes_only_the_replaced_run(finished: Path, open_directory:
     assert directory.history() == [{"step": 0, "reward": 9.0}]
 
 
-def test_beginning_removes_nothing_of_a_resumed_run(finished: Path, open_directory: OpenDirectory) -> None:
-    directory = open_directory(resume=True, overwrite=True)
-    directory.begin({"seed": 2}, [], 3)
-    assert [line["step"] for line in directory.history()] == [0, 1, 2]
-    assert (directory.checkpoints / "step_000003").is_dir()
-    assert "seed: 2" in (finished / "config.yaml").read_text()
-
-
 def test_beginning_follows_no_links(finished: Path, open_directory: OpenDirectory, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("keep")
@@ -152,11 +145,16 @@ def test_directory_contains_a_run_after_it_begins(open_directory: OpenDirectory)
     directory.log(0, {})
     directory.checkpoints.mkdir()
     assert not directory.holds_a_run()
-    directory.begin({}, [], 3)
+    registry = Registry.load(allow=[], environ={})
+    directory.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")], 3)
     assert directory.holds_a_run()
     directory.close()
     with expect_error(ConfigError, "run-exists"):
         open_directory()
+    noted = json.loads((directory.path / "plugins.json").read_text())
+    kinds = [(entry["kind"], entry["name"], entry["distribution"]) for entry in noted]
+    assert kinds == [("estimator", "grpo", "rllm-core"), ("loss", "ppo", "rllm-core")]
+    assert all(entry["version"] for entry in noted)
 
 
 GARBAGE = [b"no json\n", b"{\n", b'{"step": 1} x\n', b"\n", b"[1]\n", b'{"reward": 1.0}\n', b"\xff\n", b"\0\0\n"]
@@ -265,15 +263,3 @@ def test_repeated_steps_are_forgotten(open_directory: OpenDirectory, first: int,
     assert [line["step"] for line in again.history()] == kept
     again.log(first, {"r": 5.0})
     assert again.history()[-1] == {"step": first, "r": 5.0}
-
-
-def test_the_plugins_of_a_run_are_noted(open_directory: OpenDirectory) -> None:
-    directory = open_directory()
-    registry = Registry.load(allow=[], environ={})
-    directory.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")], 3)
-    noted = json.loads((directory.path / "plugins.json").read_text())
-    assert [(entry["kind"], entry["name"], entry["distribution"]) for entry in noted] == [
-        ("estimator", "grpo", "rllm-core"),
-        ("loss", "ppo", "rllm-core"),
-    ]
-    assert all(entry["version"] for entry in noted)

@@ -24,11 +24,12 @@ from rllm.sandboxes.options import BwrapParams, check_bwrap
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, RolloutError
 
+from .ports import ONLY_THE_PORT, SECONDS, connect
+
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 MIB = 1 << 20
 SMALL = SandboxSetup(disk=8 * MIB, memory=128 * MIB, processes=32)
-SECONDS = 60.0
 
 
 def use(act: Callable[[BwrapSandbox], Awaitable[Any]], setup: SandboxSetup = SMALL, **options: Any) -> Any:
@@ -85,32 +86,7 @@ def test_launcher_cannot_be_killed_or_traced() -> None:
 
 
 def test_network_is_off_except_for_one_port() -> None:
-    async def act(sandbox: BwrapSandbox) -> list[CommandResult]:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(await reader.readline())
-            writer.close()
-
-        servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
-        ports = [server.sockets[0].getsockname()[1] for server in servers]
-        source = """
-            import socket
-            for host, port in [("127.0.0.1", %d), ("127.0.0.1", %d), ("192.0.2.1", 80)]:
-                try:
-                    link = socket.create_connection((host, port), 5)
-                    link.sendall(b"hello" + chr(10).encode())
-                    print(link.recv(9))
-                except OSError as error:
-                    print(type(error).__name__)
-        """
-        command = ["sh", "-c", python(source % (ports[0], ports[1]))]
-        results = [await sandbox.run(command, seconds=SECONDS, port=port) for port in (ports[0], None)]
-        for server in servers:
-            server.close()
-        return results
-
-    with_port, without = use(act)
-    assert with_port.stdout.split() == [b"b'hello\\n'", b"ConnectionRefusedError", b"OSError"]
-    assert without.stdout.split() == [b"ConnectionRefusedError", b"ConnectionRefusedError", b"OSError"]
+    assert use(lambda sandbox: connect(sandbox, str(Path(sys.executable).resolve()))) == ONLY_THE_PORT
 
 
 def test_other_sandboxes_are_hidden() -> None:

@@ -22,10 +22,11 @@ from rllm.sandboxes.options import ContainerParams, check_container
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError
 
+from .ports import ONLY_THE_PORT, SECONDS, connect
+
 PROGRAMS = ("docker", "podman")
 NO_BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 SETUP = SandboxSetup(memory=1 << 28, disk=1 << 20, processes=24, readable=(Path("/usr/share"),))
-SECONDS = 60.0
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -92,33 +93,7 @@ def test_program_without_containers_is_an_error(tmp_path: Path, monkeypatch: pyt
 @NO_BWRAP
 def test_only_the_port_is_reached(tmp_path: Path, program: str) -> None:
     check_container(program, ContainerParams())
-
-    async def act(sandbox: ContainerSandbox) -> list[CommandResult]:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(await reader.readline())
-            writer.close()
-
-        servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
-        ports = [server.sockets[0].getsockname()[1] for server in servers]
-        source = f"""
-import socket
-for port in {ports}:
-    try:
-        link = socket.create_connection(("127.0.0.1", port), 5)
-        link.sendall(b"hello\\n")
-        print(link.recv(9))
-    except OSError as error:
-        print(type(error).__name__)
-"""
-        command = ["python3", "-I", "-S", "-c", source]
-        results = [await sandbox.run(command, seconds=SECONDS, port=port) for port in (ports[0], None)]
-        for server in servers:
-            server.close()
-        return results
-
-    with_port, without = use(program, act)
-    assert with_port.stdout.split() == [b"b'hello\\n'", b"ConnectionRefusedError"], with_port
-    assert without.stdout.split() == [b"ConnectionRefusedError", b"ConnectionRefusedError"], without
+    assert use(program, lambda sandbox: connect(sandbox, "python3")) == ONLY_THE_PORT
     assert [call[:2] for call in calls(tmp_path)] == [[program, word] for word in ("info", "run", "exec", "exec")]
 
 

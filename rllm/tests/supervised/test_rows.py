@@ -74,9 +74,7 @@ def batch_of(row: dict[str, Any], renderer: Any) -> TokenBatch:
         ({"messages": DIALOG[:2], "tools": '[{"name": "add"}]'}, {}, [("addu:ab|a:", "cd$")]),
     ],
 )
-def test_assistant_messages_are_trained_after_their_prompts(
-    row: dict[str, Any], options: dict[str, Any], turns: list[tuple[str, str]]
-) -> None:
+def test_assistant_messages_are_trained(row: dict[str, Any], options: dict[str, Any], turns: list[Any]) -> None:
     assert turns_of(row, **options) == turns
 
 

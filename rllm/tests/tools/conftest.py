@@ -1,9 +1,8 @@
-"""No test here needs a network, and none gets one."""
+"""Scripted models and environments with tools."""
 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,6 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Task
-
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise AssertionError(f"a test wants the network: {arguments}")
-
-    for name in ("connect", "connect_ex", "bind"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 class ToolCharacters(Characters):

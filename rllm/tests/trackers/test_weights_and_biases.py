@@ -173,9 +173,7 @@ def test_disabled_leaves_nothing_but_an_id(run: TrackedRun) -> None:
     assert {entry.name for entry in run.directory.iterdir()} - {".lock"} <= {"wandb_run_id"}
 
 
-def test_environment_chooses_the_mode_and_an_unfinished_run_failed(
-    run: TrackedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_chooses_the_mode(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     tracker = _tracker(run, mode=None)
     tracker.on_train_start(5, 0)
@@ -183,7 +181,7 @@ def test_environment_chooses_the_mode_and_an_unfinished_run_failed(
     tracker.close()
     (file,) = _files(run.directory)
     assert len(_rows(file)) == 1
-    assert [each.exit_code for each in _of_type(file, "exit")] == [1]
+    assert [each.exit_code for each in _of_type(file, "exit")] == [1]  # It did not reach its end.
 
 
 def test_another_run_of_the_process_is_neither_joined_nor_ended(run: TrackedRun, tmp_path: Path) -> None:
@@ -222,9 +220,7 @@ def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(directory: R
     assert len(directory.history()) == 1
 
 
-def test_a_client_that_fails_has_one_warning(
-    directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_client_has_one_warning(directory: RunDirectory, run: TrackedRun, monkeypatch: Any) -> None:
     monkeypatch.setattr(WeightsAndBiasesTracker, "_start", lambda tracker, resumed: _BrokenRun())
     trackers, warnings = _trackers(directory, run, "offline")
     trackers.tell("on_train_start", 2, 0)

@@ -19,11 +19,6 @@ from rllm_core.contracts.reward import Score
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
-@pytest.fixture(autouse=True)
-def _no_network() -> None:
-    """Here the network is this machine's own."""
-
-
 @dataclass
 class Server:
     """Gives `answers` in turn, and the last one again and again."""

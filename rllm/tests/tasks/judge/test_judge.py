@@ -95,9 +95,7 @@ def test_words_without_a_score(said: str, options: dict[str, Any], why: str, ser
     assert why in score.feedback
 
 
-def test_failures_that_may_pass_are_tried_again(
-    server: Server, judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_that_may_pass_are_retried(server: Server, judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
