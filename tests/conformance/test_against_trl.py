@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 from rllm_backend_kit.loss import kl_term
 
-from .conftest import draw_groups, draw_rows, estimate, one_group, one_token, token_losses
+from .conftest import draw_groups, draw_rows, estimate, one_token, token_losses
 
 SEEDS = range(8)
 CLOSE = {"rtol": 1e-6, "atol": 1e-8}
@@ -70,7 +70,7 @@ def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot
 
 
 def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any) -> None:
-    for seed in range(100):
+    for seed in range(30):
         inputs = draw_groups(seed).inputs
         size = int(np.diff(inputs.group_offsets)[0])
         # TRL's groups have one size, so each batch has groups as large as the first.
@@ -184,9 +184,8 @@ def test_value_and_gradient_are_trls(trl: Any, name: str, options: Any, mode: st
         assert_close(batch.ours(losses, mode), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
-def test_vespo_weights_are_trls(trl: Any, batches: int) -> None:
-    for seed in range(batches):
+def test_vespo_weights_are_trls(trl: Any) -> None:
+    for seed in range(300):
         batch = draw_rows(seed, advantage_per_row=True)
         padded = batch.padded
         phi = trl.gamma_weights(padded.advantages[:, :1], (padded.new - padded.old).detach(), padded.mask, None)
@@ -227,12 +226,6 @@ def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbi
 
 
 # The following differences are intended. Each gives its reason.
-
-
-def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_trl(trl: Any) -> None:
-    noise = trl.grpo_advantages(torch.full((30, 1), 0.9), 30, **SUM, scale_rewards="group")
-    assert noise.abs().max() > 1e-4
-    assert not estimate("grpo", one_group([0.9] * 30), dialect="trl").values.any()
 
 
 def test_ratios_end_at_exp_20_here_and_grow_beyond_all_bounds_in_trl(trl: Any) -> None:

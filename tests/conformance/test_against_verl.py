@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .conftest import draw_groups, estimate, one_group
+from .conftest import draw_groups, estimate
 
 SEEDS = range(25)
 
@@ -145,54 +145,3 @@ def test_targets_of_the_critic_are_verls(verl: Any) -> None:
 
 
 # The following differences are intended. Each gives its reason.
-
-
-def group(verl_function: Any, rewards: list[float], **options: Any) -> Tensor:
-    """Return verl's advantages of one group, (n,), a token each, in float32 as verl trains."""
-    column = torch.tensor(rewards)[:, None]
-    result: Tensor = verl_function(column, torch.ones_like(column), np.array(["task"] * len(rewards)), **options)[0]
-    return result[:, 0]
-
-
-def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_verl(verl: Any) -> None:
-    noise = group(verl.compute_grpo_outcome_advantage, [0.9] * 30)
-    assert noise.abs().max() > 0.1
-    assert not estimate("grpo", one_group([0.9] * 30), dialect="verl").values.any()
-
-
-def test_whitening_equal_values_gives_exactly_zero_here_and_a_residue_in_verl(verl: Any) -> None:
-    residue = verl.masked_whiten(torch.full((3, 100), 0.9), torch.ones(3, 100))
-    assert residue.abs().max() > 1e-5
-    for name in ("reinforce_plus_plus", "reinforce_plus_plus_baseline"):
-        options = {"dialect": "verl"} if name.endswith("baseline") else {}
-        assert not estimate(name, one_group([0.9] * 3), **options).values.any()
-
-
-def test_a_single_token_is_zero_here_and_an_error_in_verl(verl: Any) -> None:
-    single = torch.ones(1, 1)
-    with pytest.raises(ValueError, match="division by zero"):
-        verl.compute_reinforce_plus_plus_outcome_advantage(single, single, SimpleNamespace(gamma=1.0))
-    assert estimate("reinforce_plus_plus", one_group([1.0])).values.tolist() == [0.0]
-
-
-def test_a_group_of_one_has_no_best_here_and_is_an_error_in_verl(verl: Any) -> None:
-    with pytest.raises(ValueError, match="at least 2 samples"):
-        group(verl.compute_grpo_passk_outcome_advantage, [1.0], **PASSK)
-    assert estimate("grpo_passk", one_group([1.0])).values.tolist() == [0.0]
-
-
-def test_verls_two_rloos_disagree_on_a_group_of_one_and_ours_is_the_first(verl: Any) -> None:
-    assert group(verl.compute_rloo_outcome_advantage, [2.0]).tolist() == [2.0]
-    assert group(verl.compute_rloo_vectorized_outcome_advantage, [2.0]).tolist() == [0.0]
-    assert estimate("rloo", one_group([2.0]), dialect="verl").values.tolist() == [2.0]
-
-
-def test_by_default_grpo_divides_by_the_deviation_with_ddof_0(verl: Any) -> None:
-    theirs = group(verl.compute_grpo_outcome_advantage, [1.0, 0.0, 0.0, 1.0])
-    ours = estimate("grpo", one_group([1.0, 0.0, 0.0, 1.0])).values
-    np.testing.assert_allclose(ours, theirs.numpy() * np.sqrt(4 / 3), rtol=1e-5)
-
-
-def test_verls_grpo_lets_one_nan_reach_the_whole_group(verl: Any) -> None:
-    # Here a NaN reward is an error with the trajectory's name, before any estimator is called.
-    assert group(verl.compute_grpo_outcome_advantage, [1.0, float("nan"), 0.0]).isnan().all()

@@ -21,7 +21,7 @@ RULES = [
     *(f"{scope}_{estimate}" for scope in ("token", "seq_sum", "seq_mean") for estimate in ("k1", "k2", "k3")),
     *("seq_max_k2", "seq_max_k3"),
 ]
-some_or_all = pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
+BATCHES = range(300)
 
 
 def columns(batch: Any) -> Any:
@@ -50,10 +50,9 @@ def as_verls(bounds: Any) -> str:
     return "_".join(map(str, bounds)) if isinstance(bounds, list) else str(bounds)
 
 
-@some_or_all
-def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
+def test_rejected_tokens_are_verls(verl: Any) -> None:
     shares = []
-    for seed in range(batches):
+    for seed in BATCHES:
         batch, padded = draw_rows(seed), draw_rows(seed).padded
         first = seed % len(RULES)
         rules = thresholds(seed, [RULES[first], RULES[(first + 1 + seed % 7) % len(RULES)]])
@@ -66,10 +65,8 @@ def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
     assert 0.1 < np.mean(shares) < 0.9
 
 
-@pytest.mark.long
-@some_or_all
-def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
-    for seed in range(batches):
+def test_weights_with_rejections_are_verls(verl: Any) -> None:
+    for seed in BATCHES:
         batch, padded = draw_rows(seed), draw_rows(seed).padded
         mode: Literal["token", "sequence"] = "sequence" if seed % 2 else "token"
         correction = RolloutCorrection(
@@ -93,10 +90,9 @@ def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
         assert terms.above_cap.tolist() == (ratios > 1.3)[padded.mask.bool()].tolist()
 
 
-@some_or_all
 @pytest.mark.parametrize("mode", ["token", "sequence"])
-def test_batch_normalized_weights_are_verls(verl: Any, mode: Literal["token", "sequence"], batches: int) -> None:
-    for seed in range(batches):
+def test_batch_normalized_weights_are_verls(verl: Any, mode: Literal["token", "sequence"]) -> None:
+    for seed in BATCHES:
         inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
         floor = 0.7 if seed % 2 else 0.0
         correction = RolloutCorrection(
@@ -110,10 +106,9 @@ def test_batch_normalized_weights_are_verls(verl: Any, mode: Literal["token", "s
         torch.testing.assert_close(weights, expected[padded.mask.bool()], rtol=1e-6, atol=1e-6)
 
 
-@some_or_all
-def test_m2po_is_its_formula(batches: int) -> None:
+def test_m2po_is_its_formula() -> None:
     """Tokens are rejected one by one, the largest squared log-ratio first, until the mean of the others is small."""
-    for seed in range(batches):
+    for seed in BATCHES:
         batch = draw_rows(seed)
         old, sampler, *_ = columns(batch)
         squares, threshold = (old - sampler) ** 2, float(np.random.default_rng(seed).uniform(0.01, 0.5))
@@ -124,9 +119,8 @@ def test_m2po_is_its_formula(batches: int) -> None:
         assert np.flatnonzero(~found).tolist() == sorted(kept.tolist())
 
 
-@some_or_all
-def test_opsm_is_trls(trl: Any, batches: int) -> None:
-    for seed in range(batches):
+def test_opsm_is_trls(trl: Any) -> None:
+    for seed in BATCHES:
         batch = draw_rows(seed, advantage_per_row=True)
         padded = batch.padded
         kept = trl.off_policy_mask(padded.advantages[:, :1], padded.old, padded.ref, padded.mask, 0.1)
@@ -135,9 +129,8 @@ def test_opsm_is_trls(trl: Any, batches: int) -> None:
         assert (~found).tolist() == expected.tolist()
 
 
-@some_or_all
-def test_metrics_are_verls(verl: Any, batches: int) -> None:
-    for seed in range(batches):
+def test_metrics_are_verls(verl: Any) -> None:
+    for seed in BATCHES:
         batch = draw_rows(seed)
         inputs = type(batch.inputs)(**vars(batch.inputs) | {"sampling_logprobs": batch.inputs.ref_logprobs})
         means = Means()

@@ -192,22 +192,6 @@ def test_gradients_equal_finite_differences_of_the_formula(name: str, seed: int)
     torch.testing.assert_close(gradient(name, columns, weights), differences, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"clip_cov"}))
-def test_on_policy_the_gradient_is_that_of_the_policy_gradient(name: str) -> None:
-    columns = tokens(4)
-    columns["old_logprobs"] = columns["logprobs"]
-    torch.testing.assert_close(gradient(name, columns), -columns["advantages"])
-
-
-def test_on_policy_clip_cov_is_the_policy_gradient_but_for_the_tokens_it_cuts() -> None:
-    columns = tokens(4)
-    columns["old_logprobs"] = columns["logprobs"]
-    found = gradient("clip_cov", columns)
-    cut = by_formula("clip_cov", columns) == 0
-    assert 0 < cut.sum() < len(cut)
-    torch.testing.assert_close(found, -columns["advantages"].masked_fill(cut, 0))
-
-
 def one_token(name: str, ratio: float, advantage: float, params: Any) -> tuple[float, float]:
     """Loss and gradient of one token whose old probability is a half."""
     logprobs = torch.tensor([math.log(0.5 * ratio)], dtype=torch.float64, requires_grad=True)
@@ -274,48 +258,6 @@ CASES = [
 def test_one_token_by_hand() -> None:
     for name, params, ratio, advantage, loss, slope in CASES:
         assert one_token(name, ratio, advantage, params) == pytest.approx((loss, slope), abs=1e-12)
-
-
-def test_gspo_takes_the_geometric_mean_of_a_row_and_gmpo_cuts_before_it() -> None:
-    columns = {
-        "logprobs": torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64),
-        "old_logprobs": torch.tensor([-1.1, -1.7, -0.9], dtype=torch.float64),
-        "advantages": torch.tensor([2.0, 2.0, -1.0], dtype=torch.float64),
-        "row_ids": torch.tensor([4, 4, 1]),
-    }
-    inputs = LossInput(**columns)
-    wide = LOSSES["gspo"](inputs, GspoParams(sequence_eps_clip=0.9, sequence_eps_clip_high=0.9))
-    assert wide.tolist() == pytest.approx([-2 * math.exp(0.4)] * 2 + [math.exp(-0.1)])
-    # The mean of 0.1 and 0.7 cut at 0.4; in the second row nothing is cut.
-    cut = LOSSES["gmpo"](inputs, GmpoParams(log_ratio_clip=0.4))
-    assert cut.tolist() == pytest.approx([-2 * math.exp(0.25)] * 2 + [math.exp(-0.1)])
-
-
-def paper_ratio(name: str, log_ratios: Tensor, advantage: float) -> Tensor:
-    """The importance ratio of a sequence."""
-    if name == "gmpo":
-        log_ratios = log_ratios.clamp(max=0.4) if advantage > 0 else log_ratios.clamp(min=-0.3)
-    return log_ratios.mean().exp()
-
-
-@pytest.mark.parametrize("name", ["gspo", "gmpo"])
-def test_averaged_over_tokens_then_sequences_it_is_the_objective_of_the_paper(name: str) -> None:
-    for seed in range(0, 40, 2):
-        columns = tokens(seed, spread=0.2)
-        rows, lengths = columns["row_ids"].unique_consecutive(return_counts=True)
-        weights = torch.repeat_interleave(1 / (len(rows) * lengths.double()), lengths)
-        logprobs = columns["logprobs"].clone().requires_grad_()
-        total = torch.zeros((), dtype=torch.float64)
-        for row in rows:
-            inside = columns["row_ids"] == row
-            advantage = columns["advantages"][inside][0]
-            s = paper_ratio(name, (logprobs - columns["old_logprobs"])[inside], float(advantage))
-            held_back = torch.minimum(advantage * s, advantage * s.clamp(0.9, 1.2)) if name == "gspo" else advantage * s
-            total = total - held_back / len(rows)
-        total.backward()
-        found = (LOSSES[name](LossInput(**columns), OPTIONS[name]) * weights).sum()
-        assert float(found) == pytest.approx(float(total.detach()))
-        torch.testing.assert_close(gradient(name, columns, weights), logprobs.grad)
 
 
 def test_dppo_measures_from_the_policy_that_sampled_where_it_is_known() -> None:

@@ -77,64 +77,6 @@ def test_advantages_are_those_of_a_loop_over_positions(name: str, groups: Any, m
     assert result.values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
-@pytest.fixture
-def uncertain() -> Any:
-    """Inputs in which every token of a trajectory adds the same, given, number to its weight."""
-
-    def make(groups: Any, added: list[float]) -> AdvantageInput:
-        inputs = make_inputs(groups)
-        each = np.repeat(added, np.diff(inputs.token_offsets))
-        # Of probability 1/2: 1 - 2/2 + the sum of squares.
-        columns = {"old_logprobs": np.full(len(each), np.log(0.5)), "sum_pi_squared": each}
-        return replace(inputs, **columns)
-
-    return make
-
-
-@NAMES
-def test_the_baseline_leans_towards_the_uncertain_member(uncertain: Any, name: str) -> None:
-    solved, failed = {"reward": 1, "turns": [(1, 2)]}, {"reward": 0, "turns": [(1, 2)]}
-    inputs = uncertain([[solved, failed]], [0.75, 0.25])
-    # Weights are 0.75 and 1.5 for the one, 0.25 and 0.5 for the other: the baseline is 3/4 at both positions.
-    assert call(name, inputs).values.tolist() == pytest.approx([0, 0.25, 0.25, 0, -0.75, -0.75])
-
-
-@NAMES
-def test_a_weight_is_what_was_sampled_up_to_there(uncertain: Any, name: str) -> None:
-    solved, failed = {"reward": 1, "turns": [(1, 2)]}, {"reward": 0, "turns": [(1, 2)]}
-    inputs = uncertain([[solved, failed]], [0.25, 0.25])
-    squares = np.array([9, 0.25, 0.25, 9, 0.25, 0.75])
-    # At the second token 0.5 and 1.0; what was only read adds nothing.
-    values = call(name, replace(inputs, sum_pi_squared=squares)).values
-    assert values.tolist() == pytest.approx([0, 1 / 2, 2 / 3, 0, -1 / 2, -1 / 3])
-
-
-@NAMES
-def test_a_group_of_one_keeps_its_reward(name: str) -> None:
-    inputs = make_inputs([[2.5], [1.0, 1.0]])
-    assert call(name, inputs).values[inputs.loss_mask].tolist() == [2.5, 2.5, 0, 0, 0, 0]
-
-
-@NAMES
-def test_a_single_longest_rollout_has_no_baseline(name: str) -> None:
-    inputs = make_inputs([[{"reward": 1, "turns": [(1, 4)]}, {"reward": 1, "turns": [(1, 2)]}]])
-    assert call(name, inputs).values[inputs.loss_mask].tolist() == [0, 0, 1, 1, 0, 0]
-    two_longest = make_inputs([[{"reward": 1, "turns": [(1, 4)]}] * 2 + [{"reward": 1, "turns": [(1, 2)]}]])
-    assert not call(name, two_longest).values.any()
-
-
-@NAMES
-def test_what_was_only_read_is_not_looked_at(name: str) -> None:
-    inputs = make_inputs([[{"reward": r, "turns": [(1, 2), (2, 1)]} for r in (1, 0)]])
-    strange = {
-        column: np.where(inputs.loss_mask, getattr(inputs, column), -99).astype(np.float32)
-        for column in ("old_logprobs", "sum_pi_squared", "sampling_logprobs")
-    }
-    for mode in (None, "token", "sequence"):
-        expected = call(name, inputs, tis_mode=mode).values.tolist()
-        assert call(name, replace(inputs, **strange), tis_mode=mode).values.tolist() == expected
-
-
 @NAMES
 @pytest.mark.parametrize("rewards", [[1.0, 0.0], [0.0, 1.0]])
 def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(name: str, rewards: list[float]) -> None:

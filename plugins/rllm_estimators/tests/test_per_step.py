@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import pytest
 from expecting import expect_error
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.advantage import grpo
-from rllm_core.algorithms.options import GrpoParams
 from rllm_core.errors import AdvantageError
 
 from .conftest import call, make_inputs
@@ -45,37 +42,6 @@ def test_advantages_are_those_of_a_loop_over_steps(groups: list[list[Steps]], ga
     assert result.level == "step"
     # With a discount, returns that are equal on paper differ by rounding here and in the loop.
     assert result.values.tolist() == pytest.approx(naive(groups, gamma, divide), rel=1e-9, abs=1e-9)
-
-
-def test_a_step_gets_what_it_and_the_later_ones_earned() -> None:
-    inputs = make_inputs([[member([1.0, 2.0, 4.0]), member([0.0])]])
-    # Returns are 1 + 2/2 + 4/4 = 3, 2 + 4/2 = 4, 4 and 0; their mean is 11/4.
-    values = call("step_reinforce", inputs, gamma=0.5, norm_adv_by_std_in_grpo=False).values
-    assert values.tolist() == [0.25, 1.25, 1.25, -2.75]
-
-
-def test_with_one_step_each_it_is_grpo_as_verl_computes_it() -> None:
-    rewards = [[1.0, 0.25, 0.0], [0.5, 0.5], [0.0, 2.0]]
-    inputs = make_inputs([[{"reward": r, "steps": [r]} for r in group] for group in rewards])
-    expected = grpo(inputs, GrpoParams(dialect="verl")).values
-    assert call("step_reinforce", inputs).values == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_group_with_a_single_step_gets_exactly_zero() -> None:
-    inputs = make_inputs([[member([0.7])], [member([]), member([3.0])]])
-    assert call("step_reinforce", inputs).values.tolist() == [0, 0]
-
-
-def test_trajectories_with_more_steps_count_more_in_the_mean() -> None:
-    inputs = make_inputs([[member([0.0, 0.0, 3.0]), member([0.0])]])
-    values = call("step_reinforce", inputs, norm_adv_by_std_in_grpo=False).values
-    assert values.tolist() == [0.75, 0.75, 0.75, -2.25]
-
-
-def test_rewards_of_trajectories_are_not_looked_at() -> None:
-    inputs = make_inputs([[member([1.0, 0.0]), member([0.0])]])
-    other = replace(inputs, rewards=np.array([-5.0, 7.0]))
-    assert call("step_reinforce", other).values.tolist() == call("step_reinforce", inputs).values.tolist()
 
 
 @pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])

@@ -88,31 +88,6 @@ def test_advantages_are_those_of_a_loop_over_tokens(groups: Any, gamma: float, l
     assert result.values.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_c6_gae_skips_observations() -> None:
-    inputs = make_inputs([[{"reward": 1, "turns": [(1, 2), (2, 2)]}]])
-    estimates = np.array([99, 0.5, 0.25, 99, 99, 0.5, 0.75], np.float32)
-    result = call("gae", replace(inputs, values=estimates), gamma=0.5, lam=0.5, whiten=False)
-    # From the end: 1 - 0.75; 0.5*0.75 - 0.5 + A/4; 0.5*0.5 - 0.25 + A/4; 0.5*0.25 - 0.5 + A/4.
-    last = 0.25
-    third = -0.125 + last / 4
-    second = 0.0 + third / 4
-    first = -0.375 + second / 4
-    assert result.values.tolist() == [0, first, second, 0, 0, third, last]
-    assert result.returns.tolist() == [0, first + 0.5, second + 0.25, 0, 0, third + 0.5, 1]
-    # What the critic says about tokens that were only read is not looked at.
-    other = call("gae", replace(inputs, values=np.where(inputs.loss_mask, estimates, -7).astype(np.float32)))
-    assert other.values.tolist() == call("gae", replace(inputs, values=estimates)).values.tolist()
-
-
-def test_the_length_of_an_observation_does_not_matter() -> None:
-    def values(observed: int) -> list[float]:
-        turns = [(1, 2), (observed, 3)]
-        inputs = make_inputs([[{"reward": 1, "turns": turns}, {"reward": 0.5, "turns": turns}]])
-        return call("reinforce_plus_plus", inputs, gamma=0.9).values[inputs.loss_mask].tolist()  # type: ignore[no-any-return]
-
-    assert values(1) == values(40)
-
-
 def test_rewards_of_steps_sit_on_the_last_token_of_their_step() -> None:
     member = {"reward": 99, "turns": [(1, 2), (1, 1), (1, 0), (1, 2)], "steps": [1.0, 2.0, 4.0, 8.0]}
     silent = {"reward": 5, "turns": [(3, 0)], "steps": [7.0]}

@@ -79,13 +79,13 @@ async def _play_games(engine: LocalEngine, *, temperature: float, label: str, tu
 LORA = {"lora_rank": 4}
 
 
-@pytest.mark.parametrize(("temperature", "model"), [(1.0, {}), (0.6, {}), (0.0, {}), (1.0, LORA)])
+@pytest.mark.parametrize(("temperature", "model"), [(0.6, {}), (0.0, {}), (1.0, LORA)])
 def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
     temperature: float, model: dict[str, Any]
 ) -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[Mapping[str, float]]:
         metrics = []
-        for step in range(4):
+        for step in range(3):
             batch = await _play_games(engine, temperature=temperature, label=f"{step}/")
             assert batch.weight_version.tolist() == [step] * 12
             batch = await backend.process(batch, frozenset({"old_logprobs"}))
@@ -100,7 +100,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", [{}, {"dtype": "bfloat16", **LORA}])
+@pytest.mark.parametrize("model", [{"dtype": "bfloat16", **LORA}, {}])
 def test_a_loaded_run_continues_exactly(model: dict[str, Any], tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], Mapping[str, float]]:
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
@@ -120,7 +120,6 @@ def test_a_loaded_run_continues_exactly(model: dict[str, Any], tmp_path: Path) -
         return [await step(backend, engine, number) for number in range(2, 4)]
 
     expected = _run(_context(model=model), straight)
-    assert _run(_context(model=model), straight) == expected
     # A checkpoint of an adapter needs the model below it, which the seed is part of.
     seed = 0 if "lora_rank" in model else 5
     assert _run(_context(seed=seed, model=model), resumed) == expected[2:]
@@ -142,7 +141,7 @@ def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(tm
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("command", [["train", "guess", "--dry-run"], ["train", "guess"], ["eval", "guess"]])
+@pytest.mark.parametrize("command", [["train", "guess", "--dry-run"], ["eval", "guess"]])
 def test_float16_is_refused_before_anything_is_loaded(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "model.dtype=float16"]) == 2
     said = " ".join(capsys.readouterr().err.split())

@@ -42,12 +42,6 @@ def _generate(engine: LocalEngine, prompt: list[int], params: SamplingParams, se
     return _gather(engine.generate(prompt, params, session=session))[0]
 
 
-def _same(first: Completion, second: Completion) -> None:
-    assert first.token_ids.tolist() == second.token_ids.tolist()
-    assert first.finish_reason == second.finish_reason
-    np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_tokens_are_those_of_hugging_face_generate(
@@ -70,7 +64,7 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
 ) -> None:
     model = request.getfixturevalue(name)
     generator = np.random.default_rng(7)
-    prompts = [_ids(int(length), seed) for seed, length in enumerate([1, 200, *generator.integers(1, 201, 62)])]
+    prompts = [_ids(int(length), seed) for seed, length in enumerate([1, 200, *generator.integers(1, 201, 22)])]
     params = [
         _params(
             int(count),
@@ -79,30 +73,14 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
             top_k=[-1, 4][seed % 2],
             top_p=[1.0, 0.8, 0.3][seed % 3],
         )
-        for seed, count in enumerate([60, 1, *generator.integers(1, 61, 62)])
+        for seed, count in enumerate([60, 1, *generator.integers(1, 61, 22)])
     ]
     engine = make_engine(model)
-    calls = [engine.generate(prompts[index], params[index], session=f"s{index}") for index in range(64)]
+    calls = [engine.generate(prompts[index], params[index], session=f"s{index}") for index in range(24)]
     for prompt, sampling, completion in zip(prompts, params, _gather(*calls), strict=True):
         assert len(completion.token_ids) == sampling.max_tokens
         assert completion.finish_reason == "length"
         assert_as_without_cache(model, prompt, sampling, completion)
-
-
-def test_a_request_joining_a_batch_gets_equal_tokens(
-    make_engine: Callable[..., LocalEngine],
-) -> None:
-    expected = _generate(make_engine(), _ids(12), _params(20, seed=1))
-    engine = make_engine()
-
-    async def join() -> Completion:
-        early = asyncio.create_task(engine.generate(_ids(40), _params(60), session="early"))
-        await asyncio.sleep(0.01)
-        late = await engine.generate(_ids(12), _params(20, seed=1), session="late")
-        await early
-        return late
-
-    _same(asyncio.run(join()), expected)
 
 
 def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
@@ -118,14 +96,6 @@ def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
         # The last sampled token of the turn before was never put through the model.
         assert passes.tokens - before == (50 if turn == 0 else 1 + 4) + 8
         history = [*history, *completion.token_ids.tolist(), *_ids(4, turn)]
-
-
-def test_a_prompt_seen_before_computes_one_token(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
-    engine = make_engine()
-    first = _generate(engine, _ids(50), _params(1, seed=4), "same")
-    before = passes.tokens
-    _same(_generate(engine, _ids(50), _params(1, seed=4), "same"), first)
-    assert passes.tokens - before == 1
 
 
 def test_a_rewritten_history_is_computed_again_from_where_it_differs(
@@ -181,27 +151,6 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
             assert_as_without_cache(model, _ids(10 + index), params[index], completion)
 
 
-def test_ending_a_running_session_keeps_its_slot(make_engine: Callable[..., LocalEngine], model: Any) -> None:
-    engine = make_engine(max_concurrency=2)
-    params = [_params(60, seed=1), _params(20, seed=2), _params(20, seed=3)]
-
-    async def scenario() -> list[Completion]:
-        first = asyncio.create_task(engine.generate(_ids(30), params[0], session="a"))
-        while not engine._running:
-            await asyncio.sleep(0)
-        await engine.end_session("a")
-        return [
-            await engine.generate(_ids(25), params[1], session="b"),
-            await engine.generate(_ids(35), params[2], session="a"),
-            await first,
-        ]
-
-    second, third, first = asyncio.run(scenario())
-    assert_as_without_cache(model, _ids(30), params[0], first)
-    assert_as_without_cache(model, _ids(25), params[1], second)
-    assert_as_without_cache(model, _ids(35), params[2], third)
-
-
 def test_requests_of_one_session_run_one_by_one(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
@@ -241,7 +190,7 @@ def test_more_conversations_than_slots_wait_and_evict_idle_ones(
             history = [*history, *completion.token_ids.tolist(), *_ids(3, turn)]
         return turns
 
-    for turns in _gather(*(conversation(index) for index in range(23))):
+    for turns in _gather(*(conversation(index) for index in range(12))):
         for turn in turns:
             assert_as_without_cache(model, *turn)
     assert max(len(rows) for rows in passes.rows) <= 5
@@ -362,26 +311,6 @@ def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[...
         next(model.parameters()).fill_(torch.nan)
     with expect_error(RolloutError, "worker-failed", "FloatingPointError", "logits"):
         _generate(make_engine(model), _ids(5), _params(5))
-
-
-def test_short_responses_to_one_prompt_are_sampled_together(
-    make_engine: Callable[..., LocalEngine], passes: Any
-) -> None:
-    """The first one ends, and its slot goes to a sibling, before the others have begun."""
-    engine, prompt = make_engine(), np.random.default_rng(0).integers(4, 60, 100).astype(np.int32)
-
-    async def one(seed: int) -> Completion:
-        completion = await engine.generate(prompt, SamplingParams(max_tokens=1, seed=seed), session=str(seed))
-        await engine.end_session(str(seed))
-        return completion
-
-    async def all_of_them() -> list[Completion]:
-        return await asyncio.gather(*(one(seed) for seed in range(6)))
-
-    found = asyncio.run(all_of_them())
-    assert passes.rows == [[100], [1] * 5]
-    separate = [asyncio.run(one(seed)) for seed in range(6)]
-    assert [each.token_ids.tolist() for each in found] == [each.token_ids.tolist() for each in separate]
 
 
 def test_only_the_request_whose_logits_are_not_finite_fails(

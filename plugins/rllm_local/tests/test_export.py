@@ -188,9 +188,3 @@ def test_a_checkpoint_without_a_model_needs_a_backend_that_fetches_it(
         Path("run/plugins.json").write_text(json.dumps([backend]))
     assert main(["export", "run", "--to", "hf"]) == code
     assert said in " ".join(capsys.readouterr().err.split())
-
-
-def test_help_shows_commands_to_copy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert "rllm export runs/rllm-training/default --to hf --dtype bfloat16" in said

@@ -111,12 +111,6 @@ def test_constrained_logprobs_are_those_before_the_mask(byte_engine: LocalEngine
     assert (completion.logprobs < -1).any()  # the unconstrained model would not have written this
 
 
-def test_greedy_response_takes_the_likeliest_allowed_token(byte_engine: LocalEngine) -> None:
-    completion = sample(byte_engine, {"enum": ["left", "right"]}, temperature=0.0)
-
-    assert parse_json(byte_engine, completion) in ("left", "right")
-
-
 def test_open_reasoning_is_unconstrained_until_it_closes(byte_engine: LocalEngine) -> None:
     completion = sample(byte_engine, {"enum": ["left"]}, [*PROMPT, THINK[0]], seed=1, max_tokens=500)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from expecting import expect_error
 from local_models import fill_columns, make_plan, random_batch
-from safetensors.torch import load_file
 
 from rllm_core.contracts.backend import KlTerm
 from rllm_core.errors import CheckpointError, ConfigError
@@ -128,19 +127,6 @@ def test_the_gradient_is_pefts(make: Callable[..., Any], tmp_path: Path) -> None
     assert not any(p.grad is not None for p in loaded.model.parameters() if not p.requires_grad)
 
 
-def test_an_adapter_on_all_layers_of_full_rank_has_the_gradient_of_the_whole_weight(make: Callable[..., Any]) -> None:
-    """With A = 1 and alpha = rank, B is a change of the weight: its gradient is that of full training."""
-    loaded, _ = load(lora_rank=64, lora_alpha=64, lora_target_modules=["q_proj"])
-    (name, layer), *_ = adapter_of(loaded).layers.items()
-    with torch.no_grad():
-        layer.lora_A["default"].weight.copy_(torch.eye(64))
-    full, _ = load(lora_rank=0, lora_alpha=32)
-    for model in (loaded.model, full.model):
-        torch.log_softmax(model(input_ids=IDS).logits[0, :-1], -1).gather(1, IDS[0, 1:, None]).mean().backward()
-    expected = full.model.get_submodule(name).weight.grad
-    torch.testing.assert_close(layer.lora_B["default"].weight.grad, expected, rtol=1e-4, atol=1e-8)
-
-
 def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]) -> None:
     loaded, updater, train = make()
     reference = BelowAdapter(adapter_of(loaded))
@@ -159,13 +145,12 @@ def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]
     assert metrics["actor/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_resumed_run_continues_bit_for_bit(dtype: str, tmp_path: Path, make: Callable[..., Any]) -> None:
-    loaded, updater, train = make(dtype=dtype)
+def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path, make: Callable[..., Any]) -> None:
+    loaded, updater, train = make(dtype="bfloat16")
     train(range(3))
     save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
     expected = train(range(3, 6))
-    resumed, updater, train = make(dtype=dtype)
+    resumed, updater, train = make(dtype="bfloat16")
     load_state(tmp_path, updater.masters, updater.optimizer, adapter=resumed.adapter)
     assert train(range(3, 6)) == expected
     ours, theirs = adapter_of(loaded).state_dict(), adapter_of(resumed).state_dict()
@@ -284,24 +269,3 @@ def test_lora_without_peft_names_the_line_of_pip(monkeypatch: pytest.MonkeyPatch
 def test_keys_of_lora_that_nothing_acts_on_are_refused() -> None:
     with expect_error(ConfigError, "unused-key", "`model.lora_alpha`", 16.0):
         check_model(LocalConfig(model=TrainedModelSection(lora_alpha=16)))
-
-
-def test_memory_is_that_of_the_adapter(make: Callable[..., Any]) -> None:
-    """16 bytes per trained parameter, the type's size per other one: no copy, no gradient, no moments."""
-    loaded, updater, train = make(dtype="bfloat16")
-    train(range(1))
-    moments = [state[name] for state in updater.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    weights = [*loaded.model.parameters(), *updater.masters]
-    held = [*weights, *(weight.grad for weight in weights if weight.grad is not None), *moments]
-    size = sum({tensor.data_ptr(): tensor.nbytes for tensor in held}.values())
-    adapter = sum(parameter.numel() for parameter in updater.masters)
-    rest = sum(parameter.numel() for parameter in loaded.model.parameters()) - adapter
-    assert size == 16 * adapter + 2 * rest
-
-
-def test_the_saved_adapter_contains_the_trained_weights(tmp_path: Path, make: Callable[..., Any]) -> None:
-    loaded, updater, train = make()
-    train(range(1))
-    adapter_of(loaded).save(tmp_path)
-    saved = load_file(tmp_path / "adapter_model.safetensors")
-    assert sum(tensor.numel() for tensor in saved.values()) == sum(master.numel() for master in updater.masters)

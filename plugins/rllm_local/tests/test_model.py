@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,15 +88,21 @@ def test_building_tiny_keeps_the_global_random_state() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_tiny_has_the_dtype_asked_for(dtype: str) -> None:
     model = _load("tiny", dtype=dtype).model
     assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
     assert {buffer.dtype for buffer in model.buffers()} == {torch.float32}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("which", ["llama", "qwen", "keeps_a_layer", "keeps_a_buffer"])
+@pytest.mark.parametrize(
+    ("which", "dtype"),
+    [
+        ("llama", "float32"),
+        ("qwen", "bfloat16"),
+        *((which, dtype) for which in ("keeps_a_layer", "keeps_a_buffer") for dtype in ("bfloat16", "float16")),
+    ],
+)
 def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
     which: str, dtype: str, save: Callable[..., Path], tokenizer: Any, qwen_model: Any
 ) -> None:
@@ -297,41 +301,6 @@ def test_an_unusable_device_is_rejected() -> None:
 def test_auto_is_the_cpu_where_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert _load("tiny").model.device == torch.device("cpu")
-
-
-SCRIPT = """
-import sys, warnings
-warnings.simplefilter("always")
-from pathlib import Path
-from rllm_core.errors import ConfigError
-from rllm_local.masters import Masters
-from rllm_local.model import load_model
-from rllm_local.settings import ModelSection
-from rllm_local.state import load_state, save_state
-import torch
-loaded = load_model(ModelSection(name=sys.argv[1]), 0)
-masters = Masters(loaded.model)
-optimizer = torch.optim.AdamW(masters)
-save_state(Path(sys.argv[2]), masters, loaded.tokenizer, optimizer)
-load_state(Path(sys.argv[2]), masters, optimizer)
-try:
-    load_model(ModelSection(name="some-org/some-model"), 0)
-except ConfigError:
-    print("refused")
-"""
-
-
-@pytest.mark.long
-def test_nothing_leaks_to_the_terminal_while_loading_and_saving(save: Callable[..., Path], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(save()), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        env={"HF_HUB_OFFLINE": "1", "PATH": "", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")
 
 
 def test_a_model_that_counts_positions_itself_is_refused(save: Callable[..., Path]) -> None:

@@ -80,17 +80,6 @@ def test_a_new_conversation_uses_the_longest_cached_prefix(
     assert_as_without_cache(model, branch, params, answer)
 
 
-def test_sampled_tokens_are_found_too(make_engine: Callable[..., LocalEngine], passes: Any, model: Any) -> None:
-    engine = make_engine()
-    (first,) = _generate_all(engine, [(_ids(20), SamplingParams(max_tokens=60), "one")])
-    history = [*_ids(20), *first.token_ids.tolist(), 9]
-    before, params = passes.tokens, SamplingParams(max_tokens=1, seed=1)
-    (answer,) = _generate_all(engine, [(history, params, "other")])
-    # The last sampled token was never put through the model.
-    assert passes.tokens - before == 2
-    assert_as_without_cache(model, history, params, answer)
-
-
 def test_beginnings_of_old_weights_are_not_used(make_engine: Callable[..., LocalEngine]) -> None:
     model = build_tiny(3)
     engine = make_engine(model)

@@ -26,8 +26,7 @@ def _gradients(updater: Updater, batch: TokenBatch, plan: UpdatePlan) -> tuple[l
     return [master.grad.clone() for master in updater.masters if master.grad is not None], metrics
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize(("dtype", "rank"), [("float32", 0), ("bfloat16", 4)])
 def test_gradients_are_those_of_kept_activations(dtype: Any, rank: int) -> None:
     def gradients(recompute: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
         loaded, masters = load_model_to_train(TrainedModelSection(device="cpu", dtype=dtype, lora_rank=rank), 0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from local_models import build_tiny, fill_columns, make_critic, make_plan, make_updater, random_batch, weights_of
+from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch, weights_of
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.data.batch import TokenBatch
@@ -125,8 +125,11 @@ def full_batch() -> Callable[..., TokenBatch]:
     return make
 
 
-@pytest.mark.parametrize("correction", [None, TOKEN, SEQUENCE], ids=["uncorrected", "token", "sequence"])
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize(
+    ("estimator", "correction"),
+    [("k1", None), ("k2", TOKEN), ("k3", SEQUENCE), ("k3", TOKEN)],
+    ids=["k1", "k2 token", "k3 sequence", "k3 token"],
+)
 def test_the_gradient_of_a_whole_update_is_that_of_the_naive_reference(
     estimator: Any, correction: RolloutCorrection | None, full_batch: Callable[..., TokenBatch]
 ) -> None:
@@ -145,43 +148,11 @@ def test_the_gradient_of_a_whole_update_is_that_of_the_naive_reference(
     assert metrics["critic/grad_norm"] == pytest.approx(expected.value_norm, rel=1e-5)
 
 
-def test_the_gradient_of_a_whole_update_equals_finite_differences_of_its_loss(
-    full_batch: Callable[..., TokenBatch],
-) -> None:
-    """Along three random directions; of the loss that is reported, which is the policy's."""
-    batch = full_batch()
-    # torch gives the embedding of the padding token no gradient, and tokens here are random.
-    batch = replace(batch, returns=None, tokens=np.maximum(batch.tokens, 1))
-    plan = make_plan(
-        "importance_sampling", kl=KlTerm(beta=BETA, estimator="k3"), rollout_correction=SEQUENCE, entropy_coeff=ENTROPY
-    )
-    model = build_tiny(0)
-    make_updater(model, critic=make_critic(model)).update(batch, plan)
-    found = gradient(model).double()
-    generator = torch.Generator().manual_seed(2)
-
-    def loss_at(direction: torch.Tensor, step: float) -> float:
-        moved = build_tiny(0)
-        with torch.no_grad():
-            start = 0
-            for parameter in moved.parameters():
-                part = direction[start : start + parameter.numel()]
-                parameter += step * part.view_as(parameter).float()
-                start += parameter.numel()
-        return make_updater(moved, critic=make_critic(moved)).update(batch, plan).metrics["actor/loss"]
-
-    for _ in range(3):
-        direction = torch.randn(found.shape, generator=generator, dtype=torch.float64)
-        direction = direction / direction.norm() + found / found.norm()
-        slope = (loss_at(direction, 1e-3) - loss_at(direction, -1e-3)) / 2e-3
-        assert slope == pytest.approx(float(found @ direction), rel=2e-3)
-
-
 @pytest.mark.parametrize("correction", [TOKEN, SEQUENCE], ids=["token", "sequence"])
 def test_cutting_into_micro_batches_changes_neither_gradient_nor_metrics(
     correction: RolloutCorrection, full_batch: Callable[..., TokenBatch]
 ) -> None:
-    lengths = [(int(p), int(r)) for p, r in np.random.default_rng(1).integers(1, 30, (24, 2))]
+    lengths = [(int(p), int(r)) for p, r in np.random.default_rng(1).integers(1, 30, (12, 2))]
     batch, found = full_batch(lengths), []
     for max_tokens in (1_000_000, 300, 1):
         model = build_tiny(0)
@@ -243,14 +214,3 @@ def test_metrics_tell_how_far_the_policy_is_from_the_reference_and_what_the_corr
     assert metrics["actor/kl_ref"] > 0
     without = make_updater(build_tiny(0)).update(batch, make_plan()).metrics
     assert not {"actor/kl_ref", "actor/rollout_weight", "actor/rollout_masked", "critic/lr"} & without.keys()
-
-
-def test_a_strong_kl_term_leads_back_to_the_reference() -> None:
-    from rllm_local.reference import Reference
-
-    model, reference = build_tiny(0), Reference(build_tiny(1))
-    batch = fill_columns(model, random_batch(MULTI_TURN), "ref_logprobs", reference=reference)
-    updater = make_updater(model, learning_rate=3e-3)
-    plan = make_plan(kl=KlTerm(beta=50.0, estimator="k2"))
-    distances = [updater.update(batch, plan).metrics["actor/kl_ref"] for _ in range(30)]
-    assert distances[-1] < 0.1 * distances[0]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -32,7 +29,6 @@ from rllm_local.plugin import check_training_process
 from rllm_local.settings import LocalConfig
 from rllm_local.training_process import TrainingProcess
 
-# `test_the_process_ends_with_its_parent_in_the_middle_of_an_update` starts a process as a run does.
 pytestmark = pytest.mark.usefixtures("forked_children")
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
 PROMPT = list(range(6, 26))
@@ -195,30 +191,6 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     assert apart == here
 
 
-@pytest.mark.long
-def test_a_checkpoint_works_in_both_process_layouts(batch: TokenBatch, tmp_path: Path) -> None:
-    model = {"lora_rank": 4}
-
-    async def save(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
-        for number in range(2):
-            await backend.update(await backend.process(batch, frozenset()), _plan(global_step=number))
-        await backend.save(tmp_path)
-        return await resume(backend, engine)
-
-    async def load(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
-        await backend.load(tmp_path)
-        return await resume(backend, engine)
-
-    async def resume(backend: LocalBackend, engine: Any) -> list[Any]:
-        await backend.sync_weights(2)
-        sampled: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
-        result = await backend.update(await backend.process(batch, frozenset()), _plan(global_step=2))
-        return [sampled.token_ids.tolist(), sampled.weight_version, dict(result.metrics)]
-
-    # The reverse follows from the test above: both write the same checkpoint.
-    assert _run(_context(apart=False, model=model), save) == _run(_context(apart=True, model=model), load)
-
-
 @pytest.mark.usefixtures("losses")
 def test_samples_are_drawn_while_weights_are_updated_and_a_close_within_an_update_ends_the_process(
     batch: TokenBatch,
@@ -271,14 +243,6 @@ def test_an_error_arrives_with_its_traceback(batch: TokenBatch, in_child: Callab
     error = in_child(scenario)
     assert "--debug" in error.hint
     assert 'losses_of_a_test.py", line' in error.__notes__[0]
-
-
-def test_an_error_that_is_not_ours_arrives_too(tmp_path: Path, in_child: Callable[[Scenario], Any]) -> None:
-    async def scenario(backend: LocalBackend, engine: Any) -> None:
-        await backend.load(tmp_path / "nowhere")
-
-    with pytest.raises(OSError, match="nowhere"):
-        in_child(scenario)
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
@@ -350,39 +314,6 @@ def test_patience_grows_with_the_slowest_answer() -> None:
     assert patience.limit("update") == 20 * patience._slowest["update"]
     assert patience.limit("save") == 100.0
     assert replace(patience, least=50.0).limit("update") == 50.0
-
-
-PARENT = """
-import asyncio, pickle, sys
-sys.path[:] = {path!r}
-import losses_of_a_test
-from rllm_local.backend import LocalBackend
-from test_training_process import _context, _pid, _plan
-
-async def main():
-    backend = LocalBackend()
-    await backend.start(_context(apart=True))
-    print(_pid(backend), flush=True)
-    await backend.update(pickle.load(open({batch!r}, "rb")), _plan("in-process/endless"))
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.usefixtures("losses")
-@pytest.mark.long
-def test_the_process_ends_with_its_parent_in_the_middle_of_an_update(batch: TokenBatch, tmp_path: Path) -> None:
-    file = tmp_path / "batch"
-    file.write_bytes(pickle.dumps(replace(batch, groups=())))
-    path = [str(Path(__file__).parent), *sys.path]
-    program = PARENT.format(path=path, batch=str(file))
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        assert _alive(pid)
-        parent.kill()
-    while _alive(pid):
-        pass
 
 
 def test_what_it_prints_is_said_between_the_lines_of_the_run(

@@ -100,8 +100,14 @@ def _old_logprobs_near(model: Any, batch: TokenBatch, spread: float, temperature
     return batch.with_columns(old_logprobs=old * batch.loss_mask, sampling_logprobs=old * batch.loss_mask)
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize(("loss", "rollouts"), [("ppo", 1), ("ppo", 3), ("importance_sampling", 1), ("reinforce", 2)])
+@pytest.mark.parametrize(
+    ("loss", "rollouts", "aggregation"),
+    [
+        *(("ppo", 1 + 2 * (at % 2), aggregation) for at, aggregation in enumerate(AGGREGATIONS)),
+        ("importance_sampling", 1, "token-mean"),
+        ("reinforce", 2, "seq-mean-token-sum-norm"),
+    ],
+)
 def test_loss_and_gradient_equal_the_naive_reference(loss: str, rollouts: int, aggregation: str) -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN, rollouts=rollouts), 0.3, 1.0)
@@ -115,7 +121,7 @@ def test_loss_and_gradient_equal_the_naive_reference(loss: str, rollouts: int, a
     _near(gradient_of(model), gradient)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_the_entropy_bonus_and_the_temperature_are_in_the_gradient(temperature: float) -> None:
     model = build_tiny(1)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.3, temperature)
@@ -128,13 +134,13 @@ def test_the_entropy_bonus_and_the_temperature_are_in_the_gradient(temperature: 
     _near(gradient_of(model), with_bonus[1])
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
 def test_each_role_goes_through_its_own_loss(aggregation: str) -> None:
     model = build_tiny(2)
     roles = {"solver": "ppo", "judge": "reinforce", "critic": "importance_sampling"}
     batch = _old_logprobs_near(model, random_batch([*MULTI_TURN, *MULTI_TURN], roles=list(roles)), 0.3, 1.0)
     expected, gradient = _reference(model, batch, roles, aggregation=aggregation, entropy=0.0, temperature=1.0)
-    for max_tokens in (1, 100, 10_000):
+    for max_tokens in (1, 100):
         changed = build_tiny(2)
         updater = make_updater(changed, max_tokens_per_microbatch=max_tokens)
         metrics = updater.update(batch, make_plan(roles, aggregation=aggregation)).metrics
@@ -152,13 +158,16 @@ def _sequence_level(inputs: LossInput, params: Any) -> torch.Tensor:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("loss", ["ppo", _sequence_level], ids=["ppo", "sequence_level"])
+@pytest.mark.parametrize(
+    ("loss", "aggregation"),
+    [("ppo", "token-mean"), (_sequence_level, "seq-mean-token-mean"), (_sequence_level, "token-sum")],
+    ids=["ppo", "sequence_level", "sequence_level of a sum"],
+)
 def test_cutting_into_micro_batches_does_not_change_the_gradient(loss: Any, aggregation: str) -> None:
     lengths = [(int(p), int(r)) for p, r in np.random.default_rng(1).integers(1, 30, (24, 2))]
     batch = random_batch(lengths)
     gradients = []
-    for max_tokens in (1_000_000, 300, 64, 1):
+    for max_tokens in (1_000_000, 200, 1):
         model = build_tiny(0)
         updater = make_updater(model, max_tokens_per_microbatch=max_tokens)
         updater.update(batch, make_plan({"agent": loss}, aggregation=aggregation, entropy_coeff=0.1))
@@ -249,7 +258,7 @@ def _masked(batch: TokenBatch, rows: list[int]) -> TokenBatch:
     return replace(batch, loss_mask=mask)
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
 def test_masked_rows_add_nothing(aggregation: str) -> None:
     whole = _masked(random_batch([(4, 3), (5, 2), (60, 9), (1, 1)]), [1, 3])
     assert sampled_per_row(whole).tolist() == [3, 0, 9, 0]
@@ -349,14 +358,3 @@ def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(tokens: int) -> 
     updater = make_updater(model, max_tokens_per_microbatch=tokens)
     metrics = updater.update(batch.with_columns(old_logprobs=old), make_plan("ppo")).metrics
     assert metrics["actor/clip_fraction"] == pytest.approx(expected)
-
-
-def test_good_actions_become_likelier_and_bad_ones_less() -> None:
-    for sign in (1.0, -1.0):
-        model = build_tiny(0)
-        batch = _old_logprobs_near(model, random_batch([(4, 3), (9, 2)]), 0.0, 1.0)
-        batch = batch.with_columns(advantages=(sign * batch.loss_mask).astype(np.float32))
-        updater = make_updater(model)
-        before = float(updater.update(batch, make_plan("reinforce")).metrics["actor/loss"])
-        after = float(updater.update(batch, make_plan("reinforce")).metrics["actor/loss"])
-        assert after < before

@@ -34,9 +34,10 @@ def _plain(head: torch.nn.Linear, hidden: torch.Tensor, targets: torch.Tensor, t
 
 
 @pytest.mark.usefixtures("few_logits")
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)], ids=["logprobs", "entropies", "both"])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("temperature", "weights", "bias"),
+    [(0.5, (1.0, 0.0), True), (1.0, (0.0, 1.0), False), (2.0, (0.7, -0.3), True), (0.5, (0.7, -0.3), False)],
+)
 def test_values_and_gradients_are_those_of_the_plain_computation(
     temperature: float, weights: tuple[float, float], bias: bool
 ) -> None:
@@ -143,14 +144,13 @@ def test_logits_that_a_model_changes_after_its_last_layer_are_computed_by_the_mo
     assert isinstance(outputs, TokenOutputs)
 
 
-@pytest.mark.parametrize("entropy", [0.0, 0.3])
-def test_an_update_in_chunks_has_the_gradient_of_one_without(entropy: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_in_chunks_has_the_gradient_of_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch([(5, 30), (8, 25), (3, 3)])
     results = []
     for chunk in (1 << 24, 700):
         monkeypatch.setattr(vocabulary, "CHUNK", chunk)
         model = build_tiny(0)
-        metrics = make_updater(model, temperature=0.8).update(batch, make_plan("ppo", entropy_coeff=entropy)).metrics
+        metrics = make_updater(model, temperature=0.8).update(batch, make_plan("ppo", entropy_coeff=0.3)).metrics
         results.append((gradient_of(model), metrics))
     (whole, expected), (chunked, metrics) = results
     assert float((whole - chunked).norm() / whole.norm()) < 1e-5

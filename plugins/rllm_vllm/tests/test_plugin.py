@@ -15,7 +15,6 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_vllm import cpu_linear, installed
-from rllm_vllm.options import VllmOptions
 from rllm_vllm.plugin import rllm_engines
 
 without_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
@@ -70,11 +69,6 @@ def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, bu
     assert "rllm-verl[vllm]" in caught.value.hint
     versions[build] = "0.31.1"
     installed.check_installed()
-
-
-def test_the_defaults_wait_for_minutes_and_no_longer() -> None:
-    options = VllmOptions()
-    assert {options.start_timeout, options.generate_timeout, options.load_timeout} == {600.0}
 
 
 @without_vllm
