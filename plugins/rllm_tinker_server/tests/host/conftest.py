@@ -55,12 +55,22 @@ def make_host(model: Any = None, *, name: str = "tiny", **settings: Any) -> Host
     return Host(loaded, name=name, tokenizer=name, **settings)
 
 
-@pytest.fixture
-def host() -> Host:
+def make_trained_host(**settings: Any) -> Host:
     """With one LoRA model, ``m``."""
-    made = make_host()
+    made = make_host(**settings)
     made.create("m", LoraSpec(rank=8, seed=1))
     return made
+
+
+@pytest.fixture
+def host() -> Host:
+    return make_trained_host()
+
+
+@pytest.fixture(scope="module")
+def shared_host() -> Host:
+    """One for tests of requests that are refused. They check that nothing has changed."""
+    return make_trained_host()
 
 
 def make_examples(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rllm_local.model import load_model
 from rllm_local.settings import TrainedModelSection
 from rllm_tinker_server.host import Host
-from rllm_tinker_server.messages import ForwardBackward, LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
 
 from .conftest import STEP, build_tied, build_untied, make_host, make_request, train, weights_of
-
-Requests = Callable[..., ForwardBackward]
-Train = Callable[..., None]
-Flat = Callable[[Host, str], torch.Tensor]
 
 
 @pytest.fixture
@@ -28,6 +25,15 @@ def saved(host: Host, tmp_path: Path) -> Path:
     directory = tmp_path / "saved"
     directory.mkdir()
     host.save_state("m", directory, optimizer=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def well_saved(shared_host: Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, for tests of copies."""
+    train(shared_host, "m", make_request())
+    directory = tmp_path_factory.mktemp("saved")
+    shared_host.save_state("m", directory, optimizer=True)
     return directory
 
 
@@ -90,15 +96,16 @@ def test_no_file_is_a_pickle_and_peft_loads_the_directory(host: Host, saved: Pat
         torch.testing.assert_close(adapted(input_ids=ids, use_cache=False).logits, expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "spec", [LoraSpec(rank=4), LoraSpec(rank=8, train_mlp=False), LoraSpec(rank=8, train_unembed=False)]
-)
-def test_a_state_of_another_shape_is_refused_and_changes_nothing(spec: LoraSpec, host: Host, saved: Path) -> None:
-    host.create("other", spec)
-    before = weights_of(host, "other")
-    with pytest.raises(RequestRefused, match=r"saved .*LoRA model.* rank"):
-        host.load_state("other", saved, optimizer=True)
-    assert torch.equal(weights_of(host, "other"), before)
+@pytest.mark.parametrize("spec", [LoraSpec(rank=4), LoraSpec(rank=8, train_mlp=False)], ids=["rank", "layers"])
+def test_a_state_of_another_shape_is_refused_and_changes_nothing(
+    spec: LoraSpec, shared_host: Host, well_saved: Path
+) -> None:
+    shared_host.create("other", spec)
+    before = weights_of(shared_host, "other")
+    with pytest.raises(RequestRefused, match=r"saved.*LoRA model.* rank"):
+        shared_host.load_state("other", well_saved, optimizer=True)
+    assert torch.equal(weights_of(shared_host, "other"), before)
+    shared_host.release("other")
 
 
 def test_the_state_of_another_base_model_is_refused(saved: Path) -> None:
@@ -144,22 +151,24 @@ def test_a_directory_without_optimizer_cannot_resume_one(host: Host, tmp_path: P
         ("optimizer.safetensors", "garbage", "saved .*damaged.*optimizer.safetensors"),
     ],
 )
-def test_a_damaged_directory_is_refused(file: str, content: str | None, message: str, host: Host, saved: Path) -> None:
+def test_a_damaged_directory_is_refused(
+    file: str, content: str | None, message: str, shared_host: Host, well_saved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(well_saved, saved := tmp_path / "saved")
     (saved / file).unlink()
     if content is not None:
         (saved / file).write_text(content)
     with pytest.raises(RequestRefused, match=message):
-        host.load_state("n", saved, optimizer=True)
+        shared_host.load_state("n", saved, optimizer=True)
 
 
-def test_optimizer_state_of_other_shapes_is_refused(host: Host, saved: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
+def test_optimizer_state_of_other_shapes_is_refused(shared_host: Host, well_saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(well_saved, saved := tmp_path / "saved")
     tensors = load_file(saved / "optimizer.safetensors")
     name = next(name for name in tensors if name.endswith("exp_avg"))
     save_file(tensors | {name: tensors[name][:1].clone()}, saved / "optimizer.safetensors")
     with pytest.raises(RequestRefused, match=r"saved .*damaged.*optimi[sz]er"):
-        host.load_state("n", saved, optimizer=True)
+        shared_host.load_state("n", saved, optimizer=True)
 
 
 def test_a_directory_that_cannot_be_written_to_is_an_error_of_the_operating_system(host: Host, tmp_path: Path) -> None:
@@ -178,8 +187,8 @@ def test_an_adapter_of_tiny_is_loaded_onto_the_weights_of_its_seed(tmp_path: Pat
     assert torch.equal(again.model.model.embed_tokens.weight, base)
 
 
-def test_the_record_says_what_the_model_is(saved: Path) -> None:
-    record = json.loads((saved / "model.json").read_text())
+def test_the_record_says_what_the_model_is(well_saved: Path) -> None:
+    record = json.loads((well_saved / "model.json").read_text())
     assert record["base_model"]["name"] == "tiny"
     assert len(record["base_model"]["sha256"]) == 64
     assert record["lora"]["rank"] == 8

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +20,13 @@ from rllm_tinker_server.messages import LoraSpec, SampleSettings
 from rllm_tinker_server.samplers import Samplers
 from rllm_tinker_server.service import Service
 
-from .conftest import make_host, make_request, train, weights_of
+from .conftest import make_request, make_trained_host, train, weights_of
 
 DEADLINE = 60.0
 """Seconds after which something hangs, however busy the machine is."""
 FREE = SampleSettings(max_tokens=40, seed=3, temperature=1.0, top_k=-1, top_p=1.0, stop_ids=frozenset())
 PROMPTS = [np.arange(5, 9 + index, dtype=np.int32) for index in range(6)]
-STEPS = 6
+STEPS = 3
 Found = list[tuple[list[int], list[float]]]
 
 
@@ -49,10 +48,9 @@ def _work_during_training(host: Host, train: Callable[[], None], work: Callable[
     return found
 
 
-@pytest.mark.parametrize("of_base", [False, True], ids=["adapter", "base"])
-def test_a_version_samples_the_same_while_the_model_is_trained(host: Host, of_base: bool) -> None:
+def test_a_version_samples_the_same_while_the_model_is_trained(host: Host) -> None:
     train(host, "m", make_request())
-    weights = None if of_base else host.weights("m")
+    weights = host.weights("m")
     separate = _sampled(host, weights)
     concurrent = _work_during_training(
         host, lambda: train(host, "m", make_request(), STEPS), lambda: _sampled(host, weights)
@@ -61,9 +59,8 @@ def test_a_version_samples_the_same_while_the_model_is_trained(host: Host, of_ba
 
 
 def test_training_makes_the_same_weights_while_others_sample() -> None:
-    separate, concurrent = make_host(), make_host()
+    separate, concurrent = make_trained_host(), make_trained_host()
     for host in (separate, concurrent):
-        host.create("m", LoraSpec(rank=8, seed=1))
         train(host, "m", make_request())
     weights = concurrent.weights("m")
     train(separate, "m", make_request(), STEPS)
@@ -81,9 +78,8 @@ def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(
     assert host.merged(host.weights("n")).config._attn_implementation == "sdpa"
 
 
-def _during_a_training_request(tmp_path: Path, ask: Callable[[Service], Any]) -> bool:
-    """Whether something is answered before a training request is, which waits for that answer."""
-
+@pytest.mark.parametrize("what", ["samples", "log-probs"])
+def test_samplers_answer_while_a_training_request_runs(tmp_path: Path, what: str) -> None:
     async def scenario(service: Service) -> bool:
         begun, answered = threading.Event(), threading.Event()
 
@@ -93,21 +89,13 @@ def _during_a_training_request(tmp_path: Path, ask: Callable[[Service], Any]) ->
 
         training = asyncio.create_task(service.in_worker(train))
         assert await asyncio.to_thread(begun.wait, DEADLINE)
-        await ask(service)
+        if what == "samples":
+            await service.samplers.sample(service.host.weights("m"), PROMPTS, FREE)
+        else:
+            await service.samplers.score(None, PROMPTS[0])
         answered.set()
         return await training
 
     with opened_service(ModelOptions(model="tiny", checkpoints=tmp_path, kv_cache_gib=0.01)) as service:
         service.host.create("m", LoraSpec(rank=4, seed=1))
-        return asyncio.run(scenario(service))
-
-
-def test_samples_are_answered_while_a_training_request_runs(tmp_path: Path) -> None:
-    def ask(service: Service) -> Any:
-        return service.samplers.sample(service.host.weights("m"), PROMPTS, FREE)
-
-    assert _during_a_training_request(tmp_path, ask)
-
-
-def test_log_probs_of_prompts_are_told_while_a_training_request_runs(tmp_path: Path) -> None:
-    assert _during_a_training_request(tmp_path, lambda service: service.samplers.score(None, PROMPTS[0]))
+        assert asyncio.run(scenario(service))

@@ -280,7 +280,6 @@ def test_there_are_only_so_many_models(start: Start, connect: Connect) -> None:
     assert connect(server).create_lora_training_client(base_model="fake").result()
 
 
-@pytest.mark.long
 def test_a_wrong_key_is_refused(start: Start) -> None:
     server = start(key="tml-right")
     with pytest.raises(tinker.AuthenticationError, match="not this server's"):

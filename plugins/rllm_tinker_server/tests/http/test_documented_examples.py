@@ -19,9 +19,7 @@ import pytest
 import tinker
 import torch
 from tinker import types
-from tinker_in_process import running_server
-
-from rllm_tinker_server.build import ModelOptions, opened_service
+from tinker_in_process import tiny_server
 
 from .conftest import DEADLINE, KEY
 
@@ -57,6 +55,8 @@ WRONG_IN_THEMSELVES = {
 """Examples that use what the client does not have, and what it says; no server could make them run."""
 
 FAILING = NOT_SERVED | WRONG_IN_THEMSELVES
+PARTS = 6
+"""Tests that share the examples, which are listed only when a test runs."""
 
 
 def documented(owner: type) -> Iterator[tuple[str, str]]:
@@ -76,9 +76,6 @@ def documented_examples() -> dict[str, str]:
         for place, text in texts.items()
         for number, source in enumerate(BLOCK.findall(inspect.cleandoc(text)), 1)
     }
-
-
-EXAMPLES = documented_examples()
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,7 @@ def mean_logprob(_: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[to
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    options = ModelOptions(model="tiny", names=(NAME,), checkpoints=tmp_path_factory.mktemp("checkpoints"))
-    with opened_service(options) as service, running_server(service) as server:
+    with tiny_server(tmp_path_factory.mktemp("checkpoints"), names=(NAME,)) as server:
         yield server.url
 
 
@@ -153,17 +149,25 @@ def names(client: tinker.ServiceClient) -> dict[str, Any]:
 @pytest.fixture
 def execute(
     url: str, run: Run, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[str], None]:
-    """Run an example to its end, and wait for whatever it submitted without waiting."""
+) -> Iterator[Callable[[str, str], None]]:
+    """Run an example to its end, and wait for whatever it submitted without waiting. Close its clients."""
     monkeypatch.setenv("TINKER_BASE_URL", url)
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     monkeypatch.chdir(tmp_path)
+    clients: list[Any] = []
+    make = tinker.ServiceClient.__init__
 
-    async def executed(place: str) -> None:
+    def make_and_remember(self: Any, *given: Any, **options: Any) -> None:
+        make(self, *given, **options)
+        clients.append(self)
+
+    monkeypatch.setattr(tinker.ServiceClient, "__init__", make_and_remember)
+
+    async def executed(place: str, source: str) -> None:
         used = {**names, "rest_client": tinker.RestClient(), "admin_client": tinker.AdminClient()}
         if place == ENDS_ITS_SESSION:
             used["service_client"] = tinker.ServiceClient()
-        code = compile(run.named_in(EXAMPLES[place]), place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(run.named_in(source), place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         submitted = eval(code, used)
         if submitted is not None:
             await submitted
@@ -171,20 +175,28 @@ def execute(
             if inspect.isawaitable(value):
                 await value
 
-    return lambda place: asyncio.run(asyncio.wait_for(executed(place), DEADLINE))
+    yield lambda place, source: asyncio.run(asyncio.wait_for(executed(place, source), DEADLINE))
+    for client in clients:
+        client.close("success").result(DEADLINE)
 
 
 # Examples show deprecated and experimental methods too.
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("place", EXAMPLES)
-def test_a_documented_example_runs_or_ends_as_listed(execute: Callable[[str], None], place: str) -> None:
-    if place in FAILING:
-        with pytest.raises(Exception, match=FAILING[place]):
-            execute(place)
-    else:
-        execute(place)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_documented_examples_run_or_end_as_listed(execute: Callable[[str, str], None], part: int) -> None:
+    for place, source in [*documented_examples().items()][part::PARTS]:
+        if place in FAILING:
+            with pytest.raises(Exception, match=FAILING[place]):
+                execute(place, source)
+            continue
+        try:
+            execute(place, source)
+        except Exception as error:
+            error.add_note(f"in the example {place}")
+            raise
 
 
 def test_what_is_listed_is_documented() -> None:
-    assert len(EXAMPLES) > 50
-    assert FAILING.keys() <= EXAMPLES.keys()
+    examples = documented_examples()
+    assert len(examples) > 50
+    assert FAILING.keys() <= examples.keys()

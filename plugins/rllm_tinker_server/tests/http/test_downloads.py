@@ -14,20 +14,17 @@ from typing import Any
 
 import httpx
 import numpy as np
-import peft
 import pytest
 import tinker
 import torch
 from tinker import types
-from tinker_in_process import running_server
+from tinker_in_process import RunningServer, tiny_server
 
-from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.checkpoints import Checkpoints, TinkerPath
 from rllm_tinker_server.downloads import VALID, Downloads
 from rllm_tinker_server.lora import sharing_copy
 from rllm_tinker_server.refusals import Forbidden
 from rllm_tinker_server.serve import TinkerServeOptions
-from rllm_tinker_server.service import Service
 
 from .conftest import DEADLINE, KEY
 from .test_stores import checkpoint, write
@@ -49,16 +46,14 @@ os._exit(code)
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with opened_service(ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))) as service:
-        yield service
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with tiny_server(tmp_path_factory.mktemp("checkpoints"), TinkerServeOptions(key=KEY)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def url(service: Service) -> Iterator[str]:
-    """Of a server with a key."""
-    with running_server(service, TinkerServeOptions(key=KEY)) as server:
-        yield server.url
+def url(server: RunningServer) -> str:
+    return server.url
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +82,7 @@ def command(url: str, *words: str) -> str:
 # `tiny` has tied layers, which peft warns of.
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
 def test_a_checkpoint_is_downloaded_and_peft_answers_with_it_as_the_server_does(
-    url: str, trainer: Any, service: Service, tmp_path: Path
+    server: RunningServer, url: str, trainer: Any, tmp_path: Path
 ) -> None:
     saved = trainer.save_state("final").result(DEADLINE).path
     sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)
@@ -95,7 +90,9 @@ def test_a_checkpoint_is_downloaded_and_peft_answers_with_it_as_the_server_does(
     (directory,) = tmp_path.iterdir()
     assert sorted(file.name for file in directory.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
 
-    host: Any = service.host
+    host: Any = server.service.host
+    import peft
+
     model = peft.PeftModel.from_pretrained(sharing_copy(host.model), str(directory))
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([TOKENS])).logits[0, :-1].float()

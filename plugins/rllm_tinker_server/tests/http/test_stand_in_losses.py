@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import tinker
 from tinker import types
-from tinker_in_process import running_server
+from tinker_in_process import tiny_server
 
-from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.limits import TinkerLimits
 
 from .conftest import DEADLINE, KEY, Server
@@ -46,8 +45,7 @@ def datum(sequence: Any, advantage: float, old_shift: float = 0.0) -> types.Datu
 
 
 def test_the_loop_of_the_cookbook_runs_and_the_metrics_name_the_stand_in(tmp_path: Path) -> None:
-    options = ModelOptions(model="tiny", checkpoints=tmp_path, limits=TinkerLimits(stand_in_losses=True))
-    with opened_service(options) as service, running_server(service) as running:
+    with tiny_server(tmp_path, limits=TinkerLimits(stand_in_losses=True)) as running:
         client = tinker.ServiceClient(base_url=running.url, api_key=KEY)
         trainer = client.create_lora_training_client(base_model="tiny", rank=4).result()
         sampler = trainer.save_weights_and_get_sampling_client(record_stability_info=True).result(DEADLINE)
