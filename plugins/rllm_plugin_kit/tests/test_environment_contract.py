@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import Environment, EnvironmentPlugin, NoParams, Outcome, Split
 from rllm_core.data.types import Task
 from rllm_plugin_kit import EnvironmentContract
 

@@ -10,8 +10,7 @@ import pytest
 from expecting import check_values
 
 from rllm_core.algorithms import segments
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import AdvantageInput, Advantages, EstimatorPlugin, NoParams
 from rllm_plugin_kit import EstimatorContract
 
 Function = Callable[[AdvantageInput, NoParams], Any]

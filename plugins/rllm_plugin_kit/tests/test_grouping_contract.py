@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rllm_core.algorithms.grouping import by_task_and_role
-from rllm_core.contracts.grouping import GroupingPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import GroupingPlugin, NoParams
 from rllm_core.data.types import Episode, TrajectoryGroup
 from rllm_plugin_kit import GroupingContract
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rllm_core.contracts.loss import LossInput, LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import LossInput, LossPlugin, NoParams
 from rllm_core.updates.losses import importance_ratio
 from rllm_plugin_kit import LossContract
 

@@ -14,14 +14,12 @@ from pydantic import BaseModel, Field
 from written_distribution import write_distribution
 
 import rllm_plugin_kit as kit
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts import AdvantageInput, Advantages, EstimatorPlugin, NoParams, Params
 from rllm_plugin_kit import EstimatorContract
 
 PLUGIN = """
 {imports}
-from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts import Advantages, EstimatorPlugin, Params
 from rllm_core.plugins import hookimpl
 
 requires_api = {requires_api}

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rejection import RejectionPlugin, RejectionResult
+from rllm_core.contracts import NoParams, RejectionPlugin, RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_plugin_kit import RejectionContract

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.sampler import Sampler, SamplerPlugin, SamplerSetup, TaskResult
+from rllm_core.contracts import NoParams, Sampler, SamplerPlugin, SamplerSetup, TaskResult
 from rllm_plugin_kit import SamplerContract
 
 from .conftest import vary

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.stage import StagePlugin
-from rllm_core.contracts.stage_context import StageContext
-from rllm_core.contracts.train_step import TrainStep
+from rllm_core.contracts import NoParams, StageContext, StagePlugin, TrainStep
 from rllm_plugin_kit import StageContract, stage_context
 
 from .conftest import later, vary

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.teacher import TeacherPlugin, TeacherSetup
+from rllm_core.contracts import NoParams, TeacherPlugin, TeacherSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_plugin_kit import TeacherContract
 

@@ -12,9 +12,7 @@ from places import without_place
 from plain_groups import make_groups
 
 from rllm_core.algorithms.estimation import EstimatorChoice, Precomputed, divide_by_steps, estimate
-from rllm_core.contracts.chosen import PluginChoice, Registered
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import AdvantageInput, Advantages, EstimatorPlugin, NoParams, PluginChoice, Registered
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -13,10 +13,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from rllm_core.algorithms.loss_plugins import PpoParams
-from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import LossInput, NoParams
 from rllm_core.errors import LossError
-from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, reinforce
+from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, ppo_clipped, reinforce
 
 Loss = Callable[[LossInput], Tensor]
 
@@ -141,3 +140,32 @@ def test_dual_clip_is_off_by_default_and_refuses_bounds_of_1_and_less() -> None:
     for bound in (1.0, 0.5, 0.0, -3.0):
         with pytest.raises(ValidationError):
             PpoParams(clip_ratio_c=bound)
+
+
+RATIOS = [1.0, 1.5, 0.5, 1.5, 0.5, 4.0, 1.5, 0.9]
+
+
+ADVANTAGES = [1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0, -2.0]
+
+
+CLIPPED = [False, True, False, False, True, False, False, False]
+
+
+def inputs_of(ratios: Sequence[float], advantages: Sequence[float]) -> LossInput:
+    logprobs = torch.tensor([math.log(ratio) - 2 for ratio in ratios], requires_grad=True)
+    return LossInput(
+        logprobs=logprobs,
+        old_logprobs=torch.full((len(ratios),), -2.0),
+        advantages=torch.tensor(advantages),
+        row_ids=torch.zeros(len(ratios), dtype=torch.int64),
+    )
+
+
+def test_ppo_clips_ratios_above_the_bound_that_gain_and_below_it_that_lose() -> None:
+    inputs = inputs_of(RATIOS, ADVANTAGES)
+    assert ppo_clipped(inputs, PpoParams()).tolist() == CLIPPED
+
+
+def test_the_dual_clip_counts_too() -> None:
+    inputs = inputs_of([2.9, 3.1, 3.1], [-1.0, -1.0, 0.0])
+    assert ppo_clipped(inputs, PpoParams(clip_ratio_c=3.0)).tolist() == [False, True, False]

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.train_step import TrainStep
+from rllm_core.contracts import AdvantageInput, Advantages, NoParams, RolloutRequest, TrainStep
 from rllm_core.data.types import Episode, Task, Trajectory
 from rllm_core.errors import ConfigError, RewardError
 

@@ -14,9 +14,7 @@ from rllm.config.layers import COMMAND_LINE, Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
-from rllm_core.contracts.backend import Backend, Capabilities
-from rllm_core.contracts.environment import Environment
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts import Backend, Capabilities, Environment, Params
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings

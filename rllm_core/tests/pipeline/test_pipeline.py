@@ -76,9 +76,8 @@ def test_after_a_skip_only_stages_that_always_run_do(bench: Any, step: MakeStep,
     add_stage("sometimes", lambda step: ran.append("sometimes"))
     add_stage("always", lambda step: ran.append("always"), always=True)
     done = _run(bench({"rllm.pipeline.stages": ["always", "skip", "sometimes", "always"]}), step())
-    assert ran == ["always", "always"]
+    assert (ran, "sometimes" in done.timing_dict) == (["always", "always"], False)
     assert (done.skip_reason, done.metrics) == ("no_reason", {"batch/skipped_no_reason": 1.0})
-    assert "sometimes" not in done.timing_dict
 
 
 MASK_ERRORS = {"rllm.compact_filtering.enable": True}
@@ -219,11 +218,11 @@ def test_a_batch_is_asked_for_only_when_there_is_one(step: MakeStep) -> None:
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (EntropySection(coeff=0.1), {0: 0.1, 1000: 0.1}),
-        (EntropySection(coeff=0.1, final_coeff=0.5), {0: 0.1, 1000: 0.1}),
-        (EntropySection(coeff=0.4, final_coeff=0.0, decay_steps=4), {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1, 4: 0.0, 9: 0.0}),
-        (EntropySection(coeff=0.0, final_coeff=1.0, decay_steps=2), {0: 0.0, 1: 0.5, 2: 1.0, 3: 1.0}),
+        ({"coeff": 0.1}, {0: 0.1, 1000: 0.1}),
+        ({"coeff": 0.1, "final_coeff": 0.5}, {0: 0.1, 1000: 0.1}),
+        ({"coeff": 0.4, "final_coeff": 0.0, "decay_steps": 4}, {0: 0.4, 1: 0.3, 3: 0.1, 4: 0.0, 9: 0.0}),
+        ({"coeff": 0.0, "final_coeff": 1.0, "decay_steps": 2}, {0: 0.0, 1: 0.5, 2: 1.0, 3: 1.0}),
     ],
 )
-def test_the_entropy_bonus_falls_linearly(schedule: EntropySection, expected: dict[int, float]) -> None:
-    assert {step: entropy_coeff(schedule, step) for step in expected} == pytest.approx(expected)
+def test_the_entropy_bonus_falls_linearly(schedule: dict[str, Any], expected: dict[int, float]) -> None:
+    assert {step: entropy_coeff(EntropySection(**schedule), step) for step in expected} == pytest.approx(expected)

@@ -9,9 +9,7 @@ import pytest
 from expecting import check_values, expect_error
 
 from rllm.planning.plan import RunPlan
-from rllm_core.contracts.backend import Capabilities
-from rllm_core.contracts.estimator import ALWAYS_FILLED
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts import ALWAYS_FILLED, Capabilities, Params
 from rllm_core.errors import ConfigError
 
 MakePlan = Callable[..., RunPlan]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm_core.contracts.rejection import RejectionResult
-from rllm_core.contracts.train_step import TrainStep
+from rllm_core.contracts import RejectionResult, TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
 from rllm_core.pipeline.result_check import misplaced, recognized

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm_core.contracts.rejection import RejectionResult
-from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.train_step import TrainStep
+from rllm_core.contracts import RejectionResult, RolloutRequest, TrainStep
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.errors import ConfigError, PipelineError
 from rllm_core.pipeline.pipeline import NextBatch, Pipeline

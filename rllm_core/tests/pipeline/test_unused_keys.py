@@ -10,8 +10,7 @@ from expecting import check_values, expect_error
 from pydantic import Field
 
 from rllm.planning.plan import RunPlan
-from rllm_core.contracts.backend import Backend, Capabilities, DerivedKey, SharedKey
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts import Backend, Capabilities, DerivedKey, Params, SharedKey
 from rllm_core.errors import ConfigError
 
 MakePlan = Callable[..., RunPlan]

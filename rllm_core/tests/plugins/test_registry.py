@@ -2,15 +2,13 @@ import pytest
 from expecting import expect_error
 from plugin_site import estimator_record
 
-from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import API_VERSION, NoParams
+from rllm_core.contracts import API_VERSION, LossPlugin, NoParams
 from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins import resolve
 from rllm_core.plugins.registry import Registry
 
 IMPORTS = """
-from rllm_core.contracts.estimator import EstimatorPlugin
-from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts import EstimatorPlugin, LossPlugin, NoParams
 from rllm_core.plugins import hookimpl
 
 def record(cls=EstimatorPlugin, **changes):
@@ -258,3 +256,18 @@ def test_an_error_on_purpose_while_loading_is_passed_on() -> None:
     with pytest.raises(ConfigError) as raised:
         Registry().add(estimator_record("mine", load=fail)).load()
     assert raised.value is error
+
+
+def test_a_qualified_name_gives_the_record() -> None:
+    found = resolve("loss", "rllm-core/ppo")
+    assert (found.qualified_name, found.kind) == ("rllm-core/ppo", "loss")
+
+
+def test_what_the_running_program_registered_cannot_be_found_elsewhere() -> None:
+    with expect_error(PluginError, "plugin-of-other-program", "'in-process/mine'", "--kind"):
+        resolve("loss", "in-process/mine")
+
+
+def test_a_name_that_is_not_installed_is_an_error_that_names_it() -> None:
+    with pytest.raises(PluginError, match="nobody/mine"):
+        resolve("loss", "nobody/mine")

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from rollout_context import context_of
 
-from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.contracts.environment import Environment, Outcome, Split
-from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.contracts import Completion, Environment, Outcome, Renderer, SamplingParams, Split, WorkflowContext
 from rllm_core.data.types import Task
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.rollout.template_renderer import TemplateRenderer

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.environment import Outcome
-from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.contracts import Agent, Outcome, WorkflowContext
 from rllm_core.data.messages import Message, Response
 from rllm_core.data.types import Episode
 from rllm_core.errors import PluginError

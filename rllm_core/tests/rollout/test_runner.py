@@ -14,10 +14,7 @@ import virtual_time
 from expecting import expect_error
 from places import without_place
 
-from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.environment import Outcome
-from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.contracts import Outcome, RolloutRequest, SamplingParams, Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.errors import (
     BackendError,
