@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ class Made(Observer):
     events: list[tuple[Any, ...]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    elapsed: float = 0.0
+    """Seconds of the real clock."""
     loop: TrainingLoop | None = None
     stop_after: int | None = None
 
@@ -121,7 +124,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
         tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
-        made = Made(directory.path, stop_after=stop_after)
+        made, begun = Made(directory.path, stop_after=stop_after), time.monotonic()
         try:
             made.loop = loop = TrainingLoop(
                 plan, directory, **tasks, observers=[made], warn=made.warnings.append, resume=resume
@@ -136,6 +139,25 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
         finally:
             directory.close()
         made._backend = scripted_world.ScriptedBackend.last
+        made.elapsed = time.monotonic() - begun
         return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole_runs() -> dict[str, Made]:
+    return {}
+
+
+@pytest.fixture
+def whole(run: Run, whole_runs: dict[str, Made]) -> Run:
+    """Return the undisturbed run with these settings, which is made once."""
+
+    def make(settings: Mapping[str, Any]) -> Made:
+        key = repr(sorted(settings.items()))
+        if key not in whole_runs:
+            whole_runs[key] = run(settings, "whole")
+        return whole_runs[key]
 
     return make

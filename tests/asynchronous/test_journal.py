@@ -22,9 +22,11 @@ SAVING = {
     "rllm.record": "off",
     "script.spread": 1.0,
 }
+FIXED, LATEST = {**SAVING, **ahead(2)}, {**SAVING, **ahead(2, partial=True)}
 DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
 WITHOUT = {"rllm.trainer.observers": [{"name": "journal", "keep": "off"}]}
-CUTS = [0.45, *(pytest.param(share, marks=pytest.mark.long) for share in (0.05, 0.3, 0.8, 0.97))]
+NOTING = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+CUTS = (0.05, 0.45, 0.97)
 """Shares of an undisturbed run's seconds."""
 
 
@@ -36,65 +38,85 @@ def files(made: Any) -> list[Path]:
     return sorted((made.directory / "journal").iterdir())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("settings", [ahead(1), {**ahead(3), **DYNAMIC}], ids=["S1", "S3 dynamic"])
-def test_fixed_version_run_cut_off_ends_with_same_weights(run: Any, settings: Any, cut: float) -> None:
-    whole = run({**SAVING, **settings}, "whole")
-    run({**SAVING, **settings}, cut_after=cut * whole.seconds)
-    assert run({**SAVING, **settings}, resume=True).digest == whole.digest
+@pytest.mark.parametrize(
+    ("settings", "cuts"),
+    [
+        pytest.param(ahead(1), CUTS[1:2], marks=pytest.mark.smoke, id="S1"),
+        pytest.param(ahead(2), CUTS[2:], marks=pytest.mark.long, id="S2"),
+        pytest.param({**ahead(3), **DYNAMIC}, CUTS[:1], marks=pytest.mark.long, id="S3 dynamic"),
+        pytest.param(ahead(3), (0.5, 0.2), marks=pytest.mark.long, id="S3 twice"),
+    ],
+)
+def test_fixed_version_run_cut_off_ends_with_same_weights(
+    run: Any, whole: Any, settings: Any, cuts: tuple[float, ...]
+) -> None:
+    settings = {**SAVING, **settings}
+    expected = whole(settings)
+    for number, cut in enumerate(cuts):
+        run(settings, resume=number > 0, cut_after=cut * expected.seconds)
+    assert run(settings, resume=True).digest == expected.digest
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
-def test_no_finished_call_is_sampled_again(run: Any, partial: bool) -> None:
-    whole = run({**SAVING, **ahead(2, partial)}, "whole")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(FIXED, marks=pytest.mark.long, id="fixed"),
+        pytest.param(LATEST, marks=pytest.mark.smoke, id="latest"),
+    ],
+)
+def test_no_finished_call_is_sampled_again(run: Any, whole: Any, settings: Any) -> None:
+    expected = whole(settings)
     sampled = list[int]()
     for share in (0.3, 0.6):
-        part = run({**SAVING, **ahead(2, partial)}, resume=bool(sampled), cut_after=share * whole.seconds)
+        part = run(settings, resume=bool(sampled), cut_after=share * expected.seconds)
         sampled += part.backend.engine.answered
-    sampled += run({**SAVING, **ahead(2, partial)}, resume=True).backend.engine.answered
-    assert sorted(sampled) == sorted(whole.backend.engine.answered)
-
-
-@pytest.mark.long
-def test_run_cut_off_twice_ends_with_same_weights(run: Any) -> None:
-    settings = {**SAVING, **ahead(3)}
-    whole = run(settings, "whole")
-    run(settings, cut_after=0.5 * whole.seconds)
-    run(settings, resume=True, cut_after=0.2 * whole.seconds)
-    assert run(settings, resume=True).digest == whole.digest
+    sampled += run(settings, resume=True).backend.engine.answered
+    assert sorted(sampled) == sorted(expected.backend.engine.answered)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("cut", CUTS)
-def test_latest_weights_lose_and_repeat_no_task(run: Any, cut: float) -> None:
-    settings = {**SAVING, **ahead(2, partial=True)}
-    whole = run(settings, "whole")
-    first, rest = run(settings, cut_after=cut * whole.seconds), run(settings, resume=True)
+def test_latest_weights_lose_and_repeat_no_task(run: Any, whole: Any, cut: float) -> None:
+    expected = whole(LATEST)
+    first, rest = run(LATEST, cut_after=cut * expected.seconds), run(LATEST, resume=True)
     kept = first.steps[: 8 - len(rest.steps)]
-    assert list_task_ids(first)[: len(kept)] + list_task_ids(rest) == list_task_ids(whole)
+    assert list_task_ids(first)[: len(kept)] + list_task_ids(rest) == list_task_ids(expected)
+    assert [step.task_batch for step in rest.steps] == list(range(len(kept), 8))
     assert all(step.metrics["staleness/max"] <= 2 for step in rest.steps)
 
 
 @pytest.mark.long
-def test_stopped_fixed_version_run_samples_only_the_rest(run: Any) -> None:
-    whole = run(ahead(3), "whole")
-    tokens = whole.backend.engine.sampled
-    first = run(ahead(3), stop_after=3).backend.engine.sampled
-    rest = run(ahead(3), resume=True)
-    assert rest.digest == whole.digest
-    assert first + rest.backend.engine.sampled == tokens
+def test_stopped_fixed_version_run_samples_only_the_rest(run: Any, whole: Any) -> None:
+    first, rest = run(ahead(3), stop_after=3), run(ahead(3), resume=True)
+    assert (len(first.steps), len(rest.steps)) == (3, 3)
+    expected = whole(ahead(3))
+    assert rest.digest == expected.digest
+    assert first.backend.engine.sampled + rest.backend.engine.sampled == expected.backend.engine.sampled
+
+
+def test_resumed_run_with_more_batches_continues_after_used_ones(run: Any) -> None:
+    settings = {**ahead(3), **DYNAMIC}
+    first, rest = run(settings, stop_after=2), run(settings, resume=True)
+    assert rest.steps[0].task_batch >= sum(step.rollout_batches for step in first.steps)
+    assert [step.weight_version for step in rest.steps] == [3, 4, 5, 6]
+    assert all(step.metrics["staleness/max"] <= 3 for step in rest.steps)
+
+
+@pytest.mark.parametrize(("before", "now"), [(2, 0), (0, 2)])
+def test_another_bound_is_refused(run: Any, before: int, now: int) -> None:
+    run(ahead(before) if before else {}, stop_after=2)
+    with expect_error(CheckpointError, "run-changed", f"a staleness of {before}", now):
+        run(ahead(now) if now else {}, resume=True)
 
 
 @pytest.mark.long
-def test_synchronous_run_has_a_journal_if_configured(run: Any) -> None:
+def test_synchronous_run_has_a_journal_if_configured(run: Any, whole: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": ["journal"]}
-    whole = run(settings, "whole")
-    first = run(settings, cut_after=0.6 * whole.seconds)
+    expected = whole(settings)
+    first = run(settings, cut_after=0.6 * expected.seconds)
     sampled = set(first.backend.engine.answered)
     rest = run(settings, resume=True)
-    assert rest.digest == whole.digest
+    assert rest.digest == expected.digest
     assert not sampled & set(rest.backend.engine.answered)
     assert not (run(SAVING, "other").directory / "journal").exists()
 
@@ -107,67 +129,46 @@ def test_calls_of_a_validation_are_not_kept(run: Any) -> None:
 
 
 def test_batches_that_no_checkpoint_needs_are_dropped(run: Any) -> None:
-    made = run({**SAVING, **ahead(2), "rllm.trainer.keep_checkpoints": 2}, stop_after=6)
+    made = run({**FIXED, "rllm.trainer.keep_checkpoints": 2}, stop_after=6)
     assert [path.stem for path in files(made)] == ["000004", "000005", "000006", "000007"]
 
 
+def cut_last_record(made: Any) -> str:
+    """Shorten the last file of the journal, and return its name."""
+    path = files(made)[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    return path.name
+
+
+def test_journal_with_fewer_records_than_checkpoint_is_refused(run: Any) -> None:
+    name = cut_last_record(run(FIXED, stop_after=3))
+    with expect_error(CheckpointError, "run-changed", "rllm.async_training.partial_rollout=false"):
+        run(LATEST, resume=True)
+    with expect_error(JournalError, "damaged-journal", f"{name} has 8", "9"):
+        run(FIXED, resume=True)
+
+
 def test_batches_are_generated_again_without_journal(run: Any) -> None:
-    run({**SAVING, **ahead(2)}, stop_after=3)
-    rest = run({**SAVING, **ahead(2), **WITHOUT}, resume=True)
+    run(FIXED, stop_after=3)
+    rest = run({**FIXED, **WITHOUT}, resume=True)
     (warning,) = rest.warnings
     check_values(warning, "newer weights", "2 unfinished")
     assert [step.task_batch for step in rest.steps] == [3, 4, 5, 6, 7]
 
 
-def test_a_flipped_bit_is_refused_by_record(run: Any) -> None:
-    made = run({**SAVING, **ahead(2)}, stop_after=3)
-    path = files(made)[-1]
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 4
-    path.write_bytes(content)
-    with expect_error(JournalError, "damaged-journal", "Record 8", path.name):
-        run({**SAVING, **ahead(2)}, resume=True)
-
-
-def test_journal_with_fewer_records_than_checkpoint_is_refused(run: Any) -> None:
-    made = run({**SAVING, **ahead(2)}, stop_after=3)
-    path = files(made)[-1]
-    path.write_bytes(path.read_bytes()[:-1])
-    with expect_error(JournalError, "damaged-journal", f"{path.name} has 8", "9"):
-        run({**SAVING, **ahead(2)}, resume=True)
-
-
-def test_a_journal_that_is_gone_is_refused(run: Any) -> None:
-    made = run({**SAVING, **ahead(2)}, stop_after=3)
-    for path in files(made):
-        path.unlink()
-    with expect_error(JournalError, "damaged-journal", "has 0"):
-        run({**SAVING, **ahead(2)}, resume=True)
-
-
 @pytest.mark.long
-def test_records_after_last_checkpoint_are_read_until_damage(run: Any) -> None:
+def test_records_after_last_checkpoint_are_read_until_damage(run: Any, whole: Any) -> None:
     settings = {**SAVING, **ahead(1)}
-    whole = run(settings, "whole")
-    made = run(settings, cut_after=0.6 * whole.seconds)
-    path = files(made)[-1]
-    path.write_bytes(path.read_bytes()[:-1])
-    assert run(settings, resume=True).digest == whole.digest
-
-
-def test_changed_choice_of_weights_is_refused(run: Any) -> None:
-    run({**SAVING, **ahead(2)}, stop_after=3)
-    with expect_error(CheckpointError, "run-changed", "rllm.async_training.partial_rollout=false"):
-        run({**SAVING, **ahead(2, partial=True)}, resume=True)
+    cut_last_record(run(settings, cut_after=0.6 * whole(settings).seconds))
+    assert run(settings, resume=True).digest == whole(settings).digest
 
 
 @pytest.mark.long
 def test_calls_of_a_different_configuration_are_sampled_again(run: Any) -> None:
-    settings, other = {**SAVING, **ahead(2)}, {"rllm.algorithm.norm_adv_by_std_in_grpo": False}
-    until_saved = run(settings, "stopped", stop_after=2)
-    run(settings, "cut", cut_after=until_saved.seconds + 2.0)
-    expected = run({**settings, **other}, "stopped", resume=True)
-    made = run({**settings, **other}, "cut", resume=True)
+    other = {**FIXED, "rllm.algorithm.norm_adv_by_std_in_grpo": False}
+    until_saved = run(FIXED, "stopped", stop_after=2)
+    run(FIXED, "cut", cut_after=until_saved.seconds + 2.0)
+    expected, made = run(other, "stopped", resume=True), run(other, "cut", resume=True)
     assert (made.digest, len(made.steps)) == (expected.digest, 6)
 
 
@@ -183,42 +184,35 @@ def test_observer_may_join_runs_that_do_not_list_it(world: Any, planned: Any, jo
     assert [entry.plugin.name for entry in planned({"rllm.trainer.observers": ["joiner"]}).observers] == ["joiner"]
 
 
-def test_resumed_run_adds_missing_note_of_checkpoint(run: Any) -> None:
-    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
-    noted = run(settings, stop_after=4).directory / "journal" / "checkpoints.jsonl"
+def test_resumed_run_repairs_notes_of_checkpoints(run: Any) -> None:
+    made = run(NOTING, stop_after=4)
+    noted = made.directory / "journal" / "checkpoints.jsonl"
+
+    def steps() -> list[int]:
+        return [json.loads(line)["step"] for line in noted.read_text().splitlines()]
+
     lines = noted.read_text().splitlines()
     noted.write_text(f"{lines[0]}\n{lines[1][:20]}")
-    run(settings, resume=True, stop_after=3)
-    assert [json.loads(line)["step"] for line in noted.read_text().splitlines()] == [2, 4, 6, 7]
+    run(NOTING, resume=True, stop_after=3)
+    assert steps() == [2, 4, 6, 7]
     assert noted.read_text().splitlines()[:2] == lines
-
-
-def test_notes_of_repeated_steps_are_removed(run: Any) -> None:
-    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
-    made = run(settings, stop_after=4)
-    shutil.rmtree(made.directory / "checkpoints" / "step_000004")
-    run(settings, resume=True, stop_after=1)
-    lines = (made.directory / "journal" / "checkpoints.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [2, 3]
-
-
-def test_changed_note_is_refused(run: Any) -> None:
-    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
-    made = run(settings, stop_after=2)
-    (made.directory / "journal" / "checkpoints.jsonl").write_text("{}\n")
+    for step in (6, 7):
+        shutil.rmtree(made.directory / "checkpoints" / f"step_{step:06}")
+    run(NOTING, resume=True, stop_after=1)
+    assert steps() == [2, 4, 5]
+    noted.write_text("{}\n")
     with expect_error(RllmError, "damaged-file", "checkpoints.jsonl"):
-        run(settings, resume=True)
+        run(NOTING, resume=True)
 
 
 @pytest.mark.long
-def test_rollouts_with_timeout_end_with_timeout_again(run: Any) -> None:
-    settings = {**SAVING, **ahead(2), "rllm.agent.trajectory_timeout": 2.0}
-    whole = run(settings, "whole")
+def test_rollouts_with_timeout_end_with_timeout_again(run: Any, whole: Any) -> None:
+    settings = {**FIXED, "rllm.agent.trajectory_timeout": 2.0}
     run(settings, stop_after=3)
     rest = run(settings, resume=True)
     reasons = [
         [(episode.id, episode.termination_reason.value) for step in steps for episode in step.generated]
-        for steps in (whole.steps[3:5], rest.steps[:2])
+        for steps in (whole(settings).steps[3:5], rest.steps[:2])
     ]
     assert reasons[0] == reasons[1]
     assert "timeout" in {reason for _, reason in reasons[0]}

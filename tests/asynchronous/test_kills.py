@@ -20,59 +20,47 @@ SETTINGS = {
     "rllm.record": "off",
     "script.spread": 1.0,
 }
-KILLS = [
-    0,
-    *(pytest.param(number, marks=pytest.mark.long) for number in range(1, 4)),
-    *(pytest.param(number, marks=pytest.mark.nightly) for number in range(4, 30)),
-]
+RUN = Path("runs", "rllm-training", "one")
+NIGHTLY = [pytest.param(number, marks=pytest.mark.nightly) for number in range(3, 30)]
 
 
-@pytest.fixture
-def killed_run(run: Any) -> Any:
-    """Begin a run in a new process, and kill it at a random instant within the seconds of `whole`."""
-
-    def make(settings: dict[str, Any], seconds: float) -> None:
-        process = multiprocessing.get_context("fork").Process(target=run, args=(settings,))
-        process.start()
-        time.sleep(seconds)
-        process.kill()
-        process.join()
-
-    return make
+def run_until_killed(run: Any, settings: dict[str, Any], seconds: float) -> None:
+    """Begin a run in a new process, and kill it after `seconds`, which do not change the result of a test."""
+    process = multiprocessing.get_context("fork").Process(target=run, args=(settings,))
+    process.start()
+    time.sleep(seconds)
+    process.kill()
+    process.join()
 
 
-def timed(run: Any, settings: dict[str, Any]) -> tuple[Any, float]:
-    """Return an undisturbed run and its seconds. The seconds do not change the result of a test."""
-    begun = time.monotonic()
-    return run(settings, "whole"), time.monotonic() - begun
-
-
-def read_call_seeds(directory: Path) -> set[int]:
+def read_call_seeds() -> set[int]:
     """Return the seeds of the calls in the journal."""
-    bodies = [body for path in (directory / "journal").glob("*.calls") for body in read_frames(path).records]
+    bodies = [body for path in (RUN / "journal").glob("*.calls") for body in read_frames(path).records]
     calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
     return {call.seed for call in calls if isinstance(call, KeptCall)}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", KILLS)
-def test_killed_fixed_version_run_ends_with_same_weights(run: Any, killed_run: Any, number: int) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(0, marks=pytest.mark.smoke), *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), *NIGHTLY],
+)
+def test_killed_fixed_version_run_ends_with_same_weights(run: Any, whole: Any, number: int) -> None:
     settings = {**SETTINGS, **ahead(1 + number % 3)}
-    whole, seconds = timed(run, settings)
-    killed_run(settings, random.Random(number).uniform(0, seconds))
-    assert run(settings, resume=True).digest == whole.digest
+    expected = whole(settings)
+    run_until_killed(run, settings, random.Random(number).uniform(0, expected.elapsed))
+    assert run(settings, resume=True).digest == expected.digest
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", KILLS)
-def test_killed_run_loses_and_repeats_nothing(run: Any, killed_run: Any, number: int) -> None:
+@pytest.mark.parametrize("number", [*(pytest.param(n, marks=pytest.mark.long) for n in (0, 1)), *NIGHTLY])
+def test_killed_run_loses_and_repeats_nothing(run: Any, whole: Any, number: int) -> None:
     settings = {**SETTINGS, **ahead(1 + number % 3, partial=True)}
-    whole, seconds = timed(run, settings)
-    killed_run(settings, random.Random(-number).uniform(0, seconds))
-    known = read_call_seeds(whole.directory.with_name("one"))
+    expected = whole(settings)
+    run_until_killed(run, settings, random.Random(-number).uniform(0, expected.elapsed))
+    known = read_call_seeds()
     rest = run(settings, resume=True)
+    assert rest.directory.samefile(RUN)
     assert not known & set(rest.backend.engine.answered)
     left = len(rest.steps)
-    tasks = [[[episode.id for episode in step.generated] for step in made.steps] for made in (whole, rest)]
+    tasks = [[[episode.id for episode in step.generated] for step in made.steps] for made in (expected, rest)]
     assert tasks[1] == tasks[0][8 - left :]
     assert [step.task_batch for step in rest.steps] == list(range(8 - left, 8))

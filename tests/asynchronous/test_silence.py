@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import scripted_world
 from scripted_world import ahead
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import TerminationReason
-from rllm_core.plugins.registry import Registry
 
 LIMIT = 300.0
 LIMITED = {"rllm.agent.trajectory_timeout": LIMIT}
 MODES = pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
-
-
-class Silent(scripted_world.Letters):
-    """An environment in which one task never begins."""
-
-    async def reset(self, task: Mapping[str, Any]) -> str:  # type: ignore[override]
-        if task["number"] == 5:
-            await asyncio.Event().wait()
-        return super().reset(task)
-
-
-@pytest.fixture
-def silent_environment(world: Registry) -> None:
-    world.add(
-        EnvironmentPlugin(
-            name="silent",
-            summary="For tests.",
-            params=NoParams,
-            load=lambda: Silent,
-            defaults={"rllm.workflow.name": "multi_turn_workflow"},
-        )
-    )
 
 
 def _timeouts(made: Any) -> list[int]:
@@ -50,8 +24,16 @@ def _timeouts(made: Any) -> list[int]:
 
 
 @MODES
-def test_silent_environment_costs_only_its_rollouts(run: Any, silent_environment: None, partial: bool) -> None:
-    made = run({**ahead(2, partial), **LIMITED, "rllm.env.name": "silent"})
+def test_silent_environment_costs_only_its_rollouts(run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool) -> None:
+    reset = scripted_world.Letters.reset
+
+    async def sometimes(environment: Any, task: Any) -> str:
+        if task["number"] == 5:
+            await asyncio.Event().wait()
+        return reset(environment, task)
+
+    monkeypatch.setattr(scripted_world.Letters, "reset", sometimes)
+    made = run({**ahead(2, partial), **LIMITED})
     # 12 tasks, 4 per step. In 6 steps each task occurs twice, with 3 rollouts each.
     assert sum(_timeouts(made)) == 6
     assert len(made.backend.updates) == 6
@@ -78,14 +60,8 @@ def test_silent_engine_costs_the_rollouts_of_a_batch(run: Any, monkeypatch: pyte
 @MODES
 def test_run_ends_with_last_batch_of_last_epoch(run: Any, partial: bool) -> None:
     # 12 tasks, 5 at a time. Batches ahead cross the end of an epoch, and every generated batch is trained on.
-    made = run(
-        {
-            **ahead(3, partial),
-            "data.train_batch_size": 5,
-            "rllm.trainer.total_batches": -1,
-            "rllm.trainer.total_epochs": 3,
-        }
-    )
+    length = {"data.train_batch_size": 5, "rllm.trainer.total_batches": -1, "rllm.trainer.total_epochs": 3}
+    made = run({**ahead(3, partial), **length})
     assert len(made.steps) == made.loop.total_steps == len(made.backend.updates)
     assert json.loads((made.directory / "length.json").read_text()) == {"total_steps": len(made.steps)}
     trained = sum(map(len, made.backend.updates))

@@ -27,62 +27,43 @@ WORDS = (
     "rllm.rollout.n=4",
     "rllm.rollout.n_val=1",
     "data.train_batch_size=8",
+    "rllm.async_training.enable=true",
+    "rllm.async_training.staleness_threshold=1",
 )
-AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
 # The sampler and both estimators keep state between steps.
 STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}")
-LATEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
 SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "rllm-training" / "default"
+RUN = Path("runs", "rllm-training", "default")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
-    """Return the directory of a run that is made once."""
-    directory: Path = tmp_path_factory.mktemp("made")
-    process = command_server.start("rllm.cli.main", WORDS, directory, os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"})
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    return directory
-
-
-@pytest.fixture
-def trained(made: Path, tmp_path: Path, directory: Path) -> Path:
-    """Return a copy of that run in the test's directory."""
-    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
-    return directory
-
-
-def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forked_rllm: Any, trained: Path) -> None:
-    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
-    replayed = forked_rllm("replay", str(trained))
-    assert (replayed.returncode, replayed.stderr) == (0, "")
-    assert replayed.stdout.startswith(SAME)
-    assert "checkpoints: 3, " in replayed.stdout
-    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.parametrize(
-    "terms", [(*AHEAD, *STATEFUL), pytest.param(LATEST, marks=pytest.mark.long)], ids=["fixed", "latest"]
-)
-def test_killed_and_resumed_asynchronous_run_is_replayed(
-    start_forked_rllm: Any, forked_rllm: Any, directory: Path, terms: tuple[str, ...]
-) -> None:
-    process = start_forked_rllm(*WORDS, *terms)
+    """Return the directory of a stateful asynchronous run that was killed and resumed."""
+    directory, environ = tmp_path_factory.mktemp("made"), os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"}
+    process = command_server.start("rllm.cli.main", (*WORDS, *STATEFUL), directory, environ)
     deadline = time.monotonic() + 200
-    while not (directory / "checkpoints" / "step_000002").exists():
+    while not (directory / RUN / "checkpoints" / "step_000002").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    resumed = forked_rllm(*WORDS, *terms, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    replayed = forked_rllm("replay", str(directory))
+    resumed = command_server.start("rllm.cli.main", (*WORDS, *STATEFUL, "--resume"), directory, environ)
+    _, errors = resumed.communicate()
+    assert resumed.returncode == 0, errors
+    return directory
+
+
+@pytest.fixture
+def trained(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of that run in the test's directory."""
+    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return tmp_path / RUN
+
+
+def check_replayed(replayed: Any) -> None:
     # On some processors the results of a row depend on the other rows. A replay does not sample.
     assert replayed.stderr in ("", f"warning: {TIMING_MATTERS}\n")
     assert replayed.returncode == 0
@@ -90,8 +71,24 @@ def test_killed_and_resumed_asynchronous_run_is_replayed(
     assert "checkpoints: 3, " in replayed.stdout
 
 
+def test_resumed_run_has_the_same_weights_and_is_only_read(forked_rllm: Any, trained: Path) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    check_replayed(forked_rllm("replay", str(trained)))
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_run_with_the_latest_weights_is_replayed(forked_rllm: Any, tmp_path: Path) -> None:
+    done = forked_rllm(*WORDS, "rllm.async_training.partial_rollout=true")
+    assert done.returncode == 0, done.stderr
+    check_replayed(forked_rllm("replay", str(tmp_path / RUN)))
+
+
 def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
-    _other_weights(trained)
+    # Change the digests of the second checkpoint.
+    path = trained / "journal" / "checkpoints.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["sha256"]["backend/model/model.safetensors"] = "0" * 64
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1
     check_values(replayed.stdout, "after step 2: ", "after step 4: other backend/model/model.safetensors\n")
@@ -111,19 +108,11 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     check_printed(replayed.stderr, "damaged-journal", f"Record {_calls(content) - 1} of {file}")
 
 
-def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, directory: Path, trained: Path) -> None:
+def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, trained: Path) -> None:
     (trained / "journal" / "checkpoints.jsonl").unlink()
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1
-    check_printed(replayed.stderr, "no-journal", directory.name, "observers=[{name: journal, keep: run}]")
-
-
-def _other_weights(run: Path) -> None:
-    """Change the digests of the second checkpoint."""
-    path = run / "journal" / "checkpoints.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[1]["sha256"]["backend/model/model.safetensors"] = "0" * 64
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    check_printed(replayed.stderr, "no-journal", trained.name, "observers=[{name: journal, keep: run}]")
 
 
 def _calls(content: bytes) -> int:

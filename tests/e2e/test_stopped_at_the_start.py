@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from expecting import check_values
 from forked import ForkedProcess
+from live_processes import is_alive
 
 REWARDS = """
 import os
@@ -47,39 +48,33 @@ def until_it_starts(directory: Path, command: ForkedProcess) -> int:
     return int(file.read_text())
 
 
-def ends(process: int) -> bool:
-    """Wait for its end. A process that remains is a hang."""
-    while Path(f"/proc/{process}").exists() and "State:\tZ" not in Path(f"/proc/{process}/status").read_text():
-        time.sleep(0.02)
-    return True
-
-
 def everything_in(directory: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted((directory / "runs").rglob("*")) if file.is_file()}
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("with_view")
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [
-        ("train", signal.SIGINT),
-        ("train", signal.SIGTERM),
-        ("eval", signal.SIGINT),
-        ("eval", signal.SIGTERM),
-    ],
-)
-def test_a_signal_while_processes_of_rewards_start_ends_it(
-    start_forked_rllm: Any, forked_rllm: Any, directory: Path, command: str, number: signal.Signals
-) -> None:
+def stop(start_forked_rllm: Any, directory: Path, command: str, number: signal.Signals) -> str:
+    """Stop a command while a reward's process starts, and return its output. Both must end."""
     (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS[command])
     of_reward = until_it_starts(directory, process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, errors
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == (-number if number is signal.SIGKILL else 128 + number), errors
     assert "Traceback" not in errors
-    assert ends(of_reward)
+    while is_alive(of_reward):  # a process that remains is a hang
+        time.sleep(0.02)
+    return str(output)
+
+
+@pytest.mark.usefixtures("with_view")
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("train", signal.SIGKILL), pytest.param("eval", signal.SIGINT, marks=pytest.mark.smoke)],
+)
+def test_a_signal_while_processes_of_rewards_start_ends_them(
+    start_forked_rllm: Any, directory: Path, command: str, number: signal.Signals
+) -> None:
+    stop(start_forked_rllm, directory, command, number)
 
 
 @pytest.mark.long
@@ -88,20 +83,8 @@ def test_the_run_that_was_there_stays_and_the_same_command_trains(
 ) -> None:
     assert forked_rllm(*COMMANDS["train"]).returncode == 0
     before = everything_in(directory)
-    (directory / "slow").touch()
-    process = start_forked_rllm(*COMMANDS["train"])
-    until_it_starts(directory, process)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output = stop(start_forked_rllm, directory, "train", signal.SIGTERM)
     check_values(output, "stopped before", "runs/rllm-training/default")
     assert everything_in(directory) == before
     (directory / "slow").unlink()
     assert forked_rllm(*COMMANDS["train"]).returncode == 0
-
-
-def test_a_process_that_starts_ends_with_a_run_that_is_killed(start_forked_rllm: Any, directory: Path) -> None:
-    (directory / "slow").touch()
-    process = start_forked_rllm(*COMMANDS["train"])
-    of_reward = until_it_starts(directory, process)
-    process.kill()
-    assert ends(of_reward)

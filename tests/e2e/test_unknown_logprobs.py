@@ -27,7 +27,7 @@ ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
 class Echo(Workflow):
     """One turn. The reward is the number of even tokens. `known` specifies the stored parts of the call."""
 
-    def __init__(self, context: Any, known: str = "log-probs") -> None:
+    def __init__(self, context: Any, known: str) -> None:
         super().__init__(context)
         self._known = known
 
@@ -35,23 +35,16 @@ class Echo(Workflow):
         trajectory = Trajectory("agent")
         conversation = Conversation(self.context, trajectory, uid)
         conversation.add_observation(task["say"])
-        try:
-            said = await conversation.generate()
-        finally:
-            await conversation.close()
+        said = await conversation.generate()
+        await conversation.close()
         reward = float(np.mean(said.response_ids % 2 == 0))
-        return Episode(id=uid, trajectories=[Trajectory("agent", [self._drop_known(task["say"], said)], reward)])
-
-    def _drop_known(self, prompt: str, said: Step) -> Step:
-        renderer = self.rollout_engine.renderer
-        match self._known:
-            case "log-probs":
-                return said
-            case "tokens":
-                return Step(said.prompt_ids, said.response_ids)
-            case _:
-                asked = renderer.prompt([{"role": "user", "content": prompt}])
-                return Step(asked, renderer.response_ids(said.text), text=said.text)
+        if self._known == "tokens":
+            said = Step(said.prompt_ids, said.response_ids)
+        elif self._known == "text":
+            renderer = self.rollout_engine.renderer
+            asked = renderer.prompt([{"role": "user", "content": task["say"]}])
+            said = Step(asked, renderer.response_ids(said.text), text=said.text)
+        return Episode(id=uid, trajectories=[Trajectory("agent", [said], reward)])
 
 
 @pytest.fixture(autouse=True)
@@ -93,12 +86,12 @@ def trained(known: str, backend: str, algorithm: dict[str, Any] | None = None, *
     return kept.steps
 
 
-BACKENDS = ["local", pytest.param("tinker", marks=pytest.mark.long)]
 COMPARED = ("actor/loss", "actor/grad_norm", "actor/ratio_mean", "actor/entropy")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend", [pytest.param("local", marks=pytest.mark.smoke), pytest.param("tinker", marks=pytest.mark.long)]
+)
 def test_tokens_without_log_probs_are_trained_on_as_if_they_had_them(
     backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from gateway_clients import openai_client, openai_of
-from gateway_world import World, assert_one_class, running
+from gateway_world import World, running
 from text_tokenizers import END_THINK, renderer_of_bytes
 from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.apis.completions import RULES
 from rllm_gateway.rendering import LARGE
 
 MOST = 16
@@ -153,9 +152,3 @@ def test_bad_fields_are_refused(world: World, param: str, change: Any) -> None:
         client.completions.create(**({"model": "gpt", "prompt": "ab"} | change))
     assert caught.value.param == param
     assert not world.policy.calls
-
-
-def test_every_parameter_that_the_client_knows_has_one_class() -> None:
-    from openai.types.completion_create_params import CompletionCreateParamsBase
-
-    assert_one_class((*CompletionCreateParamsBase.__annotations__, "stream", "add_special_tokens"), RULES)

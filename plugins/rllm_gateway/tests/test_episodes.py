@@ -55,7 +55,7 @@ def test_a_conversation_is_one_row(session: Session) -> None:
 def test_a_parent_with_three_sub_agents_is_four_rows_whatever_arrives_first(
     session: Session, order: tuple[int, ...]
 ) -> None:
-    session.call("parent", [5])
+    session.call("parent", [70])
     for number in (1, 2, 3):
         session.call(f"sub {number}", [50 + number])
     session.call("sub 2 again", [9], "sub 2")
@@ -64,6 +64,7 @@ def test_a_parent_with_three_sub_agents_is_four_rows_whatever_arrives_first(
     assert rows(result) == 4
     assert len(result.trajectories) == 1
     (expected,) = session.traced().trajectories
+    assert expected.tokens.ids[0] == 70, "the very first call stays first"
     assert result.trajectories[0].tokens.ids.tolist() == expected.tokens.ids.tolist()
 
 

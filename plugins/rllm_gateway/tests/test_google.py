@@ -8,10 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_world import CALL, DEADLINE, World, assert_one_class, running
+from gateway_world import CALL, DEADLINE, World, running
 from text_tokenizers import END_THINK, renderer_of_bytes
-
-from rllm_gateway.apis.google import CONFIG_RULES, RULES
 
 HI: Any = [{"role": "user", "parts": [{"text": "hi"}]}]
 PARAMETERS: Any = {"type": "OBJECT", "properties": {"word": {"type": "STRING"}}}
@@ -234,8 +232,3 @@ def test_errors_have_googles_form(client: Client, world: World) -> None:
     assert client.post().json()["error"]["status"] == "UNAUTHENTICATED"
     assert client.post(version="v1").json()["error"]["status"] == "UNAUTHENTICATED"
     assert client.post("embedContent").json()["error"]["status"] == "NOT_FOUND"
-
-
-def test_each_parameter_has_one_class() -> None:
-    assert_one_class(("contents", "systemInstruction", "tools", "safetySettings", "cachedContent", "labels"), RULES)
-    assert_one_class(("temperature", "topK", "seed", "thinkingConfig", "speechConfig", "logprobs"), CONFIG_RULES)

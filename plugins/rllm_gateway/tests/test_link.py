@@ -231,6 +231,8 @@ async def test_a_prompt_without_room_is_refused(ends: Ends) -> None:
     assert caught.value.failure == "too_long"
     assert ends.sampler.too_long == 1
     assert not ends.engine.asked
+    await ends.sample([1] * 59)
+    assert ends.engine.asked[0][1].max_tokens == 1
 
 
 def waiting_for(go: list[asyncio.Event]) -> Callable[[], Awaitable[None]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
+from live_processes import is_alive
 
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_gateway.link import OpenedSession
@@ -38,8 +39,8 @@ def numpy_number(task):
     return numpy.float32(0.5)
 
 def draws(task):
-    from numpy import random
-    return float(random.random())
+    import numpy.random
+    return float(numpy.random.random())
 
 def fails(task):
     print("looking for it")
@@ -126,14 +127,6 @@ def with_runner(target: Target, directory: Path, steps: Callable[[FunctionRunner
             await runner.close()
 
     return asyncio.run(go())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

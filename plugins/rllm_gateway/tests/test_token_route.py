@@ -8,11 +8,10 @@ from typing import Any
 import httpx
 import pytest
 from gateway_clients import openai_of
-from gateway_world import DEADLINE, World, assert_one_class
+from gateway_world import DEADLINE, World
 from tool_tokenizer import STOP
 
 from rllm_core.data.types import Step
-from rllm_gateway.apis.tokens import PARAMETER_RULES, RULES
 from rllm_gateway.episodes import traced
 from rllm_gateway.link import OpenedSession, PolicyError, SessionTrace
 
@@ -174,8 +173,3 @@ def test_too_long_prompts_and_unknown_tokens_are_refused(client: Client, world: 
     world.policy.response = fail
     refused = client.post([65])
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "token_ids")
-
-
-def test_each_parameter_has_one_class() -> None:
-    assert_one_class(("token_ids", "sampling_params", "model", "stream", "features", "cache_salt"), RULES)
-    assert_one_class(("max_tokens", "temperature", "top_p", "logprobs", "ignore_eos"), PARAMETER_RULES)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from live_processes import is_alive
 
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
@@ -61,14 +62,6 @@ def spawn(directory: Path, program: str) -> ChildProcess:
     return ChildProcess.spawn([sys.executable, "-c", program], directory / "log", {"SAID": "yes"})
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def test_the_log_has_the_output_and_the_exit_code(tmp_path: Path) -> None:
     child = spawn(tmp_path, "import os; print('a'); print(os.environ['SAID'])")
     asyncio.run(child.end(DEADLINE))
@@ -87,7 +80,7 @@ def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path
     asyncio.run(child.end(0.0))
     assert child.exit_code == -signal.SIGKILL
     assert "SIGKILL" in child.log_tail().splitlines()[-1]
-    while alive(grandchild):
+    while is_alive(grandchild):
         pass
 
 
@@ -97,16 +90,17 @@ def test_a_child_ends_when_its_parent_is_killed(what: str, tmp_path: Path) -> No
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert alive(pid)
+        assert is_alive(pid)
         parent.kill()
-    while alive(pid):
+    while is_alive(pid):
         pass
 
 
 def test_only_a_server_that_runs_announces_its_url(tmp_path: Path) -> None:
     file = tmp_path / "announced.json"
     content = json.dumps({"url": "http://x:1", "port": 1, "pid": 2})
-    child, ended = spawn(tmp_path, f"open({str(file)!r}, 'w').write({content!r}); {NEVER}"), spawn(tmp_path, "")
+    announce = f"open('new', 'w').write({content!r}); os.rename('new', {str(file)!r})"
+    child, ended = spawn(tmp_path, f"import os; os.chdir({str(tmp_path)!r}); {announce}; {NEVER}"), spawn(tmp_path, "")
     assert asyncio.run(announced_url(file, child, DEADLINE)) == "http://x:1"
     with pytest.raises(EndedError):
         asyncio.run(announced_url(tmp_path / "none", ended, DEADLINE))

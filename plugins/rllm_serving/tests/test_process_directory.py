@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from live_processes import is_alive
 
 from rllm_serving.process_directory import VARIABLE, ProcessDirectory, remove_abandoned
 
@@ -42,7 +43,7 @@ def test_directories_of_killed_processes_are_removed_with_children(tmp_path: Pat
     assert remove_abandoned(tmp_path) == [left]
 
     assert [*tmp_path.iterdir()] == [kept]
-    while _is_running(child):  # until the signal arrives; the test's time limit is the bound
+    while is_alive(child):  # until the signal arrives; the test's time limit is the bound
         time.sleep(0.01)
     living.kill()
     living.communicate()
@@ -64,10 +65,3 @@ def test_closing_takes_mark_from_environment(tmp_path: Path, monkeypatch: pytest
         made.claim_children()
         assert os.environ[VARIABLE] == str(made.path)
     assert VARIABLE not in os.environ
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
