@@ -1,4 +1,4 @@
-"""Data sets of the hub, without a network: an error in time, and the cache where the environment says so."""
+"""The plugin, and data sets of the hub without a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 from expecting import check_printed
 
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
 from rllm_data import hub
+from rllm_data.source import BUILDERS, ENDINGS
 
 from .conftest import Read
 
@@ -63,3 +66,12 @@ def test_configuration_and_split_of_a_hub_data_set(read: Read, monkeypatch: pyte
     (task,) = read("openai/gsm8k", config="main", split="test")
     assert asked == [("openai/gsm8k", "main")]
     assert (task.id, task.data_source, task.data["prompt"]) == ("0", "openai/gsm8k", "2 + 2?")
+
+
+def test_the_core_reads_json_lines_itself() -> None:
+    assert set(BUILDERS) - ENDINGS == {".jsonl"}
+
+
+def test_the_word_behind_the_name_is_the_path() -> None:
+    registry = Registry.load(allow={"rllm-data"})
+    assert choose(registry, "dataset", "hf:openai/gsm8k", "data.train_dataset").params.path == "openai/gsm8k"

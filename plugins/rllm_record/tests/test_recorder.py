@@ -10,7 +10,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.tracker import TrackedRun, Tracker
+from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_record.plugin import RecordParams
@@ -19,19 +19,15 @@ from rllm_record.steps import RecordError, StepFiles
 
 from .steps.made_steps import group, rollout, step
 
-CONFIG = {
-    "rllm": {"backend": "local"},
-    "data": {"max_response_length": 8},
-    "sampling": {"train": {"temperature": 0.5}},
-}
+CONFIG = {"rllm": {"backend": "local"}, "data": {"max_response_length": 8}, "sampling": {"train": {"temperature": 0.5}}}
 
 
-def recorder(directory: Path, **options: Any) -> Tracker:
+def recorder(directory: Path, **options: Any) -> Any:
     run = TrackedRun(directory=directory, project_name="numbers", experiment_name="first", config=CONFIG)
     return make_recorder(run, RecordParams(**options))
 
 
-def record_steps(watching: Tracker, *steps: TrainStep, first: int = 0) -> None:
+def record_steps(watching: Any, *steps: TrainStep, first: int = 0) -> None:
     assert isinstance(watching, Observer)
     watching.on_train_start(10, first)
     for made in steps:
@@ -68,7 +64,6 @@ def test_recorder_checkpoint_waits_for_files_in_thread(tmp_path: Path, monkeypat
         real(*arguments)
 
     monkeypatch.setattr(StepFiles, "write_tables", write_later)
-    assert isinstance(watching, Observer)
     watching.on_train_start(10, 0)
     watching.on_batch_end(step(0, [], []))
     files = StepFiles(tmp_path / "record")
@@ -81,7 +76,6 @@ def test_recorder_checkpoint_waits_for_files_in_thread(tmp_path: Path, monkeypat
 
 def test_recorder_failed_write_is_raised_before_checkpoint(tmp_path: Path) -> None:
     watching = recorder(tmp_path)
-    assert isinstance(watching, Observer)
     watching.on_train_start(10, 0)
     (tmp_path / "record").write_text("a file")
     watching.on_batch_end(step(0, [], []))
@@ -123,6 +117,9 @@ def test_record_off_stores_nothing(tmp_path: Path) -> None:
 
     assert not isinstance(watching, Observer)
     assert list(tmp_path.iterdir()) == []
+    for value in ("all", None, True):
+        with pytest.raises(ValueError, match="'off', 'outcomes' or 'tokens'"):
+            recorder(tmp_path, record=value)
 
 
 def test_resumed_run_drops_repeated_steps_and_keeps_waiting_groups(tmp_path: Path) -> None:
@@ -137,9 +134,3 @@ def test_resumed_run_drops_repeated_steps_and_keeps_waiting_groups(tmp_path: Pat
     files = StepFiles(tmp_path / "record")
     assert files.steps() == [0, 1]
     assert [(each.outcome.trajectory, each.outcome.outcome) for each in files.outcomes(1)] == [("0.0:t:0/0", "trained")]
-
-
-@pytest.mark.parametrize("value", ["all", None, True])
-def test_other_values_are_rejected(value: Any) -> None:
-    with pytest.raises(ValueError, match="'off', 'outcomes' or 'tokens'"):
-        RecordParams(record=value)

@@ -1,16 +1,20 @@
-"""Unfinished and truncated records."""
+"""Records that are unfinished or truncated, or have a different schema version."""
 
 from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from expecting import check_values, expect_error
 
 from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
+from rllm_record.steps.parquet import VERSION, VERSION_KEY
 from rllm_view.api.library import Library
 from rllm_view.reading.run import Run
 
@@ -44,13 +48,17 @@ def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> Non
     assert [each["step"] for each in asking.of_run("steps")["steps"]] == list(range(STEPS))
 
 
-@pytest.mark.parametrize("kind", ["episodes", "outcomes"])
-def test_truncated_file_affects_only_its_step(run: Path, kind: str) -> None:
-    place = run / "record" / kind / "step_000001.parquet"
+def truncations(place: Path) -> Iterator[int]:
     whole = place.read_bytes()
-    asking = Asking(run)
     for eighth in range(8):
         place.write_bytes(whole[: len(whole) * eighth // 8])
+        yield eighth
+
+
+@pytest.mark.parametrize("kind", ["episodes", "outcomes"])
+def test_truncated_file_affects_only_its_step(run: Path, kind: str) -> None:
+    asking = Asking(run)
+    for eighth in truncations(run / "record" / kind / "step_000001.parquet"):
         asking.library.runs()[0].index.refresh()
 
         assert [each["step"] for each in asking.of_run("steps")["steps"]] == [0, 2], eighth
@@ -59,11 +67,8 @@ def test_truncated_file_affects_only_its_step(run: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["traces", "updates"])
 def test_trace_cut_anywhere_is_an_error(run: Path, kind: str) -> None:
-    place = run / "record" / kind / "step_000001.parquet"
-    whole = place.read_bytes()
     asking = Asking(run)
-    for eighth in range(8):
-        place.write_bytes(whole[: len(whole) * eighth // 8])
+    for _ in truncations(run / "record" / kind / "step_000001.parquet"):
         with expect_error(RecordError, "file-unreadable", kind):
             asking.of_run("episode", step="1", uid="1.0:task-0:0/0")
 
@@ -91,3 +96,41 @@ def test_removed_run_still_answers_running_requests(run: Path) -> None:
 
     assert library.runs() == []
     assert opened.index.rows("SELECT count(*) AS n FROM outcomes") == [{"n": 24}]
+
+
+UID = "1.0:task-0:0/0"
+
+
+def rewrite(run: Path, kind: str, version: int, step: int = 1) -> None:
+    """Give the file of a step a different version."""
+    place = run / "record" / kind / f"step_{step:06d}.parquet"
+    with pq.ParquetFile(place) as file:
+        table: pa.Table = file.read()
+    marks = {**table.schema.metadata, VERSION_KEY: str(version).encode()}
+    pq.write_table(table.replace_schema_metadata(marks), place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [("episodes", VERSION - 1), ("traces", VERSION + 1), ("updates", VERSION - 1), ("outcomes", VERSION + 1)],
+)
+def test_other_schema_version_is_rejected_with_the_file(run: Path, kind: str, version: int) -> None:
+    rewrite(run, kind, version)
+
+    with expect_error(RecordError, "wrong-schema-version", kind, version):
+        Asking(run).of_run("episode", step="1", uid=UID)
+
+
+def test_other_schema_version_affects_only_its_step(run: Path) -> None:
+    rewrite(run, "episodes", VERSION + 1)
+    asking = Asking(run)
+
+    assert [each["step"] for each in asking.of_run("steps")["steps"]] == [0, 2]
+    assert "has schema" in asking.of_run("")["problems"][0]
+
+
+def test_texts_of_another_schema_version_are_not_shown(run: Path) -> None:
+    for step in range(3):
+        rewrite(run, "vocabulary", VERSION + 1, step)
+
+    assert Asking(run).of_run("episode", step="1", uid=UID)["texts"][2] == "⟨2⟩"

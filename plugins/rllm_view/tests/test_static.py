@@ -1,4 +1,4 @@
-"""One file that contains the pages and their answers, and the keys that lead through the pages."""
+"""One file that contains the pages and their answers, the tracker that writes it, and keys that lead through it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ import orjson
 import pytest
 from expecting import expect_error
 
+from rllm.runs.run_directory import REPORT
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError
+from rllm_view.report import ReportTracker
 from rllm_view.static import join_modules, write_page
 
 from .addresses import of_run
@@ -133,3 +137,47 @@ def test_copy_shows_text_as_text_and_offers_no_search(opened: Open, tmp_path: Pa
     visit.page.get_by_text("1 to 8 of 8").wait_for()
     assert visit.page.locator('[name="phrase"]').is_hidden()
     assert visit.problems == []
+
+
+STEP = {"train/weight_version": 1.0}
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> TrackedRun:
+    directory = make_run(tmp_path / "p" / "r", Made(steps=1))
+    config = {"rllm": {"rollout": {"n": 8}, "trainer": {"seed": 1}}}
+    origins = {"rllm.rollout.n": "recipe", "rllm.trainer.seed": "default"}
+    return TrackedRun(directory=directory, project_name="p", experiment_name="r", config=config, origins=origins)
+
+
+def test_finished_run_writes_pages_with_changed_values(tracked: TrackedRun) -> None:
+    tracker = ReportTracker(tracked, NoParams())
+    tracker.on_train_start(1, 0)
+    tracker.close()
+
+    (found,) = read_data(tracked.directory / REPORT)["runs"].values()
+    assert found["overview"]["given"] == [{"key": "rllm.rollout.n", "value": "8", "origin": "recipe"}]
+    assert len(found["episode"]["0"]) == 8
+
+
+def test_pages_are_written_after_steps_that_double(tracked: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[Path, int]] = []
+    monkeypatch.setattr("rllm_view.report.write_page", lambda _, page, episodes, __: written.append((page, episodes)))
+    tracker = ReportTracker(tracked, NoParams())
+    tracker.on_train_start(9, 0)
+    tracker.log(0, {"val/guess/pass@1": 0.5})  # A validation is no step.
+    counts = []
+    for step in range(9):
+        tracker.log(step, STEP)
+        counts.append(len(written))
+
+    assert counts == [1, 2, 2, 3, 3, 3, 3, 4, 4]
+    assert set(written) == {(tracked.directory / REPORT, 0)}
+
+
+def test_run_that_never_started_keeps_the_old_report(tracked: TrackedRun) -> None:
+    (tracked.directory / REPORT).write_text("of another run")
+
+    ReportTracker(tracked, NoParams()).close()
+
+    assert (tracked.directory / REPORT).read_text() == "of another run"

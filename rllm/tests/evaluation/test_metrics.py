@@ -42,9 +42,11 @@ def test_cause_of_missing_rewards_is_shown(capsys: pytest.CaptureFixture[str]) -
     assert "ValueError('no number')" in capsys.readouterr().err
 
 
-def test_no_reward_at_all_is_no_zero() -> None:
+def test_missing_or_infinite_rewards_are_no_zero() -> None:
     (row,) = compute_metrics("guess", [outcome("a", 0, False, rewards=())])
     assert row.reward is None
+    built = build_outcome(Episode(id="t:3", trajectories=[Trajectory("agent", reward=float("nan"))]))
+    assert (built.task_id, built.index, built.rewards) == ("t", 3, (("agent", None),))
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,3 @@ def test_roles_have_separate_rewards() -> None:
     (row,) = compute_metrics("sum", [outcome("a", 0, True, rewards=both)])
     assert row.role_rewards == {"solver": 1.0, "judge": 0.0}
     assert row.reward is not None and row.reward.value == 0.5
-
-
-def test_a_reward_that_is_not_finite_is_missing() -> None:
-    episode = Episode(id="t:3", trajectories=[Trajectory("agent", reward=float("nan"))])
-    assert build_outcome(episode).rewards == (("agent", None),)
-    assert (build_outcome(episode).task_id, build_outcome(episode).index) == ("t", 3)

@@ -1,10 +1,14 @@
-"""Intervals and pass@k against values computed otherwise."""
+"""Intervals, and sign-flip tests, against values computed otherwise."""
 
 from __future__ import annotations
+
+from itertools import product
+from math import comb
 
 import numpy as np
 import pytest
 
+from rllm.evaluation.permutation import sign_flip_p
 from rllm.evaluation.statistics import (
     Estimate,
     choose_ks,
@@ -110,3 +114,24 @@ def test_no_task_that_differs_says_how_far_others_may() -> None:
     estimate = estimate_difference([0.0] * 200)
     assert (estimate.low, estimate.high) == pytest.approx((-0.018846, 0.018846), abs=1e-6)
     assert estimate_difference([1.0, 0.0, 0.0]) == estimate_mean([1.0, 0.0, 0.0])
+
+
+DIFFERENCES = (3, -1, 0, 4, 2, 2, -3, 5)
+NEAR = 0.006
+"""Three standard errors of a share of 100,000 draws."""
+
+
+def test_p_is_near_the_share_of_all_signs() -> None:
+    signs = np.array(list(product((-1, 1), repeat=len(DIFFERENCES))))
+    beyond = np.abs(signs @ np.array(DIFFERENCES)) >= abs(sum(DIFFERENCES))
+    assert sign_flip_p([0.1 * each for each in DIFFERENCES]) == pytest.approx(beyond.mean(), abs=NEAR)
+
+
+def test_one_rollout_per_task_is_near_mcnemar_s_exact_test() -> None:
+    better, worse = 9, 2
+    tail = sum(comb(11, count) for count in range(worse + 1)) / 2**11
+    assert sign_flip_p([1] * better + [-1] * worse + [0] * 40) == pytest.approx(2 * tail, abs=NEAR)
+
+
+def test_no_difference_has_p_1() -> None:
+    assert sign_flip_p([0.0, 0.0]) == 1.0

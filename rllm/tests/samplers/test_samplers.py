@@ -161,9 +161,7 @@ def test_levels_stay_while_the_highest_is_not_solved() -> None:
     for batch in range(10):
         sampler.observe([result(place, 7) for place in sampler.draw(batch)])
     assert sampler.metrics() == {"highest_level": 0, "lowest_level": 0}
-
-
-def test_levels_fill_a_batch_from_other_levels() -> None:
+    # They fill a batch from other levels.
     assert sorted(make("levels", 8, 8, data=by_level).draw(0)) == list(range(8))
 
 

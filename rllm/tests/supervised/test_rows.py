@@ -1,4 +1,4 @@
-"""Rows of data become trained turns; a row that cannot be trained on is named."""
+"""Rows of data become trained turns with the loss -logprob; a row that cannot be trained on is named."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
+from rllm.supervised.loss import cross_entropy
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.rows import Conversation, read_row
 from rllm.supervised.stages import as_supervised, make_examples
 from rllm.supervised.turns import make_turns
+from rllm_core.contracts.loss import LossInput
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
 from rllm_core.errors import ConfigError
@@ -138,3 +141,20 @@ def test_template_that_hides_the_trained_tokens_is_an_error() -> None:
             turns_of({"messages": [USER, ASSISTANT]}, renderer)
     with expect_error(ConfigError, "renderer-without-tokenizer"):
         turns_of({"text": "ab"}, Letters())
+
+
+def test_cross_entropy_ignores_advantages_and_ratios() -> None:
+    import torch
+
+    logprobs = torch.tensor([-0.5, -2.0], requires_grad=True)
+    inputs = LossInput(
+        logprobs=logprobs,
+        old_logprobs=torch.full((2,), torch.nan),
+        advantages=torch.tensor([-3.0, 1.0]),
+        row_ids=torch.tensor([0, 0]),
+    )
+    losses = cross_entropy(inputs, NoParams())
+    losses.sum().backward()
+    assert losses.tolist() == [0.5, 2.0]
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [-1.0, -1.0]

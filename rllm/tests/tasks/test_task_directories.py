@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from expecting import expect_error
 
 from rllm.tasks.options import TaskDirectoriesParams
 from rllm.tasks.task_directories import TASK_DIRECTORY, TaskDirectories
@@ -26,12 +27,10 @@ author = "me"
 
 def write(directory: Path, name: str, facts: str = FACTS) -> Path:
     task = directory / name
-    (task / "tests").mkdir(parents=True)
-    (task / "environment").mkdir()
-    (task / "instruction.md").write_text("Work.")
-    (task / "tests" / "test.sh").write_text("true")
-    (task / "environment" / "Dockerfile").write_text("FROM scratch\nRUN make\n")
-    (task / "task.toml").write_text(facts)
+    files = {"instruction.md": "Work.", "tests/test.sh": "true", "task.toml": facts}
+    for path, text in (files | {"environment/Dockerfile": "FROM scratch\nRUN make\n"}).items():
+        (task / path).parent.mkdir(parents=True, exist_ok=True)
+        (task / path).write_text(text)
     return task
 
 
@@ -52,7 +51,6 @@ def test_ignored_parts_of_all_tasks_are_one_notice(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize("file", ["instruction.md", "task.toml"])
 def test_hint_is_the_file_with_the_mistake(tmp_path: Path, file: str) -> None:
     (write(tmp_path, "a") / file).write_bytes(b"\xff")
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "bad-task-directory") as caught:
         read(tmp_path)
-    assert caught.value.code == "bad-task-directory"
     assert str(tmp_path / "a" / file) in caught.value.hint

@@ -74,15 +74,7 @@ def test_the_schema_is_the_one_that_transformers_writes(function: Any) -> None:
     assert tool_schema(function.__name__, Arguments(function, function.__name__)) == reference
 
 
-def test_a_docstring_may_say_less() -> None:
-    def bare(a: int, b: str) -> None: ...
-
-    schema = tool_schema("bare", Arguments(bare, "bare"))["function"]
-    assert schema["description"] == ""
-    assert schema["parameters"]["properties"] == {"a": {"type": "integer"}, "b": {"type": "string"}}
-
-
-def test_methods_and_callable_objects_have_schemas() -> None:
+def test_methods_objects_and_bare_functions_have_schemas() -> None:
     class Adder:
         def add(self, a: int) -> int:
             return a
@@ -90,8 +82,13 @@ def test_methods_and_callable_objects_have_schemas() -> None:
         def __call__(self, b: int) -> int:
             return b
 
+    def bare(a: int, b: str) -> None: ...
+
     assert [*Arguments(Adder().add, "add").parameters["properties"]] == ["a"]
     assert [*Arguments(Adder(), "Adder").parameters["properties"]] == ["b"]
+    schema = tool_schema("bare", Arguments(bare, "bare"))["function"]
+    assert schema["description"] == ""
+    assert schema["parameters"]["properties"] == {"a": {"type": "integer"}, "b": {"type": "string"}}
 
 
 def test_models_are_described_where_they_are_named() -> None:
@@ -114,12 +111,9 @@ def test_names_that_models_of_pydantic_have_are_free() -> None:
     assert Arguments(keep, "keep").read(given) == given
 
 
-def test_arguments_are_read_as_the_function_s_types() -> None:
-    assert Arguments(add, "add").read({"a": "1"}) == {"a": 1}
-
-
 @pytest.mark.parametrize("given", [{}, {"a": "one"}, {"a": 1, "c": 2}, {"a": None}])
 def test_arguments_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
+    assert Arguments(add, "add").read({"a": "1"}) == {"a": 1}
     with pytest.raises(ValidationError):
         Arguments(add, "add").read(given)
 

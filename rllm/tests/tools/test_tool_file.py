@@ -1,7 +1,8 @@
-"""Functions in files."""
+"""Functions in files, which are tried before a run and opened once for it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.tools import plugin
+from rllm.tools.options import ToolCallingParams
 from rllm.tools.tool_file import load_function
 from rllm.tools.toolbox import load_tools
+from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
 
 Write = Callable[[str], Path]
 
@@ -69,3 +74,20 @@ def test_tool_file_pipe_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tools.py")
     with expect_error(ConfigError, "file-unreadable"):
         load_function(f"{tmp_path / 'tools.py'}:add")
+
+
+def test_files_are_tried_before_a_run_and_opened_once_for_it(tool_file: Callable[[str], Path]) -> None:
+    (record,) = plugin.workflows()
+    params = ToolCallingParams(tools=[f"{tool_file('def add(a: int) -> int: return a')}:add"])
+    assert record.check is not None
+    assert record.open is not None
+    record.check(params)
+    with pytest.raises(ConfigError, match="has no function 'ad'"):
+        record.check(ToolCallingParams(tools=[params.tools[0].removesuffix("d")]))
+
+    async def opened() -> list[str]:
+        run = OpenedRun(config=RunConfig(), engine=None, directory=None)  # type: ignore[arg-type]
+        async with record.open(run, params) as tools:
+            return [tool.name for tool in tools]
+
+    assert asyncio.run(opened()) == ["add"]

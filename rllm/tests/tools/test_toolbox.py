@@ -160,8 +160,5 @@ def test_a_schema_with_a_function_is_a_tool() -> None:
 def test_what_nobody_can_run_is_refused(stranger: Any) -> None:
     with expect_error(ConfigError, "bad-tool"):
         runnable(stranger)
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
     with expect_error(ConfigError, "duplicate-choice", "'add'"):
         Toolbox([runnable(add), runnable(add)], 1.0)

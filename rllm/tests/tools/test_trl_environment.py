@@ -89,11 +89,7 @@ def test_the_reward_may_be_awaited_or_left_to_reward_functions(tool_file: Write,
     path = tool_file(f"class World:\n    def reset(self, **row): ...\n    {method}\n")
 
     assert _finish(_environment(path, "World")).reward == reward
-
-
-def test_a_failing_get_reward_is_not_a_reward_of_zero(tool_file: Write) -> None:
     path = tool_file("class World:\n    def reset(self, **row): ...\n    def get_reward(self): raise OSError('gone')\n")
-
     with pytest.raises(OSError, match="gone"):
         _finish(_environment(path, "World"))
 

@@ -43,7 +43,7 @@ def list_differences(before: str, now: str) -> str:
         (FILE.replace("\n", "\r\n"), "its line ends differ."),
     ],
 )
-def test_another_source_stops_the_run_or_warns_with_the_first_line_that_differs(now: str, difference: str) -> None:
+def test_changed_sources_stop_the_run_or_warn(now: str, difference: str) -> None:
     message = f"The source of reward mine: rewards.py changed after {CHECKPOINT} was made: {difference}"
     with pytest.raises(CheckpointError) as caught:
         sources({"rewards.py": now}).check_same({"reward mine: rewards.py": FILE}, CHECKPOINT, pytest.fail)
@@ -54,11 +54,8 @@ def test_another_source_stops_the_run_or_warns_with_the_first_line_that_differs(
 
 def test_the_same_source_and_those_that_only_one_side_has_say_nothing() -> None:
     assert list_differences(FILE, FILE) == ""
-    sources({"new.py": FILE}).check_same({"reward mine: old.py": FILE}, CHECKPOINT, pytest.fail)
-
-
-def test_checkpoint_contains_sources_by_plugin_and_name() -> None:
     assert sources({"rewards.py": FILE}).state_dict() == {"reward mine: rewards.py": FILE}
+    sources({"new.py": FILE}).check_same({"reward mine: old.py": FILE}, CHECKPOINT, pytest.fail)
 
 
 def test_sources_that_fail_name_the_reward() -> None:

@@ -59,10 +59,8 @@ def test_own_estimators_are_the_reference(rescored: Rescore, keep: Keep, configu
     algorithm: dict[str, Any] = {"adv_estimator": "rloo", "on_missing_reward": "drop"}
     configure({"rllm": {"algorithm": {**algorithm, "estimator_map": {"judge": "reinforce"}}}, "model": {"of": "tiny"}})
     result = rescored("grpo")
-    assert [[label(each.get(role)) for role in ("solver", "judge")] for each in result.estimators] == [
-        ["rloo", "reinforce"],
-        ["grpo", "grpo"],
-    ]
+    labels = [[label(each.get(role)) for role in ("solver", "judge")] for each in result.estimators]
+    assert labels == [["rloo", "reinforce"], ["grpo", "grpo"]]
     assert _advantages(result, 0) == {(0, "t:solver"): [-1, 1], (0, "t:judge"): [0, 1]}
 
 
