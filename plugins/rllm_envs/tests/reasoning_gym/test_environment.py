@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reasoning_gym.factory import DATASETS
 
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.errors import RolloutError
@@ -108,7 +107,7 @@ def test_an_entry_that_takes_too_long_fails_the_rollout(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("generator", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion"])
+@pytest.mark.parametrize("generator", ["binary_matrix", "string_insertion"])
 def test_an_answer_is_not_run_as_python(generator: str, open_task: Callable[..., Any], tmp_path: Path) -> None:
     world, _ = open_task(generator)
     written = tmp_path / "written"
@@ -131,6 +130,8 @@ def test_a_formula_cannot_call_python(generator: str, open_task: Callable[..., A
 
 
 def test_every_scorer_that_evaluates_is_known() -> None:
+    from reasoning_gym.factory import DATASETS
+
     scorers = {name: inspect.getsource(dataset.score_answer) for name, (dataset, _) in DATASETS.items()}
     evaluate = {name for name, source in scorers.items() if "eval(answer" in source}
     assert evaluate == {name.rpartition(".")[2] for name in EVALUATE}

@@ -9,8 +9,6 @@ import pytest
 from expecting import check_values, expect_error
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
-from reasoning_gym.factory import CURRICULA
-from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_envs.reasoning_gym.environment import ReasoningGym, answer_of, solved
@@ -67,6 +65,8 @@ def test_options_of_every_type_come_from_json(generator: str, config: dict[str, 
 
 
 def test_a_level_sets_every_attribute() -> None:
+    from reasoning_gym.factory import CURRICULA
+
     curriculum = CURRICULA["chain_sum"]()
     curriculum.set_global_level(2)
     expected = curriculum.generate_configuration()
@@ -97,6 +97,8 @@ def test_one_attributes_level_does_not_change_others() -> None:
 @pytest.mark.long
 def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
     """Task data is JSON."""
+    from reasoning_gym.factory import CURRICULA
+
     for generator in sorted(CURRICULA):
         try:
             config = config_of(_params(generator, level=0, train_size=8))
@@ -107,6 +109,8 @@ def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
 
 
 def test_named_system_prompts_are_those_of_reasoning_gym() -> None:
+    from reasoning_gym.utils import SYSTEM_PROMPTS
+
     for name, text in SYSTEM_PROMPTS.items():
         assert system_prompt_of(_params(system_prompt=name)) == text
     assert system_prompt_of(_params(system_prompt="Think twice.")) == "Think twice."
@@ -141,6 +145,8 @@ def test_what_is_the_answer(response: str, auto: str | None, tags: str | None, w
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "7", " ", "\n", "a<b"]), max_size=8).map("".join))
 def test_tags_are_read_as_reasoning_gym_reads_them(response: str) -> None:
+    from reasoning_gym.utils import extract_answer
+
     assert answer_of(response, "tags") == (extract_answer(response) or None)
 
 
