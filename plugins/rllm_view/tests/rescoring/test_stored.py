@@ -1,8 +1,9 @@
-"""Stored episodes as training data: their tasks, the loaded rollouts, and the errors."""
+"""Places of episodes, and stored episodes as training data."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,14 @@ from expecting import expect_error
 from rllm_backend_kit.portable_renderer import remember_origin, tokenizer_digest
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit import stage_context
 from rllm_record.steps import Sampler, StepFiles
 from rllm_view.plugin import StoredParams
-from rllm_view.rescoring.source import EpisodesError
+from rllm_view.rescoring.source import EpisodesError, find_episodes, read_batches, read_stored_config
 from rllm_view.rescoring.stored import BringStored, StoredTask, read_stored
 
 from .conftest import as_recorded
@@ -121,3 +123,53 @@ def test_tokens_of_a_different_sampler_are_rejected(tmp_path: Path, episodes: Ma
         brought(tasks, same)
     record(tmp_path / "unknown", 0, episodes({"a": [1.0]}))
     assert brought(stored_in(tmp_path / "unknown"), renderer_of({"x": 1}), temperature=0.5).episodes
+
+
+def test_directories_and_files_lead_to_the_run(run: Path, keep: Callable[..., Path]) -> None:
+    files = [keep(step, {"t": [1.0]}) for step in (10, 2)]
+    assert find_episodes(run).files == ((2, files[1]), (10, files[0]))
+    assert find_episodes(run / "record" / "episodes").files == ((2, files[1]), (10, files[0]))
+    assert find_episodes(files[0]).files == ((10, files[0]),)
+    assert {find_episodes(path).run_directory for path in (run, files[0].parent, files[0])} == {run}
+
+
+def test_episodes_without_a_run_have_no_run(tmp_path: Path, keep: Callable[..., Path]) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(keep(3, {"t": [1.0]}), other / "mine.parquet")
+    found = find_episodes(other / "mine.parquet")
+    assert found.run_directory is None
+    assert [step for step, _ in found.files] == [0]
+
+
+def test_paths_without_episodes_are_errors(run: Path, keep: Callable[..., Path]) -> None:
+    with expect_error(EpisodesError, "no-episodes", "rllm.record=tokens"):
+        find_episodes(run)
+    keep(0, {"t": [1.0]})
+    with expect_error(EpisodesError, "no-episodes"):
+        find_episodes(run.parent)
+    with expect_error(EpisodesError, "file-not-found"):
+        find_episodes(run / "typo")
+
+
+def test_config_of_a_different_version_shows_its_keys(run: Path, configure: Callable[..., None]) -> None:
+    configure({"rllm": {"algorithm": {"adv_estimtor": "grpo"}}, "model": {"name": "what a backend wants"}})
+    with expect_error(ConfigError, "unknown-key", "adv_estimtor"):
+        read_stored_config(run)
+
+
+def test_record_without_tokens_has_no_episodes(run: Path, keep: Callable[..., Path]) -> None:
+    file = keep(0, {"t": [1.0]}, content="outcomes")
+    with expect_error(EpisodesError, "no-episodes", "rllm.record"):
+        find_episodes(run)
+    with expect_error(EpisodesError, "record-without-tokens"):
+        read_batches(file)
+
+
+def test_episodes_are_read_by_rollout_batch(keep: Callable[..., Path], episodes: Callable[..., Any]) -> None:
+    file = keep(0, {"t": [0.0, 1.0]}, {"t": [0.5]})
+    expected = [[episode_to_json(each) for each in episodes({"t": rewards})] for rewards in ([0.0, 1.0], [0.5])]
+    assert [[episode_to_json(each) for each in batch] for batch in read_batches(file)] == expected
+    file.write_bytes(file.read_bytes()[:-10])
+    with expect_error(EpisodesError, "file-unreadable", "step_000000.parquet"):
+        read_batches(file)
