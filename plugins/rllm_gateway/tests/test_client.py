@@ -88,13 +88,6 @@ def test_options_of_the_client_are_its_own(world: World, opened: OpenedSession) 
     assert said_of(world, opened) == [("solver", None, "z")] * 2
 
 
-def test_streams_follow_too(world: World, opened: OpenedSession) -> None:
-    with get_chat_client() as client, session("judge"):
-        stream = client.responses.create(model="m", input="hi", stream=True)
-        assert [event.type for event in stream][-1] == "response.completed"
-    assert said_of(world, opened) == [("judge", None, None)]
-
-
 @pytest.mark.parametrize("role", ["a/b", ".", "..", "v1", "", "x" * 65])
 @pytest.mark.usefixtures("opened")
 def test_a_role_that_no_url_has_is_refused(role: str) -> None:

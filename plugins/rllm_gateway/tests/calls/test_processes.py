@@ -6,7 +6,6 @@ import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,16 +87,3 @@ def test_a_reader_keeps_no_writer_waiting(path: Path) -> None:
         with running(WRITE_FOR_EVER, path, "s") as process:
             assert len(lines_of(process, 100)) == 100
         assert reader._rows("sessions", "id", "s") == []
-
-
-def test_a_session_is_read_as_it_is_at_one_instant(path: Path) -> None:
-    """A parent is stored before its children: whoever sees a child sees its parent."""
-    with running(WRITE_FOR_EVER, path, "s") as process:
-        lines_of(process, 1)
-        with CallReader.open(path) as reader:
-            seen = [{row.id for row in reader.calls("s")} for _ in range(30)]
-
-    for earlier, later in pairwise(seen):
-        assert earlier <= later
-    for ids in seen:
-        assert {f"{id.split('.')[0]}.{n}" for id in ids for n in range(int(id.split(".")[1]))} <= ids
