@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,25 +57,29 @@ def finished(change: Callable[[Trajectory], Trajectory]) -> type[OneAnswer]:
     return vary(OneAnswer, finished=lambda self, trajectory: change(trajectory))
 
 
+def doing(act: Callable[[OneAnswer, dict[str, Any], str], object]) -> type[OneAnswer]:
+    """Return a workflow that does this before each rollout."""
+
+    async def run(self: OneAnswer, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        act(self, task, uid)
+        return await OneAnswer.run(self, task, uid)
+
+    return vary(OneAnswer, run=run)
+
+
+def with_context(change: Callable[[Any], Any]) -> type[OneAnswer]:
+    """Return a workflow that changes its context."""
+    return vary(OneAnswer, __init__=lambda self, context, **other: OneAnswer.__init__(self, change(context), **other))
+
+
+NUMBERS = itertools.count()
+
+
 def of_step(*names: str) -> type[OneAnswer]:
     """Return a workflow whose step has only these fields."""
     return finished(
         lambda made: Trajectory("solver", [Step(*(getattr(made.steps[0], name) for name in names))], reward=0.0)
     )
-
-
-class Counts(OneAnswer):
-    uids: ClassVar[list[str]] = []
-
-    def finished(self, trajectory: Trajectory) -> Trajectory:
-        self.uids.append(trajectory.uid)
-        trajectory.reward = float(len(self.uids))
-        return trajectory
-
-
-class OneSeed(OneAnswer):
-    def __init__(self, context: Any, **unknown: Any) -> None:
-        super().__init__(replace(context, sampling=replace(context.sampling, seed=0)), **unknown)
 
 
 class OneSession(OneAnswer):
@@ -94,29 +99,12 @@ class LastOneCounts(OneAnswer):
         return episode
 
 
-class TakesThePartsAway(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        task["parts"].clear()
-        return await super().run(task, uid)
-
-
 class RaisesOnLongPrompts(OneAnswer):
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         episode = await super().run(task, uid)
         if not episode.trajectories:
             raise PromptTooLongError
         return episode
-
-
-class SaysTooMuch(OneAnswer):
-    def __init__(self, context: Any, **unknown: Any) -> None:
-        super().__init__(replace(context, max_response_length=100, max_prompt_length=10**6), **unknown)
-
-
-class MakesAnAgent(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        self.context.make_agent()
-        return await super().run(task, uid)
 
 
 class LeavesTheEnvironment(OneAnswer):
@@ -136,13 +124,6 @@ class LeavesTheEnvironment(OneAnswer):
         return episode
 
 
-class LeavesTheSession(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        with contextlib.suppress(NotImplementedError):
-            self.context = replace(self.context, engine=NoEnd(self.context.engine))
-        return await super().run(task, uid)
-
-
 class NoEnd:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -160,18 +141,6 @@ class HidesTheEnd(OneAnswer):
             return await super().run(task, uid)
         except asyncio.CancelledError:
             return Episode(id=uid)
-
-
-class LeavesATask(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        self.waiting = asyncio.ensure_future(asyncio.Event().wait())
-        return await super().run(task, uid)
-
-
-class SetsAVariable(OneAnswer):
-    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        os.environ["MY_WORKFLOW"] = uid
-        return await super().run(task, uid)
 
 
 def plugin(make: Any, **fields: Any) -> WorkflowPlugin[Any]:
@@ -212,25 +181,49 @@ TOKENS = "steps_contain_the_engine_tokens"
         (TokenizesAgain, TOKENS, "whose tokens no"),
         (of_step("prompt_ids", "response_ids"), TOKENS, "whose log-probs differ"),
         (of_step("prompt_ids", "response_ids", "logprobs"), TOKENS, "reports weight version"),
-        (Counts, "same_rollout_gives_same_episode", "gives different results"),
-        (OneSeed, "each_rollout_has_its_own_seed", "samples with the"),
+        (
+            finished(lambda made: Trajectory("solver", made.steps, float(next(NUMBERS)))),
+            "same_rollout_gives_same_episode",
+            "gives different results",
+        ),
+        (
+            with_context(lambda context: replace(context, sampling=replace(context.sampling, seed=0))),
+            "each_rollout_has_its_own_seed",
+            "samples with the",
+        ),
         (OneSession, "concurrent_rollouts_do_not_affect_each_other", "uses one session"),
         (LastOneCounts, "concurrent_rollouts_do_not_affect_each_other", "gives different results"),
-        (TakesThePartsAway, "it_does_not_change_the_task", "changes the data"),
+        (doing(lambda self, task, uid: task["parts"].clear()), "it_does_not_change_the_task", "changes the data"),
         (RaisesOnLongPrompts, "length_limits_are_respected", "PromptTooLongError"),
-        (SaysTooMuch, "length_limits_are_respected", "requests 100 tokens"),
-        (MakesAnAgent, "it_reads_exactly_its_config_keys", "rllm.agent.name"),
+        (
+            with_context(lambda context: replace(context, max_response_length=100, max_prompt_length=10**6)),
+            "length_limits_are_respected",
+            "requests 100 tokens",
+        ),
+        (doing(lambda self, *_: self.context.make_agent()), "it_reads_exactly_its_config_keys", "rllm.agent.name"),
         (LeavesTheEnvironment, "errors_leave_nothing_open", "[0]"),
         (LeavesTheEnvironment, "cancellation_ends_a_hanging_rollout", "times when it"),
-        (LeavesTheSession, "errors_leave_nothing_open", "leaves sessions open"),
+        (
+            with_context(lambda context: replace(context, engine=NoEnd(context.engine))),
+            "errors_leave_nothing_open",
+            "leaves sessions open",
+        ),
         (HidesTheEnd, "cancellation_ends_a_hanging_rollout", "continues when"),
-        (LeavesATask, RETURNS, "leaves 1 tasks running"),
+        (
+            doing(lambda self, *_: setattr(self, "waiting", asyncio.ensure_future(asyncio.Event().wait()))),
+            RETURNS,
+            "leaves 1 tasks running",
+        ),
         (
             vary(OneAnswer, __init__=lambda self, context, **unknown: OneAnswer.__init__(self, context)),
             "unknown_options_are_rejected",
             "takes an option",
         ),
-        (SetsAVariable, "process_wide_state_is_unchanged", "leaves environment variables"),
+        (
+            doing(lambda self, task, uid: os.environ.update(MY_WORKFLOW=uid)),
+            "process_wide_state_is_unchanged",
+            "leaves environment variables",
+        ),
     ],
 )
 def test_contract_reports_the_mistake(workflow: Any, test: str, said: str, complaint: Any, monkeypatch: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from inspect import getmembers, isfunction, isgeneratorfunction
 from types import ModuleType
 
@@ -46,15 +45,3 @@ def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
     assert settle([WARNING, UNUSED], "warn") == ["doubtful", "Useless.\nhint: Set a.b."]
     with expect_error(ConfigError, "some-mistake", "Impossible"):
         settle([UNUSED, REFUSED], "warn")
-
-
-def test_the_traceback_of_an_error_ends_in_the_check() -> None:
-    def some_check() -> Iterator[Problem]:
-        yield REFUSED
-
-    def all_checks() -> Iterator[Problem]:
-        yield from some_check()
-
-    with pytest.raises(ConfigError) as caught:
-        settle(all_checks(), "error")
-    assert caught.traceback[-1].name == "some_check"

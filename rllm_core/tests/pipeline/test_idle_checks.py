@@ -57,9 +57,8 @@ def typed(make: MakePlan, registry: Registry) -> MakePlan:
     """The plan of keys that are typed on the command line."""
 
     def planned(settings: Mapping[str, Any]) -> RunPlan:
-        words = {"rllm.backend": "deals", "rllm.env.name": "world"} | dict(settings)
-        layer = layer_from_dotted(words, COMMAND_LINE, Tier.COMMAND_LINE)
-        return make_plan(compose(registry, [layer]), registry)
+        chosen = {"rllm.backend": "deals", "rllm.env.name": "world", **settings}
+        return make_plan(compose(registry, [layer_from_dotted(chosen, COMMAND_LINE, Tier.COMMAND_LINE)]), registry)
 
     return planned
 

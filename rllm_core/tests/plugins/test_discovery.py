@@ -90,10 +90,3 @@ def test_damaged_metadata_leaves_the_entry_point_as_the_name(site) -> None:
     candidate = _only(discover(allow=["damaged"], environ={}).candidates)
 
     assert (candidate.distribution, candidate.version) == ("damaged", "unknown")
-
-
-def test_two_modules_read_package_metadata() -> None:
-    source = Path(rllm_core.__file__).parent
-    readers = [path.name for path in source.rglob("*.py") if "importlib.metadata" in path.read_text()]
-
-    assert sorted(readers) == ["discovery.py", "requirements.py"]

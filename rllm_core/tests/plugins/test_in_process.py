@@ -57,16 +57,7 @@ def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any) -> Non
     assert [len(clash) for clash in registry.conflicts()] == [2]
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"name": "My-Own"}, ("bad-plugin-spec",)),
-        ({"needs": "values"}, ("bad-plugin-spec", "'values'")),
-        ({"scope": "world"}, ("bad-plugin-spec", "'world'")),
-        ({"params": dict}, ("bad-plugin-spec",)),
-    ],
-)
-def test_an_unusable_record_is_refused_when_it_is_registered(changes: dict[str, Any], reason: tuple[str, ...]) -> None:
-    with expect_error(PluginError, *reason):
-        in_process.register(estimator_record(**changes), "notebook.mine")
+def test_an_unusable_record_is_refused_when_it_is_registered() -> None:
+    with expect_error(PluginError, "bad-plugin-spec", "'values'"):
+        in_process.register(estimator_record(needs="values"), "notebook.mine")
     Registry.load(allow=[], environ={})

@@ -1,6 +1,6 @@
 import pytest
 from expecting import expect_error
-from plugin_site import estimator_record
+from plugin_site import ESTIMATOR, estimator_record
 
 from rllm_core.contracts import API_VERSION, LossPlugin, NoParams
 from rllm_core.errors import ConfigError, PluginError
@@ -97,9 +97,7 @@ def test_two_entry_points_of_one_distribution_cannot_offer_one_name(site) -> Non
 
 
 def test_a_plugin_that_states_the_present_interface_is_used(site) -> None:
-    site.install_estimator("versioned", "versioned")
-    module = site.directory / "versioned.py"
-    module.write_text(f"requires_api = '{API_VERSION}.7'\n" + module.read_text())
+    site.install("versioned", f"requires_api = '{API_VERSION}.7'\n" + ESTIMATOR.replace("{name}", "versioned"))
 
     assert site.load().get("estimator", "versioned").distribution == "versioned"
 
@@ -234,12 +232,13 @@ def test_a_name_can_be_added_once_per_distribution() -> None:
         registry.get("estimator", "mine")
 
 
+def _fail(error: Exception) -> None:
+    raise error
+
+
 @pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), ZeroDivisionError("by zero")])
 def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(error: Exception) -> None:
-    def fail() -> None:
-        raise error
-
-    added = Registry().add(estimator_record("mine", load=fail), distribution="my-plugin")
+    added = Registry().add(estimator_record("mine", load=lambda: _fail(error)), distribution="my-plugin")
     reason = f"{type(error).__name__}: {error}"
     with expect_error(PluginError, "plugin-not-loadable", "my-plugin/mine", reason, "`rllm plugins doctor`") as raised:
         added.load()
@@ -249,25 +248,15 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(error: Exception)
 
 def test_an_error_on_purpose_while_loading_is_passed_on() -> None:
     error = ConfigError("made-up", "No key.", "Set one.")
-
-    def fail() -> None:
-        raise error
-
     with pytest.raises(ConfigError) as raised:
-        Registry().add(estimator_record("mine", load=fail)).load()
+        Registry().add(estimator_record("mine", load=lambda: _fail(error))).load()
     assert raised.value is error
 
 
-def test_a_qualified_name_gives_the_record() -> None:
+def test_qualified_names_are_resolved_in_other_processes() -> None:
     found = resolve("loss", "rllm-core/ppo")
     assert (found.qualified_name, found.kind) == ("rllm-core/ppo", "loss")
-
-
-def test_what_the_running_program_registered_cannot_be_found_elsewhere() -> None:
     with expect_error(PluginError, "plugin-of-other-program", "'in-process/mine'", "--kind"):
         resolve("loss", "in-process/mine")
-
-
-def test_a_name_that_is_not_installed_is_an_error_that_names_it() -> None:
-    with pytest.raises(PluginError, match="nobody/mine"):
+    with expect_error(PluginError, "unknown-plugin", "nobody/mine"):
         resolve("loss", "nobody/mine")

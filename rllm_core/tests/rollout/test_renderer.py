@@ -130,23 +130,6 @@ def test_template_options_reach_the_template_in_prompts_and_continuations(tokeni
     assert all(options == {"enable_thinking": False} for options in given)
 
 
-def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() -> None:
-    tiny = pytest.importorskip("rllm_local.tiny")
-    tokenizer = tiny.build_tokenizer()
-    stop = tokenizer.convert_tokens_to_ids("<end>")
-    renderer = TemplateRenderer(tokenizer, [stop])
-    response = tokenizer.encode("7", add_special_tokens=False)
-    answer = [{"role": "user", "content": "higher"}]
-    whole = [{"role": "user", "content": "guess"}, {"role": "assistant", "content": "7"}, *answer]
-    at_once = tokenizer.encode(
-        tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True), add_special_tokens=False
-    )
-    prompt = renderer.prompt(whole[:1]).tolist()
-    assert [*prompt, *response, stop, *renderer.continuation(stop, answer).tolist()] == at_once
-    assert [*prompt, *response, *renderer.continuation(response[-1], answer).tolist()] == at_once
-    assert RESPONSE not in tokenizer.decode(at_once)
-
-
 def test_a_bridge_keeps_every_token_that_came_before(renderer: TemplateRenderer) -> None:
     prompt, sampled = renderer.prompt(USER), np.array([ord("o"), ord("k"), STOP], np.int32)
     assert _text(renderer.bridge(prompt, sampled, USER)) == "<u>hi<a>ok$<u>hi<a>"

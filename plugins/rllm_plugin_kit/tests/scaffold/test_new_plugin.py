@@ -171,15 +171,3 @@ def test_a_new_package_says_its_licence_and_what_it_is_for() -> None:
     assert (project["license"], project["classifiers"]) == (ours["license"], ours["classifiers"])
     assert "rllm-plugin" in project["keywords"]
     assert files["LICENSE"] == (REPOSITORY / "LICENSE").read_text()
-
-
-def test_help_teaches_with_an_example_and_loads_no_plugin(rllm_from_inside) -> None:
-    program = (
-        "import sys; from rllm.cli.main import main; main(['plugins', 'new', '--help']); "
-        "print({'pydantic', 'pluggy', 'numpy', 'rich'} & set(sys.modules))"
-    )
-    printed = rllm_from_inside(program).stdout
-
-    assert 'pip install -e "./my-estimator[test]"' in printed
-    assert "rllm train guess --estimator my_estimator" in printed
-    assert printed.splitlines()[-1] == "set()"
