@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
     "rllm.trainer.test_freq": -1,
     "rllm.trainer.save_freq": -1,
     "rllm.trainer.logger": [],
+    "rllm.record": "off",
     "data.train_batch_size": 4,
 }
 
@@ -85,10 +86,15 @@ Run = Callable[..., Made]
 MakePlan = Callable[..., RunPlan]
 
 
-@pytest.fixture
-def world() -> Registry:
-    """Return the registry. Tests may add to it."""
+@pytest.fixture(scope="session")
+def installed() -> Registry:
     return scripted_world.registry()
+
+
+@pytest.fixture
+def world(installed: Registry) -> Registry:
+    """Return a copy of the registry. Tests may add to it."""
+    return replace(installed, _registered={kind: [*found] for kind, found in installed._registered.items()})
 
 
 @pytest.fixture(autouse=True)

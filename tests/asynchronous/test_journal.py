@@ -19,7 +19,6 @@ SAVING = {
     "rllm.trainer.save_freq": 2,
     "rllm.trainer.total_batches": 8,
     "rllm.rollout.n": 2,
-    "rllm.record": "off",
     "script.spread": 1.0,
 }
 FIXED, LATEST = {**SAVING, **ahead(2)}, {**SAVING, **ahead(2, partial=True)}

@@ -17,7 +17,6 @@ SETTINGS = {
     "rllm.trainer.save_freq": 2,
     "rllm.trainer.total_batches": 8,
     "rllm.rollout.n": 2,
-    "rllm.record": "off",
     "script.spread": 1.0,
 }
 RUN = Path("runs", "rllm-training", "one")
