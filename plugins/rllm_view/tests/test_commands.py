@@ -43,6 +43,8 @@ def test_runs_are_listed_with_progress(say: Say, finished: Path) -> None:
     assert heading.split()[:4] == ["run", "steps", "reward", "solved"]
     assert row.split()[1:4] == ["3/4", "0.270", "0.250"]
     assert "tokens, 3 steps" in row
+    assert [format_value(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
+    assert CliRunner().invoke(view, [str(finished / "missing")]).exit_code == 2
 
 
 @pytest.mark.parametrize("content", [None, "", "[4]", '{"total_steps": null}'])
@@ -179,11 +181,3 @@ def test_exact_task_name_is_preferred(say: Say, tmp_path: Path) -> None:
 
     assert say("episode", run, 0, "task-1").startswith("0.0:task-1:0/0  ")
     assert say("episode", run, 0, "task-1:0").startswith("0.0:task-1:0/0  ")
-
-
-def test_value_near_zero_has_no_sign() -> None:
-    assert [format_value(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
-
-
-def test_view_of_a_missing_directory_is_rejected(tmp_path: Path) -> None:
-    assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2

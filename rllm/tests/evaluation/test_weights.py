@@ -31,22 +31,17 @@ def test_the_same_files_elsewhere_are_the_same_weights(model: Path, tmp_path: Pa
     assert digest(model) == digest(other) == digest(other.parents[1])
 
 
-def test_other_bytes_are_other_weights(model: Path) -> None:
-    before = digest(model)
-    (model / "README.md").write_text("about it")
-    assert digest(model) == before
-    (model / "model.safetensors").write_bytes(b"Weights")
-    assert digest(model) != before
-
-
-def test_an_adapter_counts_with_the_model_below(model: Path, tmp_path: Path) -> None:
+def test_other_bytes_are_other_weights(model: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_model.safetensors").write_bytes(b"adapter")
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
-    before = digest(adapter)
+    before, adapted = digest(model), digest(adapter)
+    (model / "README.md").write_text("about it")
+    assert digest(model) == before
     (model / "model.safetensors").write_bytes(b"Weights")
-    assert digest(adapter) != before
+    assert digest(model) != before
+    assert digest(adapter) != adapted  # It counts with the model below.
 
 
 def test_a_checkpoint_whose_service_keeps_the_weights_is_known_by_their_path(tmp_path: Path) -> None:

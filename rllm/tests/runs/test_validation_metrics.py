@@ -11,21 +11,15 @@ from rllm.runs.validation_metrics import pass_at_k, split_validation_name, valid
 from rllm_core.data.types import Step, Trajectory
 
 
-def test_no_episodes_have_no_metrics() -> None:
-    assert validation_metrics([], 4) == {}
-
-
 @pytest.mark.parametrize("rollouts", range(1, 8))
 def test_pass_at_k_equals_share_of_correct_draws(rollouts: int) -> None:
+    # More draws than rollouts: whether any is correct.
+    assert (pass_at_k(rollouts, 1, 9), pass_at_k(rollouts, 0, 9)) == (1.0, 0.0)
     for correct in range(rollouts + 1):
         outcomes = [True] * correct + [False] * (rollouts - correct)
         for k in range(1, rollouts + 1):
             draws = [any(draw) for draw in itertools.combinations(outcomes, k)]
             assert pass_at_k(rollouts, correct, k) == pytest.approx(sum(draws) / len(draws), abs=1e-12)
-
-
-def test_pass_at_more_than_there_are_is_whether_any_is_correct() -> None:
-    assert (pass_at_k(2, 1, 5), pass_at_k(2, 0, 5)) == (1.0, 0.0)
 
 
 def test_validation_by_data_source() -> None:
@@ -88,6 +82,7 @@ def test_a_trajectory_without_a_reward_has_that_of_its_last_step() -> None:
     episode = make_episode("a")
     episode.trajectories.append(Trajectory("agent", steps))
     assert validation_metrics([episode], 1) == {"val/default/pass@1": 0.0, "val/default/reward": 0.25}
+    assert validation_metrics([], 4) == {}
 
 
 def test_validation_name_is_split_into_source_and_metric() -> None:

@@ -25,13 +25,20 @@ def list_outcomes(outcomes: Sequence[RecordedOutcome]) -> dict[str, str]:
     return {each.outcome.trajectory: f"{each.outcome.outcome} {each.outcome.rule}".strip() for each in outcomes}
 
 
-def test_groups_at_the_end_are_trained() -> None:
+def test_groups_at_the_end_are_trained_unless_skipped() -> None:
     a, b = rollout("t:0", 1.0), rollout("t:1", 0.0, "solver", "judge")
-    (first, second, third) = outcomes_of(Accounting(), step(3, [a, b], [group("t:all", a, b)]))
+    made = step(3, [a, b], [group("t:all", a, b)])
+    (first, second, third) = outcomes_of(Accounting(), made)
 
     assert list_outcomes([first, second, third]) == dict.fromkeys(["3.0:t:0/0", "3.0:t:1/0", "3.0:t:1/1"], "trained")
     assert (third.outcome.group, third.outcome.peers) == ("t:all", ("3.0:t:0/0", "3.0:t:1/0"))
     assert (third.name, third.episode, third.rollout_step, third.batch) == ("judge", "3.0:t:1", 3, 0)
+    made.skip("no_gpu_today")
+    assert {*list_outcomes(outcomes_of(Accounting(), made)).values()} == {"dropped skipped/no_gpu_today"}
+
+    a, b = rollout("t:0"), rollout("t:0")  # Repeated tasks have different uids.
+    made = step(2, [a, b], [group("t:agent", a), group("t:agent", b)], later_batches=[1])
+    assert list_outcomes(outcomes_of(Accounting(), made)) == {"2.0:t:0/0": "trained", "2.1:t:0/0": "trained"}
 
 
 def test_decision_has_the_reason_of_an_untrained_trajectory() -> None:
@@ -82,21 +89,6 @@ def test_last_decision_applies() -> None:
         "0.0:t:2/0": "dropped unexplained",
         "0:made up/agent": "trained",
     }
-
-
-def test_the_groups_of_a_step_that_is_skipped_are_dropped() -> None:
-    a = rollout("t:0")
-    made = step(0, [a], [group("t:agent", a)])
-    made.skip("no_gpu_today")
-
-    assert list_outcomes(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped skipped/no_gpu_today"}
-
-
-def test_repeated_task_has_a_different_uid() -> None:
-    a, b = rollout("t:0"), rollout("t:0")
-    made = step(2, [a, b], [group("t:agent", a), group("t:agent", b)], later_batches=[1])
-
-    assert list_outcomes(outcomes_of(Accounting(), made)) == {"2.0:t:0/0": "trained", "2.1:t:0/0": "trained"}
 
 
 def test_a_trajectory_that_waits_keeps_its_name() -> None:
