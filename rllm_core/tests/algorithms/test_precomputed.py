@@ -15,22 +15,7 @@ from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 
-
-def two_turns(first: Any, second: Any) -> Trajectory:
-    """Tokens: 2 prompt, 1 sampled, 1 prompt, 2 sampled."""
-    trajectory = Trajectory("agent", reward=1.0)
-    trajectory.add_step([1, 2], [3], [-1.0], advantage=first)
-    trajectory.add_step([1, 2, 3, 4], [5, 6], [-1.0, -1.0], advantage=second)
-    return trajectory
-
-
-def rewritten(*advantages: Any) -> Trajectory:
-    """Segments: 1 prompt, 1 sampled, 1 prompt, 1 sampled token. Then 2 prompt, 2 sampled tokens."""
-    trajectory = Trajectory("agent", reward=2.0)
-    trajectory.add_step([1], [2], [-1.0], advantage=advantages[0])
-    trajectory.add_step([1, 2, 3], [4], [-1.0], advantage=advantages[1])
-    trajectory.add_step([9, 9], [5, 6], [-1.0, -1.0], advantage=advantages[2])
-    return trajectory
+from .conftest import make_rewritten, make_two_turns
 
 
 def group(*trajectories: Trajectory, group_id: str = "t:agent", **fields: Any) -> TrajectoryGroup:
@@ -61,26 +46,26 @@ def failure(*groups: TrajectoryGroup) -> AdvantageError:
     ids=str,
 )
 def test_a_number_reaches_all_tokens_of_its_step_and_a_list_one_each(first: Any, second: Any, expected: Any) -> None:
-    assert find_lists(group(two_turns(first, second))) == (expected, [True], 0)
+    assert find_lists(group(make_two_turns(first, second))) == (expected, [True], 0)
 
 
 def test_groups_without_precomputed_advantages_are_unchanged() -> None:
     advantages, groups, mismatched = find_lists(
-        group(two_turns(None, None)), group(two_turns(1.0, 2.0)), group(two_turns(None, None))
+        group(make_two_turns(None, None)), group(make_two_turns(1.0, 2.0)), group(make_two_turns(None, None))
     )
     assert advantages == [0] * 6 + [0, 0, 1, 0, 2, 2] + [0] * 6
     assert (groups, mismatched) == ([False, True, False], 0)
 
 
 def test_steps_are_found_by_their_tokens_whatever_their_order() -> None:
-    trajectories = two_turns(1.0, [2.0, 3.0]), rewritten(4.0, 5.0, [6.0, 7.0])
+    trajectories = make_two_turns(1.0, [2.0, 3.0]), make_rewritten(4.0, 5.0, [6.0, 7.0])
     for trajectory in trajectories:
         trajectory.steps.reverse()
     assert find_lists(group(*trajectories))[0] == [0, 0, 1, 0, 2, 3, 0, 4, 0, 5, 0, 0, 6, 7]
 
 
 def test_a_step_that_sampled_nothing_needs_no_advantage_and_may_have_an_empty_list() -> None:
-    trajectory = two_turns(1.0, 2.0)
+    trajectory = make_two_turns(1.0, 2.0)
     trajectory.add_step([8, 8], [], [], advantage=None)
     trajectory.add_step([7, 7], [], [], advantage=[])
     assert find_lists(group(trajectory, Trajectory("agent", reward=0.0))) == ([0, 0, 1, 0, 2, 2], [True], 0)
@@ -108,7 +93,7 @@ UNUSABLE = [
 @pytest.mark.parametrize(("advantage", "values"), [*UNUSABLE, ([0.5], ["1", "2 response tokens"])])
 def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage: Any, values: list[str]) -> None:
     metadata = [{"task_id": "t", "rollout_idx": index} for index in range(2)]
-    good, bad = two_turns(1.0, 1.0), two_turns(1.0, advantage)
+    good, bad = make_two_turns(1.0, 1.0), make_two_turns(1.0, advantage)
     error = failure(group(good, bad, group_id="t:solver", metadata=metadata))
     where = ["'t:solver'", "step 1", "trajectory 1", "'t:1'"]
     key = "rllm.algorithm.on_precomputed_mismatch=zero"
@@ -118,7 +103,7 @@ def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage
 
 @pytest.mark.parametrize("advantage", [advantage for advantage, _ in UNUSABLE])
 def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) -> None:
-    made = find_lists(group(two_turns(1.0, advantage), two_turns(advantage, 3.0)), on_mismatch="zero")
+    made = find_lists(group(make_two_turns(1.0, advantage), make_two_turns(advantage, 3.0)), on_mismatch="zero")
     assert made[0] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 3]
     assert made[1:] == ([True], 2)
 
