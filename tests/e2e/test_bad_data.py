@@ -76,7 +76,7 @@ def test_file_without_rows_is_found_by_a_dry_run(name: str, directory: Path, rll
     check_printed(read_refusal(rllm_here, f"{DRY} {name} --reward exact"), "no-rows", name)
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:
     import pandas
 
@@ -138,45 +138,11 @@ def test_model_that_does_not_fit_its_tokenizer_is_refused(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("def score(rollout):\n    return (\n", "rewards.py, line 2: syntax error"),
-        ("def score(rollout):\n    pass\n", "it returned None"),
-    ],
-    ids=["syntax", "none"],
-)
-def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
-    source: str, said: str, directory: Path, rllm_here: Rllm
-) -> None:
-    (directory / "rewards.py").write_text(source)
-    done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}"))
-    assert done.returncode != 0
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.long
-def test_hanging_reward_is_killed_and_the_run_continues(directory: Path, rllm_here: Rllm) -> None:
-    (directory / "rewards.py").write_text(
-        "import time\n"
-        "def score(rollout):\n"
-        "    while rollout.data['answer'] == '1':\n"
-        "        time.sleep(60)\n"
-        "    return float(len(rollout.response.content))\n"
-    )
-    words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=drop"
-    words += " 'rllm.reward=[{name: python, function: \"rewards.py:score\", deadline: 1, processes: 4}]'"
-    done = rllm_here(*shlex.split(words))
-    assert done.returncode == 0, done.stderr
-    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
-    missing = [step["batch/missing_rewards"] for step in map(json.loads, lines) if "batch/missing_rewards" in step]
-    assert missing == [4.0, 4.0]
-
-
-@pytest.mark.long
-def test_pattern_without_end_does_not_stop_the_run(directory: Path, rllm_here: Rllm) -> None:
-    words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=zero"
-    words += " 'rllm.reward=[{name: format, pattern: \"(.?.?.?.?)+(.?.?.?.?)+(x+x+)+y\", deadline: 1}]'"
-    done = rllm_here(*shlex.split(words))
-    assert done.returncode == 0, done.stderr
+def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(directory: Path, rllm_here: Rllm) -> None:
+    words = shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}")
+    for source, said in (("    return (\n", "rewards.py, line 2: syntax error"), ("    pass\n", "it returned None")):
+        (directory / "rewards.py").write_text(f"def score(rollout):\n{source}")
+        done = rllm_here(*words)
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

@@ -155,25 +155,22 @@ LEARNT: dict[str, Any] = {
     "rllm.stepwise_advantage.enable": True,
     "rllm.stepwise_advantage.normalize_by_steps": True,
 }
+LUCKY = {"rllm.env.name": "lucky", "rllm.trainer.total_batches": 1}
 COUNTED_IN_EPOCHS = {
     "rllm.env.name": "lucky",
     "rllm.trainer.output_dir": "epochs",
     "rllm.trainer.total_epochs": 1,
     "rllm.trainer.val_only": True,
 }
-PARTLY_SOLVED = {
-    "rllm.env.name": "lucky",
+PARTLY_SOLVED = LUCKY | {
     "rllm.rollout.engine": "parrot",
     "rllm.trainer.output_dir": "partly",
-    "rllm.trainer.total_batches": 1,
     "rllm.rejection_sample.enable": True,
     "rllm.rejection_sample.mode": "episode",
     "rllm.rejection_sample.min_partial_solve_tasks": 2,
 }
-FILLED = {
-    "rllm.env.name": "lucky",
+FILLED = LUCKY | {
     "rllm.trainer.output_dir": "filled",
-    "rllm.trainer.total_batches": 1,
     "rllm.rejection_sample.enable": True,
     "rllm.rejection_sample.mode": "dynamic",
     "rllm.rollout.n": 1,
@@ -188,10 +185,8 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-WITH_AN_AGENT = {
-    "rllm.env.name": "lucky",
+WITH_AN_AGENT = LUCKY | {
     "rllm.trainer.output_dir": "agent",
-    "rllm.trainer.total_batches": 1,
     "rllm.workflow.name": "agent",
     "rllm.workflow.workflow_args": {"agent": "agent.py:solve"},
     "rllm.sdk.store.path": "calls.db",
@@ -201,24 +196,18 @@ WITH_AN_AGENT = {
     "rllm.sdk.proxy.port": free_port(),
 }
 RUNS = (GENERATED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, WITH_AN_AGENT)
-ACT_BEFORE_THERE_IS_A_PLAN = [
+ELSEWHERE = (
+    # They have an effect before there is a plan.
     *("rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"),
     "rllm.algorithm.rollout_correction.preset",
-]
-ACT_ON_A_GATEWAY_THAT_RUNS = ["rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token"]
-"""Keys of a run that attaches to a gateway: `test_agents_of_others.py`."""
-ACT_ON_CHECKS = ["rllm.unused_keys"]
-"""Keys that specify the treatment of unused keys: `rllm_core/tests/pipeline/test_plan.py`."""
-ASYNCHRONOUS = [f"rllm.async_training.{name}" for name in ("enable", "staleness_threshold", "partial_rollout")]
-"""Keys of asynchronous training: `tests/asynchronous`."""
-ACT_IN_SANDBOXES = ["rllm.sandbox"]
-"""The key of runs whose agent is a program in a sandbox: `test_task_directories.py`."""
-ELSEWHERE = (
-    *ACT_IN_SANDBOXES,
-    *ACT_BEFORE_THERE_IS_A_PLAN,
-    *ACT_ON_A_GATEWAY_THAT_RUNS,
-    *ACT_ON_CHECKS,
-    *ASYNCHRONOUS,
+    # A run that attaches to a gateway: `test_agents_of_others.py`.
+    *("rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token"),
+    # The treatment of unused keys: `rllm_core/tests/pipeline/test_plan.py`.
+    "rllm.unused_keys",
+    # Asynchronous training: `tests/asynchronous`.
+    *(f"rllm.async_training.{name}" for name in ("enable", "staleness_threshold", "partial_rollout")),
+    # Runs whose agent is a program in a sandbox: `test_task_directories.py`.
+    "rllm.sandbox",
 )
 
 

@@ -152,7 +152,6 @@ def test_what_is_switched_off_with_its_section_may_be_switched_off(name: str) ->
     [
         ({"rllm.algorithm.norm_adv_by_std_in_grpo": False}, ["advantages", "update"]),
         ({"rllm.algorithm.eps_clip": 0.1}, ["update"]),
-        ({"rllm.agent.overlong_filter": True}, ["compact_filter"]),
         (
             {"rllm.algorithm.on_missing_reward": "drop"},
             ["greedy_baseline", "check_rewards", "reject", "advantages", "update"],
@@ -177,7 +176,6 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another() -> None
     ("loss", "options"),
     [
         ("gspo", "sequence_eps_clip, sequence_eps_clip_high"),
-        ("gmpo", "log_ratio_clip, log_ratio_clip_high"),
         ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c, kl_tau"),
     ],
 )

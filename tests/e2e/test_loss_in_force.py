@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from expecting import check_values
 
-from rllm.config.layers import Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS, losses_in_force
 from rllm_core.plugins.registry import Registry
 
-from .conftest import QUICK, plan_of
+from .conftest import plan_of
 
 ROOT = Path(__file__).parents[2]
 VERL = {"rllm.backend": "verl", "rllm.profile": "cpu", "rllm.env.name": "guess"}
@@ -60,19 +59,6 @@ def test_a_role_is_named_with_its_own_word(worlds: Registry) -> None:
     assert "`rllm.algorithm.loss_map.judge=importance_sampling`" in line
     word = {"rllm.algorithm.loss_map": {"poet": "ppo", "judge": "importance_sampling"}}
     assert about_losses(plan_of({**VERL, **roles, **word}, worlds)) == []
-
-
-def test_the_run_says_it_once_at_its_start(
-    carry_out: Any, worlds: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    # As in a backend's YAML. `local` trains with it at once.
-    packaged = layer_from_dotted({LOSS: "ppo"}, "backend strange", Tier.PACKAGED)
-    beneath = layer_from_dotted(QUICK, "before", Tier.SAVED)
-    names = {"rllm.env.name": "guess", "rllm.algorithm.adv_estimator": "rloo"}
-    run = carry_out(plan_of(names, worlds, [beneath, packaged]))
-    (line,) = run.warnings
-    check_values(line, f"ppo ({LOSS} from backend strange)", "rloo", "importance_sampling")
 
 
 def test_loss_next_to_a_roles_estimator_is_the_roles(worlds: Registry) -> None:

@@ -16,7 +16,6 @@ from tests.tools.expecting import check_error, expect_error
 
 from rllm.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
 from rllm.config.save import read_config
-from rllm_core.algorithms.grouping import describe
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
@@ -78,7 +77,7 @@ async def _later(*arguments: Any) -> list[TrajectoryGroup]:
     return []
 
 
-def all_in_one(episodes: list[Episode], transform_config: Any, compact_filtering_config: Any = None) -> Any:
+def all_in_one(episodes: list[Episode], *sections: Any) -> list[TrajectoryGroup]:
     """Return one group with all trajectories."""
     made = [trajectory for episode in episodes for trajectory in episode.trajectories]
     return [TrajectoryGroup(group_id="all", trajectories=made)]
@@ -125,10 +124,8 @@ def test_configuration_may_be_a_path_and_backend_args_win(fit: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "values"),
     [
-        ({"config": "absent.yaml"}, "file-not-found", ["`absent.yaml`"]),
         ({"backend_args": {"training": {"learning_rat": 1}}}, "unknown-key", ["`training.learning_rate`"]),
         ({"backend_cls": "vrel"}, "unknown-plugin", ["'verl'"]),
-        ({"backend_cls": 3}, "bad-plugin-spec", ["3"]),
         ({"workflow_class": Steps}, "bad-plugin-spec", ["workflow_class", "<class"]),
         ({"workflow_args": {"gama": 1.0}}, "unknown-option", ["'gamma'"]),
         ({"traj_group_adv_estimator_map": {"solver": 3}}, "bad-choice", ["traj_group_adv_estimator_map", "3"]),
@@ -137,10 +134,8 @@ def test_configuration_may_be_a_path_and_backend_args_win(fit: Any) -> None:
         ({"traj_group_adv_estimator_map": ["grpo"]}, "not-a-mapping", ["traj_group_adv_estimator_map", "['grpo']"]),
         ({"traj_grouping_hook": "task_role"}, "bad-plugin-spec", ["traj_grouping_hook", "'task_role'"]),
         ({"traj_grouping_hook": _later}, "bad-plugin-spec", ["traj_grouping_hook", "coroutine"]),
-        ({"workflow_args": [1]}, "not-a-mapping", ["workflow_args", "[1]"]),
         ({"workflow_class": Adder, "workflow_args": {1: 2}}, "key-not-text", ["workflow_args", "key 1"]),
         ({"backend_args": "training"}, "not-a-mapping", ["backend_args", "'training'"]),
-        ({"backend_args": {1: {}}}, "key-not-text", ["(from backend_args)", "key 1"]),
         ({"workflow_class": Hasty}, "bad-plugin-spec", ["Hasty'>", "`run`", "coroutine"]),
         ({"workflow_class": Workflow}, "bad-plugin-spec", ["Workflow'>", " run"]),
     ],
@@ -276,20 +271,14 @@ def test_workflow_class_does_not_excuse_unread_values(key: str, value: Any, work
 def test_a_grouping_hook_is_given_the_sections_of_the_configuration(fit: Any) -> None:
     seen: list[Any] = []
 
-    def by_role(episodes: list[Episode], transform_config: Any, compact_filtering_config: Any = None) -> Any:
-        seen.append((transform_config, compact_filtering_config))
-        groups: dict[str, TrajectoryGroup] = {}
-        for episode in episodes:
-            for trajectory in episode.trajectories:
-                group = groups.setdefault(trajectory.name, TrajectoryGroup(group_id=trajectory.name, trajectories=[]))
-                group.trajectories.append(trajectory)
-                group.metadata.append(describe(episode))
-        return list(groups.values())
+    def hook(episodes: list[Episode], *sections: Any) -> list[TrajectoryGroup]:
+        seen.append(sections)
+        return all_in_one(episodes)
 
     config = quick()
     config["rllm"]["compact_filtering"] = {"enable": True, "mask_error": False}
-    steps = fit(config, traj_grouping_hook=by_role)
-    assert [group.group_id for group in steps.steps[0].trajectory_groups] == ["agent"]
+    steps = fit(config, traj_grouping_hook=hook)
+    assert [group.group_id for group in steps.steps[0].trajectory_groups] == ["all"]
     transform, filtering = seen[0]
     assert isinstance(transform, TransformSection)
     assert isinstance(filtering, CompactFilteringSection)
@@ -307,7 +296,6 @@ def test_what_a_grouping_hook_does_wrong_is_said(fit: Any) -> None:
     [
         ("rloo", "rloo", {}, "importance_sampling"),
         (rLLMAdvantageEstimator.REINFORCE, "reinforce", {}, "importance_sampling"),
-        ({"name": "grpo", "norm_adv_by_std_in_grpo": True}, "grpo", {"norm_adv_by_std_in_grpo": True}, "ppo"),
         ((rLLMAdvantageEstimator.GRPO, "reinforce"), "grpo", {"norm_adv_by_std_in_grpo": False}, "reinforce"),
         (["rloo", {"name": "ppo", "eps_clip": 0.5}], "rloo", {}, "ppo"),
     ],
@@ -345,7 +333,7 @@ def test_a_backend_is_chosen_by_record_or_by_class(fit: Any) -> None:
 # Control of the loop
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
     assert len(fit().steps) == 2
     assert refusal().code == "run-exists"
@@ -364,21 +352,6 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(fit: Any) -> None:
     assert {trajectory.reward for episode in step.generated for trajectory in episode.trajectories} == {0.5, 1.5}
     error = refusal(config={}, resume=True, train_dataset=ROWS)
     check_error(error, "plugin-of-other-program", "'in-process/adder'")
-
-
-@pytest.mark.long
-def test_episodes_of_another_run_are_not_deleted(fit: Any) -> None:
-    def logging(**trainer: Any) -> dict[str, Any]:
-        config = quick(**trainer)
-        config["rllm"]["episode_logging"] = {"log_episodes": True, "episode_log_dir": "episodes"}
-        return config
-
-    fit(logging())
-    before = sorted(Path("episodes").iterdir())
-    with expect_error(RllmError, "directory-in-use", "episodes", "/default"):
-        UnifiedTrainer(config=logging(experiment_name="second"))
-    assert sorted(Path("episodes").iterdir()) == before
-    assert len(fit(logging(), overwrite=True).steps) == 2
 
 
 def test_a_directory_is_free_again_after_a_trainer_that_could_not_be_made(

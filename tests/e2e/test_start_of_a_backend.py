@@ -28,7 +28,7 @@ async def never(self: LocalBackend, run: RunContext) -> NoReturn:
     pytest.fail("the backend starts")
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_checkpoint_is_checked_before_the_backend_starts(
     rllm_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

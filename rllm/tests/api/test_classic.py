@@ -89,12 +89,9 @@ def test_a_function_may_centre_its_rewards_in_place() -> None:
     [
         (lambda rewards: rewards[0], ["array([1., 0.])"]),
         (lambda rewards: None, ["None"]),
-        (lambda rewards: (rewards, rewards, rewards), ["(advantages, returns)"]),
         (lambda rewards: (rewards, None), ["returns", "None"]),
         (lambda rewards: (rewards[:1], rewards), ["advantages", 1, 2]),
-        (lambda rewards: (rewards, rewards[:1]), ["returns", 1, 2]),
         (lambda rewards: ([rewards[0], rewards[1][:2]], rewards), ["advantages", (2,), "'t1:agent'", (3,)]),
-        (lambda rewards: (rewards, [rewards[0], rewards[1][None]]), ["returns", (1, 3), "'t1:agent'", (3,)]),
         (lambda rewards: ([0.0, 0.0], rewards), ["advantages", "()", "'t0:agent'"]),
         (lambda rewards: ([rewards[0], ["high", "low", "none"]], rewards), ["advantages", "'t1:agent'", "'high'"]),
         (lambda rewards: ([rewards[0], [[1.0], [1.0, 2.0], []]], rewards), ["advantages", "'t1:agent'"]),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-import rllm_core
 from rllm_core import (
     get_rllm_adv_estimator,
     register_rllm_adv_estimator,
@@ -202,14 +201,3 @@ def test_a_built_in_estimator_takes_its_options_from_the_config_or_by_keyword() 
     assert lists(grpo(REWARDS, config)[0]) == centred
     assert lists(grpo(REWARDS, norm_adv_by_std_in_grpo=False)[0]) == centred
     assert lists(grpo(REWARDS, config, norm_adv_by_std_in_grpo=True)[0]) != centred
-
-
-def test_every_function_of_the_module_is_a_name_of_the_package() -> None:
-    from rllm.api import registration
-
-    functions = {name for name in vars(registration) if name.startswith(("register_rllm_", "get_rllm_"))}
-    assert len(functions) == 7
-    for name in functions:
-        assert getattr(rllm_core, name) is getattr(registration, name)
-    with pytest.raises(AttributeError, match="'rllm_core' has no attribute 'register_rllm_los'"):
-        _ = rllm_core.register_rllm_los  # type: ignore[attr-defined]

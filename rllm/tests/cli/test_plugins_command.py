@@ -37,16 +37,6 @@ def test_list_as_json_is_for_programs(rllm, install) -> None:
     }
 
 
-def test_list_shows_qualified_names_where_two_plugins_share_one(rllm, install) -> None:
-    install("one")
-    install("two")
-
-    printed = rllm("plugins", "list").stdout
-
-    assert f"one/{LONG}" in printed
-    assert f"two/{LONG}" in printed
-
-
 def test_mistake_gets_the_nearest_kind_or_name(rllm) -> None:
     for words, meant in (
         (["list", "--kind", "estimators"], "'estimator'?"),
@@ -69,17 +59,6 @@ def test_a_broken_plugin_is_named_and_takes_nothing_else_down(rllm, install) -> 
     assert warning.startswith("warning: plugin bad-plugin ")
     check_values(warning, "RuntimeError: half installed")
     assert hint.startswith("hint: `rllm plugins doctor`")
-
-
-def test_a_blocked_plugin_is_not_imported(rllm, install, tmp_path) -> None:
-    trace = tmp_path / "imported"
-    install("tracing", f"open({str(trace)!r}, 'w').close()")
-
-    rllm("plugins", "list", RLLM_BLOCK_PLUGINS="*")
-    assert not trace.exists()
-
-    rllm("plugins", "list")
-    assert trace.exists()
 
 
 def test_help_has_examples(rllm) -> None:

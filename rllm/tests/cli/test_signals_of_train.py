@@ -54,7 +54,9 @@ def _take(number: int) -> None:
     signal.pthread_kill(threading.get_ident(), number)
 
 
-def test_the_second_signal_ends_a_loop_that_is_kept_busy() -> None:
+def test_the_second_signal_ends_a_busy_loop_and_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
     async def busy() -> None:
         trainer: Any = Trainer()
         with stopping_on_signals(trainer):
@@ -64,15 +66,4 @@ def test_the_second_signal_ends_a_loop_that_is_kept_busy() -> None:
                 signal.raise_signal(signal.SIGTERM)
 
     asyncio.run(busy())
-
-
-def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-
-    async def enter_and_leave() -> None:
-        trainer: Any = Trainer()
-        with stopping_on_signals(trainer):
-            pass
-
-    asyncio.run(enter_and_leave())
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

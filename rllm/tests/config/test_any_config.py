@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
 
-from rllm.config.compose import Composed, compose
+from rllm.config.compose import compose
 from rllm.config.keys import known_keys
 from rllm.config.layers import Layer
 from rllm.planning.planner import make_plan
@@ -65,18 +64,3 @@ def test_any_values_of_known_keys_are_planned_or_refused(installed: Registry, va
             node = node[part]
         node[last] = value
     _is_planned_or_refused(installed, config)
-
-
-@pytest.mark.long
-@given(path=paths | st.sampled_from([("actor",), ("actor", "clip_ratio"), ("trainer",)]), value=json_like)
-def test_any_change_of_a_shared_key_is_agreed_on_or_refused(
-    run_foreign: Callable[..., Composed], path: tuple[str, ...], value: Any
-) -> None:
-    for part in reversed(path):
-        value = {part: value}
-    try:
-        composed = run_foreign(Layer("my.yaml", value))
-    except ConfigError as error:
-        assert error.message
-    else:
-        assert composed.value("trainer.total_epochs") == composed.config.rllm.trainer.total_epochs

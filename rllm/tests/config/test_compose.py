@@ -11,7 +11,7 @@ import pytest
 from expecting import expect_error
 
 from rllm.config.compose import Composed, compose, plugins_section
-from rllm.config.layers import Layer, layer_from_dotted, layers_from_overrides
+from rllm.config.layers import layer_from_dotted, layers_from_overrides
 from rllm.config.paths import leaves
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -21,8 +21,6 @@ Compose = Callable[..., Composed]
 GUESS = {"rllm": {"env": {"name": "guess"}}}
 RATE = "training.learning_rate"
 
-SOURCES = ["schema", "backend", "environment", "recipe", "first file", "second file", "command line"]
-"""Lowest first."""
 ORIGINS = {
     "schema": "default",
     "backend": "backend local",
@@ -32,6 +30,7 @@ ORIGINS = {
     "second file": "second.yaml",
     "command line": "command line",
 }
+"""Sources of values, lowest first, with the origins that they give."""
 
 
 def test_without_user_layers_everything_is_default(composed: Compose) -> None:
@@ -41,11 +40,11 @@ def test_without_user_layers_everything_is_default(composed: Compose) -> None:
     assert set(result.origins.values()) == {"default", "backend local"}
 
 
-@pytest.mark.parametrize(("lower", "upper"), list(pairwise(SOURCES)))
+@pytest.mark.parametrize(("lower", "upper"), list(pairwise(ORIGINS)))
 def test_of_two_sources_the_later_one_wins(
     lower: str, upper: str, registry: Registry, environment: dict[str, Any], backend_yaml: Path
 ) -> None:
-    values = {source: 100 + position for position, source in enumerate(SOURCES) if source in (lower, upper)}
+    values = {source: 100 + position for position, source in enumerate(ORIGINS) if source in (lower, upper)}
     user_layers = layers_from_overrides(["rllm.env.name=guess"])
     for source, value in values.items():
         if source == "schema":
@@ -128,16 +127,6 @@ def test_the_tree_is_complete_and_every_value_has_an_origin(composed: Compose) -
     assert all(result.origins.values())
     assert result.origins["rllm.algorithm.estimator_map.solver.name"] == "my.yaml"
     assert result.origins["training.betas"] == "default"
-
-
-def test_composing_changes_neither_layers_nor_records(
-    registry: Registry, composed: Compose, environment: dict[str, Any]
-) -> None:
-    layer = Layer("my.yaml", {"rllm": {"env": {"name": "guess"}, "workflow": {"workflow_args": {"depth": 1}}}})
-    first = compose(registry, [layer])
-    assert compose(registry, [layer]) == first
-    assert layer.tree["rllm"]["workflow"] == {"workflow_args": {"depth": 1}}
-    assert environment["defaults"]["rllm.workflow.workflow_args"] == {"turns": 7}
 
 
 def test_of_very_many_problems_the_first_are_shown(composed: Callable[..., Composed]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from hypothesis import example, given, strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from rllm.config.from_python import layer_from_python
@@ -35,7 +34,6 @@ class Structured:
         MappingProxyType({"rllm": OrderedDict(TREE["rllm"])}),
         OmegaConf.create(TREE),
         {"rllm": {"rollout": OmegaConf.structured(Structured), "trainer": OmegaConf.create(TREE["rllm"]["trainer"])}},
-        {"rllm": {**TREE["rllm"], "trainer": {"logger": OmegaConf.create(["console", {"name": "tensorboard"}])}}},
         OmegaConf.create({**TREE, "hydra": {"run": {"dir": "."}}}),
     ],
 )
@@ -63,14 +61,9 @@ def test_making_a_layer_does_not_change_the_config() -> None:
     ("config", "message"),
     [
         (3, ("bad-value-type",)),
-        ([{"rllm": 1}], ("bad-value-type",)),
-        (OmegaConf.create([1]), ("bad-value-type",)),
         (DictConfig("${x}"), ("bad-value-type",)),
-        (DictConfig(None), ("bad-value-type",)),
-        (Structured(), ("bad-value-type",)),
         ({1: 2}, ("key-not-text", "1")),
         ({"a": {None: 2}}, ("key-not-text", "`a`")),
-        ({"a": (1, 2)}, ("bad-value-type", "`a`")),
         ({"a": [np.float64(1)]}, ("bad-value-type", "`a.0`")),
         (LOOP, ("nested-too-deeply", "64")),
         ({"a": 10**5000}, ("bad-value-type", "`a`", "63")),
@@ -81,22 +74,3 @@ def test_making_a_layer_does_not_change_the_config() -> None:
 def test_what_is_no_configuration_is_refused(config: Any, message: tuple[str, ...]) -> None:
     with expect_error(ConfigError, *message):
         layer_from_python(config)
-
-
-keys = st.text(max_size=3) | st.none() | st.integers()
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=1) | st.builds(object),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2) | st.tuples(inner),
-    max_leaves=5,
-)
-
-
-@given(config=anything)
-@example(config="\x00")
-def test_any_object_is_a_layer_or_a_config_error(config: Any) -> None:
-    try:
-        layer = layer_from_python(config)
-    except ConfigError as error:
-        assert error.message
-    else:
-        assert isinstance(layer.tree, dict)

@@ -13,8 +13,6 @@ import pytest
 
 from rllm.cli.configuring import plan_for, read_request
 
-pytestmark = pytest.mark.long
-
 SCRIPT = """
 import json, sys
 import hydra
@@ -24,7 +22,7 @@ from rllm.planning.planner import make_plan
 from rllm_core import AgentTrainer
 from rllm_core.plugins.registry import Registry
 
-@hydra.main(version_base=None, config_path="CONFIG_PATH", config_name="CONFIG_NAME")
+@hydra.main(version_base=None, config_path="pkg://rllm.conf", config_name="unified")
 def main(config):
     if config.rllm.rollout.n == 7:
         raise KeyError("of the script")
@@ -47,18 +45,14 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-verl,rllm-tinker")
 
 
-def _call(*lines: list[str], path: str = "pkg://rllm.conf", name: str = "unified", **environ: str) -> Any:
+def _call(*lines: list[str], **environ: str) -> Any:
     """Run the script with each of these command lines in one process, because the start of Hydra is slow."""
-    Path("script.py").write_text(SCRIPT.replace("CONFIG_PATH", path).replace("CONFIG_NAME", name))
+    Path("script.py").write_text(SCRIPT)
     command = [sys.executable, "-W", "error", "script.py", json.dumps(lines)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environ, timeout=200)
 
 
-def _plan_of_command(*words: str, files: tuple[str, ...] = ()) -> list[Any]:
-    plan = plan_for(read_request(words, None, files, {}))
-    return [plan.composed.tree, plan.composed.origins, sorted(plan.composed.by_user), list(plan.warnings)]
-
-
+@pytest.mark.smoke
 def test_the_same_words_make_the_same_plan() -> None:
     lines = [
         [],
@@ -70,24 +64,13 @@ def test_the_same_words_make_the_same_plan() -> None:
     ended = _call(*lines)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     for words, made in zip(lines, ended.stdout.splitlines(), strict=True):
-        assert json.loads(made) == _plan_of_command(*words)
+        plan = plan_for(read_request(words, None, (), {}))
+        by_user = sorted(plan.composed.by_user)
+        assert json.loads(made) == [plan.composed.tree, plan.composed.origins, by_user, list(plan.warnings)]
     assert [file.name for file in Path().iterdir()] == ["script.py"]
 
 
-def test_a_primary_config_of_the_user_is_a_config_file() -> None:
-    own = Path("conf/mine.yaml")
-    own.parent.mkdir()
-    text = "rllm:\n  rollout: {n: 4, n_val: 1}\n  trainer: {project_name: mine, seed: 0}\nmodel: {name: tiny}\n"
-    own.write_text(f"defaults: [unified, _self_]\n{text}")
-    words = ["rllm.trainer.seed=3", "rllm/backend=local"]
-    ended = _call(words, path="conf", name="mine")
-    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
-    own.write_text(text)
-    tree, origins, *others = _plan_of_command(*words, files=("conf/mine.yaml",))
-    origins = {key: origin.replace("conf/mine.yaml", "the Python config") for key, origin in origins.items()}
-    assert json.loads(ended.stdout) == [tree, origins, *others]
-
-
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "debug", "shown", "has_traceback"),
     [

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import distribution
-from pathlib import Path
-
 import pytest
 from expecting import check_error
 
 from rllm.config import needed
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError
-from rllm_core.plugins import requirements
 from rllm_core.plugins.registry import Registry
 
 
@@ -46,19 +40,14 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
             "'rllm-verl[cpu]' 'rllm-vllm[gpu]' (without a GPU 'rllm-vllm[cpu]')",
         ),
         (
-            ["rllm.backend=rllm-local/local", "rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}"],
-            "rllm-local for backend 'rllm-local/local'; rllm-estimators for estimator 'opo'",
-            "rllm-local rllm-estimators",
+            ["rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}", "data.train_dataset={name: hf}"],
+            "rllm-local for backend 'local'; rllm-estimators for estimator 'opo'; rllm-data for dataset 'hf'",
+            "rllm-local rllm-estimators rllm-data",
         ),
         (
             ["rllm.env.name=reasoning_gym:chain_sum"],
             "rllm-local for backend 'local'; rllm-envs for environment 'reasoning_gym:chain_sum'",
             "rllm-local 'rllm-envs[reasoning-gym]'",
-        ),
-        (
-            ["rllm.backend=verl"],
-            "rllm-verl for backend 'verl'",
-            "'rllm-verl[vllm]' (without a GPU 'rllm-verl[cpu]', and --profile cpu)",
         ),
     ],
 )
@@ -68,23 +57,6 @@ def test_all_distributions_of_ours_that_a_run_lacks_are_named_at_once(
     error = _refusal(core_alone, *words)
 
     check_error(error, "missing-package", what, line)
-
-
-def test_what_is_named_for_one_plugin_is_not_named_again_for_another(
-    core_alone: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "on_envs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: on-envs\nVersion: 1.0\nRequires-Dist: rllm-envs>=99\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(requirements, "_installed", lambda name: None if name == "rllm-envs" else distribution(name))
-    flow = WorkflowPlugin(name="flow", summary="A workflow.", params=NoParams, load=lambda: object)
-    core_alone.add(flow, distribution="on-envs", version="1.0")
-
-    error = _refusal(core_alone, "rllm.env.name=textarena", "rllm.workflow.name=flow")
-
-    assert error.message.count("rllm-envs") == 2
-    check_error(error, "missing-package", "'rllm-envs[textarena]'")
 
 
 def test_a_name_that_nobody_offers_is_left_to_the_one_that_looks_it_up(core_alone: Registry) -> None:

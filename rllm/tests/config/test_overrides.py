@@ -45,18 +45,14 @@ def test_values_read_as_hydra_users_expect() -> None:
     for word, value in (
         ("a.b=1", 1),
         ("a.b=1e-4", 0.0001),
-        ("a.b=[1_000,{x:2_000.5}]", [1000, {"x": 2000.5}]),
         ("a.b='1_0'", "1_0"),
-        ("a.b=step_1_0", "step_1_0"),
         ("a.b=1e-4x", "1e-4x"),
         ("a.b=010", 10),
         ("a.b=1:30", "1:30"),
         ("a.b=0x1F", 31),
         ("a.b=[007,-01.5,{x:0o17}]", [7, -1.5, {"x": 15}]),
         ("a.b='010'", "010"),
-        ("a.b=str(010)", "010"),
         ("a.b=null", None),
-        ("a.b=False", False),
         ("a.b=", ""),
         ("a.b='c=d'", "c=d"),
         ('a.b="it\'s"', "it's"),
@@ -87,11 +83,8 @@ def test_the_group_of_backends_is_a_key() -> None:
         ("a=range(1,3)", "sweep"),
         ("rllm/backend=local,other", "sweep"),
         ("db/name=x", "group `db/name`"),
-        ("rllm/backend@x=local", "group"),
         ("a=1_0", " 1_0,"),
-        ("a=-1_0.5e3", " -1_0.5e3,"),
         ("a=[1, 2024_11]", " 2024_11,"),
-        ("a={x: 1_0}", " 1_0,"),
     ],
 )
 def test_word_without_meaning_for_single_run_is_rejected(word: str, value: str) -> None:
@@ -105,7 +98,6 @@ def test_word_without_meaning_for_single_run_is_rejected(word: str, value: str) 
         ("a=b=c", "mismatched input '=' expecting <EOF>"),
         ("a=[1", "no viable alternative at input '[1'"),
         ("a=x;y", "token recognition error at: ';'"),
-        ("a.=1", "token recognition error at: '.'"),
         ("a=later(1)", "Unknown function 'later'"),
         ("a={'x y': 1}", "no viable alternative"),
         ("a=" + "[" * 500 + "]" * 500, "recursion"),
@@ -124,20 +116,6 @@ def test_a_key_that_is_no_text_is_told_how_to_be_written() -> None:
         layers_from_overrides(["a={1:2}"])
     [layer] = layers_from_overrides(["a.1=2"])
     assert layer.tree == {"a": {"1": 2}}
-
-
-words = st.text() | st.text(alphabet="ab.=[]{}:,'\"$ +~/!&*@\\()1") | st.sampled_from(VALUES).map("a={}".format)
-
-
-@given(word=words)
-def test_any_word_is_an_override_or_a_config_error(word: str) -> None:
-    try:
-        [layer] = layers_from_overrides([word])
-    except ConfigError as error:
-        assert error.message
-    else:
-        assert len(layer.tree) == 1
-        assert all(layer.tree)
 
 
 merging = st.sampled_from([value for value in VALUES if value != "{}"])

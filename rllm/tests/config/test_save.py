@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from expecting import expect_error
 from hypothesis import example, given, strategies as st
 
-from rllm.config.compose import Composed
-from rllm.config.layers import layer_from_file, layers_from_overrides
 from rllm.config.resolve import escape
 from rllm.config.save import read_config, save_config
 from rllm_core.errors import ConfigError
@@ -34,26 +30,6 @@ trees = st.dictionaries(
 def test_what_is_read_is_what_was_saved(tmp_path: Path, tree: dict[str, Any]) -> None:
     save_config(escape(tree), tmp_path)
     assert read_config(tmp_path) == tree
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["rllm.env.name=guess", "model.name=big", "rllm.trainer.seed=3", "rllm.rollout.n=${rllm.trainer.seed}"],
-        ["rllm.algorithm.adv_estimator.dialect=verl", "rllm.algorithm.estimator_map={solver: {name: rloo, x: 1}}"],
-        [r"rllm.env.env_args={price: '\${amount}', ratio: '1e-4'}", "rllm.agent.trajectory_timeout=1e300"],
-        ["training.schedule={name: cosine, end: 0}", "training.betas=[0.5, 1]", "model.cache=elsewhere"],
-    ],
-)
-def test_a_saved_configuration_given_back_is_the_same_configuration(
-    composed: Callable[..., Composed], tmp_path: Path, words: list[str]
-) -> None:
-    first = composed(*layers_from_overrides(words))
-    file = save_config(first.build_saved_config(), tmp_path)
-    again = composed(layer_from_file(file))
-    assert again.tree == first.tree
-    assert (again.config, again.backend_config) == (first.config, first.backend_config)
-    assert again.origins == first.origins
 
 
 def test_the_file_is_plain_yaml_in_the_order_of_the_tree(tmp_path: Path) -> None:

@@ -53,18 +53,14 @@ def _at(merged: Merged | dict[str, Any], key: str) -> Any:
 
 def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table) -> None:
     for core, native in product(Tier, Tier):
+        unset = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
+        share_keys(unset, table)
+        assert (_at(unset, KL), _at(unset, NATIVE_KL)) == (0.2, 0.2), "null is no value"
         merged = _merged((core, KL, 0.1), (native, NATIVE_KL, 0.2))
         share_keys(merged, table)
         winner = 0.2 if native > core else 0.1
         assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (winner, winner)
         assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
-
-
-def test_null_of_the_core_is_no_value(table: Table) -> None:
-    for core, native in product(Tier, Tier):
-        merged = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
-        share_keys(merged, table)
-        assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (0.2, 0.2)
 
 
 def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table) -> None:

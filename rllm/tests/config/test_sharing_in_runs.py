@@ -36,10 +36,8 @@ def test_without_user_values_core_defaults_apply_without_nulls(run_foreign: Comp
 @pytest.mark.parametrize(
     ("words", "core", "native", "warned"),
     [
-        (["rllm.algorithm.eps_clip=0.3"], [0.3, None], [0.3, 0.3, 0.3], 0),
         (["rllm.algorithm.eps_clip_high=0.4"], [0.2, 0.4], [0.2, 0.2, 0.4], 0),
         (["actor.clip_ratio=0.3"], [0.3, None], [0.3, 0.3, 0.3], 1),
-        (["actor.clip_ratio_low=0.3"], [0.3, None], [0.3, 0.3, 0.3], 1),
         (["actor.clip_ratio_high=0.4"], [0.2, 0.4], [0.2, 0.2, 0.4], 1),
         (["actor.clip_ratio=0.3", "actor.clip_ratio_low=0.1"], [0.3, None], [0.3, 0.3, 0.3], 2),
         (["actor.clip_ratio=0.3", "rllm.algorithm.eps_clip=0.1"], [0.1, None], [0.1, 0.1, 0.1], 1),
@@ -77,7 +75,6 @@ def test_derived_keys_follow_the_core_unless_a_user_sets_them(run_foreign: Compo
     ("word", "code", "values"),
     [
         ("data.train_batch_size=many", "wrong-value", ["`actor.mini_batch_size`", "data.train_batch_size"]),
-        ("rllm.rollout.n=null", "wrong-value", ["`actor.mini_batch_size`", "rllm.rollout.n"]),
         ("data=5", "wrong-value", ["`data` is 5 (from command line)", "a mapping"]),
         ("actor=5", "not-a-mapping", ["`actor` is 5 (from command line)", "`actor."]),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from expecting import expect_error
 from omegaconf import OmegaConf
 
 from rllm.config.compose import Composed
-from rllm.config.layers import Layer, Tier, layers_from_overrides
+from rllm.config.layers import Layer, Tier, layer_from_file, layers_from_overrides
+from rllm.config.save import save_config
 from rllm.config.whole import forget, is_whole
 from rllm_core.errors import ConfigError
 
@@ -85,6 +87,20 @@ def test_interpolations_of_user_and_packages_stay_open(run_foreign: Compose) -> 
     first = run_foreign("rllm.rollout.n=${rllm.trainer.seed}", "rllm.trainer.seed=3")
     again = run_foreign(_given_back(first, tier=Tier.SAVED), "rllm.trainer.seed=5", "actor.clip_ratio=0.3")
     assert (again.value("rllm.rollout.n"), again.value("actor.clip_ratio_low")) == (5, 0.3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rllm.env.name=guess", "rllm.workflow.name=other", "rllm.workflow.workflow_args={depth: 2}"],
+        ["rllm.algorithm.adv_estimator.dialect=verl", "rllm.algorithm.estimator_map={solver: {name: rloo, x: 1}}"],
+        ["training.schedule={name: cosine, end: 0}", "training.betas=[0.5, 1]", "rllm.env.env_args={ratio: '1e-4'}"],
+    ],
+)
+def test_saved_file_gives_the_same_configuration(composed: Compose, tmp_path: Path, words: list[str]) -> None:
+    first = composed(*layers_from_overrides(words))
+    again = composed(layer_from_file(save_config(first.build_saved_config(), tmp_path)))
+    assert (again.tree, again.config, again.origins) == (first.tree, first.config, first.origins)
 
 
 def test_text_like_an_interpolation_stays_text_whoever_resolves_the_tree(composed: Compose) -> None:

@@ -94,7 +94,7 @@ def test_a_plugin_that_cannot_be_loaded_is_found_as_a_run_finds_it(
     assert (trained.code, trained.err) == (2, result.err)
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_a_good_file_is_valid_and_trains(judge: Judge) -> None:
     tasks = "{train_dataset: {name: jsonl, path: tasks.jsonl}, val_dataset: {name: jsonl, path: others.jsonl}}"
     options = "{agent: {agent_args: {system_prompt: guess}}, stepwise_advantage: {enable: true}}"

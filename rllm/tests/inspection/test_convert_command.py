@@ -79,17 +79,12 @@ def test_words_that_are_no_overrides_and_values_known_at_the_run_are_listed(conv
     check_values(errors, "rllm.rollout.n=$(nproc)  ", "`~rllm.agent`")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "error", "value"),
-    [
+def test_file_without_a_configuration_is_rejected(converted: Convert) -> None:
+    for name, text, error, value in (
         ("run.sh", "echo hello\n", "no-training-command", "run.sh"),
         ("run.yaml", "a: [\n", "yaml-error", "run.yaml"),
         ("run.yaml", "rllm: {backend: nowhere}\n", "unknown-plugin", "nowhere"),
-    ],
-)
-def test_file_without_a_configuration_is_rejected(
-    converted: Convert, name: str, text: str, error: str, value: str
-) -> None:
-    code, out, errors = converted(name, text)
-    assert (code, out) == (2, "")
-    check_printed(errors, error, value)
+    ):
+        code, out, errors = converted(name, text)
+        assert (code, out) == (2, "")
+        check_printed(errors, error, value)

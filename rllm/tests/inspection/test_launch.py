@@ -27,15 +27,12 @@ WORDS = (
     ("N=4", r"a.b=\$N", "a.b=$N"),
     ("N=4; M=$N", "a.b=$M", "a.b=4"),
     ("N=4; N=5", "a.b=$N", "a.b=5"),
-    ("N=1; N+=2", "a.b=$N", "a.b=12"),
     ("N=4\nM=$((N * (1024 + 1) / 2))", "a.b=$M", "a.b=2050"),
-    ("", "a.b=$((1024 * 2))", "a.b=2048"),
     ("", "a.b=${N:-7}", "a.b=7"),
     ('D=${D:-"${E:-x}/y"}', "a.b=$D", "a.b=x/y"),
     ('D="${D:-x y}"', "a.b='[\"'\"$D\"'\"]'", 'a.b=["x y"]'),
     (': "${N:=7}"', "a.b=$N", "a.b=7"),
     ("", "a.b=${1:-first}", "a.b=first"),
-    ("", "a.b=x${N:+:$N}", "a.b=x"),
     ("N=4", "a.b=x${N:+:$N}", "a.b=x:4"),
     ("", "a.b=$HOME/data", "a.b=${oc.env:HOME}/data"),
     ("", 'a.b="${HOME:?is not set}"', "a.b=${oc.env:HOME}"),
@@ -110,7 +107,6 @@ def test_arrays_are_their_words() -> None:
         ("N=$(nproc)", "a.b=$N", "output"),
         ("if [ -d /x ]; then\n  N=1\nelse\n  N=2\nfi", "a.b=$N", "`N`"),
         ("for N in 1 2; do echo $N; done", "a.b=$N", "`N`"),
-        ("", "a.b=$1", "`$1`"),
         ("N=a/b", "a.b=${N##*/}", "`${N##*/}`"),
         ("", "a.b=$((N * 2))", "`N * 2`"),
     ],
@@ -127,21 +123,14 @@ def test_what_is_known_when_the_script_runs_is_said(before: str, word: str, why:
         "python train.py a.b=1",
         "torchrun --nproc_per_node=2 -m pkg.train a.b=1",
         "ray job submit --no-wait -- python3 -m pkg.train a.b=1",
-        "nohup python train.py a.b=1 > log.txt 2>&1 &",
         "if true; then python train.py a.b=1; fi",
         'train() {\n  python train.py a.b=1 "$@"\n}\ntrain',
         "cat > x.json <<EOF\npython old.py a.b=2\nEOF\npython train.py a.b=1",
-        "python make_data.py --out=x && python train.py a.b=1",
         "python train.py rllm/backend=tinker a.b=1",
     ],
 )
 def test_the_training_is_found(command: str) -> None:
     assert "a.b=1" in [word.text for word in read_launch(command, "run.sh").words]
-
-
-def test_what_the_script_sets_for_its_programs_is_kept() -> None:
-    script = 'export A=1 B="$HOME"\nC=3\nD=4 python train.py a.b=1'
-    assert read_launch(script, "run.sh").environment == {"A": "1", "B": "${oc.env:HOME}", "D": "4"}
 
 
 def test_script_without_exactly_one_training_is_refused() -> None:
