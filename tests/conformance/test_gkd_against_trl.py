@@ -11,25 +11,21 @@ import peers
 import pytest
 import torch
 from close import assert_close
+from local_models import gradient_of, make_plan, make_updater
 from torch import Tensor
 
 from rllm.distillation.options import TopkKlParams
 from rllm.distillation.topk_stage import TopkKl
 from rllm_backend_kit.divergences import generalized_jsd, with_tail
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
-from rllm_core.plugins.choice import choose
-from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
 from rllm_local import tiny
-from rllm_local.settings import TrainingSection
 from rllm_local.teacher import ModelTeacher
 from rllm_local.teacher_options import TeacherModelParams
-from rllm_local.update import Updater
 from rllm_plugin_kit import stage_context
 from rllm_plugin_kit.fakes import NoModel
 
@@ -93,21 +89,14 @@ def test_update_with_a_teacher_is_trls(beta: float) -> None:
     )
     asyncio.run(stage(step))
     batch = replace(step.filled_batch, old_logprobs=step.filled_batch.sampling_logprobs)
-    plan = UpdatePlan(
-        global_step=0,
-        losses=dict.fromkeys(batch.roles, choose(Registry.load(), "loss", "importance_sampling", "")),
-        aggregation="token-mean",
-        entropy_coeff=0.0,
-        seed=0,
-    )
-    settings = TrainingSection(learning_rate=1e-12, max_grad_norm=1e9, max_tokens_per_microbatch=20)
-    updater = Updater(model, settings, total_steps=1, temperature=1.0, max_response_length=1)
+    plan = make_plan("importance_sampling", batch.roles, aggregation="token-mean")
+    updater = make_updater(model, learning_rate=1e-12, max_tokens_per_microbatch=20)
     found = updater.update(batch, plan)
     student, labels = padded_logits(other, batch)
     expected = TRL.generalized_jsd(student, padded_logits(teacher, batch)[0].detach(), labels=labels, beta=beta)
     expected.backward()
     assert found.metrics["actor/target_divergence"] == pytest.approx(expected.item(), rel=0, abs=1e-6)
-    assert_close(flat_gradient(model), flat_gradient(other), [flat_gradient(other)], relative=5e-6)
+    assert_close(gradient_of(model), gradient_of(other), [gradient_of(other)], relative=5e-6)
 
 
 def padded_logits(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -121,7 +110,3 @@ def padded_logits(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
         labels[row, : len(tokens)] = torch.from_numpy(np.where(sampled, tokens, -100).astype(np.int64))
     return model(input_ids=ids).logits[:, :-1], labels[:, 1:]
-
-
-def flat_gradient(model: Any) -> Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])

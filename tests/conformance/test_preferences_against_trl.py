@@ -13,23 +13,19 @@ import peers
 import pytest
 import torch
 from close import assert_close
+from local_models import gradient_of, make_plan, make_updater
 from numpy.typing import NDArray
 
 from rllm.preferences.comparison import Comparison, compare
 from rllm.preferences.options import PreferParams
 from rllm.preferences.stages import preference_groups
 from rllm.supervised.options import ExamplesParams
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task
-from rllm_core.plugins.choice import choose
-from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_local.columns import ColumnFiller
 from rllm_local.reference import Reference
-from rllm_local.settings import TrainingSection
-from rllm_local.update import Updater
 
 TRL = peers.trl_preferences()
 BETA = 0.4
@@ -64,15 +60,8 @@ def ours(model: Any, batch: TokenBatch, params: PreferParams, micro_batch_tokens
 
     backend: Any = SimpleNamespace(process=process)
     found = asyncio.run(compare(backend, batch, params))
-    plan = UpdatePlan(
-        global_step=0,
-        losses=dict.fromkeys(batch.roles, choose(Registry.load(), "loss", "reinforce", "")),
-        aggregation="token-sum",
-        entropy_coeff=0.0,
-        seed=0,
-    )
-    settings = TrainingSection(learning_rate=1e-12, max_grad_norm=1e9, max_tokens_per_microbatch=micro_batch_tokens)
-    updater = Updater(model, settings, total_steps=1, temperature=1.0, max_response_length=1)
+    plan = make_plan("reinforce", batch.roles, aggregation="token-sum")
+    updater = make_updater(model, learning_rate=1e-12, max_tokens_per_microbatch=micro_batch_tokens)
     updater.update(found.batch.with_columns(advantages=found.advantages()), plan)
     return found
 
@@ -142,13 +131,9 @@ def trainer_of(model: Any, loss: str) -> SimpleNamespace:
     return trainer
 
 
-def flat_gradient(model: Any) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
 def assert_same_gradient(model: Any, other: Any) -> None:
     """Compare with the largest entry, because the entries of IPO are up to 20."""
-    gradient, expected = flat_gradient(model), flat_gradient(other)
+    gradient, expected = gradient_of(model), gradient_of(other)
     assert_close(gradient, expected, [expected], relative=5e-6)
 
 

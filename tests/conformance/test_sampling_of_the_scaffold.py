@@ -29,7 +29,7 @@ def draw() -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("top_p", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("top_p", [0.29, 0.8, 1.0])
 @pytest.mark.parametrize("which", PROBABILITIES)
 def test_it_draws_from_the_tokens_that_transformers_keeps(which: str, top_p: float, draw: Any) -> None:
     logits = np.log(PROBABILITIES[which])

@@ -11,18 +11,15 @@ import peers
 import pytest
 import torch
 from close import assert_close
+from local_models import gradient_of, make_plan, make_updater
 
+from rllm.supervised.loss import cross_entropy
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.stages import as_supervised, make_examples
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
-from rllm_core.plugins.choice import choose
-from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
-from rllm_local.settings import TrainingSection
-from rllm_local.update import Updater
 
 IGNORED = -100
 GENERATION = "{% generation %}{{ message.content }}<end>{% endgeneration %}"
@@ -119,18 +116,10 @@ def test_last_turn_is_a_part_of_the_assistants(tokenizer: Any) -> None:
 def test_loss_and_gradient_are_trls_and_hugging_faces(tokenizer: Any, micro_batch_tokens: int) -> None:
     batch = ours(tokenizer, ROWS)
     model = tiny.build_model(len(tokenizer), 0)
-    registry = Registry.load()
-    plan = UpdatePlan(
-        global_step=0,
-        losses=dict.fromkeys(batch.roles, choose(registry, "loss", "cross_entropy", "")),
-        aggregation="token-mean",
-        entropy_coeff=0.0,
-        seed=0,
-    )
-    settings = TrainingSection(learning_rate=1e-12, max_grad_norm=1e9, max_tokens_per_microbatch=micro_batch_tokens)
-    updater = Updater(model, settings, total_steps=1, temperature=1.0, max_response_length=1)
+    plan = make_plan(dict.fromkeys(batch.roles, cross_entropy), aggregation="token-mean")
+    updater = make_updater(model, learning_rate=1e-12, max_tokens_per_microbatch=micro_batch_tokens)
     loss = updater.update(batch, plan).metrics["actor/loss"]
-    gradient = flat_gradient(model)
+    gradient = gradient_of(model)
 
     rows = [
         {"input_ids": batch.tokens[a:b].tolist(), "labels": labels_of(batch)[a:b]}
@@ -144,7 +133,7 @@ def test_loss_and_gradient_are_trls_and_hugging_faces(tokenizer: Any, micro_batc
         expected = compute(other, dict(collated))
         expected.backward()
         assert loss == pytest.approx(expected.item(), rel=1e-6)
-        assert_close(gradient, flat_gradient(other), [flat_gradient(other)], relative=5e-6)
+        assert_close(gradient, gradient_of(other), [gradient_of(other)], relative=5e-6)
 
 
 def hugging_face_loss(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -174,7 +163,3 @@ def trl_loss(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         _tp_size=1,
     )
     return TRL.loss(trainer, fused, inputs)
-
-
-def flat_gradient(model: Any) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])

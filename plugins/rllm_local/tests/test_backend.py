@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from expecting import expect_error
+from local_backend import run_scenario
 from local_models import make_plan
 
 from rllm.cli.main import main
@@ -39,17 +40,6 @@ def _context(temperature: float = 1.0, seed: int = 0, **sections: Any) -> RunCon
         seed=seed,
         total_steps=10,
     )
-
-
-def _run(context: RunContext, scenario: Callable[[LocalBackend, LocalEngine], Awaitable[Any]]) -> Any:
-    async def run_scenario() -> Any:
-        backend = LocalBackend()
-        try:
-            return await scenario(backend, await backend.start(context))
-        finally:
-            await backend.close()
-
-    return asyncio.run(run_scenario())
 
 
 async def _play_games(engine: LocalEngine, *, temperature: float, label: str, turns: int = 3) -> TokenBatch:
@@ -94,7 +84,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
             await backend.sync_weights(step + 1)
         return metrics
 
-    for metrics in _run(_context(temperature, model=model), scenario):
+    for metrics in run_scenario(_context(temperature, model=model), scenario):
         assert metrics["actor/rollout_logprob_difference"] < 1e-5
         assert metrics["actor/grad_norm"] > 0
 
@@ -119,10 +109,10 @@ def test_a_loaded_run_continues_exactly(model: dict[str, Any], tmp_path: Path) -
         await backend.sync_weights(2)
         return [await step(backend, engine, number) for number in range(2, 4)]
 
-    expected = _run(_context(model=model), straight)
+    expected = run_scenario(_context(model=model), straight)
     # A checkpoint of an adapter needs the model below it, which the seed is part of.
     seed = 0 if "lora_rank" in model else 5
-    assert _run(_context(seed=seed, model=model), resumed) == expected[2:]
+    assert run_scenario(_context(seed=seed, model=model), resumed) == expected[2:]
 
 
 def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(tmp_path: Path) -> None:
@@ -135,9 +125,9 @@ def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(tm
     async def weights(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
         return [master.detach().clone() for master in backend._started()[0].trainer.masters]
 
-    expected = _run(_context(model={"dtype": "bfloat16"}), train_and_save)
+    expected = run_scenario(_context(model={"dtype": "bfloat16"}), train_and_save)
     assert not torch.equal(expected[0], expected[0].bfloat16().float())
-    found = _run(_context(model={"name": str(tmp_path / "model"), "dtype": "bfloat16"}), weights)
+    found = run_scenario(_context(model={"name": str(tmp_path / "model"), "dtype": "bfloat16"}), weights)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
@@ -181,7 +171,7 @@ def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model()
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[tuple[TokenBatch, dict[str, float]]]:
         return [await _critical_step(backend, engine, number, make_plan) for number in range(3)]
 
-    steps = _run(_critical(temperature=0.7), scenario)
+    steps = run_scenario(_critical(temperature=0.7), scenario)
     for batch, metrics in steps:
         assert batch.old_logprobs is not batch.sampling_logprobs
         np.testing.assert_allclose(batch.old_logprobs, batch.sampling_logprobs, atol=1e-5)
@@ -211,26 +201,26 @@ def test_a_run_with_critic_and_reference_continues_exactly(tmp_path: Path) -> No
         await backend.sync_weights(2)
         return [await step(backend, engine, number) for number in range(2, 4)]
 
-    expected = _run(_critical(), straight)
-    assert _run(_critical(), resumed) == expected[2:]
+    expected = run_scenario(_critical(), straight)
+    assert run_scenario(_critical(), resumed) == expected[2:]
     with expect_error(CheckpointError, "reference-changed", "model.name", tmp_path):
-        _run(_critical(seed=5), resumed)
+        run_scenario(_critical(seed=5), resumed)
 
 
 def test_another_seed_is_another_model() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[int]:
         return (await _play_games(engine, temperature=0.0, label="", turns=1)).tokens.tolist()
 
-    assert _run(_context(seed=1), scenario) == _run(_context(seed=1), scenario)
-    assert _run(_context(seed=1), scenario) != _run(_context(seed=2), scenario)
+    assert run_scenario(_context(seed=1), scenario) == run_scenario(_context(seed=1), scenario)
+    assert run_scenario(_context(seed=1), scenario) != run_scenario(_context(seed=2), scenario)
 
 
 def test_the_context_is_the_smaller_of_the_models_and_the_settings() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> int:
         return engine.max_context
 
-    assert _run(_context(), scenario) == 512
-    assert _run(_context(training={"max_length": 100}), scenario) == 100
+    assert run_scenario(_context(), scenario) == 512
+    assert run_scenario(_context(training={"max_length": 100}), scenario) == 100
 
 
 def test_the_event_loop_stays_free_while_the_model_computes() -> None:
@@ -247,7 +237,7 @@ def test_the_event_loop_stays_free_while_the_model_computes() -> None:
         await backend.update(batch, make_plan())
         return threads
 
-    (thread,) = _run(_context(), scenario)
+    (thread,) = run_scenario(_context(), scenario)
     assert thread.startswith("rllm-local")
 
 
@@ -255,13 +245,13 @@ def test_torch_uses_the_threads_of_the_settings() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> int:
         return await backend._in_worker(torch.get_num_threads)
 
-    assert _run(_context(local={"torch_threads": 2}), scenario) == 2
-    assert _run(_context(), scenario) == 1
+    assert run_scenario(_context(local={"torch_threads": 2}), scenario) == 2
+    assert run_scenario(_context(), scenario) == 1
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes() -> None:
     with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
-        _run(_context(model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
+        run_scenario(_context(model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
 
 
@@ -273,7 +263,7 @@ def test_the_backend_closes_though_what_samples_fails_to(monkeypatch: pytest.Mon
         monkeypatch.setattr(backend._sampling, "close", fails)
 
     with pytest.raises(RuntimeError, match="does not close"):
-        _run(_context(), scenario)
+        run_scenario(_context(), scenario)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
 
 
@@ -290,12 +280,12 @@ def test_thinking_is_switched_off_through_the_chat_template(
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> str:
         return engine.renderer.text(engine.renderer.prompt([{"role": "user", "content": "go"}]))
 
-    assert _run(replace(_context(), config=config), scenario) == opening
+    assert run_scenario(replace(_context(), config=config), scenario) == opening
 
 
 def test_a_model_that_has_no_switch_for_thinking_cannot_start_without_it() -> None:
     with expect_error(ConfigError, "no-thinking-switch", "`enable_thinking`"):
-        _run(replace(_context(), config=WITHOUT_THINKING), lambda *_: asyncio.sleep(0))
+        run_scenario(replace(_context(), config=WITHOUT_THINKING), lambda *_: asyncio.sleep(0))
 
 
 def test_saving_before_the_start_is_said_to_be_a_mistake(tmp_path: Path) -> None:
@@ -309,7 +299,7 @@ def test_sampling_after_the_end_is_a_rollout_error() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> LocalEngine:
         return engine
 
-    engine = _run(_context(), scenario)
+    engine = run_scenario(_context(), scenario)
     with pytest.raises(RolloutError, match="sampling engine stopped"):
         asyncio.run(engine.generate([7], SamplingParams(max_tokens=1), session="late"))
 
@@ -331,4 +321,4 @@ def test_a_template_without_tools_ends_a_run_that_calls_them_before_weights_are_
 
     monkeypatch.setattr("rllm_local.trainer.load_model_to_train", load)
     with expect_error(ConfigError, "tools-not-supported", "tools"):
-        _run(replace(_context(), calls_tools=True), lambda backend, engine: None)  # type: ignore[arg-type, return-value]
+        run_scenario(replace(_context(), calls_tools=True), lambda backend, engine: None)  # type: ignore[arg-type, return-value]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from local_backend import HostedCopy, run_scenario
 from local_models import make_plan
 
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import (
-    Completion,
     EnginePlugin,
     EngineSetup,
     HostedEngine,
@@ -30,55 +28,19 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError
 from rllm_core.schema.run_config import RllmSection, RunConfig
 from rllm_local.backend import LocalBackend
-from rllm_local.engine import LocalEngine
 from rllm_local.hosting import checkpoint_weights
 from rllm_local.settings import LocalConfig
 
 
-@dataclass
-class Copy:
-    """Sample from the engine's own model, made only from its arguments."""
-
-    params: NoParams
-    calls: list[str] = field(default_factory=list)
-
+class Tokenizing(HostedCopy):
     async def start(self, setup: EngineSetup) -> None:
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
-        self.calls.append("start")
-        self.setup, self.files = setup, sorted(path.name for path in setup.directory.iterdir())
-        self.renderer, self.max_context = setup.renderer, setup.max_context
         self.tokenizer = AutoTokenizer.from_pretrained(setup.directory)
-        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.directory)).eval()
-        self.executor = ThreadPoolExecutor(max_workers=1)
-        self.engine = LocalEngine(
-            self.model,
-            setup.renderer,
-            self.executor,
-            max_context=setup.max_context,
-            max_concurrency=setup.max_concurrency,
-            kv_cache_bytes=setup.kv_cache_bytes,
-        )
-
-    async def load_weights(self, weights: NamedTensors, version: int) -> None:
-        self.calls.append(f"load {version}")
-        missing, unexpected = self.model.load_state_dict(dict(weights), strict=False)
-        assert (missing, unexpected) == (["lm_head.weight"], []), "tied to the embedding, and given once"
-        self.engine.sync_weights(version)
-
-    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
-        return await self.engine.generate(prompt_ids, sampling, session=session)
-
-    async def end_session(self, session: str) -> None:
-        await self.engine.end_session(session)
-
-    async def close(self) -> None:
-        self.calls.append("close")
-        if "start" in self.calls:
-            self.executor.shutdown()
+        await super().start(setup)
 
 
-class Broken(Copy):
+class Broken(HostedCopy):
     async def start(self, setup: EngineSetup) -> None:
         raise BackendError("made-up", "It does not start.")
 
@@ -95,18 +57,7 @@ def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunConte
     )
 
 
-def _run(context: RunContext, scenario: Callable[[LocalBackend, Any], Awaitable[Any]]) -> Any:
-    async def run_scenario() -> Any:
-        backend = LocalBackend()
-        try:
-            return await scenario(backend, await backend.start(context))
-        finally:
-            await backend.close()
-
-    return asyncio.run(run_scenario())
-
-
-async def _batch(engine: Copy) -> TokenBatch:
+async def _batch(engine: HostedCopy) -> TokenBatch:
     async def rollout(index: int) -> Trajectory:
         prompt = engine.renderer.prompt([{"role": "user", "content": f"guess {index}"}])
         response = await engine.generate(prompt, SamplingParams(max_tokens=6, seed=index), session=str(index))
@@ -121,7 +72,7 @@ async def _batch(engine: Copy) -> TokenBatch:
 
 
 def test_each_sync_updates_the_sampling_weights() -> None:
-    async def scenario(backend: LocalBackend, engine: Copy) -> Copy:
+    async def scenario(backend: LocalBackend, engine: HostedCopy) -> HostedCopy:
         for step in range(3):
             batch = await _batch(engine)
             assert batch.weight_version.tolist() == [step] * 8
@@ -134,19 +85,19 @@ def test_each_sync_updates_the_sampling_weights() -> None:
             await backend.sync_weights(step + 1)
         return engine
 
-    engine = _run(_context(Copy), scenario)
+    engine = run_scenario(_context(HostedCopy), scenario)
     assert engine.calls == ["start", "load 0", "load 1", "load 2", "load 3", "close"]
 
 
 def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
     given: dict[str, torch.Tensor] = {}
 
-    class Keeping(Copy):
+    class Keeping(HostedCopy):
         async def load_weights(self, weights: NamedTensors, version: int) -> None:
             given.update((name, tensor.clone()) for name, tensor in weights)
             await super().load_weights(given.items(), version)
 
-    async def scenario(backend: LocalBackend, engine: Copy) -> None:
+    async def scenario(backend: LocalBackend, engine: HostedCopy) -> None:
         batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
         await backend.update(batch, make_plan())
         await backend.sync_weights(1)
@@ -154,14 +105,14 @@ def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
         for name, master in backend._started()[0].trainer.masters.named():
             assert torch.equal(given[name], master.to(torch.bfloat16))
 
-    _run(_context(Keeping, model={"dtype": "bfloat16"}), scenario)
+    run_scenario(_context(Keeping, model={"dtype": "bfloat16"}), scenario)
 
 
 def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() -> None:
-    async def scenario(backend: LocalBackend, engine: Copy) -> Copy:
+    async def scenario(backend: LocalBackend, engine: Tokenizing) -> Tokenizing:
         return engine
 
-    engine = _run(_context(Copy, local={"max_concurrency": 7, "kv_cache_gib": 0.5}), scenario)
+    engine = run_scenario(_context(Tokenizing, local={"max_concurrency": 7, "kv_cache_gib": 0.5}), scenario)
     setup = engine.setup
     assert (setup.max_context, setup.max_concurrency, setup.kv_cache_bytes) == (200, 7, 1 << 29)
     assert setup.dtype == "float32"
@@ -172,20 +123,20 @@ def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() ->
 
 
 def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path) -> None:
-    async def train_and_save(backend: LocalBackend, engine: Copy) -> list[int]:
+    async def train_and_save(backend: LocalBackend, engine: HostedCopy) -> list[int]:
         batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
         await backend.update(batch, make_plan())
         await backend.save(tmp_path)
         await backend.sync_weights(1)
         return (await _batch(engine)).tokens.tolist()
 
-    async def resume(backend: LocalBackend, engine: Copy) -> list[int]:
+    async def resume(backend: LocalBackend, engine: HostedCopy) -> list[int]:
         await backend.load(tmp_path)
         await backend.sync_weights(1)
         return (await _batch(engine)).tokens.tolist()
 
-    expected = _run(_context(Copy), train_and_save)
-    assert _run(_context(Copy), resume) == expected
+    expected = run_scenario(_context(HostedCopy), train_and_save)
+    assert run_scenario(_context(HostedCopy), resume) == expected
 
 
 def test_one_that_does_not_start_is_closed_all_the_same() -> None:
@@ -196,7 +147,7 @@ def test_one_that_does_not_start_is_closed_all_the_same() -> None:
         return made[0]
 
     with pytest.raises(BackendError, match="does not start"):
-        _run(_context(make), lambda *_: asyncio.sleep(0))
+        run_scenario(_context(make), lambda *_: asyncio.sleep(0))
     assert made[0].calls == ["close"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_backend import Scenario, run_scenario
 from local_models import make_plan, random_batch
 
 from rllm_core.contracts.backend import RunContext
@@ -26,7 +26,6 @@ from rllm_local.weights import copied, copy_weights, trained_weights
 MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
 NAMES = ["float32", "bfloat16", "lora"]
 PROMPT = list(range(6, 26))
-Scenario = Callable[[LocalBackend, Any], Awaitable[Any]]
 
 
 def _run(scenario: Scenario, model: dict[str, Any], versions_served: int = 1) -> Any:
@@ -37,15 +36,7 @@ def _run(scenario: Scenario, model: dict[str, Any], versions_served: int = 1) ->
         total_steps=10,
         versions_served=versions_served,
     )
-
-    async def run_scenario() -> Any:
-        backend = LocalBackend()
-        try:
-            return await asyncio.wait_for(scenario(backend, await backend.start(context)), 100)
-        finally:
-            await backend.close()
-
-    return asyncio.run(run_scenario())
+    return run_scenario(context, scenario)
 
 
 def _weights(backend: LocalBackend) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import check_error, expect_error
+from local_backend import Scenario, run_scenario
 from local_models import random_batch
 from safetensors.numpy import load_file
 
@@ -32,7 +33,6 @@ from rllm_local.training_process import TrainingProcess
 pytestmark = pytest.mark.usefixtures("forked_children")
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
 PROMPT = list(range(6, 26))
-Scenario = Callable[[LocalBackend, Any], Awaitable[Any]]
 LOSSES = """
 import os
 from rllm_core import register_rllm_loss
@@ -78,17 +78,6 @@ def _context(*, apart: bool, model: Mapping[str, Any] | None = None, **changes: 
         overlaps=True,
         **changes,
     )
-
-
-def _run(context: RunContext, scenario: Scenario) -> Any:
-    async def run_scenario() -> Any:
-        backend = LocalBackend()
-        try:
-            return await asyncio.wait_for(scenario(backend, await backend.start(context)), 200)
-        finally:
-            await backend.close()
-
-    return asyncio.run(run_scenario())
 
 
 def _pid(backend: LocalBackend) -> int:
@@ -182,7 +171,7 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     model: dict[str, Any], versions: int, batch: TokenBatch, tmp_path: Path
 ) -> None:
     here, apart = (
-        _run(
+        run_scenario(
             _context(apart=apart, model=model, needs=NEEDS, versions_served=versions),
             lambda backend, engine, directory=tmp_path / str(apart): _steps(backend, engine, batch, directory),
         )
@@ -202,7 +191,7 @@ def test_samples_are_drawn_while_weights_are_updated_and_a_close_within_an_updat
         update.cancel()
         return _pid(backend), done
 
-    pid, done = _run(_context(apart=True), scenario)
+    pid, done = run_scenario(_context(apart=True), scenario)
     assert (len(done.token_ids), done.weight_version) == (20, 0)
     assert not _alive(pid)
 
@@ -213,7 +202,7 @@ def test_runs_in_which_rollouts_and_updates_are_synchronous_have_one_process(
     async def scenario(backend: LocalBackend, engine: Any) -> bool:
         return hasattr(backend._started()[0], "pid")
 
-    assert not _run(replace(_context(apart=True), overlaps=False), scenario)
+    assert not run_scenario(replace(_context(apart=True), overlaps=False), scenario)
     assert in_child(scenario)
 
 
@@ -247,7 +236,7 @@ def test_an_error_arrives_with_its_traceback(batch: TokenBatch, in_child: Callab
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
     with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
-        _run(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
+        run_scenario(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
 
 
 @pytest.mark.usefixtures("losses")
@@ -265,7 +254,7 @@ def test_a_death_within_an_update_is_named(batch: TokenBatch) -> None:
                 await waiting
         return raised.value
 
-    error = _run(_context(apart=True), scenario)
+    error = run_scenario(_context(apart=True), scenario)
     assert "--resume" in error.hint
     assert "memory" not in error.hint
     assert error.details.endswith("about to quit")
@@ -278,7 +267,7 @@ def test_a_death_between_updates_ends_what_samples_at_once() -> None:
             await engine.generate(PROMPT, SamplingParams(max_tokens=400), session=f"{number}")
 
     with expect_error(BackendError, "process-died", "SIGKILL", "memory"):
-        _run(_context(apart=True, versions_served=2), scenario)
+        run_scenario(_context(apart=True, versions_served=2), scenario)
 
 
 def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
@@ -298,7 +287,7 @@ def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
         assert not _alive(process.pid)
         return process.pid, raised.value
 
-    pid, error = _run(_context(apart=True), scenario)
+    pid, error = run_scenario(_context(apart=True), scenario)
     check_error(error, "process-timeout", f"pid {pid}", "'update'", "0.2 s", "SIGSTOP", "--resume")
 
 

@@ -33,8 +33,8 @@ EVERYTHING: dict[str, Any] = {
     "rollout_correction": SEQUENCE,
 }
 CASES: dict[str, dict[str, Any]] = {
-    **{f"{loss} {mode}": {"loss": loss, "aggregation": mode} for loss in ("ppo", "reinforce") for mode in AGGREGATIONS},
-    "importance_sampling": {"loss": "importance_sampling"},
+    **{f"ppo {mode}": {"aggregation": mode} for mode in AGGREGATIONS},
+    **{loss: {"loss": loss} for loss in ("reinforce", "importance_sampling")},
     **{f"kl {kind}": {"kl": KlTerm(beta=0.3, estimator=kind)} for kind in ("k1", "k2", "k3")},
     "entropy bonus": {"entropy_coeff": 0.1},
     "token correction": {"rollout_correction": TOKEN},

@@ -38,7 +38,7 @@ def sample(engine: LocalEngine, count: int, length: int, **sampling: Any) -> lis
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("temperature", [0.5])
 def test_samples_are_drawn_from_the_models_distribution(
     temperature: float, device: torch.device, make_trained: Callable[..., Any], make_engine: Callable[..., LocalEngine]
 ) -> None:
@@ -60,6 +60,7 @@ def test_samples_are_drawn_from_the_models_distribution(
     assert statistic < freedom + 4 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients_are_those_of_the_cpu(
@@ -75,8 +76,7 @@ def test_gradients_are_those_of_the_cpu(
     assert float((gradient - expected).norm() / expected.norm()) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("rank", [0, 8])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-3)])
+@pytest.mark.parametrize(("dtype", "rank", "tolerance"), [("float32", 0, 1e-5), ("bfloat16", 8, 1e-3)])
 def test_the_trainer_sees_the_log_probs_that_the_sampler_recorded(
     dtype: str,
     tolerance: float,

@@ -1,0 +1,74 @@
+"""Scenarios on a started backend `local`, and its engine as an engine of a different package."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rllm_core.contracts.backend import RunContext
+from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import BackendError
+from rllm_local.backend import LocalBackend
+from rllm_local.engine import LocalEngine
+
+Scenario = Callable[[LocalBackend, Any], Awaitable[Any]]
+
+
+def run_scenario(context: RunContext, scenario: Scenario) -> Any:
+    """Return the result of a scenario with a backend and its engine, and close the backend."""
+
+    async def start_and_close() -> Any:
+        backend = LocalBackend()
+        try:
+            return await asyncio.wait_for(scenario(backend, await backend.start(context)), 200)
+        finally:
+            await backend.close()
+
+    return asyncio.run(start_and_close())
+
+
+class HostedCopy:
+    """Sample from the engine's own model, made only from its arguments."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.calls: list[str] = []
+        self.executor: ThreadPoolExecutor | None = None
+
+    async def start(self, setup: EngineSetup) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        self.calls.append("start")
+        self.setup, self.files = setup, sorted(path.name for path in setup.directory.iterdir())
+        self.renderer, self.max_context = setup.renderer, setup.max_context
+        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.directory)).eval()
+        self.executor = ThreadPoolExecutor(max_workers=1)
+        self.engine = LocalEngine(
+            self.model,
+            setup.renderer,
+            self.executor,
+            max_context=setup.max_context,
+            max_concurrency=setup.max_concurrency,
+            kv_cache_bytes=setup.kv_cache_bytes,
+        )
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        self.calls.append(f"load {version}")
+        missing, unexpected = self.model.load_state_dict(dict(weights), strict=False)
+        # The output layer is tied to the embedding, and given once.
+        if missing != ["lm_head.weight"] or unexpected:
+            raise BackendError("made-up", "The weights are from a different model.")
+        self.engine.sync_weights(version)
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        return await self.engine.generate(prompt_ids, sampling, session=session)
+
+    async def end_session(self, session: str) -> None:
+        await self.engine.end_session(session)
+
+    async def close(self) -> None:
+        self.calls.append("close")
+        if self.executor is not None:
+            self.executor.shutdown()
