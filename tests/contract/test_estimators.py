@@ -24,7 +24,7 @@ globals().update(
         liteppo={},
         # Equal rewards of different lengths are not equal to it.
         grpo_length={"options": ({}, {"weight": 0.5}), "centres": False},
-        gigpo={"options": ({}, SHARED), "centres": False},
+        gigpo={"options": ({}, SHARED)},
         # Equal rewards are not equal returns. Returns differ by the critic's values and their errors, and the longest
         # trajectory of a group has no comparison.
         gae={
@@ -32,7 +32,7 @@ globals().update(
             "centres": False,
         },
         reinforce_plus_plus={"options": ({}, {"use_step_rewards": True})},
-        step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
+        step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED)},
         mix={"options": ({"parts": MIXED}, {"parts": MIXED, "weights": [0.5, -1.0, 2.0]})},
         # Equal rewards differ from a running mean that began at 0.
         rae={"options": ({}, {"decay": 0.5}), "centres": False},

@@ -79,19 +79,24 @@ class EstimatorContract(EstimatorCalls):
             self.tokens(params, self.groups(members), case)
 
     def test_equal_rewards_give_zero_advantages(self, params: Any) -> None:
-        scope = self.plugin.scope
-        if not self.centres:
-            pytest.skip("`centres` is False")
-        if scope == "trajectory":
+        if self.plugin.scope == "trajectory":
             pytest.skip("an advantage that depends only on its own trajectory has no center")
         sizes = range(2, 12)
         lengths = [((2, 1 + number % 3),) for number in range(max(sizes))]
+        largest = {}
         for reward in CONSTANTS:
             members = [[Member(reward, lengths[number]) for number in range(size)] for size in sizes]
             values = self.called(params, self.groups(members), "equal rewards").values
-            if np.any(values):
+            largest[reward] = float(np.abs(values).max())
+        if not self.centres and not any(largest.values()):
+            raise self.failure(
+                "gives advantages of 0 where all rewards are equal, but its test has `centres = False`",
+                "Remove `centres = False` from the test.",
+            )
+        for reward, value in largest.items():
+            if self.centres and value:
                 raise self.failure(
-                    f"gives advantages up to {np.abs(values).max():.3g} where all rewards are {reward}",
+                    f"gives advantages up to {value:.3g} where all rewards are {reward}",
                     "Compare the rewards themselves (max == min) and give exactly 0: a mean of equal numbers is not "
                     "always that number, and a division by a tiny deviation enlarges the remainder. "
                     "If it does not centre rewards, set `centres = False` in the test.",
