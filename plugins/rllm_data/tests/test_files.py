@@ -88,7 +88,7 @@ def test_a_slice_keeps_the_numbers_of_its_rows(split: str, numbers: str, read: R
     assert [str(task.data["n"]) for task in tasks] == list(numbers)
 
 
-def test_a_shuffle_comes_before_the_limit_and_is_the_same_every_time(read: Read) -> None:
+def test_shuffle_precedes_limit_and_is_reproducible(read: Read) -> None:
     path = write_parquet("rows.parquet", [{"n": number} for number in range(50)])
     shuffled = read(path, shuffle_seed=7, limit=10)
     assert list(shuffled) == list(read(path, shuffle_seed=7, limit=10))
@@ -106,7 +106,7 @@ def test_a_column_gives_the_ids(key: str, options: dict[str, str], read: Read) -
     assert [task.id for task in read(path, split="train[1:]", **options)] == ["b", "c"]
 
 
-def test_a_row_names_its_own_source_unless_an_option_does(read: Read) -> None:
+def test_row_or_option_names_the_source(read: Read) -> None:
     path = write_parquet("rows.parquet", [{"data_source": "gsm8k"}])
     assert read(path)[0].data_source == "gsm8k"
     named = read(path, data_source="math")[0]

@@ -69,7 +69,7 @@ def test_assets_are_small_and_safe() -> None:
         assert [each for each in unsafe if each in text] == [], name
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_the_command_serves_until_a_signal(finished: Path, tmp_path: Path) -> None:
     place = tmp_path / "view.json"
     command = [sys.executable, "-m", "rllm", "view", str(finished), "--announce", str(place)]

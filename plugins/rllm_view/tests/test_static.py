@@ -96,7 +96,7 @@ def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None
         assert page.url.endswith(f"#t{token}")
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
     write_page([run], tmp_path / "run.html", episodes=22)

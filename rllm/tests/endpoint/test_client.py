@@ -140,7 +140,7 @@ def test_no_more_requests_are_sent_at_a_time_than_allowed() -> None:
         ((), None, "has the models none"),
     ],
 )
-def test_a_model_that_is_not_there_ends_it_before_the_first_request(models: Any, wanted: Any, said: str) -> None:
+def test_missing_model_is_an_error_without_requests(models: Any, wanted: Any, said: str) -> None:
     server = Scripted(completion("2"), models=models)
     with expect_error(BackendError, "model-not-found", said):
         ask(server, model=wanted)
@@ -192,7 +192,7 @@ def test_other_ids_and_messages_are_errors() -> None:
         CarriedMessages().prompt([{"role": "user", "content": object()}])
 
 
-def test_a_response_of_which_a_server_counts_no_token_is_kept() -> None:
+def test_response_without_counted_tokens_is_kept() -> None:
     renderer = CarriedMessages()
     assert renderer.text(renderer.carry(Response(text="42", content="42"), 0)) == "42"
     assert len(renderer.carry(Response(text="", content=""), 0)) == 0

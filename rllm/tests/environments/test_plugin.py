@@ -25,7 +25,7 @@ def test_tasks_of_another_kind_are_refused(records: dict[str, EnvironmentPlugin[
         check(params, {"question": "1+1", "answer": "2"})
 
 
-def test_defaults_and_recipes_of_the_core_name_keys_it_knows(records: dict[str, EnvironmentPlugin[Any]]) -> None:
+def test_defaults_and_recipes_have_known_keys(records: dict[str, EnvironmentPlugin[Any]]) -> None:
     for record in records.values():
         for values in (record.defaults, *record.recipes.values()):
             for key in values:

@@ -76,7 +76,7 @@ def rewards_of(episode: Episode) -> list[tuple[str, float | None]]:
     return [(trajectory.name, trajectory.reward) for trajectory in episode.trajectories]
 
 
-def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> None:
+def test_judge_picks_one_of_the_solvers_answers() -> None:
     engine = CharacterEngine(in_turn("8$", "7$", "2$"))
     episode = run_workflow(engine, {"8": 0.0, "7": 1.0})
     assert engine.prompts[:2] == ["3+4|", "3+4|"]
@@ -206,7 +206,7 @@ def test_finished_steps_remain_after_a_timeout(hanging: int, expected: list[Any]
     assert sorted(engine.ended) == sorted(engine.sessions)
 
 
-def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
+def test_error_of_one_solver_ends_the_others() -> None:
     async def response(prompt: str, sampling: SamplingParams) -> str:
         if len(engine.prompts) == 1:
             await asyncio.sleep(3600)

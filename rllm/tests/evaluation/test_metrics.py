@@ -24,7 +24,7 @@ def test_every_data_source_has_a_row() -> None:
     assert [(row.name, row.tasks, row.passes[1].value) for row in rows] == [("mixed/x", 1, 1.0), ("mixed/y", 1, 0.0)]
 
 
-def test_pass_at_k_is_shown_for_the_k_that_every_task_has_rollouts_for() -> None:
+def test_pass_at_k_needs_k_rollouts_of_every_task() -> None:
     (row,) = compute_metrics("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
     assert list(row.passes) == [1]
     assert row.passes[1].value == 0.25
@@ -97,7 +97,7 @@ def test_a_game_has_messages_and_responses_by_turn() -> None:
     ]
 
 
-def test_the_first_are_shown_in_their_order_whichever_ends_first() -> None:
+def test_first_rollouts_are_shown_in_order() -> None:
     games = Games(2)
     tasks = [Task(id=id) for id in "abc"]
     games.expect("sums", ((task, 0) for task in tasks))

@@ -55,7 +55,7 @@ def test_lines_are_read_as_they_were_written(file: Path) -> None:
         assert [line.rstrip() for line in unpacked] == LINES
 
 
-def test_what_is_cut_off_anywhere_is_left_out_and_written_over(file: Path, tmp_path: Path) -> None:
+def test_truncated_lines_are_written_again(file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     for end in range(0, len(whole), 7):
         file.write_bytes(whole[:end])

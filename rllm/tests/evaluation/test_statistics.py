@@ -64,7 +64,7 @@ def test_intervals_of_a_reward_cover_truth() -> None:
 
 
 @pytest.mark.parametrize("same", [0.0, 1.0])
-def test_rewards_that_are_all_the_same_bound_have_wilson_s_interval(same: float) -> None:
+def test_rewards_at_one_bound_have_wilsons_interval(same: float) -> None:
     estimate = mean_reward([[same] * 4] * 200)
     assert (estimate.low, estimate.high) == pytest.approx(wilson(same, 200))
     assert 0.018 < abs((estimate.high or 0.0) - (estimate.low or 0.0)) < 0.019
@@ -85,7 +85,7 @@ def test_rewards_that_hardly_vary_have_a_narrow_interval() -> None:
 
 
 @pytest.mark.parametrize("same", [-1.0, 5.0])
-def test_rewards_without_known_bounds_that_are_all_the_same_have_no_interval(same: float) -> None:
+def test_equal_unbounded_rewards_have_no_interval(same: float) -> None:
     assert mean_reward([[same]] * 9) == Estimate(same, None, None)
 
 

@@ -44,7 +44,7 @@ def test_other_bytes_are_other_weights(model: Path, tmp_path: Path) -> None:
     assert digest(adapter) != adapted  # It counts with the model below.
 
 
-def test_a_checkpoint_whose_service_keeps_the_weights_is_known_by_their_path(tmp_path: Path) -> None:
+def test_weights_of_a_service_have_a_path(tmp_path: Path) -> None:
     (tmp_path / "backend").mkdir()
     digests = set()
     for name in ("one", "other"):

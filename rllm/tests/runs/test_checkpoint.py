@@ -226,7 +226,7 @@ def test_a_failed_first_save_leaves_nothing(store: CheckpointStore, directory: P
     assert _names(directory) == []
 
 
-def test_an_error_on_purpose_of_the_backend_is_passed_on(store: CheckpointStore, saved: Path) -> None:
+def test_error_of_the_backend_is_raised(store: CheckpointStore, saved: Path) -> None:
     async def refuse(directory: Path) -> None:
         raise RolloutError("made-up", "The engine has stopped.")
 
@@ -235,7 +235,7 @@ def test_an_error_on_purpose_of_the_backend_is_passed_on(store: CheckpointStore,
     assert _names(saved) == ["latest", "step_000001", "step_000002"]
 
 
-def test_a_target_that_cannot_be_a_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_target_that_is_no_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = CheckpointStore(tmp_path / "file" / "checkpoints", keep=2)
     with expect_error(CheckpointError, "not-writable", "1", "file/checkpoints"):
@@ -271,7 +271,7 @@ for step in itertools.count(first):
 """
 
 
-def test_a_full_disk_is_an_error_and_leaves_the_older_ones(store: CheckpointStore, saved: Path) -> None:
+def test_full_disk_leaves_older_checkpoints(store: CheckpointStore, saved: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SAVES, str(saved), "3", "20000"], capture_output=True, text=True, timeout=200
     )

@@ -46,7 +46,7 @@ def test_validation_by_data_source() -> None:
     }
 
 
-def test_rewards_that_are_missing_are_left_out_of_the_mean_and_counted() -> None:
+def test_missing_rewards_are_counted_not_averaged() -> None:
     unusable = [None, float("nan"), float("inf"), float("-inf")]
     metrics = validation_metrics(
         [make_episode("a", rewards=[1.0, 0.0, *unusable]), make_episode("b", rewards=[0.5])], 1
@@ -77,7 +77,7 @@ def test_validation_tells_roles_apart_where_there_are_several() -> None:
     }
 
 
-def test_a_trajectory_without_a_reward_has_that_of_its_last_step() -> None:
+def test_last_step_gives_a_missing_reward() -> None:
     steps = [Step([1], [2], reward=4.0), Step([1], [2], reward=0.25)]
     episode = make_episode("a")
     episode.trajectories.append(Trajectory("agent", steps))

@@ -112,7 +112,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 @NO_BWRAP
 @pytest.mark.parametrize("program", ["docker"], indirect=True)
 def test_container_ends_with_a_killed_run(tmp_path: Path, program: str) -> None:

@@ -53,7 +53,7 @@ WAITS = "import time; time.sleep(600)"
 AWAITS = "import asyncio; await asyncio.sleep(600)"
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("function", "hanging", "processes"),
     [("def", HOLDS_THE_LOCK, 2), ("def", WAITS, 2), ("async def", AWAITS, 2), ("def", WAITS.replace("600", "2"), 0)],
@@ -101,7 +101,7 @@ def score(rollout):
 """
 
 
-def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored: Scored) -> None:
+def test_function_may_print_read_and_set_alarms(scored: Scored) -> None:
     assert scored(NOISY, "4") == [{"value": 0.5, "correct": False, "metrics": {"n": 3}}]
 
 
@@ -117,7 +117,7 @@ def test_the_whole_rollout_arrives(tmp_path: Path) -> None:
     assert asyncio.run(reward(whole))["feedback"] == repr(whole)
 
 
-def test_data_that_are_no_json_need_the_process_of_the_run(tmp_path: Path, rollout: MakeRollout) -> None:
+def test_data_without_json_need_no_processes(tmp_path: Path, rollout: MakeRollout) -> None:
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.data['answer'].imag)\n")
 
     def scored(**options: Any) -> Any:
@@ -128,7 +128,7 @@ def test_data_that_are_no_json_need_the_process_of_the_run(tmp_path: Path, rollo
     assert scored(processes=0) == 4.0
 
 
-def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Path, rollout: MakeRollout) -> None:
+def test_later_process_does_not_call_changed_function(tmp_path: Path, rollout: MakeRollout) -> None:
     file = tmp_path / "rewards.py"
     file.write_text("def score(rollout):\n    import os; os._exit(3)\n")
     reward = python_reward(PythonParams(function=f"{file}:score", processes=1))
@@ -145,13 +145,13 @@ def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Pa
         ("score = 3\n", ("unknown-function", "'score'")),
     ],
 )
-def test_a_file_that_cannot_be_run_is_refused_at_the_start(source: str, said: tuple[str, ...], tmp_path: Path) -> None:
+def test_unusable_files_are_refused_at_start(source: str, said: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text(source)
     with expect_error(ConfigError, *said):
         python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score"))
 
 
-def test_a_pool_that_is_closed_ends_all_of_its_processes() -> None:
+def test_closed_pool_ends_its_processes() -> None:
     pool = WorkerPool("rllm.tasks.regex_worker", 2)
     taken = pool._places.get()
     pool.start()

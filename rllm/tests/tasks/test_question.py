@@ -48,7 +48,7 @@ def test_a_template_is_filled_with_columns_and_leaves_other_braces(template: str
     assert build_prompt({"question": "2+2?", "answer": "4", "hint": 3}, template=template) == prompt
 
 
-def test_a_system_prompt_comes_first_and_takes_the_place_of_another() -> None:
+def test_system_prompt_replaces_the_first_one() -> None:
     system = {"role": "system", "content": "Think."}
     assert build_prompt({"question": "2+2?"}, system_prompt="Think.") == [system, {"role": "user", "content": "2+2?"}]
     assert build_prompt({"messages": MESSAGES}, system_prompt="Think.") == [system, MESSAGES[1]]

@@ -45,7 +45,7 @@ def _error(path: Path, **options: Any) -> ConfigError:
     return caught.value
 
 
-def test_each_line_is_a_task_with_the_line_as_its_data(write: Write) -> None:
+def test_each_line_is_a_task(write: Write) -> None:
     tasks = _read(write('{"id": "b", "question": "2 + 2?"}\n{"id": "a", "question": "3 + 3?"}\n'))
     assert tasks == [
         Task(id="b", data={"id": "b", "question": "2 + 2?"}, data_source="algebra"),
@@ -59,18 +59,18 @@ def test_ids_may_be_numbers_and_have_another_name(write: Write) -> None:
     check_error(_error(file, id_key="kei"), "missing-column", file, "'kei'", "id_key")
 
 
-def test_without_any_ids_they_are_line_numbers_and_blank_lines_count(write: Write) -> None:
+def test_missing_ids_are_line_numbers(write: Write) -> None:
     tasks = _read(write('{"q": 1}\n\n   \n{"q": 2}'))
     assert [(task.id, task.data) for task in tasks] == [("1", {"q": 1}), ("4", {"q": 2})]
 
 
-def test_a_line_s_own_data_source_goes_before_the_file_s_name_and_the_option_before_both(write: Write) -> None:
+def test_data_source_of_option_line_or_file(write: Write) -> None:
     file = write('{"data_source": "gsm"}\n{"data_source": 3}\n{"data_source": ""}\n{}')
     assert [task.data_source for task in _read(file)] == ["gsm", "algebra", "algebra", "algebra"]
     assert {task.data_source for task in _read(file, data_source="all")} == {"all"}
 
 
-def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_does(write: Write) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_accepted(write: Write) -> None:
     assert [task.data for task in _read(write('\ufeff{"q": 1}\r\n{"q": 2}\r\n'))] == [{"q": 1}, {"q": 2}]
 
 
@@ -162,7 +162,7 @@ def test_rows_of_a_program_are_tasks_or_their_data() -> None:
         ([{"id": None}], ("bad-task-id", "train_dataset[0]", "'id'")),
     ],
 )
-def test_what_is_wrong_with_a_row_is_said_with_its_place(rows: list[Any], complaint: tuple[str, ...]) -> None:
+def test_bad_rows_are_named(rows: list[Any], complaint: tuple[str, ...]) -> None:
     with expect_error(ConfigError, *complaint):
         tasks_from_rows(rows, "train_dataset")
 

@@ -76,7 +76,7 @@ def test_tool_file_pipe_is_rejected(tmp_path: Path) -> None:
         load_function(f"{tmp_path / 'tools.py'}:add")
 
 
-def test_files_are_tried_before_a_run_and_opened_once_for_it(tool_file: Callable[[str], Path]) -> None:
+def test_files_are_checked_before_and_opened_once(tool_file: Callable[[str], Path]) -> None:
     (record,) = plugin.workflows()
     params = ToolCallingParams(tools=[f"{tool_file('def add(a: int) -> int: return a')}:add"])
     assert record.check is not None

@@ -75,7 +75,7 @@ def test_an_episode_without_calls_has_no_shares(scripted: Any, world: Any, conte
     assert run_workflow(context(scripted(["3$"]), world([add]))).metrics == {"tool_calls": 0.0, "answers": 1.0}
 
 
-def test_every_response_is_one_of_the_steps_that_are_allowed(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_every_response_counts_as_a_step(scripted: Any, world: Any, context: MakeContext) -> None:
     engine, place = scripted([f"{ADD}$"] * 3), world([add])
     episode = run_workflow(context(engine, place, max_steps=3))
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED

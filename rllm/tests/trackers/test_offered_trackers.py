@@ -68,7 +68,7 @@ def test_a_package_may_lack_another(directory: RunDirectory, run: TrackedRun, mo
         {"name": "tensorboard", "directory": 3},
     ],
 )
-def test_an_option_that_a_tracker_does_not_have_is_an_error_of_the_config(choice: dict[str, Any]) -> None:
+def test_unknown_options_of_trackers_are_errors(choice: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"rllm.trainer.logger\[0\]"):
         _choose(choice)
 

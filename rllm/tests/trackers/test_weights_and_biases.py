@@ -210,7 +210,7 @@ def _trackers(directory: RunDirectory, run: TrackedRun, mode: str) -> tuple[Trac
     return Trackers([chosen], directory, run, warnings.append), warnings
 
 
-def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(directory: RunDirectory, run: TrackedRun) -> None:
+def test_training_continues_without_a_key(directory: RunDirectory, run: TrackedRun) -> None:
     trackers, warnings = _trackers(directory, run, "online")
     trackers.tell("on_train_start", 2, 0)
     trackers.log(0, {"reward": 0.5})

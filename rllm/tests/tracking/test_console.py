@@ -95,7 +95,7 @@ def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Li
     assert lines() == []
 
 
-def test_several_roles_rewards_are_averaged_and_none_is_left_out() -> None:
+def test_rewards_of_several_roles_are_averaged() -> None:
     assert "reward  0.750" in step_metrics({"reward/a/mean": 0.5, "reward/b/mean": 1.0})
     assert step_metrics({}) == "solved   0.0%      0 tokens/s"
 

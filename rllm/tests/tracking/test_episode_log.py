@@ -66,7 +66,7 @@ def test_a_run_finds_its_own_episodes_again_by_the_marker(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["another run's marker", "no marker"])
-def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Path, marked: bool) -> None:
+def test_episodes_of_another_run_stay_unchanged(tmp_path: Path, marked: bool) -> None:
     directory, other = tmp_path / "episodes", tmp_path / "runs" / "p" / "other"
     _logged(directory, other, range(3))
     if not marked:
@@ -79,7 +79,7 @@ def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Pa
     assert {file: file.read_bytes() for file in directory.iterdir()} == before
 
 
-def test_a_run_that_began_in_the_meantime_keeps_the_directory(tmp_path: Path) -> None:
+def test_earlier_run_keeps_the_directory(tmp_path: Path) -> None:
     directory = tmp_path / "episodes"
     late = EpisodeLog(directory, tmp_path / "late")
     _logged(directory, tmp_path / "early", range(1))

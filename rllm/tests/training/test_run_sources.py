@@ -52,7 +52,7 @@ def test_changed_sources_stop_the_run_or_warn(now: str, difference: str) -> None
     assert list_differences(FILE, now) == message
 
 
-def test_the_same_source_and_those_that_only_one_side_has_say_nothing() -> None:
+def test_equal_and_new_sources_say_nothing() -> None:
     assert list_differences(FILE, FILE) == ""
     assert sources({"rewards.py": FILE}).state_dict() == {"reward mine: rewards.py": FILE}
     sources({"new.py": FILE}).check_same({"reward mine: old.py": FILE}, CHECKPOINT, pytest.fail)

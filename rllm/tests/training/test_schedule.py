@@ -43,7 +43,7 @@ def test_different_places_have_different_seeds(one: tuple[int | str, ...], other
     assert derive_seed(*one) != derive_seed(*other)  # type: ignore[arg-type]
 
 
-def test_a_digest_depends_on_ids_their_order_and_the_batch_size_only() -> None:
+def test_digest_depends_on_ordered_ids_and_batch_size() -> None:
     def digest(ids: str, batch_size: int = 2, **fields: object) -> str:
         tasks = [Task(id=task_id, **fields) for task_id in ids.split()]  # type: ignore[arg-type]
         return TaskSchedule(tasks, batch_size).digest()
