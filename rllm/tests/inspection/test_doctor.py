@@ -31,34 +31,24 @@ def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
     assert "raise RuntimeError" in finding.traceback
 
 
-def _raise(error: Exception) -> Any:
-    raise error
-
-
 @pytest.mark.parametrize(
-    ("load", "code", "severity", "values"),
+    ("error", "code", "severity", "value"),
     [
-        (
-            lambda: _raise(ImportError("scipy")),
-            "plugin-not-loadable",
-            "error",
-            ["estimator needy-plugin/x", "ImportError"],
-        ),
-        (lambda: None, "plugin-not-loadable", "error", ["estimator needy-plugin/x"]),
-        (
-            lambda: _raise(PluginError("made-up", "No shiny.", "pip install shiny")),
-            "made-up",
-            "note",
-            ["install shiny"],
-        ),
+        (ImportError("scipy"), "plugin-not-loadable", "error", "ImportError"),
+        (None, "plugin-not-loadable", "error", "cannot be called"),
+        (PluginError("made-up", "No shiny.", "pip install shiny"), "made-up", "note", "pip install shiny"),
     ],
 )
-def test_plugin_that_cannot_be_loaded_is_found(load: Any, code: str, severity: str, values: list[str]) -> None:
+def test_plugin_that_cannot_be_loaded_is_found(error: Any, code: str, severity: str, value: str) -> None:
+    def load() -> None:
+        if error:
+            raise error
+
     registry = Registry()
     registry.add(estimator_record("x", load=load), distribution="needy-plugin")
     finding = _only(registry)
-    assert (finding.code, finding.severity) == (code, severity)
-    check_values(f"{finding.subject} {finding.problem} {finding.remedy}", *values)
+    assert (finding.code, finding.severity, finding.subject) == (code, severity, "estimator needy-plugin/x")
+    check_values(f"{finding.problem} {finding.remedy}", value)
 
 
 def test_backend_needs_its_file_of_defaults_where_hydra_finds_it(tmp_path: Path) -> None:
