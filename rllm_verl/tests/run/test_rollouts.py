@@ -100,36 +100,24 @@ def test_a_response_has_its_tokens_log_probs_and_the_version_of_its_weights(
     assert (client.asked["seed"], client.asked["temperature"]) == (7, 0.5)
 
 
-def test_log_probs_after_truncation_are_reported_as_unknown(engine: Callable[..., VerlEngine], server: Any) -> None:
-    client = Client(lambda: server.answer.remote(token_ids=[5, 2], log_probs=[-0.5, -0.25]))
-    assert np.isnan(generate(engine(client, before_truncation=False), [5, 6]).logprobs).all()
+def test_what_a_response_lacks_is_unknown_or_refused(engine: Callable[..., VerlEngine], server: Any) -> None:
+    def responding(**said: Any) -> Client:
+        return Client(lambda: server.answer.remote(**said))
 
-
-def test_a_response_without_a_stop_token_ended_by_length(engine: Callable[..., VerlEngine], server: Any) -> None:
-    client = Client(lambda: server.answer.remote(token_ids=[5], log_probs=[-1.0]))
-    assert generate(engine(client), [5]).finish_reason == "length"
-
-
-def test_a_response_without_log_probs_is_refused(engine: Callable[..., VerlEngine], server: Any) -> None:
-    client = Client(lambda: server.answer.remote(token_ids=[5]))
+    truncated = engine(responding(token_ids=[5, 2], log_probs=[-0.5, -0.25]), before_truncation=False)
+    assert np.isnan(generate(truncated, [5, 6]).logprobs).all()
+    assert generate(engine(responding(token_ids=[5], log_probs=[-1.0])), [5]).finish_reason == "length"
     with pytest.raises(BackendError, match=r"calculate_log_probs=true"):
-        generate(engine(client), [5])
+        generate(engine(responding(token_ids=[5])), [5])
 
 
 def test_a_response_that_was_cut_off_says_which_weights_sampled_which_tokens(
     engine: Callable[..., VerlEngine], server: Any
 ) -> None:
-    parts = iter(
-        [
-            {
-                "token_ids": [5, 6],
-                "log_probs": [-0.5, -0.25],
-                "stop_reason": "aborted",
-                "extra_fields": {"global_steps": 3},
-            },
-            {"token_ids": [2], "log_probs": [-1.0], "stop_reason": "completed", "extra_fields": {"global_steps": 4}},
-        ]
-    )
+    cut_off = {"token_ids": [5, 6], "log_probs": [-0.5, -0.25], "stop_reason": "aborted"}
+    rest = {"token_ids": [2], "log_probs": [-1.0], "stop_reason": "completed"}
+    said = zip((cut_off, rest), (3, 4), strict=True)
+    parts = (part | {"extra_fields": {"global_steps": version}} for part, version in said)
     client = Client(lambda: server.answer.remote(**next(parts)))
     completion = generate(engine(client), [5])
     assert completion.token_ids.tolist() == [5, 6, 2]

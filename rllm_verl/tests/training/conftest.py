@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -277,8 +278,15 @@ def make_plan(losses: str | Mapping[str, str] = "ppo", roles: Sequence[str] = ("
 
 
 def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
-    found = Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"}).get("loss", name)
-    return PluginChoice(registered=found, params=found.plugin.params())
+    found = _installed() if name in {each.plugin.name for each in _installed().all("loss")} else Registry.load(allow=())
+    chosen = found.get("loss", name)
+    return PluginChoice(registered=chosen, params=chosen.plugin.params())
+
+
+@cache
+def _installed() -> Registry:
+    """Without losses that a test registers in this process."""
+    return Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"})
 
 
 def make_updater(*, rows: int | None = None, tokens: int | None = None, **changes: Any) -> Updater:

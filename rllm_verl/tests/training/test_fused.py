@@ -38,11 +38,15 @@ FURTHER: dict[str, dict[str, Any]] = {
     | {"moe_intermediate_size": 16, "num_key_value_heads": 4},
     "granite": {"logits_scaling": 3.0},
 } | {name: {"head_dim": 8} for name in ("gemma", "gemma2", "gemma3_text", "mistral", "qwen3", "qwen3_moe")}
+USUAL = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3_moe")
 WRONG = ("cohere", "gemma2", "granite", "phi")
 """Models that scale, bound or shift what `lm_head` gives."""
 
 
-@pytest.mark.parametrize("model_type", sorted(PLAIN_HEADS) + list(WRONG))
+@pytest.mark.parametrize(
+    "model_type",
+    [pytest.param(each, marks=[pytest.mark.long] * (each not in USUAL)) for each in sorted(PLAIN_HEADS)] + [*WRONG],
+)
 def test_fused_log_probs_are_those_of_the_model_where_they_are_used(model_type: str) -> None:
     """As transformers has them, at a temperature."""
     from verl.models.transformers.dense_common import forward_with_torch_backend

@@ -21,7 +21,7 @@ from .conftest import make_plan, make_updater, random_batch
 RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
 """Seven rows of 2 to 54 tokens."""
 
-CUTS = [{"rows": 1}, {"rows": 2}, {"rows": 5}, {"tokens": 60}, {"tokens": 1000}]
+CUTS = [{"rows": 1}, {"rows": 5}, {"tokens": 60}]
 
 
 def _updated(

@@ -301,28 +301,52 @@ def test_bodies_that_are_no_json_object_are_refused(server: Server, body: bytes)
     assert server.raw.post("/api/v1/create_model", content=body).status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("params", "what"),
-    [
-        ({"max_tokens": "3"}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"seed": 1.5}, "seed"),
-        ({"max_tokens": True}, "max_tokens"),
-        ({"top_k": False}, "top_k"),
-        ({"temperature": True}, "temperature"),
-        ({"temperature": 10**400}, "temperature"),
-        ({"top_p": -(10**400)}, "top_p"),
-        ({"stop": ["a"] * 65}, "stop"),
-        ({"stop": "a" * 1025}, "stop"),
-        ({"stop": [1, "a"]}, "stop"),
-        ({"stop": {"a": 1}}, "stop"),
-    ],
+TENSORS: tuple[Any, ...] = (
+    3,
+    {},
+    {"data": [1, 2], "shape": [2]},
+    {"data": [1, 2], "shape": [2, 1]},
+    {"data": [1], "shape": [1, 2]},
+    {"data": ["a"], "shape": [1, 1]},
+    {"data": [], "shape": [1, 1 << 60], "sparse_crow_indices": [0, 0], "sparse_col_indices": []},
+    {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [2]},
+    {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1]},
+    {"data": [2.7], "shape": [1, 1]},
+    {"data": [True], "shape": [1, 1]},
+    {"data": [2], "shape": [1.5, 1]},
+    {"data": [[2]], "shape": [1, 1]},
+    {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1.5], "sparse_col_indices": [0]},
+    {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [0.5]},
+    {"data": [5, 6], "shape": [1, 2], "sparse_crow_indices": [0, 2], "sparse_col_indices": [1, 1]},
 )
-def test_settings_of_a_wrong_type_are_refused(server: Server, params: dict[str, Any], what: str) -> None:
-    response = sample(server, sampler_of(server, server.session()), 0, **params)
-    assert response.status_code == 400
-    assert what in response.json()["detail"]
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "max_tokens": ("3", 0, True),
+    "temperature": ("hot", True, 10**400),
+    "seed": (1.5,),
+    "top_k": (False,),
+    "top_p": (-(10**400),),
+    "stop": (["a"] * 65, "a" * 1025, [1, "a"], {"a": 1}),
+    "tokens": ([], [-1], [2**31], [2**70], [1.5], ["a"], [[1]], "12", [None], [[1, 2], [3]]),
+    "topk_prompt_logprobs": (-1, "3", 129, 10**30, True),
+    "topk_sample_logprobs": (-1, "3", 129, 10**30, True),
+    "target_prompt_logprobs": TENSORS,
+}
+"""Values by key of a request for samples."""
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_values_of_a_wrong_type_are_refused(server: Server, key: str) -> None:
+    sampler_id = sampler_of(server, server.session())
+    for value in REFUSED[key]:
+        chunk = {"type": "encoded_text", "tokens": value if key == "tokens" else [1, 2]}
+        content: dict[str, Any] = {"prompt": {"chunks": [chunk]}, "sampling_params": {"max_tokens": 2}}
+        if key.endswith("logprobs"):
+            content[key] = value
+        elif key != "tokens":
+            content["sampling_params"][key] = value
+        response = server.post("asample", sampling_session_id=sampler_id, seq_id=0, **content)
+        assert response.status_code == 400, value
+        assert key in response.json()["detail"] or key == "tokens", value
 
 
 @pytest.mark.parametrize(
@@ -355,53 +379,6 @@ def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
     assert failed["category"] == "user"
     assert re.search(what, failed["error"])
     assert server.samplers.scored == scored
-
-
-@pytest.mark.parametrize("tokens", [[], [-1], [2**31], [2**70], [1.5], ["a"], [[1]], "12", [None], [[1, 2], [3]]])
-def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> None:
-    sampler_id = sampler_of(server, server.session())
-    content = {"sampling_session_id": sampler_id, "seq_id": 0, "sampling_params": {}}
-    assert server.post("asample", prompt={"chunks": [{"tokens": tokens}]}, **content).status_code == 400
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        3,
-        {},
-        {"data": [1, 2], "shape": [2]},
-        {"data": [1, 2], "shape": [2, 1]},
-        {"data": [1], "shape": [1, 2]},
-        {"data": ["a"], "shape": [1, 1]},
-        {"data": [], "shape": [1, 1 << 60], "sparse_crow_indices": [0, 0], "sparse_col_indices": []},
-        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [2]},
-        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1]},
-        {"data": [2.7], "shape": [1, 1]},
-        {"data": [True], "shape": [1, 1]},
-        {"data": [2], "shape": [1.5, 1]},
-        {"data": [[2]], "shape": [1, 1]},
-        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1.5], "sparse_col_indices": [0]},
-        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [0.5]},
-        {"data": [5, 6], "shape": [1, 2], "sparse_crow_indices": [0, 2], "sparse_col_indices": [1, 1]},
-    ],
-)
-def test_target_tokens_that_are_no_tensor_of_the_prompts_length_are_refused(server: Server, tensor: Any) -> None:
-    sampler_id = sampler_of(server, server.session())
-    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
-    content = {"sampling_session_id": sampler_id, "seq_id": 0, "prompt": prompt, "sampling_params": {"max_tokens": 1}}
-    response = server.post("asample", target_prompt_logprobs=tensor, **content)
-    assert response.status_code == 400
-    assert "target_prompt_logprobs" in response.json()["detail"]
-
-
-@pytest.mark.parametrize("key", ["topk_prompt_logprobs", "topk_sample_logprobs"])
-@pytest.mark.parametrize("number", [-1, "3", 129, 10**30, True])
-def test_a_number_of_likeliest_tokens_that_cannot_be_is_refused(server: Server, key: str, number: Any) -> None:
-    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
-    content = {"sampling_session_id": sampler_of(server, server.session()), "seq_id": 0, "prompt": prompt}
-    response = server.post("asample", sampling_params={"max_tokens": 2}, **content, **{key: number})
-    assert response.status_code == 400
-    assert key in response.json()["detail"]
 
 
 @pytest.mark.parametrize("ttl", ["long", True, -1, 1.5, 10**30])
