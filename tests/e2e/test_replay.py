@@ -14,8 +14,6 @@ from expecting import check_printed, check_values
 
 from rllm_local.same_bits import TIMING_MATTERS
 
-pytestmark = pytest.mark.long
-
 WORDS = (
     "train",
     "guess",
@@ -71,18 +69,21 @@ def check_replayed(replayed: Any) -> None:
     assert "checkpoints: 3, " in replayed.stdout
 
 
+@pytest.mark.smoke
 def test_resumed_run_has_the_same_weights_and_is_only_read(forked_rllm: Any, trained: Path) -> None:
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     check_replayed(forked_rllm("replay", str(trained)))
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_run_with_the_latest_weights_is_replayed(forked_rllm: Any, tmp_path: Path) -> None:
     done = forked_rllm(*WORDS, "rllm.async_training.partial_rollout=true")
     assert done.returncode == 0, done.stderr
     check_replayed(forked_rllm("replay", str(tmp_path / RUN)))
 
 
+@pytest.mark.long
 def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     # Change the digests of the second checkpoint.
     path = trained / "journal" / "checkpoints.jsonl"
@@ -108,6 +109,7 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     check_printed(replayed.stderr, "damaged-journal", f"Record {_calls(content) - 1} of {file}")
 
 
+@pytest.mark.long
 def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, trained: Path) -> None:
     (trained / "journal" / "checkpoints.jsonl").unlink()
     replayed = forked_rllm("replay", str(trained))

@@ -123,7 +123,7 @@ def test_stopped_and_resumed_run_ends_as_if_uninterrupted(
     assert (max(line.get("batch/rollout_batches", 0) for line in metrics(run)) > 1) == (terms is FILLING)
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path) -> None:
     turn = '{"role": "user", "content": "%d plus 1 is"}, {"role": "assistant", "content": "%d"}'
     row = f'{{"messages": [{turn}, {turn}]}}'
