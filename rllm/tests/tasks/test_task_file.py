@@ -1,4 +1,4 @@
-"""Tasks from a file of JSON lines (the dataset `jsonl`), and from rows that a program passes."""
+"""Tasks from a file of JSON lines (the dataset `jsonl`), from rows of a program, and from directories."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import pytest
 from expecting import check_error, expect_error
 from hypothesis import given, strategies as st
 
-from rllm.tasks.options import TaskFileParams
+from rllm.tasks.options import TaskDirectoriesParams, TaskFileParams
+from rllm.tasks.task_directories import TASK_DIRECTORY, TaskDirectories
 from rllm.tasks.task_file import read_tasks
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
+from rllm_core.notices import forget_warnings
 
 Write = Callable[[str | bytes], Path]
 
@@ -171,3 +173,46 @@ def test_bad_rows_are_named(rows: list[Any], complaint: tuple[str, ...]) -> None
 def test_what_is_no_series_of_rows_is_refused(rows: Any) -> None:
     with expect_error(ConfigError, "bad-task", "train_dataset", repr(rows)):
         tasks_from_rows(rows, "train_dataset")
+
+
+FACTS = """
+version = "1.0"
+[environment]
+memory_mb = 64
+cpus = 2
+[verifier]
+user = "root"
+[metadata]
+author = "me"
+"""
+
+
+def write_task(directory: Path, name: str, facts: str = FACTS) -> Path:
+    task = directory / name
+    files = {"instruction.md": "Work.", "tests/test.sh": "true", "task.toml": facts}
+    for path, text in (files | {"environment/Dockerfile": "FROM scratch\nRUN make\n"}).items():
+        (task / path).parent.mkdir(parents=True, exist_ok=True)
+        (task / path).write_text(text)
+    return task
+
+
+def read_directories(directory: Path) -> list[Task]:
+    return list(TaskDirectories.tasks("train", TaskDirectoriesParams(directory=str(directory))))
+
+
+def test_ignored_parts_of_all_tasks_are_one_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        write_task(tmp_path, name)
+    forget_warnings()
+    tasks = read_directories(tmp_path)
+    (notice,) = capsys.readouterr().err.splitlines()
+    assert " environment.cpus, environment/Dockerfile, verifier.user " in notice
+    assert tasks[0].data[TASK_DIRECTORY]["memory_mb"] == 64
+
+
+@pytest.mark.parametrize("file", ["instruction.md", "task.toml"])
+def test_hint_is_the_file_with_the_mistake(tmp_path: Path, file: str) -> None:
+    (write_task(tmp_path, "a") / file).write_bytes(b"\xff")
+    with expect_error(ConfigError, "bad-task-directory") as caught:
+        read_directories(tmp_path)
+    assert str(tmp_path / "a" / file) in caught.value.hint
