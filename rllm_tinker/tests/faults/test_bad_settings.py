@@ -91,7 +91,6 @@ def test_no_url_in_the_environment(train: Rllm, monkeypatch: pytest.MonkeyPatch)
     check_printed(ended.error, "bad-address", "TINKER_BASE_URL", "'localhost:8017'")
 
 
-@pytest.mark.long
 def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_tinker.health.REFUSED", 1000.0)
     ended = train(nobody, "tinker_connect_timeout=1")
@@ -141,7 +140,7 @@ def test_a_state_to_start_from_that_is_none(
     check_printed(ended.error, code, *values)
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
     train: Rllm, server: RunningServer, tmp_path: Path
 ) -> None:

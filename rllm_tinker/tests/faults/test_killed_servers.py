@@ -13,8 +13,6 @@ from expecting import check_printed
 from .conftest import Rllm, ServerProcess, metrics_of, server_process
 from .proxy import FaultyProxy, faulty_proxy
 
-pytestmark = pytest.mark.long
-
 STEPS = 5
 PATIENCE = 1.0
 MOMENTS = ("rollouts", "gradient", "between gradient and optimizer step", "saving")
@@ -60,6 +58,7 @@ def server(tmp_path: Path) -> Iterator[Restarted]:
         yield Restarted(directory, stack.enter_context(faulty_proxy("http://127.0.0.1:9")), stack)
 
 
+@pytest.mark.long
 def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_same_numbers(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,7 +81,13 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
 
 
-@pytest.mark.parametrize(("latest", "moment"), [("true", "gradient"), ("false", "rollouts")])
+@pytest.mark.parametrize(
+    ("latest", "moment"),
+    [
+        pytest.param("true", "gradient", marks=pytest.mark.smoke),
+        pytest.param("false", "rollouts", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_with_batches_ahead_resumes_with_another_server(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, latest: str, moment: str
 ) -> None:

@@ -146,7 +146,7 @@ def test_lists_are_still_read(open_task: Callable[..., Any]) -> None:
     assert world.step(str(world.final_state()["answer"].split())).reward == 0.1
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_a_dead_process_is_replaced() -> None:
     process = Process()
     first = _questions(process, "chain_sum", [0])

@@ -8,7 +8,6 @@ import torch
 from rllm_tinker_server.examples import target_logprobs
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("family", ["GPTNeoX", "OPT", "Phi3", "Gemma2", "Cohere"])
 def test_pieces_are_what_the_whole_is(family: str) -> None:
     import transformers
