@@ -112,12 +112,6 @@ class Good:
         pass
 
 
-class StartsAtOnce(Good):
-    def __init__(self, params: NoParams) -> None:
-        self.stopped = threading.Event()
-        threading.Thread(target=self.stopped.wait, args=(0.2,), daemon=True).start()
-
-
 class LeavesTheStopTokenOut(Good):
     async def response(self, *arguments: Any) -> Any:
         tokens, logprobs, reason = await super().response(*arguments)
@@ -406,7 +400,15 @@ def test_weights_of_a_different_model_are_reported(engine: type[HostedEngine], s
 
 def test_engine_that_starts_when_created_is_reported(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
-    assert "starts threads when" in complaint(EngineContract, plugin(StartsAtOnce), "creation_starts_nothing")
+    release = threading.Event()
+
+    def make(params: NoParams) -> Good:
+        threading.Thread(target=release.wait, daemon=True).start()
+        return Good(params)
+
+    said = complaint(EngineContract, plugin(make), "creation_starts_nothing")
+    release.set()
+    assert "starts threads when" in said
 
 
 def test_engine_that_reads_the_model_later_cannot_start(started: Start) -> None:

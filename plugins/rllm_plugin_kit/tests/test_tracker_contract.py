@@ -108,7 +108,6 @@ def check_step(global_step: int, metrics: Any) -> None:
 
 
 SetsVariables = starts(lambda path, _: os.environ.update(MY_RUN=str(path)))
-LeavesAThread = starts(lambda *_: threading.Thread(target=threading.Event().wait, args=(0.3,), daemon=True).start())
 INSIDE = "it_writes_only_into_the_run_directory"
 ANY = "any_value_and_step_can_be_logged"
 
@@ -155,9 +154,11 @@ def test_contract_reports_the_mistake(
 
 def test_a_running_thread_is_reported(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
-    said = complaint(
-        TrackerContract, plugin(LeavesAThread), "process_wide_state_is_unchanged", given={"tmp_path": tmp_path}
-    )
+    release = threading.Event()
+    leaving = starts(lambda *_: threading.Thread(target=release.wait, daemon=True).start())
+    given = {"tmp_path": tmp_path}
+    said = complaint(TrackerContract, plugin(leaving), "process_wide_state_is_unchanged", given=given)
+    release.set()
     assert "leaves running threads" in said
 
 
