@@ -12,9 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import blocks, commands, text_of
+from expecting import check_values
+from omegaconf import OmegaConf
 from recorded_runs import RecordedRuns
 
 from rllm.config.layers import layer_from_file
@@ -151,9 +154,36 @@ def said_to_be_refused(page: str, command: str) -> str:
     return " ".join(below.split()) if below.lstrip().startswith("error[") else ""
 
 
+def test_dry_run_shows_what_the_async_configuration_means(rllm_here: Rllm, tmp_path: Path) -> None:
+    (tmp_path / "ahead.yaml").write_text(blocks(*AHEAD["async.yaml"][:2])[0])
+    done = rllm_here("train", "guess", "--config", "ahead.yaml", "--dry-run")
+    check_values(done.stdout, "1 step. ", "1 update old", "of 1 step")
+
+
 @pytest.mark.parametrize("reason", NOT_RUN)
 def test_what_is_not_run_is_still_on_a_page(reason: str) -> None:
     assert any(command.startswith(reason) for page in PAGES for command in commands(page))
+
+
+@pytest.mark.parametrize(
+    ("page", "settings"),
+    [
+        ("own-data", {"rllm.reward": ["exact"]}),
+        ("write-a-reward", {"data.train_dataset": "train.jsonl"}),
+        ("tools", {"rllm.reward": ["exact"]}),
+        ("your-agent", {"rllm.reward": ["exact"]}),
+    ],
+)
+def test_yaml_of_the_page_is_a_configuration(
+    page: str, settings: dict[str, Any], worlds: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"my.yaml": (f"{HOW_TO}/{page}.md", "yaml", 0), "my_agent.py": (f"{HOW_TO}/your-agent.md", "python", 0)}
+    for name, (source, language, number) in {**files, **PAGES[f"{HOW_TO}/tools.md"], **SUM}.items():
+        (tmp_path / name).write_text(blocks(source, language)[number])
+    layer = layer_from_file(tmp_path / "my.yaml")
+    tree = OmegaConf.create(plan_of({"rllm.env.name": "question", **settings}, worlds, [layer]).composed.tree)
+    assert OmegaConf.merge(tree, OmegaConf.load(tmp_path / "my.yaml")) == tree
 
 
 def test_the_pipeline_in_the_reference_is_one(worlds: Registry, tmp_path: Path) -> None:

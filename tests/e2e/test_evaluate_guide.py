@@ -9,27 +9,22 @@ from typing import Any
 
 import pytest
 from chat_server import Scripted, completion, serving
+from documents import blocks, commands, text_of
 
 pytestmark = pytest.mark.usefixtures("with_view")
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluate.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+GUIDE = "docs/how-to/evaluate.md"
 ADDRESS, NAME = "http://127.0.0.1:8000/v1", "NAME"
-
-
-def block(language: str) -> str:
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-    return str(text)
 
 
 @pytest.fixture
 def printed(rllm_here: Any, tmp_path: Path) -> dict[str, str]:
     """Return standard output by command. Every command of the guide succeeds."""
-    (tmp_path / "val.jsonl").write_text(block("json"))
+    (tmp_path / "val.jsonl").write_text(blocks(GUIDE, "json")[0])
     found = {}
     with serving(Scripted(completion("1"), models=[NAME]).app) as url:
-        for command in COMMANDS:
-            done = rllm_here(*shlex.split(command.replace(ADDRESS, url)))
+        for command in [each for each in commands(GUIDE) if each.startswith("rllm ")]:
+            done = rllm_here(*shlex.split(command.replace(ADDRESS, url))[1:])
             assert done.returncode == 0, (command, done.stderr)
             found[command] = done.stdout
     return found
@@ -39,13 +34,13 @@ def printed(rllm_here: Any, tmp_path: Path) -> dict[str, str]:
 def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Path) -> None:
     assert len(printed) == 9
     first, *_ = printed.values()
-    shown = block("text")
+    (shown,) = blocks(GUIDE, "text")
     assert [line.split()[:3] for line in first.splitlines()] == [line.split()[:3] for line in shown.splitlines()]
-    games = printed["eval guess --model tiny rllm.rollout.n_val=1 --show 3"]
+    games = printed["rllm eval guess --model tiny rllm.rollout.n_val=1 --show 3"]
     assert [line.split(":")[0] for line in games.splitlines() if line.startswith("══")] == [
         f"══ guess, task guess-{number}, rollout 0" for number in range(3)
     ]
-    compared = printed["eval compare evals/before evals/after"].splitlines()
+    compared = printed["rllm eval compare evals/before evals/after"].splitlines()
     assert [line.split()[:3] for line in compared[3:5]] == [["guess", "16", "pass@1"], ["guess", "16", "reward"]]
     directories = {"answers", "before", "after", "served"}
     assert {directory.name for directory in (tmp_path / "evals").iterdir()} == directories
@@ -55,6 +50,6 @@ def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Pa
 def test_every_key_in_the_guide_is_one() -> None:
     from rllm.endpoint.settings import EndpointSection
 
-    named = set(re.findall(r"`endpoint\.(\w+)", GUIDE))
+    named = set(re.findall(r"`endpoint\.(\w+)", text_of(GUIDE)))
     assert named
     assert named <= set(EndpointSection.model_fields)

@@ -17,8 +17,6 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-pytestmark = pytest.mark.long
-
 INSTALLED = Registry.load()
 FIRST_PARTY = ("rllm", "rllm-core", "rllm-estimators")
 STEPS = 40
@@ -57,17 +55,21 @@ ONE_OF_EACH_FAMILY = (
     "cross_entropy",  # losses that do not look at the ratio
     "dynamic",  # rejection
 )
-"""Algorithms that `make test` trains. `make test-long` trains the others. `gae` learns in `rllm_local`."""
+"""Algorithms of `make release`. The others learn every night. `gae` learns in `rllm_local`."""
 
 Learn = Callable[..., list[float]]
 
 
-def _names(kind: str) -> list[str]:
-    return [entry.name for entry in INSTALLED.all(kind) if entry.distribution in FIRST_PARTY]
+def _marked(names: list[str]) -> list[Any]:
+    return [
+        pytest.param(name, marks=pytest.mark.long if name in ONE_OF_EACH_FAMILY else pytest.mark.nightly)
+        for name in names
+        if name != FOR_THE_BEST
+    ]
 
 
-def _long_but_for_one_of_each_family(names: list[str]) -> list[Any]:
-    return [name if name in ONE_OF_EACH_FAMILY else pytest.param(name, marks=pytest.mark.long) for name in names]
+def _names(kind: str) -> list[Any]:
+    return _marked([entry.name for entry in INSTALLED.all(kind) if entry.distribution in FIRST_PARTY])
 
 
 def _only_solved() -> StagePlugin[Any]:
@@ -102,35 +104,29 @@ def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carry_out: Any) -> Le
     return run
 
 
-def test_the_families_have_members_that_are_installed() -> None:
-    assert {*ONE_OF_EACH_FAMILY} <= {*_names("estimator"), *_names("loss"), "dynamic"}
-
-
 def check_learned(rewards: list[float]) -> None:
     """Check a rise from chance to at least two of the four sums. Their order and time depend on the seed."""
     assert np.mean(rewards[:2]) < 0.2
     assert np.mean(rewards[-5:]) > 0.4
 
 
-@pytest.mark.parametrize(
-    "name", _long_but_for_one_of_each_family([name for name in _names("estimator") if name != FOR_THE_BEST])
-)
+@pytest.mark.parametrize("name", _names("estimator"))
 def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
     check_learned(learn({"rllm.algorithm.adv_estimator": name, **NEEDED.get(name, {})}))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> None:
     unsolved = learn({"rllm.algorithm.adv_estimator": FOR_THE_BEST}, "batch/solve_none")
     assert np.mean(unsolved[:2]) > 0.6
     assert np.mean(unsolved[-5:]) < 0.4
 
 
-@pytest.mark.parametrize("name", _long_but_for_one_of_each_family(_names("loss")))
+@pytest.mark.parametrize("name", _names("loss"))
 def test_a_loss_raises_the_reward(name: str, learn: Learn) -> None:
     check_learned(learn({"rllm.algorithm.loss_fn": name, **NEEDED.get(name, {})}))
 
 
-@pytest.mark.parametrize("mode", _long_but_for_one_of_each_family(["episode", "group", "dynamic"]))
+@pytest.mark.parametrize("mode", _marked(["episode", "group", "dynamic"]))
 def test_a_rejection_mode_lets_the_reward_rise(mode: str, learn: Learn) -> None:
     check_learned(learn({"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}))

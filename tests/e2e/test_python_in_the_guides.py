@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from documents import blocks, text_of
 
 from rllm.config.layers import layer_from_file
 from rllm.planning.plan import RunPlan
@@ -19,37 +18,24 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
-
-
-def blocks(guide: str, language: str) -> list[str]:
-    text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def test_the_guides_have_the_blocks_that_are_tried_here() -> None:
-    assert [len(blocks(guide, language)) for guide in ("python", "configure") for language in ("python", "yaml")] == [
-        6,
-        0,
-        1,
-        3,
-    ]
+PYTHON, CONFIGURE = "docs/how-to/python.md", "docs/how-to/configure.md"
 
 
 @pytest.mark.long
 def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each block in its own directory, with the imports of earlier blocks. Runs end after three steps."""
+    """Run each block in its own directory, with the imports of earlier blocks. Runs end after one step."""
     length = TrainingLoop.total_steps.fget
     assert length is not None
-    monkeypatch.setattr(TrainingLoop, "total_steps", property(lambda loop: min(3, length(loop))))
+    monkeypatch.setattr(TrainingLoop, "total_steps", property(lambda loop: min(1, length(loop))))
     names: dict[str, Any] = {"__name__": "guide"}
-    for number, block in enumerate(blocks("python", "python")):
+    assert len(blocks(PYTHON, "python")) == 6
+    for number, block in enumerate(blocks(PYTHON, "python")):
         directory = tmp_path / str(number)
         directory.mkdir()
         monkeypatch.chdir(directory)
         exec(compile(block, f"block {number}", "exec"), names)
         (metrics,) = directory.glob("runs/rllm-training/*/metrics.jsonl")
-        assert len([line for line in metrics.read_text().splitlines() if "train/epoch" in line]) == 3
+        assert len([line for line in metrics.read_text().splitlines() if "train/epoch" in line]) == 1
 
 
 def test_every_argument_in_the_table_has_its_key() -> None:
@@ -59,7 +45,7 @@ def test_every_argument_in_the_table_has_its_key() -> None:
     from rllm.planning.unused_keys import core_keys
     from rllm_core.schema.run_config import RunConfig
 
-    rows = re.findall(r"^\| (`.*`) \| (`.*) \|$", (GUIDES / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*`) \| (`.*) \|$", text_of(PYTHON), re.MULTILINE)
     arguments = [name for row, _ in rows for name in re.findall(r"`([a-z_]+)`", row)]
     keys = [name for _, row in rows for name in re.findall(r"`((?:rllm|data)\.[a-z_.]+)`", row)]
     assert len(arguments) == len(keys) == 7
@@ -86,7 +72,7 @@ rllm: {trainer: {project_name: mine}}
 def test_the_hydra_script_makes_the_same_run_as_the_command(
     tmp_path: Path, environ: dict[str, str], command_server: Any, forked_rllm: Callable[..., Any]
 ) -> None:
-    (script,) = blocks("configure", "python")
+    (script,) = blocks(CONFIGURE, "python")
     (tmp_path / "train.py").write_text(script)
     words = ("rllm/backend=local", *WORDS, "rllm.trainer.output_dir=")
     arguments = ("rllm.env.name=guess", *words[:-1], f"{words[-1]}{tmp_path}/script")
@@ -110,30 +96,29 @@ def test_the_hydra_script_makes_the_same_run_as_the_command(
 
 
 @pytest.mark.long
-def test_own_primary_config_begins_with_the_unified_one(tmp_path: Path, environ: dict[str, str]) -> None:
-    (script,) = blocks("configure", "python")
-    script = script.replace(
-        'config_path="pkg://rllm.conf", config_name="unified"', 'config_path=".", config_name="mine"'
-    )
-    (tmp_path / "train.py").write_text(script)
+def test_own_primary_config_begins_with_the_unified_one(
+    tmp_path: Path, environ: dict[str, str], command_server: Any
+) -> None:
+    (script,) = blocks(CONFIGURE, "python")
+    unified, own = 'config_path="pkg://rllm.conf", config_name="unified"', 'config_path=".", config_name="mine"'
+    (tmp_path / "own.py").write_text(script.replace(unified, own))
     (tmp_path / "mine.yaml").write_text(OWN_PRIMARY)
     words = ("rllm/backend=local", "rllm.env.name=guess", "+rllm.env.env_args.prompt=number", *WORDS)
-    command = [sys.executable, "-W", "error", "train.py", *words]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    done = command_server.start("own", words, tmp_path, environ)
+    _, errors = done.communicate()
+    assert done.returncode == 0, errors
     config = yaml.safe_load((tmp_path / "runs/mine/default/config.yaml").read_text())
     assert config["rllm"]["env"] == {"name": "guess", "env_args": {"prompt": "number"}}
 
 
-def test_the_yaml_of_the_guide_is_a_configuration(tmp_path: Path, worlds: Registry) -> None:
-    whole, spellings, roles = blocks("configure", "yaml")
+def test_spellings_and_roles_of_the_guide_choose_estimators(tmp_path: Path, worlds: Registry) -> None:
+    whole, spellings, roles = blocks(CONFIGURE, "yaml")
     file = tmp_path / "my.yaml"
 
     def plan(text: str, **words: Any) -> RunPlan:
         file.write_text(text)
         return plan_of({"rllm.env.name": "guess", **words}, worlds, [layer_from_file(file)])
 
-    assert plan(whole).config.rllm.trainer.experiment_name == "rloo-16"
     assert plan(whole, **{"rllm.rollout.n": 8}).config.rllm.trainer.experiment_name == "rloo-8"
     for line in spellings.splitlines():
         chosen = plan(f"rllm:\n  algorithm:\n    {line}\n").estimators.default

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import check_values
 
 WORLD = """
 from rllm_core import register_rllm_environment, register_rllm_reward, register_rllm_workflow
@@ -36,44 +37,28 @@ def same(rollout):
     return {"value": 0.25, "correct": rollout.response.content == rollout.data["digit"]}
 """
 RUN = "runs/rllm-training/default"
-SHORT = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.rollout.n_val=2", "data.max_response_length=1")
 IMPORT = "rllm.plugins.import_modules=[my_world]"
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "my_world.py").write_text(WORLD)
-    return tmp_path
-
-
-@pytest.mark.long
-def test_a_run_of_a_module_is_evaluated_by_its_directory(forked_rllm: Any, directory: Path) -> None:
-    trained = forked_rllm("train", "digits", "--reward", "same", IMPORT, *SHORT)
-    assert trained.returncode == 0, trained.stderr
-    for words in ((), ("digits",)):
-        evaluated = forked_rllm("eval", *words, "--model", RUN, "--json")
-        assert evaluated.returncode == 0, evaluated.stderr
-        (metrics,) = json.loads(evaluated.stdout)["environments"]
-        assert (metrics["name"], metrics["tasks"], metrics["reward"]["value"]) == ("digits", 4, 0.25)
 
 
 @pytest.mark.long
 def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(
-    forked_rllm: Any, command_server: Any, environ: dict[str, str], directory: Path
+    forked_rllm: Any, command_server: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:
+    (tmp_path / "my_world.py").write_text(WORLD)
     program = f"""{WORLD}
 from rllm_core import AgentTrainer
 config = {{"env": {{"name": "digits"}}, "reward": ["same"], "rollout": {{"n": 2}}, "trainer": {{"total_batches": 1}}}}
 AgentTrainer(config={{"rllm": config, "data": {{"max_response_length": 1}}}}).train()
 """
-    (directory / "my_program.py").write_text(program)
-    trained = command_server.start("my_program", (), directory, environ)
+    (tmp_path / "my_program.py").write_text(program)
+    trained = command_server.start("my_program", (), tmp_path, environ)
     _, errors = trained.communicate()
     assert trained.returncode == 0, errors
     lost = forked_rllm("eval", "--model", RUN)
     assert lost.returncode == 2
-    assert RUN in lost.stderr
-    assert "'rllm.plugins.import_modules=[MODULE]'" in lost.stderr
-    evaluated = forked_rllm("eval", "--model", RUN, IMPORT)
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert evaluated.stdout.splitlines()[1].split()[:2] == ["digits", "4"]
+    check_values(lost.stderr, RUN, "'rllm.plugins.import_modules=[MODULE]'")
+    for words in ((), ("digits",)):
+        evaluated = forked_rllm("eval", *words, "--model", RUN, IMPORT, "--json")
+        assert evaluated.returncode == 0, evaluated.stderr
+        (metrics,) = json.loads(evaluated.stdout)["environments"]
+        assert (metrics["name"], metrics["tasks"], metrics["reward"]["value"]) == ("digits", 4, 0.25)

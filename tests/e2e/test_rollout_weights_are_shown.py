@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from expecting import check_values
 from numpy.typing import NDArray
 
 from rllm_record.run_places import one_run
@@ -21,7 +22,7 @@ AHEAD: dict[str, Any] = {
     "rllm.record": "tokens",
     "rllm.async_training.enable": True,
     "rllm.async_training.staleness_threshold": 1,
-    "rllm.trainer.total_batches": 4,
+    "rllm.trainer.total_batches": 3,
     "data.train_batch_size": 8,
     "rllm.rollout.n": 4,
     "training.num_epochs": 2,
@@ -70,37 +71,26 @@ def test_the_factors_multiply_to_the_policy_part(shared_run: Any, correction: st
             np.testing.assert_allclose(product[kept], values(account, "policy_part", epoch)[kept], rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.long
-def test_why_says_of_a_masked_token_what_masked_it(shared_run: Any) -> None:
-    run = shared_run("lucky", AHEAD | CORRECTIONS["masked"]).directory
-    step, account, position = next(
-        (step, account, int(np.flatnonzero(values(account, "rollout_weight") == 0.0)[0]))
-        for step, account in accounts_of(run)
-        if (values(account, "rollout_weight") == 0.0).any()
-    )
-
-    words = [str(run), str(step), account.rollout.uid, "--token", str(position)]
-    said = CliRunner().invoke(why, words).output
-
-    assert "    rollout correction weight: 0: masked " in said
-    assert "the loss, epoch 0: no\n" in said
-    assert "by token, cap 1, " in said
+BOUNDS = "rejects by token_k1 0.98 to 1.02, rejects by seq_sum_k2 0.5\n"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("correction", "rule"), [("rejected", "token_k1"), ("m2po", "m2po")])
-def test_why_names_the_rule_that_rejected_a_token(shared_run: Any, correction: str, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("correction", "column", "said"),
+    [
+        ("masked", "rollout_weight", ("the loss, epoch 0: no\n", "by token, cap 1, ")),
+        ("rejected", "rejected_by", ("the rule: token_k1\n", BOUNDS)),
+        ("m2po", "rejected_by", ("the rule: m2po\n", "rejects by m2po 0.001, cutoff ")),
+    ],
+)
+def test_why_names_the_rule_that_masked_a_token(
+    shared_run: Any, correction: str, column: str, said: tuple[str, ...]
+) -> None:
+    def masked(account: Account) -> NDArray[np.int64]:
+        found = values(account, column)
+        return np.flatnonzero(found == 0.0 if column == "rollout_weight" else found > 0)
+
     run = shared_run("lucky", AHEAD | CORRECTIONS[correction]).directory
-    step, account, position = next(
-        (step, account, int(np.flatnonzero(values(account, "rejected_by") > 0)[0]))
-        for step, account in accounts_of(run)
-        if (values(account, "rejected_by") > 0).any()
-    )
-
-    words = [str(run), str(step), account.rollout.uid, "--token", str(position)]
-    said = CliRunner().invoke(why, words).output
-
-    assert f"the rule: {rule}\n" in said
-    assert "    rollout correction weight: 0: masked " in said
-    told = {"rejected": "token_k1 0.98 to 1.02, rejects by seq_sum_k2 0.5\n", "m2po": "m2po 0.001, cutoff "}
-    assert f"rejects by {told[correction]}" in said
+    step, account = next((step, account) for step, account in accounts_of(run) if masked(account).size)
+    words = [str(run), str(step), account.rollout.uid, "--token", str(masked(account)[0])]
+    check_values(CliRunner().invoke(why, words).output, "    rollout correction weight: 0: masked ", *said)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from documents import blocks, commands
 
 import rllm.cli.train
-from rllm.api.train_config import build_train_config
 from rllm.api.trainer import AgentTrainer
 from rllm.cli.configuring import plan_for, read_request
 from rllm.planning.plan import RunPlan
@@ -25,7 +22,7 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "two-roles.md"
+GUIDE = "docs/how-to/two-roles.md"
 TWO_ROLES = "rllm.workflow.name=solver_judge"
 
 
@@ -52,22 +49,7 @@ def test_the_command_line_chooses_an_estimator_and_a_loss_for_each_role(words: l
     assert plan.workflow.registered.qualified_name == "rllm/solver_judge"
     assert by_role(plan) == CHOSEN
     assert plan.warnings == ()
-
-
-def test_a_file_and_python_choose_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    roles = "{solver: grpo, judge: {name: reinforce, loss_fn: ppo}}"
-    file = tmp_path / "two.yaml"
-    file.write_text(f"rllm: {{workflow: {{name: solver_judge}}, algorithm: {{estimator_map: {roles}}}}}")
-    assert by_role(plan_for(read_request(["sum"], None, [str(file)], {}))) == CHOSEN
-    config = build_train_config(environment="sum", overrides=[TWO_ROLES])
-    trainer = AgentTrainer(config, traj_group_adv_estimator_map={"solver": "grpo", "judge": ("reinforce", "ppo")})
-    trainer.trainer.shutdown()
-    assert by_role(trainer.trainer.plan) == CHOSEN
-
-
-def test_the_user_s_workflow_wins_over_the_environment_s_and_its_recipe_stays() -> None:
-    plan = plan_for(read_request(["sum", TWO_ROLES], None, [], {}))
+    # The user's workflow replaces the environment's, whose recipe is still used.
     assert plan.composed.origins["rllm.workflow.name"] == "command line"
     assert plan.composed.origins["rllm.rollout.n"] == "recipe sum local/tiny"
 
@@ -77,10 +59,9 @@ def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plans: list[RunPlan] = []
-    text = GUIDE.read_text(encoding="utf-8")
     monkeypatch.setattr(rllm.cli.train, "show_plan", lambda plan, keys: plans.append(plan))
-    for command in re.findall(r"^    rllm train ((?:.*\\\n)*.*)", text, flags=re.MULTILINE):
-        rllm.cli.train.train.main([*shlex.split(command.replace("\\\n", "")), "--dry-run"], standalone_mode=False)
+    for command in commands(GUIDE):
+        rllm.cli.train.train.main([*shlex.split(command)[2:], "--dry-run"], standalone_mode=False)
     assert [plan.workflow.plugin.name for plan in plans] == ["solver_judge"] * 3
     assert [by_role(plan) == CHOSEN for plan in plans] == [True, False, True]
 
@@ -89,7 +70,7 @@ def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
         plans.append(trainer.trainer.plan)
 
     monkeypatch.setattr(AgentTrainer, "train", note)
-    (python,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    (python,) = blocks(GUIDE, "python")
     exec(python, {})
     assert by_role(plans[-1]) == CHOSEN
 
@@ -107,7 +88,7 @@ class Recorded:
         return -(inputs.logprobs - inputs.old_logprobs).exp() * inputs.advantages
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[..., Any]
 ) -> None:
@@ -151,15 +132,11 @@ def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
-def test_both_roles_learn_on_sum_from_random_weights(tmp_path: Path) -> None:
-    words = [
-        *("sum", TWO_ROLES, "rllm.workflow.workflow_args.judge_prompt='{task} {answers}'"),
-        "rllm.algorithm.estimator_map={solver: grpo, judge: {name: reinforce, loss_fn: ppo}}",
-        *("rllm.trainer.total_batches=45", "rllm.trainer.test_freq=-1"),
-    ]
-    command = [sys.executable, "-W", "error", "-m", "rllm.cli.main", "train", *words]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
+def test_both_roles_learn_on_sum_from_random_weights(rllm_here: Any, tmp_path: Path) -> None:
+    roles = "rllm.algorithm.estimator_map={solver: grpo, judge: {name: reinforce, loss_fn: ppo}}"
+    words = (TWO_ROLES, "rllm.workflow.workflow_args.judge_prompt='{task} {answers}'", roles)
+    length = ("rllm.trainer.total_batches=45", "rllm.trainer.test_freq=-1", "rllm.record=off")
+    assert rllm_here("train", "sum", *words, *length).returncode == 0
     lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
     history = [metrics for line in lines if "reward/solver/mean" in (metrics := json.loads(line))]
     assert len(history) == 45

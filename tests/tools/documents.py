@@ -17,12 +17,6 @@ def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def pages() -> list[str]:
-    """Return every page for users: the README and all pages below docs/."""
-    files = (file.relative_to(ROOT).as_posix() for file in (ROOT / "docs").rglob("*.md"))
-    return ["README.md", *sorted(files)]
-
-
 def commands(page: str) -> list[str]:
     """Return the commands of a page without comments: lines of indented and of shell blocks."""
     text = text_of(page)

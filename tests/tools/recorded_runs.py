@@ -89,10 +89,13 @@ class RecordedRuns:
     def path(self, name: str) -> Path:
         """Return the directory of a run, which tests only read. The first call makes the run."""
         directory = self.directory / name
-        directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (directory / "finished").exists():
+                # A process that was killed may have left a part of the run.
+                shutil.rmtree(directory, ignore_errors=True)
+                directory.mkdir()
                 for file, text in FILES.items():
                     (directory / file).write_text(text)
                 self.run(directory, *RUNS[name])
