@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gateway_world import Sampled, World
+from programs import needs_program
 
 from rllm.sandboxes.bwrap import start_bwrap
 from rllm.sandboxes.local import start_local
@@ -66,9 +67,7 @@ TOOLS: dict[str, tuple[str, Write]] = {
 
 def agent(name: str) -> Any:
     """Return a parameter of tests, which are skipped if the agent is not installed."""
-    program = HARNESSES[name].command[0]
-    missing = shutil.which(program) is None
-    return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"not installed: {program}"))
+    return pytest.param(name, marks=needs_program(HARNESSES[name].command[0]))
 
 
 def call(tool: str, arguments: Any) -> str:

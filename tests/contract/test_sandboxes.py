@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 from fake_container import write_fake_program
+from programs import needs_program
 
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_plugin_kit import SandboxContract
@@ -17,7 +17,7 @@ class TestLocal(SandboxContract):
     name = "rllm/local"
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_program("bwrap")
 class TestBwrap(SandboxContract):
     name = "rllm/bwrap"
     options = ({}, {"readable": ["/etc/ssl"]})
@@ -26,7 +26,7 @@ class TestBwrap(SandboxContract):
         return SandboxSetup(disk=8 << 20, memory=256 << 20, processes=32)
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_program("bwrap")
 class TestDocker(SandboxContract):
     """Containers of a program that imitates docker. Real containers are not tested."""
 

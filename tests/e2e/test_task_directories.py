@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from documents import blocks
 from expecting import expect_error
+from programs import needs_program
 
 from rllm.cli.summary import training_tasks_option
 from rllm_core.data.types import Episode, TerminationReason
@@ -25,7 +25,7 @@ from .conftest import plan_of
 
 pytestmark = pytest.mark.usefixtures("without_validation")
 
-NO_BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+NO_BWRAP = needs_program("bwrap")
 PAGE = "docs/how-to/coding-agents.md"
 PREAMBLE = """
 import json, os, sys, time, urllib.request

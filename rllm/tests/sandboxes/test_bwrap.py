@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
+from programs import needs_program
 
 from rllm.sandboxes import launcher
 from rllm.sandboxes.bwrap import BwrapSandbox, start_bwrap
@@ -26,7 +26,7 @@ from rllm_core.errors import ConfigError, RolloutError
 
 from .ports import ONLY_THE_PORT, SECONDS, connect
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = needs_program("bwrap")
 
 MIB = 1 << 20
 SMALL = SandboxSetup(disk=8 * MIB, memory=128 * MIB, processes=32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 from fake_container import calls, write_fake_program
+from programs import needs_program
 
 from rllm.sandboxes import container
 from rllm.sandboxes.container import ContainerSandbox
@@ -25,7 +25,7 @@ from rllm_core.errors import ConfigError, PluginError
 from .ports import ONLY_THE_PORT, SECONDS, connect
 
 PROGRAMS = ("docker", "podman")
-NO_BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+NO_BWRAP = needs_program("bwrap")
 SETUP = SandboxSetup(memory=1 << 28, disk=1 << 20, processes=24, readable=(Path("/usr/share"),))
 
 
