@@ -102,6 +102,14 @@ def test_values_of_lower_origin_are_reset_if_unused() -> None:
     assert warning.startswith("no stage of rllm.pipeline updates the weights")
 
 
+def test_defaults_may_be_given_although_no_plugin_uses_them() -> None:
+    plan = planned(
+        {name: KEYS[name].default for name in BY_PLUGINS if name not in ("rllm.workflow.name", "rllm.backend")},
+        NO_READERS,
+    )
+    assert len(plan.warnings) == 1, "no stage updates the weights"
+
+
 def test_a_reset_value_of_an_earlier_run_is_warned_of() -> None:
     saved = layer_from_dotted({"rllm.algorithm.eps_clip_high": 0.3}, "runs/one/config.yaml", Tier.SAVED)
     plan = planned({"rllm.algorithm.loss_fn": "reinforce"}, saved)

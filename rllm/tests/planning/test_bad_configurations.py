@@ -15,7 +15,11 @@ CORRECTION = "rllm.algorithm.rollout_correction"
 ROLES = "rllm.algorithm"
 
 UNKNOWN_KEYS: list[tuple[str, list[str]]] = [
-    ("rllm.trainer.lr=1", ["`lr`", "`rllm.trainer.lr`", "from command line"]),
+    (
+        "rllm.trainer.lr=1",
+        ["`lr`", "`rllm.trainer.lr`", "from command line", "`model.lora_rank=1` or `training.learning"],
+    ),
+    ("rllm.trainer.rate=1", ["`training.learning_rate=1` or `critic.learning_rate=1`"]),
     ("rllm.trainer.total_epoch=1", ["`rllm.trainer.total_epoch`", "`rllm.trainer.total_epochs=1`"]),
     ("rllm.rollout.temperature=0", ["`sampling.train.temperature=0`", "`sampling.val.temperature=0`"]),
     ("rllm.trainer.train_batch_size=1", ["`data.train_batch_size=1`"]),
@@ -53,6 +57,7 @@ WRONG_VALUES: list[tuple[str, str, str, str]] = [
 ]
 UNUSED: list[tuple[str, list[str]]] = [
     ("rllm.algorithm.loss_fn=reinforce rllm.algorithm.eps_clip=0.3", ["This run uses loss reinforce."]),
+    ("rllm.algorithm.loss_fn={name:ppo,eps_clip:0.1} rllm.algorithm.eps_clip=0.3", ["loss ppo has its own value"]),
     ("rllm.agent.max_steps=3", ["`rllm.agent.max_steps` is 3 (from command line)"]),
     ("rllm.agent.engine_args.size=1", ["No installed plugin reads it. Remove it."]),
     ("rllm.sdk.proxy.port=4001", ["rllm.workflow.name=agent"]),
