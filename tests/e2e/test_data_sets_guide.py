@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from documents import blocks, text_of
 
 from rllm.planning.dataset_of_file import dataset_of_file
 from rllm_core.plugins.choice import choose
@@ -19,12 +20,9 @@ from rllm_data.layouts import ANSWERS, LAYOUTS
 from rllm_data.options import HfParams
 from rllm_data.source import BUILDERS
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "data-sets.md").read_text(encoding="utf-8")
+PAGE = "docs/how-to/data-sets.md"
+GUIDE = text_of(PAGE)
 SHORT = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2")
-
-
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -34,11 +32,11 @@ def environ(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.long
 def test_the_first_section_runs_from_top_to_bottom(
-    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    rllm_here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    (script,) = _blocks("python")
+    (script,) = blocks(PAGE, "python")
     (tmp_path / "make_sums.py").write_text(script)
-    (tmp_path / "sums.yaml").write_text(_blocks("yaml")[0])
+    (tmp_path / "sums.yaml").write_text(blocks(PAGE, "yaml")[0])
     section = GUIDE.partition("\n## ")[0]
     commands = re.findall(r"^    ((?:python|rllm) .*)$", section, re.MULTILINE)
     assert commands == [
@@ -50,7 +48,7 @@ def test_the_first_section_runs_from_top_to_bottom(
     subprocess.run([sys.executable, "make_sums.py"], cwd=tmp_path, check=True, timeout=200)
     for command in commands[1:]:
         words = command.split()[1:]
-        done = forked_rllm(*words, *(SHORT if "train" in words else ()))
+        done = rllm_here(*words, *(SHORT if "train" in words else ()))
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
 
@@ -60,7 +58,7 @@ def test_the_first_section_runs_from_top_to_bottom(
 
 
 def test_every_other_configuration_is_one_of_the_dataset() -> None:
-    _, *others = _blocks("yaml")
+    _, *others = blocks(PAGE, "yaml")
     for text in others:
         options = yaml.safe_load(text)["data"]["train_dataset"]
         assert options.pop("name") == "hf"

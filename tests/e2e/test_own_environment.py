@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import blocks, commands, text_of
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-environment.md").read_text(encoding="utf-8")
-WORDS = [shlex.split(line) for line in re.findall(r"^    ((?:rllm|pip|pytest) .*)$", GUIDE, re.MULTILINE)]
-FILES = re.findall(r"`(my-number/[\w/.-]+\.py)`", GUIDE)
+GUIDE = "docs/how-to/own-environment.md"
+FILES = re.findall(r"`(my-number/[\w/.-]+\.py)`", text_of(GUIDE))
 OFFLINE = (
     "--no-index",
     "--no-build-isolation",
@@ -31,10 +31,6 @@ OFFLINE = (
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-
-
 def apply_diff(code: str, diff: str) -> str:
     """Return the code after a diff: each removed line is replaced by the added line after it, if any."""
     for removed, added in re.findall(r"^-(.*\n)(?:\+(.*\n))?", diff, re.MULTILINE):
@@ -47,10 +43,10 @@ def apply_diff(code: str, diff: str) -> str:
 def test_the_guide_runs_from_top_to_bottom(
     rllm_here: Rllm, forked_rllm: Rllm, command_server: Any, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    _, (_, *new), (_, *install), (_, *test), *trainings = WORDS
+    _, (_, *new), (_, *install), (_, *test), *trainings = map(shlex.split, commands(GUIDE))
     environment_file, options_file, record_file, test_file = (tmp_path / name for name in FILES)
-    environment, options, tests = blocks("python")
-    (diff,) = blocks("diff")
+    environment, options, tests = blocks(GUIDE, "python")
+    (diff,) = blocks(GUIDE, "diff")
 
     done = rllm_here(*new)
     assert (done.returncode, done.stderr) == (0, "")
@@ -70,7 +66,7 @@ def test_the_guide_runs_from_top_to_bottom(
 
     assert [words[1:3] for words in trainings] == [["train", "my_number"]] * 3
     for words in trainings:
-        done = forked_rllm(*words[1:])
+        done = forked_rllm(*words[1:], *(() if "--dry-run" in words else ("rllm.rollout.n_val=1",)))
         assert done.returncode == 0, done.stderr
     (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
     steps = [step for step in map(json.loads, metrics.read_text().splitlines()) if "actor/loss" in step]

@@ -136,9 +136,7 @@ def test_losses_of_the_tinker_api_follow_from_the_record(
 
 @pytest.mark.long
 def test_a_changed_log_prob_is_named_by_its_step(recorded: Path) -> None:
-    said = assert_named(recorded, change_a_log_prob(recorded))
-
-    assert "policy_part is" in said
+    assert "policy_part is" in assert_named(recorded, change_a_log_prob(recorded))
 
 
 CHANGES: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
@@ -146,24 +144,29 @@ CHANGES: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
     "weight": ("traces", "weight", louder, "weight is "),
     "advantage": ("traces", "advantage", louder, "policy_part is "),
     "loss": ("updates", "loss", lambda loss: loss + 1e-4, "loss is "),
-    "trajectory": ("traces", "trajectory", lambda uid: uid + "?", "trained on, and has no trace"),
+    "trajectory": ("traces", "trajectory", lambda uid: uid + "?", "is traced, and not trained"),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "column", "value", "said"), CHANGES.values(), ids=CHANGES)
-def test_whatever_is_changed_is_named(
-    shared_run: Any, tmp_path: Path, kind: str, column: str, value: Any, said: str
-) -> None:
-    run = shared_run("lucky", TOKENS | {"rllm.trainer.total_batches": 1, "training.num_epochs": 1})
-    copy = Path(shutil.copytree(run.directory, tmp_path / "run"))
-    change(copy / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
+def test_whatever_is_changed_is_named(recorded: Path, kind: str, column: str, value: Any, said: str) -> None:
+    change(recorded / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
 
-    code, output = checked(copy)
+    code, output = checked(recorded)
 
     assert code == 1
     assert output.startswith("step 0")
     assert said in output
+
+
+def test_trained_trajectory_without_a_trace_is_named(recorded: Path) -> None:
+    uid = StepFiles(recorded / "record").trace_table(0).to_pylist()[0]["trajectory"]
+    for _ in range(TOKENS["training.num_epochs"]):
+        file = recorded / "record/traces/step_000000.parquet"
+        change(file, "trajectory", lambda row: row["trajectory"] == uid, lambda value: value + "?")
+
+    assert f"{uid} is trained on, and has no trace" in checked(recorded)[1]
 
 
 def test_a_loss_that_was_logged_otherwise_is_named(recorded: Path) -> None:
@@ -173,35 +176,23 @@ def test_a_loss_that_was_logged_otherwise_is_named(recorded: Path) -> None:
     assert "step 0: actor/loss in metrics.jsonl is 1" in checked(recorded)[1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("recorded", "said"), [("off", "has no record"), ("outcomes", "has no updates")], ids=["off", "outcomes"]
+    ("removed", "said"),
+    [
+        ("updates/step_000001.parquet", "step 1: "),
+        ("traces/step_000001.parquet", "step 1: "),
+        ("updates", "4 places"),
+    ],
 )
-def test_a_record_without_tokens_cannot_be_checked(train: Any, recorded: str, said: str) -> None:
-    run = train("lucky", {"rllm.record": recorded})
+def test_files_that_are_missing_are_differences(recorded: Path, removed: str, said: str) -> None:
+    for file in [*(recorded / "record" / removed).glob("*")] or [recorded / "record" / removed]:
+        file.unlink()
 
-    with pytest.raises(RllmError, match=said):
-        checked(run.directory)
-
-
-def test_an_update_that_is_missing_is_a_difference(recorded: Path) -> None:
-    (recorded / "record/updates/step_000001.parquet").unlink()
-
-    code, said = checked(recorded)
+    code, output = checked(recorded)
 
     assert code == 1
-    lines = [line for line in said.splitlines() if line.startswith("step 1: ")]
-    assert "updates/step_000001.parquet" in lines[0]
-    assert len(lines) > 1
-
-
-def test_updates_that_are_all_missing_are_differences(recorded: Path) -> None:
-    shutil.rmtree(recorded / "record/updates")
-
-    code, said = checked(recorded)
-
-    assert code == 1
-    assert "4 places" in said
+    assert f"{removed.partition('/')[0]}/step_000001.parquet" in output
+    assert said in output
 
 
 def test_steps_whose_loss_was_not_logged_are_counted(recorded: Path) -> None:
@@ -223,10 +214,20 @@ def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_na
         checked(recorded)
 
 
-def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
-    StepFiles(tmp_path / "record").write(0, [], [], "tokens")
+@pytest.mark.parametrize(
+    ("recorded", "code", "hint"),
+    [
+        (None, "no-record", "rllm.record=tokens"),
+        ("outcomes", "record-without-updates", "rllm.record=tokens"),
+        ("tokens", "record-without-updates", "rllm view"),
+    ],
+)
+def test_record_without_updates_cannot_be_checked(tmp_path: Path, recorded: Any, code: str, hint: str) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    if recorded:
+        StepFiles(tmp_path / "record").write(0, [], [], recorded)
 
-    with expect_error(RllmError, "record-without-updates", tmp_path):
+    with expect_error(RllmError, code, tmp_path, hint):
         checked(tmp_path)
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +21,7 @@ from rllm.cli.main import main
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 FEW = (
-    "rllm.trainer.total_batches=2",
+    "rllm.trainer.total_batches=1",
     "rllm.trainer.val_before_train=false",
     "rllm.trainer.test_freq=-1",
     "rllm.rollout.n_val=1",
@@ -45,14 +41,6 @@ def next_commands(rllm: Rllm, *words: str) -> list[list[str]]:
     assert (written.returncode, written.stderr) == (0, "")
     install, test, train = written.stdout.partition("Next:\n")[2].splitlines()
     return [shlex.split(line) for line in (install, test, train)]
-
-
-def start(words: Sequence[object], directory: Path, environ: dict[str, str]) -> str:
-    finished = subprocess.run(
-        [str(word) for word in words], cwd=directory, env=environ, capture_output=True, text=True, timeout=400
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    return finished.stdout
 
 
 def steps_of(run: Path) -> list[dict[str, Any]]:
@@ -83,7 +71,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     commands = {kind: next_commands(rllm, f"my-{kind}", "--kind", kind) for kind in TEMPLATES}
     paths = [f"./my-{kind}" for kind in TEMPLATES]
     pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--no-deps", "--target", "site", *paths)
-    start(pip, directory, dict(os.environ))
+    subprocess.run(pip, cwd=directory, check=True, timeout=400)
     return Packages(directory, directory / "site", commands)
 
 
@@ -128,25 +116,7 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TEMPLATES)
-def test_a_new_package_trains_by_name(
-    kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
-) -> None:
-    train = packages.next_commands[kind][2]
-    # This backend's model is tiny, so one success needs more rollouts.
-    more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else SMALL
-    assert train[0] == "rllm"
-    (tmp_path / "agent.py").write_text(AGENT)  # The program of the sandbox.
-    trained = rllm_here(*train[1:], *FEW, *more)
-    assert trained.returncode == 0, trained.stderr
-    steps = steps_of(tmp_path / "runs" / "rllm-training" / "default")
-    assert len(steps) == 2
-    assert all(math.isfinite(step["actor/loss"]) for step in steps)
-    assert any(step["actor/grad_norm"] > 0 for step in steps)
-
-
-@pytest.mark.parametrize("kind", TEMPLATES)
-@pytest.mark.long
-def test_the_readme_shows_a_config_file_that_works(
+def test_a_new_package_trains_by_file_and_by_name(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:
     (config,) = re.findall(
@@ -158,42 +128,23 @@ def test_the_readme_shows_a_config_file_that_works(
     planned = rllm_here("train", *environment, "--dry-run", "--config", "my.yaml")
     assert planned.returncode == 0, planned.stderr
     assert f"my_{kind}" in planned.stdout
-    assert "my.yaml" in planned.stdout
+
+    train = packages.next_commands[kind][2]
+    # This backend's model is tiny, so one success needs more rollouts.
+    more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else SMALL
+    assert train[0] == "rllm"
+    (tmp_path / "agent.py").write_text(AGENT)  # The program of the sandbox.
+    trained = rllm_here(*train[1:], *FEW, *more)
+    assert trained.returncode == 0, trained.stderr
+    (step,) = steps_of(tmp_path / "runs" / "rllm-training" / "default")
+    assert math.isfinite(step["actor/loss"])
+    assert step["actor/grad_norm"] > 0
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
-    rllm: Rllm, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    """Follow the guide in a separate virtual environment."""
+def test_commands_and_changed_line_of_the_guide_are_those_of_the_package(rllm_here: Rllm, tmp_path: Path) -> None:
     guide = GUIDE.read_text()
     (old, new) = re.findall(r"^[-+]( {8}.*\n)", guide, re.MULTILINE)
-    install, test, train = next_commands(rllm, "my-estimator")
-    assert all(f"    {shlex.join(words)}\n" in guide for words in (install, test, train))
-    home = tmp_path / "venv"
-    venv.create(home, system_site_packages=True, with_pip=True)
-    (packages,) = home.glob("lib/python*/site-packages")
-    # The setuptools that comes with Python is older than the one that torch requires.
-    for directory in packages.glob("setuptools*"):
-        shutil.rmtree(directory)
-    # The packages of the interpreter that runs the tests, which may be in a virtual environment.
-    (packages / "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
-    python, environ["PYTHONPATH"] = home / "bin" / "python", ""
-
-    start((python, "-m", *install, *OFFLINE), tmp_path, environ)
-    start((python, "-m", *test), tmp_path, environ)
-    runs = []
-    for experiment in ("before", "after"):
-        if experiment == "after":
-            code = tmp_path / "my-estimator" / "src" / "my_estimator" / "estimator.py"
-            assert code.read_text().count(old) == 1
-            code.write_text(code.read_text().replace(old, new))
-            # The contract does not depend on the numbers.
-            start((python, "-m", *test, "-k", "TestMyEstimator"), tmp_path, environ)
-        words = (*train[1:], *FEW, "rllm.rollout.n=8", f"rllm.trainer.experiment_name={experiment}")
-        start((python, "-m", "rllm.cli.main", *words), tmp_path, environ)
-        runs.append(steps_of(tmp_path / "runs" / "rllm-training" / experiment)[0])
-    before, after = runs
-    assert before["reward/agent/mean"] == after["reward/agent/mean"], "the first step has the same rollouts"
-    assert before["advantage/agent/std"] != after["advantage/agent/std"]
+    assert all(f"    {shlex.join(words)}\n" in guide for words in next_commands(rllm_here, "my-estimator"))
+    code = (tmp_path / "my-estimator" / "src" / "my_estimator" / "estimator.py").read_text()
+    assert code.count(old) == 1
+    compile(code.replace(old, new), "estimator.py", "exec")
