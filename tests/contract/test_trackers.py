@@ -39,6 +39,7 @@ class TestTensorboard(TrackerContract):
         return [(event.step, {tag: event.value}) for tag in read.Tags()["scalars"] for event in read.Scalars(tag)]
 
 
+@pytest.mark.long
 class TestWandb(TrackerContract):
     name = "rllm/wandb"
     options = ({"mode": "offline"},)
