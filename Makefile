@@ -185,7 +185,9 @@ test-nightly: install
 # Settings of torch's and MKL's kernels that compute as other processors do: without AVX-512, and with AVX2 and SSE only.
 KERNELS := ATEN_CPU_CAPABILITY=avx2,MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default,MKL_CBWR=COMPATIBLE
 comma := ,
-NUMERICAL := plugins/rllm_local/tests plugins/rllm_estimators/tests plugins/rllm_backend_kit/tests tests/conformance rllm_core/tests/algorithms
+NUMERICAL := plugins/rllm_local/tests plugins/rllm_estimators/tests plugins/rllm_backend_kit/tests plugins/rllm_tinker_server/tests/host \
+  tests/conformance tests/contract/test_teachers.py rllm_core/tests/algorithms rllm_tinker/tests/backend rllm/tests/preferences \
+  rllm_verl/tests/training
 
 # `make test` has run them with the kernels of this processor.
 test-kernels: install
