@@ -18,7 +18,11 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
-NAMES = ("gymnasium", "open-spiel", "reasoning-gym", "textarena")
+OTHERS = ("open-spiel", "reasoning-gym", "textarena")
+NAMES = [
+    pytest.param("gymnasium", marks=pytest.mark.smoke),
+    *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS),
+]
 
 
 def page_of(name: str) -> str:
@@ -32,7 +36,6 @@ def params_of(text: str) -> Any:
     return choose(registry, "environment", {"name": env["name"], **env["env_args"]}, "rllm.env.name").params
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_short_run_of_the_page_trains_two_steps(name: str, rllm_here: Rllm, tmp_path: Path) -> None:
     (command,) = [each for each in commands(page_of(name)) if "rllm.trainer.total_batches=2" in each]
