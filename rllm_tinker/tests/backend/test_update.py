@@ -135,14 +135,13 @@ def test_the_learning_rate_rises_from_a_positive_value(connection: Any, batch: T
     assert metrics["actor/lr"] == pytest.approx(0.01 / 5)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_nan_advantages_are_refused_and_nothing_is_trained(connection: Any, batch: TokenBatch, fused: bool) -> None:
+def test_nan_advantages_are_refused_and_nothing_is_trained(connection: Any, batch: TokenBatch) -> None:
     advantages = batch.advantages.copy()  # type: ignore[union-attr]
     advantages[-1] = np.nan
     trainer = connection.trainer()
     before = _logprobs(connection, trainer, batch)
     with expect_error(BackendError, "service-rejected-request", "Datum", "advantages has 1 value", "NaN"):
-        updater = _updater(fused=fused, num_minibatches=1)
+        updater = _updater(num_minibatches=1)
         connection.ask(updater.update(trainer, batch.with_columns(advantages=advantages), plan_of("ppo")))
     np.testing.assert_array_equal(_logprobs(connection, trainer, batch), before)
 
