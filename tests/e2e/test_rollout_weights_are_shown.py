@@ -23,7 +23,7 @@ AHEAD: dict[str, Any] = {
     "rllm.async_training.enable": True,
     "rllm.async_training.staleness_threshold": 1,
     "rllm.trainer.total_batches": 3,
-    "data.train_batch_size": 8,
+    "data.train_batch_size": 4,
     "rllm.rollout.n": 4,
     "training.num_epochs": 2,
     "training.learning_rate": 3e-3,
