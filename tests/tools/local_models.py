@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,22 @@ def random_batch(
     batch = build_batch(list(groups.values()))
     advantages = generator.normal(0, 1, len(batch.tokens)).astype(np.float32) * batch.loss_mask
     return batch.with_columns(advantages=advantages, old_logprobs=batch.sampling_logprobs)
+
+
+def plain_rows(
+    model: Any, batch: TokenBatch, temperature: float = 1.0
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield what the plain model computes of each row by itself, over full logits, for all tokens but the first.
+
+    Yields:
+        their place in the batch, log-probs of the vocabulary (n, n_vocabulary), their log-probs (n,), and the hidden
+        states before them (n, width).
+    """
+    for start, end in pairwise(batch.row_offsets.tolist()):
+        ids = torch.from_numpy(batch.tokens[start:end].astype(np.int64))
+        output = model(input_ids=ids[None], use_cache=False, output_hidden_states=True)
+        table = torch.log_softmax(output.logits[0, :-1] / temperature, dim=-1)
+        yield slice(start + 1, end), table, table.gather(1, ids[1:, None])[:, 0], output.hidden_states[-1][0, :-1]
 
 
 def make_plan(

@@ -1,4 +1,4 @@
-"""Columns of a batch against a naive computation: every row by itself, all logits, one token after the other."""
+"""Columns of a batch against a naive computation: every row by itself, all logits, in float64."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from local_models import build_tiny, fill_columns, make_critic, random_batch
+from local_models import build_tiny, fill_columns, make_critic, make_plan, make_updater, plain_rows, random_batch
 
+from rllm_core.contracts.backend import KlTerm
 from rllm_core.data.batch import TokenBatch
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
@@ -20,22 +21,30 @@ MULTI_TURN = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (
 ALL = ("old_logprobs", "ref_logprobs", "values", "sum_pi_squared")
 
 
+class Exact(torch.nn.Module):
+    """A model whose logits are returned in float64, as it has computed them."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Any) -> Any:
+        output = self.model(**inputs)
+        output.logits = output.logits.double()
+        return output
+
+
 @torch.no_grad()
 def naive(model: Any, batch: TokenBatch, temperature: float, critic: Critic | None = None) -> dict[str, np.ndarray]:
-    columns = {name: np.zeros(len(batch.tokens), np.float64) for name in ("logprobs", "sum_pi_squared", "values")}
-    for start, end in zip(batch.row_offsets[:-1], batch.row_offsets[1:], strict=True):
-        ids = torch.from_numpy(batch.tokens[start:end].astype(np.int64))
-        output = model(input_ids=ids[None], output_hidden_states=True)
-        distribution = torch.log_softmax(output.logits[0].double() / temperature, dim=-1)
-        for place in range(start, end):
-            if batch.loss_mask[place]:
-                before = distribution[place - start - 1]
-                columns["logprobs"][place] = before[ids[place - start]]
-                columns["sum_pi_squared"][place] = (before.exp() ** 2).sum()
-                if critic is not None:
-                    state = output.hidden_states[-1][0, place - start - 1]
-                    columns["values"][place] = state @ critic.weight / len(state) + critic.bias
-    return columns
+    names = ("logprobs", "sum_pi_squared", "values", "entropies")
+    columns = {name: np.zeros(len(batch.tokens), np.float64) for name in names}
+    for place, table, logprobs, states in plain_rows(Exact(model), batch, temperature):
+        columns["logprobs"][place] = logprobs
+        columns["sum_pi_squared"][place] = (table.exp() ** 2).sum(1)
+        columns["entropies"][place] = -(table.exp() * table).sum(1)
+        if critic is not None:
+            columns["values"][place] = states.double() @ critic.weight.double() / critic.width + critic.bias.double()
+    return {name: column * batch.loss_mask for name, column in columns.items()}
 
 
 @pytest.mark.parametrize(
@@ -46,17 +55,21 @@ def naive(model: Any, batch: TokenBatch, temperature: float, critic: Critic | No
         ("grouped_model", 0.5, 10_000, 1),
         ("grouped_model", 1.0, 1, 3),
         ("qwen_model", 0.5, 10_000, 3),
+        ("bfloat16", 1.0, 1, 1),
     ],
 )
 def test_columns_are_those_of_every_token_by_itself(
     which: str, temperature: float, max_tokens: int, rollouts: int, request: pytest.FixtureRequest
 ) -> None:
-    model, other = request.getfixturevalue(which), build_tiny(9)
+    """A bfloat16 model rounds its logits and hidden states. Values computed from them are not rounded again."""
+    model, other = None if which == "bfloat16" else request.getfixturevalue(which), build_tiny(9)
+    if model is None:
+        model, other = build_tiny(0).bfloat16(), other.bfloat16()
     batch, critic = random_batch(MULTI_TURN, rollouts=rollouts), make_critic(model)
     options = {"temperature": temperature, "max_tokens_per_microbatch": max_tokens}
     filled = fill_columns(model, batch, *ALL, critic=critic, reference=Reference(other), **options)
     expected, of_reference = naive(model, batch, temperature, critic), naive(other, batch, temperature)
-    near = {"atol": 2e-5, "rtol": 1e-5}
+    near = {"atol": 3e-6 if which == "bfloat16" else 2e-5, "rtol": 1e-5}
     np.testing.assert_allclose(filled.old_logprobs, expected["logprobs"], **near)
     np.testing.assert_allclose(filled.sum_pi_squared, expected["sum_pi_squared"], **near)
     np.testing.assert_allclose(filled.values, expected["values"], **near)
@@ -65,14 +78,23 @@ def test_columns_are_those_of_every_token_by_itself(
         column = getattr(filled, name)
         assert column.dtype == np.float32
         assert not column[~batch.loss_mask].any()
+    if which == "bfloat16":
+        plan = make_plan(kl=KlTerm(beta=0.1, estimator="k3"))
+        metrics = make_updater(model, max_tokens_per_microbatch=1).update(filled, plan).metrics
+        difference = (of_reference["logprobs"] - expected["logprobs"])[batch.loss_mask]
+        assert metrics["actor/entropy"] == pytest.approx(expected["entropies"][batch.loss_mask].mean(), rel=1e-5)
+        assert metrics["actor/kl_ref"] == pytest.approx((np.exp(difference) - 1 - difference).mean(), rel=1e-4)
 
 
 def test_only_what_is_needed_is_computed(model: Any) -> None:
+    """Without a gradient, and without traces in the model."""
     parts = {"critic": make_critic(model), "reference": Reference(model)}
     filled = fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared", **parts)
     assert filled.sum_pi_squared is not None
     assert filled.ref_logprobs is filled.values is None
     assert fill_columns(model, random_batch(MULTI_TURN), "ref_logprobs", **parts).ref_logprobs is not None
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not model.get_output_embeddings()._forward_pre_hooks
 
 
 def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed() -> None:
@@ -97,10 +119,3 @@ def test_a_new_critic_says_0_everywhere(model: Any) -> None:
     filled = fill_columns(model, random_batch(MULTI_TURN), "values", critic=critic)
     assert filled.values is not None
     assert not filled.values.any()
-
-
-def test_columns_carry_no_gradient_and_leave_none_behind() -> None:
-    model = build_tiny(0)
-    fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared")
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not model.get_output_embeddings()._forward_pre_hooks
