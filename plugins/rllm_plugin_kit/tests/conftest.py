@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import sys
@@ -9,11 +10,13 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rllm_core.contracts.plugin import Plugin
+import rllm_plugin_kit
+from rllm_core.contracts.plugin import NoParams, Plugin
 from rllm_core.plugins import specs
 from rllm_core.plugins.kinds import KINDS
 from rllm_plugin_kit.plugin import PluginContract
@@ -34,6 +37,20 @@ def later(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments, **options)
 
     return run
+
+
+PROCESS = "process_wide_state_is_unchanged"
+FIELDS: dict[str, dict[str, Any]] = {"environment": {"blocking": False}, "reward": {"needs": frozenset({"answer"})}}
+
+
+def make_plugin(kind: str, made: Any, **fields: Any) -> Any:
+    """Return a plugin spec that loads `made`."""
+    # Renderers are made by a class method.
+    made = getattr(made, "make", made)
+    given: dict[str, Any] = {"name": "mine", "summary": "For tests.", "params": NoParams, "load": lambda: made}
+    if hasattr(made, "top_logprobs"):
+        given["distributions"] = True
+    return KINDS[kind].record(**given | FIELDS.get(kind, {}) | fields)
 
 
 def _held_to(contract: type[PluginContract[Any]], record: Plugin[Any], attributes: Mapping[str, Any]) -> Any:
@@ -69,7 +86,8 @@ def _first_complaint(tests: Any, name: str, given: Mapping[str, Any]) -> str:
 def complaint() -> Complaint:
     """What one test of a contract says of a record; empty when it finds nothing wrong.
 
-    `given` are fixtures of that test, `attributes` are set in the test class.
+    `test` is its name, or a beginning that only it has. `given` are its fixtures, `attributes` are set in the test
+    class.
     """
 
     def run(
@@ -80,7 +98,30 @@ def complaint() -> Complaint:
         given: Mapping[str, Any] | None = None,
         **attributes: Any,
     ) -> str:
-        return _first_complaint(_held_to(contract, record, attributes), f"test_{test}", given or {})
+        (name,) = {f"test_{test}"} & {*dir(contract)} or [
+            each for each in dir(contract) if each.startswith(f"test_{test}")
+        ]
+        return _first_complaint(_held_to(contract, record, attributes), name, given or {})
+
+    return run
+
+
+@pytest.fixture
+def reported(complaint: Complaint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
+    """What one test of the contract of a kind says of a plugin spec, or of one that loads this."""
+    monkeypatch.setenv("MINE", "before")
+    monkeypatch.chdir(tmp_path)
+
+    def run(kind: str, made: Any, test: str, **attributes: Any) -> str:
+        contract = getattr(rllm_plugin_kit, f"{kind.capitalize()}Contract")
+        record = made if isinstance(made, Plugin) else make_plugin(kind, made)
+        # A plugin with a mistake may change what it is given.
+        own = {
+            name: copy.deepcopy(vars(contract)[name])
+            for name in ("observations", "conversations", "task")
+            if name in vars(contract)
+        }
+        return complaint(contract, record, test, given={"tmp_path": tmp_path}, **own | attributes)
 
     return run
 

@@ -308,7 +308,7 @@ RESUMED = "a_saved_run_continues_exactly"
         (Drifts, "an_update_without_advantages_changes_nothing", "samples differently after"),
         (
             vary(Table, sync_weights=later(lambda self, version: setattr(self.engine, "version", version))),
-            "updates_change_sampled_tokens",
+            "updates_change",
             "samples exactly as",
         ),
         (with_metrics(float("nan")), "updates_change_sampled_tokens", "'actor/loss'"),
@@ -317,7 +317,7 @@ RESUMED = "a_saved_run_continues_exactly"
         (TracesUnasked, TRACES, "`plan.trace`"),
         (
             vary(Table, sync_weights=later(lambda self, version: setattr(self.engine, "logits", self.logits.copy()))),
-            "completions_have_the_weight_version",
+            "completions_have",
             "Completion.weight_version",
         ),
         (vary(Table, save=later(lambda *_: None), load=later(lambda *_: None)), RESUMED, "samples differently once"),
