@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,8 +89,3 @@ def sampled_batch(connection: Connection, roles: tuple[str, ...] = ("solver", "j
     rng = np.random.default_rng(0)
     advantages = np.repeat(rng.normal(size=batch.n_rows), batch.row_lengths).astype(np.float32) * batch.loss_mask
     return batch.with_columns(old_logprobs=batch.sampling_logprobs, advantages=advantages)
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoints"

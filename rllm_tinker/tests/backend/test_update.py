@@ -47,45 +47,38 @@ def _logprobs(connection: Any, trainer: Any, batch: TokenBatch) -> Any:
     return rows.column(found.logprobs) * batch.loss_mask
 
 
-@pytest.mark.long
+def _correction(mode: Any) -> dict[str, Any]:
+    return {"rollout_correction": RolloutCorrection(mode=mode, cap=1.02, floor=0.97, beyond_cap="truncate")}
+
+
 @pytest.mark.parametrize(
-    ("loss", "aggregation"),
-    [*(("ppo", each) for each in AGGREGATIONS), ("dro", "token-sum"), ("cross_entropy", "seq-mean-token-mean")],
+    ("loss", "changes", "minibatches"),
+    [
+        *(pytest.param("ppo", {"aggregation": each}, 1, marks=pytest.mark.long) for each in AGGREGATIONS),
+        pytest.param("dro", {"aggregation": "token-sum"}, 1, marks=pytest.mark.long),
+        pytest.param("cross_entropy", {"aggregation": "seq-mean-token-mean"}, 1, marks=pytest.mark.long),
+        ("ppo", _correction("token"), 2),
+        ("ppo", _correction("sequence"), 2),
+        ("ppo", {"judge": "cross_entropy"}, 1),
+    ],
+    ids=str,
 )
-def test_aggregation_is_the_same_there_and_here(
-    connection: Any, batch: TokenBatch, loss: str, aggregation: str, monkeypatch: pytest.MonkeyPatch
+def test_losses_make_the_same_step_there_and_here(
+    connection: Any,
+    batch: TokenBatch,
+    loss: str,
+    changes: dict[str, Any],
+    minibatches: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    batch, plan = _old(batch), plan_of(loss, aggregation=aggregation)
-    there, _ = _after(connection, batch, plan, num_minibatches=1)
+    batch, plan = _old(batch), plan_of(loss, **changes)
+    there, _ = _after(connection, batch, plan, num_minibatches=minibatches)
+    if "aggregation" not in changes:
+        plain, _ = _after(connection, batch, plan_of(loss), num_minibatches=minibatches)
+        assert np.abs(there - plain).max() > 1e-4
     monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
-    here, _ = _after(connection, batch, plan, num_minibatches=1)
+    here, _ = _after(connection, batch, plan, num_minibatches=minibatches)
     np.testing.assert_allclose(there, here, atol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["token", "sequence"])
-def test_rollout_correction_weighs_losses_there_as_here(
-    connection: Any, batch: TokenBatch, mode: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    correction = RolloutCorrection(mode=mode, cap=1.02, floor=0.97, beyond_cap="truncate")
-    batch, plan = _old(batch), plan_of("ppo", rollout_correction=correction)
-    there, _ = _after(connection, batch, plan)
-    plain, _ = _after(connection, batch, replace(plan, rollout_correction=None))
-    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
-    here, _ = _after(connection, batch, plan)
-    np.testing.assert_allclose(there, here, atol=1e-5)
-    assert np.abs(there - plain).max() > 1e-4
-
-
-def test_roles_have_their_own_losses_in_one_step(
-    connection: Any, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = plan_of("ppo", judge="cross_entropy")
-    there, _ = _after(connection, batch, plan, num_minibatches=1)
-    alike, _ = _after(connection, batch, plan_of("ppo"), num_minibatches=1)
-    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
-    here, _ = _after(connection, batch, plan, num_minibatches=1)
-    np.testing.assert_allclose(there, here, atol=1e-5)
-    assert np.abs(there - alike).max() > 1e-4
 
 
 @pytest.mark.parametrize("loss", ["gmpo", "kl_cov", {"name": "ppo", "clip_ratio_c": 3.0}], ids=str)

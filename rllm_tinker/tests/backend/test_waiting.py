@@ -32,10 +32,10 @@ class ClientFuture:
         return self.inner
 
 
-class StatusError(Exception):
-    def __init__(self, status_code: int, message: str) -> None:
-        super().__init__(message)
-        self.status_code = status_code
+class ServiceError(Exception):
+    def __init__(self, **attributes: object) -> None:
+        super().__init__("because of that")
+        vars(self).update(attributes)
 
 
 @pytest.fixture(autouse=True)
@@ -77,20 +77,24 @@ def test_a_result_that_never_comes_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message"),
+    ("attributes", "code", "message"),
     [
-        (401, "(?s)API key .*TINKER_API_KEY"),
-        (404, "(?s)404.*tinker_base_url"),
-        (429, "(?s)429.*n_parallel_tasks"),
-        (503, "(?s)503.*--resume"),
-        (400, "(?s)400.*Change the setting"),
+        ({"status_code": 401}, "bad-api-key", "(?s)API key .*TINKER_API_KEY"),
+        ({"status_code": 404}, "service-rejected-request", "(?s)404.*tinker_base_url"),
+        ({"status_code": 410}, "service-lost-state", "(?s)410.*--resume"),
+        ({"status_code": 429}, "service-rate-limit", "(?s)429.*n_parallel_tasks"),
+        ({"status_code": 503}, "service-failed", "(?s)503.*--resume"),
+        ({"status_code": 400}, "service-rejected-request", "(?s)400.*Change the setting"),
+        ({"category": "user"}, "service-rejected-request", "Change the setting"),
+        ({"category": "server"}, "service-failed", "--resume"),
     ],
 )
-def test_errors_of_the_service_say_what_to_do(status: int, message: str) -> None:
+def test_errors_of_the_service_say_what_to_do(attributes: dict[str, Any], code: str, message: str) -> None:
     future = ClientFuture()
-    future.inner.set_exception(StatusError(status, "because of that"))
+    future.inner.set_exception(ServiceError(**attributes))
     with pytest.raises(BackendError, match=message) as caught:
         _wait(future, FakeHealth(None))
+    assert caught.value.code == code
     assert "because of that" in str(caught.value)
 
 

@@ -1,53 +1,24 @@
-"""An HTTP proxy between client and server that loses requests and answers on demand."""
+"""An HTTP proxy between client and server that acts when a request passes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from urllib.parse import urlsplit
 
 DEADLINE = 100.0
-LATE = 0.5
-"""Seconds by which `Fault.LATE` delays an answer."""
-
-
-class Fault(Enum):
-    """Fault of a request. The server executes the request unless the value is one of the first."""
-
-    LOST_REQUEST = "the connection breaks before the server has the request"
-    STATUS_408 = 408
-    STATUS_429 = 429
-    STATUS_500 = 500
-    STATUS_503 = 503
-    LOST_ANSWER = "the connection breaks before anything of the answer is sent"
-    HALF_AN_ANSWER = "the connection breaks in the middle of the answer"
-    LATE_ANSWER = "the answer comes late"
 
 
 @dataclass(eq=False)
-class FaultyProxy:
+class Proxy:
     """Forwards to `target`. Its settings may be changed at any time, from any thread."""
 
     target: str
     url: str = ""
-    fault: Fault | None = None
-    times: float = math.inf
-    """How many requests of each route, the first ones, meet the fault."""
-    routes: frozenset[str] = frozenset()
-    """Routes with the fault, such as ``asample``. If it is empty, all routes have it."""
-    spared: frozenset[str] = frozenset()
-    """Routes that never have the fault."""
-    arrived: Counter[str] = field(default_factory=Counter)
-    """Requests by route."""
-    met: Counter[str] = field(default_factory=Counter)
-    """Requests that met a fault, by route."""
     before: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Called once, when a request of that route has arrived and before the server is sent it."""
     after: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -57,32 +28,15 @@ class FaultyProxy:
         """Answer one request; its connection is closed then."""
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                request = await _message(reader)
-                writer.write(await self._answer(request))
+                writer.write(await self._forward(await _message(reader)))
                 await writer.drain()
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, request: bytes) -> bytes:
+    async def _forward(self, request: bytes) -> bytes:
         route = request.split(b" ", 2)[1].decode().partition("?")[0].removeprefix("/api/v1/")
-        self.arrived[route] += 1
-        fault = self._next_fault(route)
-        if fault is Fault.LOST_REQUEST:
-            return b""
-        if fault is not None and isinstance(fault.value, int):
-            return b"HTTP/1.1 %d Fault\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}" % fault.value
-        answer = await self._forwarded(route, request)
-        if fault is Fault.LOST_ANSWER:
-            return b""
-        if fault is Fault.HALF_AN_ANSWER:
-            return answer[: len(answer) // 2]
-        if fault is Fault.LATE_ANSWER:
-            await asyncio.sleep(LATE)
-        return answer
-
-    async def _forwarded(self, route: str, request: bytes) -> bytes:
         _call_once(self.before, route)
         target = urlsplit(self.target)
         reader, writer = await asyncio.open_connection(target.hostname, target.port)
@@ -98,18 +52,11 @@ class FaultyProxy:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _next_fault(self, route: str) -> Fault | None:
-        chosen = route in self.routes if self.routes else route not in self.spared
-        if self.fault is None or not chosen or self.met[route] >= self.times:
-            return None
-        self.met[route] += 1
-        return self.fault
-
 
 @contextmanager
-def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
+def open_proxy(target: str) -> Iterator[Proxy]:
     """A proxy in front of the server at that URL, on its own thread."""
-    proxy = FaultyProxy(target)
+    proxy = Proxy(target)
     started, stop, loops = threading.Event(), asyncio.Event(), list[asyncio.AbstractEventLoop]()
 
     async def main() -> None:
@@ -130,7 +77,7 @@ def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    thread = threading.Thread(target=asyncio.run, args=(main(),), name="faulty-proxy", daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=(main(),), name="proxy", daemon=True)
     thread.start()
     try:
         assert started.wait(DEADLINE)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from expecting import check_error, check_printed, check_values, expect_error
 from tinker_in_process import RunningServer, tiny_server
 from tinker_plans import plan_of
 
-from rllm.runs.checkpoint import find_damage
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -28,7 +25,7 @@ from rllm_tinker.waiting import Waiting
 from rllm_tinker_server import checkpoints as checkpoints_module
 from rllm_tinker_server.limits import TinkerLimits
 
-from .conftest import KEY, QUICK, Rllm, metrics_of
+from .conftest import KEY, Rllm, metrics_of
 
 RUN = Path("runs", "rllm-training", "default")
 CHECKPOINTS = RUN / "checkpoints"
@@ -50,27 +47,6 @@ def test_a_row_that_is_longer_than_the_model_takes(connection: Any) -> None:
     with expect_error(BackendError, "service-rejected-request", "Datum 0: 600 tokens", "tiny", 512):
         updater = Updater(TrainingSection(), total_steps=10, max_response_length=8, fused=False)
         connection.ask(updater.update(connection.trainer(), batch, plan_of("ppo")))
-
-
-@pytest.mark.long
-def test_a_full_disk_of_the_server(train: Rllm, server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full at the second checkpoint. The first is intact."""
-    sync, saved = checkpoints_module.sync_directory, 0
-
-    def full(directory: Path) -> None:
-        nonlocal saved
-        saved += directory.name.endswith(".tmp")
-        if saved >= 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(directory)
-
-    monkeypatch.setattr(checkpoints_module, "sync_directory", full)
-    ended = train(server.url, "rllm.trainer.total_batches=3")
-    assert ended.code == 1
-    check_printed(ended.error, "service-failed", "Saving", "tinker://", os.strerror(errno.ENOSPC), "--resume")
-    assert "self.request_id" not in ended.error
-    assert [path.name for path in CHECKPOINTS.glob("step_*")] == ["step_000001"]
-    assert find_damage(CHECKPOINTS / "step_000001") is None
 
 
 def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
@@ -112,18 +88,6 @@ def test_a_state_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"(?s)tinker\.json .*Delete "):
         read_state(tmp_path)
-
-
-@pytest.mark.long
-def test_a_checkpoint_of_the_backend_local_is_a_base_model_for_a_server(
-    train: Rllm, rllm: Rllm, tmp_path: Path
-) -> None:
-    assert rllm("train", "guess", *QUICK, "rllm.trainer.total_batches=1").code == 0
-    checkpoint = str(CHECKPOINTS / "latest")
-    with tiny_server(tmp_path / "saved", model=checkpoint) as running:
-        other = ("--model", checkpoint, "rllm.trainer.experiment_name=other", "rllm.trainer.total_batches=1")
-        ended = train(running.url, *other)
-    assert ended.code == 0, ended.errors
 
 
 @pytest.mark.long

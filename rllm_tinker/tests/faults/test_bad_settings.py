@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from expecting import check_printed, check_values
+from expecting import check_printed
 from tinker_in_process import RunningServer, tiny_server
 
 from rllm_tinker_server.serve import TinkerServeOptions
@@ -77,20 +77,6 @@ def test_a_wrong_key(train: Rllm, tmp_path: Path) -> None:
     check_printed(ended.error, "bad-api-key", "Opening a session", 401, "TINKER_API_KEY")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8017", "http://", "http://h:99999"])
-def test_no_url(train: Rllm, url: str) -> None:
-    ended = train(url)
-    assert ended.code == 2
-    check_values(ended.error, "tinker_base_url", repr(url), "http://127.0.0.1:8017")
-
-
-def test_no_url_in_the_environment(train: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TINKER_BASE_URL", "localhost:8017")
-    ended = train("null")
-    assert ended.code == 2
-    check_printed(ended.error, "bad-address", "TINKER_BASE_URL", "'localhost:8017'")
-
-
 def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_tinker.health.REFUSED", 1000.0)
     ended = train(nobody, "tinker_connect_timeout=1")
@@ -114,28 +100,58 @@ def test_an_unknown_model(train: Rllm, server: RunningServer, monkeypatch: pytes
     check_printed(ended.error, "service-rejected-request", "'some/model'", 404, "'tiny'", "tinker_base_url")
 
 
-def test_an_unknown_model_of_a_local_server(train: Rllm) -> None:
-    ended = train("local", "model.name=./nowhere")
-    assert ended.code == 2
-    check_values(ended.error, "model.name='./nowhere'", "`tiny`")
-
-
 MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
+RESUME = "training.resume_from_tinker_id"
+NOT_TRAINED = ("model.train_unembed=false", "model.train_attn=false", "model.train_mlp=false")
+ZEROS = ("training.learning_rate=0", "model.lora_rank=0", "tinker_connect_timeout=0")
 
 
 @pytest.mark.parametrize(
-    ("resume", "exit_code", "code", "values"),
+    ("words", "exit_code", "code", "values"),
     [
-        (MISSING, 1, "service-rejected-request", [MISSING, "404"]),
-        ("7c9e6679:train:0", 1, "service-rejected-request", ["7c9e6679:train:0", "404"]),
-        ("tinker://run/sampler_weights/x", 2, "bad-tinker-checkpoint", ["tinker://RUN/weights/NAME"]),
-        ("a/b", 2, "bad-tinker-checkpoint", ["training.resume_from_tinker_id", "'a/b'"]),
+        (
+            ["tinker_base_url=127.0.0.1:8017"],
+            2,
+            "bad-address",
+            ["tinker_base_url", "'127.0.0.1:8017'", "http://127.0.0.1:8017"],
+        ),
+        (["tinker_base_url=http://"], 2, "bad-address", ["tinker_base_url", "'http://'", "http://127.0.0.1:8017"]),
+        (
+            ["tinker_base_url=http://h:99999"],
+            2,
+            "bad-address",
+            ["tinker_base_url", "'http://h:99999'", "http://127.0.0.1:8017"],
+        ),
+        (["tinker_base_url=null"], 2, "bad-address", ["TINKER_BASE_URL", "'localhost:8017'"]),
+        (["tinker_base_url=local", "model.name=./nowhere"], 2, "model-not-loadable", ["model.name='./nowhere'", "`tiny`"]),
+        ([f"{RESUME}={MISSING}"], 1, "service-rejected-request", [MISSING, "404"]),
+        ([f"{RESUME}=7c9e6679:train:0"], 1, "service-rejected-request", ["7c9e6679:train:0", "404"]),
+        ([f"{RESUME}=tinker://run/sampler_weights/x"], 2, "bad-tinker-checkpoint", ["tinker://RUN/weights/NAME"]),
+        ([f"{RESUME}=a/b"], 2, "bad-tinker-checkpoint", [RESUME, "'a/b'"]),
+        (["rollout_engine.renderer_name=qwen3"], 2, "wrong-value", ["rollout_engine.renderer_name", "'qwen3'"]),
+        (["training.default_local_dir=/tmp/x"], 2, "unused-key", ["training.default_local_dir", "'/tmp/x'"]),
+        (NOT_TRAINED, 2, "nothing-trained", ["model.train_unembed", "model.train_attn", "model.train_mlp"]),
+        (
+            ["rollout_engine.reasoning_effort=high"],
+            2,
+            "no-thinking-switch",
+            ["rollout_engine.reasoning_effort", "high"],
+        ),
+        (ZEROS, 2, "wrong-value", ["training.learning_rate", "model.lora_rank", "tinker_connect_timeout"]),
+        (["rllm.algorithm.loss_map={agent: gspoo, nobody: ppo}"], 2, "unknown-plugin", ["loss_map.agent", "'gspoo'"]),
     ],
 )
-def test_a_state_to_start_from_that_is_none(
-    train: Rllm, server: RunningServer, resume: str, exit_code: int, code: str, values: list[str]
+def test_bad_settings_end_before_training(
+    train: Rllm,
+    server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str],
+    exit_code: int,
+    code: str,
+    values: list[str],
 ) -> None:
-    ended = train(server.url, f"training.resume_from_tinker_id={resume}")
+    monkeypatch.setenv("TINKER_BASE_URL", "localhost:8017")
+    ended = train(server.url, ONE_STEP, *words)
     assert ended.code == exit_code
     check_printed(ended.error, code, *values)
 
@@ -162,32 +178,6 @@ def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, 
     assert made.code == 0, made.errors
 
 
-@pytest.mark.parametrize(
-    ("settings", "code", "values"),
-    [
-        (["rollout_engine.renderer_name=qwen3"], "wrong-value", ["rollout_engine.renderer_name", "'qwen3'"]),
-        (["training.default_local_dir=/tmp/x"], "unused-key", ["training.default_local_dir", "'/tmp/x'"]),
-        (
-            ["model.train_unembed=false", "model.train_attn=false", "model.train_mlp=false"],
-            "nothing-trained",
-            ["model.train_unembed", "model.train_attn", "model.train_mlp"],
-        ),
-        (["rollout_engine.reasoning_effort=high"], "no-thinking-switch", ["rollout_engine.reasoning_effort", "high"]),
-        (
-            ["training.learning_rate=0", "model.lora_rank=0", "tinker_connect_timeout=0"],
-            "wrong-value",
-            ["training.learning_rate", "model.lora_rank", "tinker_connect_timeout"],
-        ),
-    ],
-)
-def test_settings_that_nothing_can_act_on(
-    train: Rllm, server: RunningServer, settings: list[str], code: str, values: list[str]
-) -> None:
-    ended = train(server.url, *settings)
-    assert ended.code == 2
-    check_printed(ended.error, code, *values)
-
-
 @pytest.mark.long
 def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     loss = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}")
@@ -198,9 +188,3 @@ def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: Runn
     found = [line["actor/kl_ref"] for line in lines if "actor/kl_ref" in line]
     assert len(found) == 2
     assert abs(found[0]) < 1e-6 < found[1], "the reference is the model that the run starts with"
-
-
-def test_losses_of_roles_that_cannot_be(train: Rllm, server: RunningServer) -> None:
-    loss_map = "rllm.algorithm.loss_map={agent: gspoo, nobody: ppo}"
-    ended = train(server.url, ONE_STEP, loss_map)
-    check_printed(ended.error, "unknown-plugin", "rllm.algorithm.loss_map.agent", "'gspoo'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import pytest
 from expecting import check_printed
 
 from .conftest import Rllm, ServerProcess, metrics_of, server_process
-from .proxy import FaultyProxy, faulty_proxy
+from .proxy import Proxy, open_proxy
 
 STEPS = 5
-PATIENCE = 1.0
+SETTINGS = (f"rllm.trainer.total_batches={STEPS}", "tinker_connect_timeout=1")
 MOMENTS = ("rollouts", "gradient", "between gradient and optimizer step", "saving")
 RUN = Path("runs", "rllm-training", "default")
 
@@ -22,7 +22,7 @@ RUN = Path("runs", "rllm-training", "default")
 class Restarted:
     """A server behind an address that stays, restarted on the same checkpoints."""
 
-    def __init__(self, directory: Path, proxy: FaultyProxy, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, proxy: Proxy, stack: ExitStack) -> None:
         self._directory = directory
         self._proxy = proxy
         self._stack = stack
@@ -55,29 +55,37 @@ def server(tmp_path: Path) -> Iterator[Restarted]:
     directory = tmp_path / "checkpoints"
     directory.mkdir()
     with ExitStack() as stack:
-        yield Restarted(directory, stack.enter_context(faulty_proxy("http://127.0.0.1:9")), stack)
+        yield Restarted(directory, stack.enter_context(open_proxy("http://127.0.0.1:9")), stack)
+
+
+@pytest.fixture
+def train_and_resume(server: Restarted, train: Rllm, caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
+    """Kill the server at each of some moments, restart it and resume. Return the output of the last command."""
+
+    def run(moments: Sequence[str], *words: str) -> str:
+        for finished, moment in enumerate(moments):
+            server.kill_at(moment)
+            killed = train(server.url, *words, *(["--resume"] if finished else []))
+            assert killed.code == 1
+            check_printed(killed.error, "service-unreachable", "http://127.0.0.1", "--resume")
+            server.start()
+        resumed = train(server.url, *words, "--resume")
+        gc.collect()
+        assert not [record for record in caplog.records if record.name == "asyncio"], "printed next to the error"
+        assert resumed.code == 0, resumed.errors
+        return resumed.output
+
+    return run
 
 
 @pytest.mark.long
-def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_same_numbers(
-    server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_killed_servers_at_every_moment_change_no_number(
+    server: Restarted, train: Rllm, train_and_resume: Callable[..., str], tmp_path: Path
 ) -> None:
-    settings = (f"rllm.trainer.total_batches={STEPS}", f"tinker_connect_timeout={PATIENCE:g}")
-    undisturbed = train(server.url, *settings, "rllm.trainer.experiment_name=undisturbed")
+    undisturbed = train(server.url, *SETTINGS, "rllm.trainer.experiment_name=undisturbed")
     assert undisturbed.code == 0, undisturbed.errors
-
-    for finished, moment in enumerate(MOMENTS):
-        server.kill_at(moment)
-        killed = train(server.url, *settings, *(["--resume"] if finished else []))
-        assert killed.code == 1
-        check_printed(killed.error, "service-unreachable", "http://127.0.0.1", "--resume")
-        server.start()
-    resumed = train(server.url, *settings, "--resume")
-
-    gc.collect()
-    assert not [record for record in caplog.records if record.name == "asyncio"], "printed next to the error"
-    assert resumed.code == 0, resumed.errors
-    assert f"resuming after step {len(MOMENTS)}" in resumed.output
+    output = train_and_resume(MOMENTS, *SETTINGS)
+    assert f"resuming after step {len(MOMENTS)}" in output
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
 
 
@@ -89,21 +97,10 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
     ],
 )
 def test_a_run_with_batches_ahead_resumes_with_another_server(
-    server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, latest: str, moment: str
+    train_and_resume: Callable[..., str], tmp_path: Path, latest: str, moment: str
 ) -> None:
-    settings = (f"rllm.trainer.total_batches={STEPS}", f"tinker_connect_timeout={PATIENCE:g}")
     ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")
-    words = (*settings, *ahead, f"rllm.async_training.partial_rollout={latest}")
-    server.kill_at(moment)
-    killed = train(server.url, *words)
-    assert killed.code == 1
-    check_printed(killed.error, "service-unreachable", "http://127.0.0.1")
-    server.start()
-    resumed = train(server.url, *words, "--resume")
-
-    gc.collect()
-    assert not [record for record in caplog.records if record.name == "asyncio"], "printed next to the error"
-    assert resumed.code == 0, resumed.errors
+    train_and_resume([moment], *SETTINGS, *ahead, f"rllm.async_training.partial_rollout={latest}")
     trained = [line for line in metrics_of(tmp_path / RUN) if "staleness/max" in line]
     assert len(trained) == STEPS
     assert all(line["staleness/max"] <= 2 for line in trained)

@@ -69,14 +69,16 @@ def test_sparse_rows_with_two_entries_in_a_column_are_refused(starts: list[int],
         to_dense(np.ones(len(columns)), *rows, (2, 5), missing=0)
 
 
-def spans_request(lengths: list[int | None]) -> bytes:
-    """A datum of 4 targets with a span for each length. A span of length None has no content."""
+def spans_request(lengths: list[int | None], prompt: int = 0) -> bytes:
+    """A datum of 4 targets with a span for each length, after a prompt. A span of length None has no content."""
     message = proto.ForwardBackwardRequest(model_id="a:train:0", seq_id=1, loss_fn=STAND_IN)
     datum = message.data.add()
     datum.model_input.add().encoded_text.tokens = np.ones(4, np.int32).tobytes()
     targets = datum.loss_fn_inputs["target_tokens"]
     targets.dtype = proto.DTYPE_INT64
     targets.dense = np.ones(4, np.int64).tobytes()
+    if prompt:
+        datum.loss_fn_input_spans.add().prompt_tokens.length = prompt
     for length in lengths:
         span = datum.loss_fn_input_spans.add()
         if length is not None:
@@ -84,10 +86,11 @@ def spans_request(lengths: list[int | None]) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def test_spans_that_cover_the_targets_are_read() -> None:
-    request = forward_backward_request(spans_request([3, 0, 1]))
+@pytest.mark.parametrize(("lengths", "prompt"), [([3, 0, 1], 0), ([1, 1], 2)])
+def test_spans_that_cover_the_targets_are_read(lengths: list[int | None], prompt: int) -> None:
+    request = forward_backward_request(spans_request(lengths, prompt))
     (example,) = forward_backward_of(request, TinkerLimits(stand_in_losses=True)).examples
-    assert example.inputs[SAMPLED].tolist() == [1.0] * 4
+    assert example.inputs[SAMPLED].tolist() == [0.0] * prompt + [1.0] * (4 - prompt)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_an_unloading_that_is_sent_again_has_the_same_result_and_waits_for_nothi
     assert server.result(promised[0]).json()["model_id"] == model_id
     assert server.promised("unload_model", model_id=model_id) == promised[0]
     assert model_id not in server.host.models
+    assert server.post("optim_step", model_id=model_id, seq_id=1, adam_params={}).status_code == 404
 
 
 def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Path) -> None:
@@ -123,5 +124,9 @@ def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
         assert b"which never came" in answer.body
         with pytest.raises(RequestRefused, match="checkpoint"):
             turns.submit(0, "create_model", 1, nothing)
+        await asyncio.sleep(1.0)
+        turns.submit(13, "optim_step", 1, nothing)
+        await asyncio.sleep(0.1)
+        assert await futures.wait("a:train:0:13") == await nothing()
 
     assert in_turns(TinkerLimits(turn_deadline=0.2, long_poll=0.01), scenario) == []
