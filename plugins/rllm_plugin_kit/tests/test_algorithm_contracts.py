@@ -14,12 +14,7 @@ from torch import Tensor
 
 from rllm_core.algorithms import segments
 from rllm_core.algorithms.grouping import by_task_and_role
-from rllm_core.contracts import (
-    AdvantageInput,
-    Advantages,
-    LossInput,
-    NoParams,
-)
+from rllm_core.contracts import AdvantageInput, Advantages, LossInput, NoParams
 from rllm_core.data.types import Episode, TrajectoryGroup
 from rllm_core.updates.losses import importance_ratio
 from rllm_plugin_kit import EstimatorContract, LossContract

@@ -15,16 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rllm_core.contracts import (
-    NoParams,
-    Params,
-    Rollout,
-    Sampler,
-    SamplerSetup,
-    Score,
-    TaskResult,
-    TeacherSetup,
-)
+from rllm_core.contracts import NoParams, Params, Rollout, Sampler, SamplerSetup, Score, TaskResult, TeacherSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError

@@ -14,15 +14,7 @@ from typing import Any, ClassVar, TextIO
 import numpy as np
 import pytest
 
-from rllm_core.contracts import (
-    NoParams,
-    Observer,
-    RejectionResult,
-    StageContext,
-    StagePlugin,
-    TrackedRun,
-    TrainStep,
-)
+from rllm_core.contracts import NoParams, Observer, RejectionResult, StageContext, StagePlugin, TrackedRun, TrainStep
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_plugin_kit import StageContract, TrackerContract, stage_context

@@ -15,15 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from rllm_core.contracts import (
-    Agent,
-    Environment,
-    NoParams,
-    Outcome,
-    RendererSetup,
-    Split,
-    Workflow,
-)
+from rllm_core.contracts import Agent, Environment, NoParams, Outcome, RendererSetup, Split, Workflow
 from rllm_core.data.messages import Message, Response
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
