@@ -6,7 +6,6 @@ The libraries' functions come from `benchmarks/peers.py`. If they are not instal
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,22 +163,6 @@ def draw_rows(seed: int, *, advantage_per_row: bool = False, n_rows: int | None 
     )
     tensors["new"].requires_grad_()
     return Sampled(inputs, lengths, SimpleNamespace(mask=torch.tensor(mask, dtype=torch.float64), **tensors))
-
-
-def one_group(rewards: Sequence[float]) -> AdvantageInput:
-    """Return one group of trajectories of one token each."""
-    n = len(rewards)
-    ends = np.arange(n + 1)
-    return AdvantageInput(
-        rewards=np.array(rewards, np.float64),
-        group_offsets=np.array([0, n]),
-        response_lengths=np.ones(n, np.int64),
-        step_offsets=ends,
-        step_rewards=np.full(n, np.nan),
-        token_offsets=ends,
-        loss_mask=np.ones(n, np.bool_),
-        groups=[],
-    )
 
 
 def one_token(log_ratio: float, advantage: float) -> Sampled:

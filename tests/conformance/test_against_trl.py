@@ -36,6 +36,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     ),
     "dr_grpo": ("dr_grpo", {"dialect": "trl"}, "grpo_advantages", {**SUM, "scale_rewards": "none"}),
     "rloo": ("rloo", {"dialect": "trl"}, "rloo_advantages", PLAIN_RLOO),
+    "liteppo": ("liteppo", {}, "grpo_advantages", {**SUM, "scale_rewards": "batch"}),
 }
 """Our name and options, TRL's advantages and settings."""
 
@@ -45,39 +46,18 @@ def test_ragged_groups_of_one_and_more_have_trls_advantages(
     trl: Any, name: str, options: Any, theirs: str, settings: Any
 ) -> None:
     for seed in range(25):
-        batch = draw_groups(seed)
-        advantages = estimate(name, batch.inputs, **options)
-        # TRL's groups all have one size, so each is its own batch.
-        groups = torch.tensor(batch.inputs.rewards)[:, None].split(np.diff(batch.inputs.group_offsets).tolist())
-        expected = torch.cat([getattr(trl, theirs)(group, len(group), **settings) for group in groups])
-        np.testing.assert_allclose(advantages.values, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
-
-
-@pytest.mark.parametrize(("name", "options", "theirs", "settings"), ESTIMATORS.values(), ids=ESTIMATORS)
-def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot_score(
-    trl: Any, name: str, options: Any, theirs: str, settings: Any
-) -> None:
-    # `on_missing_reward: drop` takes it out of its group. TRL keeps it, outside the baseline, with advantage 0.
-    inputs = draw_groups(0, smallest_group=2).inputs
-    sizes = np.diff(inputs.group_offsets)
-    advantages = np.split(estimate(name, inputs, **options).values, inputs.group_offsets[1:-1])
-    for size, rewards, values in zip(
-        sizes, np.split(inputs.rewards, inputs.group_offsets[1:-1]), advantages, strict=True
-    ):
-        missing = torch.tensor(np.append(rewards, np.nan))[:, None]
-        expected = getattr(trl, theirs)(missing, int(size) + 1, **settings)
-        np.testing.assert_allclose(np.append(values, 0.0), expected.numpy(), rtol=1e-6, atol=1e-6)
-
-
-def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any) -> None:
-    for seed in range(30):
         inputs = draw_groups(seed).inputs
-        size = int(np.diff(inputs.group_offsets)[0])
-        # TRL's groups have one size, so each batch has groups as large as the first.
-        n = len(inputs.rewards) // size * size
-        batch = replace(inputs, rewards=inputs.rewards[:n], group_offsets=np.arange(0, n + 1, size))
-        theirs = trl.grpo_advantages(torch.tensor(batch.rewards)[:, None], size, **SUM, scale_rewards="batch")
-        np.testing.assert_allclose(estimate("liteppo", batch).values, theirs.numpy(), rtol=1e-6, atol=1e-6)
+        sizes = np.diff(inputs.group_offsets).tolist()
+        # TRL's groups all have one size. So each is its own batch, or each batch has groups as large as the first.
+        groups = torch.tensor(inputs.rewards)[:, None].split(sizes)
+        if name == "liteppo":
+            n = len(inputs.rewards) // sizes[0] * sizes[0]
+            inputs = replace(inputs, rewards=inputs.rewards[:n], group_offsets=np.arange(0, n + 1, sizes[0]))
+            groups, sizes = (torch.tensor(inputs.rewards)[:, None],), sizes[:1]
+        advantages = estimate(name, inputs, **options)
+        pairs = zip(groups, sizes, strict=True)
+        expected = torch.cat([getattr(trl, theirs)(group, size, **settings) for group, size in pairs])
+        np.testing.assert_allclose(advantages.values, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
 
 
 def trainer(more: dict[str, Any] | None = None, **settings: Any) -> SimpleNamespace:
@@ -182,15 +162,6 @@ def test_value_and_gradient_are_trls(trl: Any, name: str, options: Any, mode: st
         losses = token_losses(name, batch.inputs, **options)
         expected = theirs(trl.grpo_loss, batch, trl.gamma_weights, **settings)
         assert_close(batch.ours(losses, mode), expected, **CLOSE)
-
-
-def test_vespo_weights_are_trls(trl: Any) -> None:
-    for seed in range(300):
-        batch = draw_rows(seed, advantage_per_row=True)
-        padded = batch.padded
-        phi = trl.gamma_weights(padded.advantages[:, :1], (padded.new - padded.old).detach(), padded.mask, None)
-        expected = (-phi * padded.advantages * padded.new)[padded.mask.bool()]
-        assert_close(token_losses("vespo", batch.inputs).detach(), expected.detach(), rtol=1e-6, atol=1e-6)
 
 
 def test_gmpo_is_trls(trl: Any) -> None:

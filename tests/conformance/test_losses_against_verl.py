@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rllm_backend_kit.loss import kl_divergence, rollout_weights, value_loss
-from rllm_core.contracts.backend import RolloutCorrection
+from rllm_backend_kit.loss import kl_divergence, value_loss
+from rllm_core import builtin
 from rllm_core.updates.aggregation import token_weights
+from rllm_estimators.plugin import rllm_losses
 
 from .conftest import draw_rows, one_token, token_losses
 
@@ -47,51 +48,30 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "dro": ("dro", {"beta": 0.3}, "dro", {"policy_loss": SimpleNamespace(dro_beta=0.3)}),
 }
 """Our name and options, verl's name and settings."""
-OF_ONE_MODE: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
-    "sapo": ("sapo", {"tau_positive": 1.5, "tau_negative": 2.5}, "sapo", {"tau_pos": 1.5, "tau_neg": 2.5}),
-    "gmpo": ("gmpo", LOG_CLIP, "geo_mean", VERL_CLIP),
-}
+RECORDS = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses())}
+ROWS = ("seq-mean-token-mean", "token-mean")
+KL_COV = {"kl_cov_ratio": 0.125, "ppo_kl_coef": 0.7}
+COV = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 0.9}
 """Losses that verl averages over tokens, then over sequences, in every mode."""
 
 
-def theirs(verl: Any, name: str, batch: Any, mode: str, settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return verl's loss, and its gradient, (n_sampled,)."""
+def call(verl: Any, name: str, batch: Any, mode: str, settings: dict[str, Any]) -> tuple[Tensor, dict[str, float]]:
+    """Return verl's loss and its metrics."""
     from peers import ActorSettings
 
     padded = batch.padded
     info = {"loss_scale_factor": batch.longest} if mode == "seq-mean-token-sum-norm" else {}
-    loss, _ = getattr(verl, f"compute_policy_loss_{name}")(
+    result: tuple[Tensor, dict[str, float]] = getattr(verl, f"compute_policy_loss_{name}")(
         padded.old, padded.new, padded.advantages, padded.mask, mode, ActorSettings(global_batch_info=info, **settings)
     )
-    result: tuple[Tensor, Tensor] = batch.theirs(loss)
     return result
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("name", "options", "verl_name", "settings"), LOSSES.values(), ids=LOSSES)
-def test_value_and_gradient_are_verls(
-    verl: Any, name: str, options: dict[str, Any], verl_name: str, settings: dict[str, Any], mode: str
-) -> None:
-    for seed in SEEDS:
-        batch = draw_rows(seed)
-        assert_close(
-            batch.ours(token_losses(name, batch.inputs, **options), mode),
-            theirs(verl, verl_name, batch, mode, settings),
-            **CLOSE,
-        )
-
-
-@pytest.mark.parametrize(("name", "options", "verl_name", "settings"), OF_ONE_MODE.values(), ids=OF_ONE_MODE)
-def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
-    verl: Any, name: str, options: Any, verl_name: str, settings: Any
-) -> None:
-    for seed in SEEDS:
-        batch = draw_rows(seed, advantage_per_row=True)
-        assert_close(
-            batch.ours(token_losses(name, batch.inputs, **options), "seq-mean-token-mean"),
-            theirs(verl, verl_name, batch, "token-mean", settings),
-            **CLOSE,
-        )
+def clipped(name: str, inputs: Any, **options: Any) -> Tensor:
+    """Return the tokens that a loss clips."""
+    load = RECORDS[name].load_clipped
+    assert load is not None
+    return load()(inputs, RECORDS[name].params(**options))
 
 
 def centered_row(seed: int) -> Any:
@@ -107,22 +87,38 @@ def centered_row(seed: int) -> Any:
     return batch
 
 
-def test_kl_cov_of_centered_row_is_verls(verl: Any) -> None:
-    for seed in SEEDS:
-        batch = centered_row(seed)
-        share = 1 / int(batch.lengths[0])
-        settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=share, ppo_kl_coef=0.7)}
-        losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=share, ppo_kl_coef=0.7)
-        assert_close(batch.ours(losses, "token-mean"), theirs(verl, "kl_cov", batch, "token-mean", settings), **CLOSE)
+CASES = [
+    *((*case, mode, mode) for case in LOSSES.values() for mode in MODES),
+    # verl averages these over tokens, then over sequences, in every mode.
+    ("sapo", {"tau_positive": 1.5, "tau_negative": 2.5}, "sapo", {"tau_pos": 1.5, "tau_neg": 2.5}, *ROWS),
+    ("gmpo", LOG_CLIP, "geo_mean", VERL_CLIP, *ROWS),
+    ("kl_cov", KL_COV, "kl_cov", {"policy_loss": SimpleNamespace(**KL_COV)}, "token-mean", "token-mean"),
+    ("clip_cov", {**COV, **CLIP}, "clip_cov", {**VERL_CLIP, "policy_loss": SimpleNamespace(**COV)}, *ROWS[1:] * 2),
+]
 
 
-def test_clip_cov_of_centered_row_is_verls(verl: Any) -> None:
+@pytest.mark.parametrize(("name", "options", "verl_name", "settings", "mode", "verl_mode"), CASES)
+def test_value_and_gradient_are_verls(
+    verl: Any, name: str, options: Any, verl_name: str, settings: Any, mode: str, verl_mode: str
+) -> None:
     for seed in SEEDS:
-        batch = centered_row(seed)
-        bounds = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 0.9}
-        settings = {**VERL_CLIP, "policy_loss": SimpleNamespace(**bounds)}
-        losses = token_losses("clip_cov", batch.inputs, **bounds, **CLIP)
-        assert_close(batch.ours(losses, "token-mean"), theirs(verl, "clip_cov", batch, "token-mean", settings), **CLOSE)
+        batch = centered_row(seed) if name.endswith("cov") else draw_rows(seed, advantage_per_row=mode != verl_mode)
+        loss, _ = call(verl, verl_name, batch, verl_mode, settings)
+        ours = batch.ours(token_losses(name, batch.inputs, **options), mode)
+        assert_close(ours, batch.theirs(loss), **CLOSE)
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo_dual_clip", "cispo", "gspo", "dppo_tv", "dppo_kl"])
+def test_the_share_of_clipped_tokens_is_verls(verl: Any, case: str) -> None:
+    name, options, verl_name, settings = LOSSES[case]
+    shares = []
+    for seed in SEEDS:
+        batch = draw_rows(seed)
+        _, metrics = call(verl, verl_name, batch, "token-mean", settings)
+        shares.append(clipped(name, batch.inputs, **options).float().mean().item())
+        expected = metrics["actor/pg_clipfrac"] + metrics["actor/pg_clipfrac_lower"]
+        assert shares[-1] == pytest.approx(expected, abs=1e-6)
+    assert 0 < max(shares) < 1
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -150,19 +146,6 @@ def test_divergence_and_its_gradient_are_verls(verl: Any, estimator: Literal["k1
         assert_close(gradient, padded[batch.padded.mask.bool()])
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize(("threshold", "cap", "floor"), [(1.3, 1.3, 0.0), ("0.7_1.3", 1.3, 0.7)])
-def test_rollout_weights_are_verls(
-    verl: Any, level: Literal["token", "sequence"], threshold: float | str, cap: float, floor: float
-) -> None:
-    correction = RolloutCorrection(mode=level, cap=cap, floor=floor, beyond_cap="truncate" if floor == 0 else "mask")
-    for seed in SEEDS:
-        inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
-        weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
-        expected, _ = verl.compute_rollout_correction_weights(padded.old - padded.ref, padded.mask, level, threshold)
-        assert_close(weights, expected[padded.mask.bool()])
-
-
 @pytest.mark.parametrize("clip", [0.2, FAR])
 def test_value_loss_is_verls(verl: Any, clip: float) -> None:
     for seed in SEEDS:
@@ -178,7 +161,7 @@ def test_value_loss_is_verls(verl: Any, clip: float) -> None:
 
 def test_gspo_bounds_its_ratio_at_exp_20_like_every_loss_here_and_at_exp_10_in_verl(verl: Any) -> None:
     batch = one_token(15.0, -1.0)
-    loss, _ = theirs(verl, "gspo", batch, "token-mean", VERL_CLIP)
+    loss, _ = call(verl, "gspo", batch, "token-mean", VERL_CLIP)
     assert loss.item() == pytest.approx(np.exp(10.0))
     assert token_losses("gspo", batch.inputs, **SEQUENCE_CLIP).item() == pytest.approx(np.exp(15.0))
 
@@ -187,6 +170,22 @@ def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(verl: Any) 
     # If tokens were chosen over the micro-batch, a different cut would give the same tokens a different gradient.
     batch = draw_rows(3, n_rows=4)
     settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=0.25, ppo_kl_coef=1.0)}
-    _, theirs_gradient = theirs(verl, "kl_cov", batch, "token-mean", settings)
+    _, theirs_gradient = batch.theirs(call(verl, "kl_cov", batch, "token-mean", settings)[0])
     losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=0.25, ppo_kl_coef=1.0)
     assert not torch.allclose(batch.ours(losses, "token-mean")[1], theirs_gradient)
+
+
+def test_gmpo_counts_the_side_that_it_cuts_here_and_both_sides_in_verl(verl: Any) -> None:
+    # A token that is already far less likely keeps its ratio where A > 0: nothing of it is cut.
+    _, metrics = call(verl, "geo_mean", one_token(-1.0, 1.0), "token-mean", VERL_CLIP)
+    assert metrics["actor/pg_clipfrac"] == pytest.approx(1.0)
+    for log_ratio, advantage, expected in ((-1.0, 1.0, False), (-1.0, -1.0, True), (1.0, 1.0, True)):
+        assert clipped("gmpo", one_token(log_ratio, advantage).inputs, **LOG_CLIP).tolist() == [expected]
+
+
+def test_clip_cov_counts_what_it_clips_and_what_it_cuts_here_and_only_the_cut_in_verl(verl: Any) -> None:
+    batch = one_token(1.0, 1.0)
+    settings = SimpleNamespace(clip_cov_ratio=1.0, clip_cov_lb=1.0, clip_cov_ub=5.0)
+    _, metrics = call(verl, "clip_cov", batch, "token-mean", {**VERL_CLIP, "policy_loss": settings})
+    assert metrics["actor/pg_clipfrac"] == 0.0
+    assert clipped("clip_cov", batch.inputs, **CLIP).tolist() == [True]

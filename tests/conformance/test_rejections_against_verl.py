@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -90,22 +91,6 @@ def test_weights_with_rejections_are_verls(verl: Any) -> None:
         assert terms.above_cap.tolist() == (ratios > 1.3)[padded.mask.bool()].tolist()
 
 
-@pytest.mark.parametrize("mode", ["token", "sequence"])
-def test_batch_normalized_weights_are_verls(verl: Any, mode: Literal["token", "sequence"]) -> None:
-    for seed in BATCHES:
-        inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
-        floor = 0.7 if seed % 2 else 0.0
-        correction = RolloutCorrection(
-            mode=mode, cap=1.3, floor=floor, beyond_cap="mask" if floor else "truncate", mean_weight=None
-        )
-        weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
-        threshold = f"{floor}_1.3" if floor else 1.3
-        expected, _ = verl.compute_rollout_correction_weights(
-            padded.old - padded.ref, padded.mask, mode, threshold, rollout_is_batch_normalize=True
-        )
-        torch.testing.assert_close(weights, expected[padded.mask.bool()], rtol=1e-6, atol=1e-6)
-
-
 def test_m2po_is_its_formula() -> None:
     """Tokens are rejected one by one, the largest squared log-ratio first, until the mean of the others is small."""
     for seed in BATCHES:
@@ -182,3 +167,20 @@ def test_without_a_rule_or_a_mode_every_weight_is_one() -> None:
     found = rollout_weights(batch.inputs.old_logprobs, batch.inputs.ref_logprobs, batch.inputs.row_ids, correction)
     assert (found == 1).all()
     assert LossTerms(divergence=None, weights=None).rejected == {}
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+def test_weights_are_verls(verl: Any, mode: Literal["token", "sequence"], normalize: bool) -> None:
+    for seed in BATCHES:
+        inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
+        floor = 0.7 if seed % 2 else 0.0
+        correction = RolloutCorrection(mode=mode, cap=1.3, floor=floor, beyond_cap="mask" if floor else "truncate")
+        if normalize:
+            correction = replace(correction, mean_weight=None)
+        weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
+        threshold = f"{floor}_1.3" if floor else 1.3
+        expected, _ = verl.compute_rollout_correction_weights(
+            padded.old - padded.ref, padded.mask, mode, threshold, rollout_is_batch_normalize=normalize
+        )
+        torch.testing.assert_close(weights, expected[padded.mask.bool()], rtol=1e-6, atol=1e-6)

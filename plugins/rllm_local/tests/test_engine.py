@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from expecting import check_error, expect_error
-from local_models import assert_as_without_cache, build_tiny
+from local_models import assert_as_without_cache
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import RolloutError
@@ -40,22 +39,6 @@ def _gather(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 def _generate(engine: LocalEngine, prompt: list[int], params: SamplingParams, session: str = "single") -> Completion:
     return _gather(engine.generate(prompt, params, session=session))[0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", MODELS)
-def test_greedy_tokens_are_those_of_hugging_face_generate(
-    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine]
-) -> None:
-    model = request.getfixturevalue(name)
-    for length, stop in ((1, 2), (9, 2), (70, 2), (70, 40)):
-        prompt = _ids(length)
-        expected = model.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=50, eos_token_id=stop, pad_token_id=0
-        )[0, length:]
-        engine = make_engine(model, stop_ids=[stop])
-        completion = _generate(engine, prompt, _params(50, temperature=0.0))
-        assert completion.token_ids.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -128,29 +111,6 @@ def test_an_ended_sessions_cache_can_be_reused(make_engine: Callable[..., LocalE
     assert passes.rows == [[50], [1], [50]]
 
 
-def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
-    make_engine: Callable[..., LocalEngine], model: Any
-) -> None:
-    engine = make_engine(max_concurrency=6)
-    params = [_params(40, seed=seed) for seed in range(24)]
-
-    async def rollout(index: int) -> Completion | None:
-        """Behave like a workflow: generate, and always close the session."""
-        try:
-            async with asyncio.timeout(0.001 * index if index % 3 == 0 else None):
-                return await engine.generate(_ids(10 + index), params[index], session=f"{index}")
-        except TimeoutError:
-            return None
-        finally:
-            await engine.end_session(f"{index}")
-
-    answers = _gather(*(rollout(index) for index in range(24)))
-    assert answers[0] is None
-    for index, completion in enumerate(answers):
-        if index % 3:
-            assert_as_without_cache(model, _ids(10 + index), params[index], completion)
-
-
 def test_requests_of_one_session_run_one_by_one(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
@@ -213,23 +173,6 @@ def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
     assert passes.tokens > sum(len(p) + s.max_tokens - 1 for p, s in zip(prompts, params, strict=True))
     used = [len(rows) for rows in passes.rows]
     assert used[0] > used[-1]
-
-
-def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., LocalEngine]) -> None:
-    with expect_error(RolloutError, "empty-prompt", "prompt"):
-        _generate(make_engine(), [], _params(1))
-
-
-@pytest.mark.parametrize("token", [-1, 2_000_000_000])
-def test_token_outside_vocabulary_fails_its_call_only(make_engine: Callable[..., LocalEngine], token: int) -> None:
-    with expect_error(RolloutError, "unknown-token", token):
-        _generate(make_engine(), [7, token], _params(1))
-
-
-@pytest.mark.parametrize("count", [0, -1])
-def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., LocalEngine], count: int) -> None:
-    with pytest.raises(RolloutError, match=f"max_tokens is {count}"):
-        _generate(make_engine(), _ids(5), _params(count))
 
 
 def test_a_response_ends_where_the_context_is_full(make_engine: Callable[..., LocalEngine], model: Any) -> None:
@@ -305,59 +248,6 @@ def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_wo
         assert_as_without_cache(model, _ids(12, index), params[index], completion)
 
 
-def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[..., LocalEngine]) -> None:
-    model = build_tiny(0)
-    with torch.no_grad():
-        next(model.parameters()).fill_(torch.nan)
-    with expect_error(RolloutError, "worker-failed", "FloatingPointError", "logits"):
-        _generate(make_engine(model), _ids(5), _params(5))
-
-
-def test_only_the_request_whose_logits_are_not_finite_fails(
-    make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = engine_module.sample_next
-
-    def spoiled(model: Any, cache: Any, rows: Any) -> Any:
-        draws = real(model, cache, rows)
-        draws.logprobs[[row.sampling.seed == 13 for row in rows]] = np.nan
-        return draws
-
-    monkeypatch.setattr(engine_module, "sample_next", spoiled)
-    engine = make_engine()
-
-    async def three() -> list[Any]:
-        calls = (
-            engine.generate([5, 9, 31], SamplingParams(max_tokens=4, seed=seed), session=str(seed))
-            for seed in (12, 13, 14)
-        )
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    first, broken, last = asyncio.run(three())
-    assert len(first.token_ids) == len(last.token_ids) == 4
-    assert isinstance(broken, RolloutError)
-    assert isinstance(broken.__cause__, FloatingPointError)
-
-
-def test_only_the_request_whose_stop_rule_fails_fails(make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine()
-
-    def fail(_: Any) -> bool:
-        raise ZeroDivisionError("by nothing")
-
-    async def two() -> list[Any]:
-        params = SamplingParams(max_tokens=4)
-        calls = (
-            engine.generate([5, 9, 31], params, session="a", stops=fail),
-            engine.generate([5, 9, 31], params, session="b"),
-        )
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    broken, other = asyncio.run(two())
-    check_error(broken, "worker-failed", "ZeroDivisionError: by nothing")
-    assert len(other.token_ids) == 4
-
-
 def test_an_engine_serves_several_event_loops_one_after_the_other(
     make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
@@ -398,3 +288,51 @@ def test_rows_of_a_pass_are_split_by_length_so_that_padding_is_bounded() -> None
         lengths = [len(rows[index].fresh) for index in part]
         assert max(lengths) <= max(8, 2 * min(lengths))
         assert len(part) == 1 or len(part) * max(lengths) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "code", "value"),
+    [
+        ([], 1, "empty-prompt", "prompt"),
+        ([7, -1], 1, "unknown-token", -1),
+        ([7, 2_000_000_000], 1, "unknown-token", 2_000_000_000),
+        ([7], 0, "bad-sampling-parameter", "max_tokens is 0"),
+    ],
+)
+def test_impossible_request_fails_only_itself(
+    make_engine: Callable[..., LocalEngine], prompt: list[int], count: int, code: str, value: Any
+) -> None:
+    with expect_error(RolloutError, code, value):
+        _generate(make_engine(), prompt, _params(count))
+
+
+@pytest.mark.parametrize("cause", [FloatingPointError, ZeroDivisionError])
+def test_only_the_failing_request_fails(
+    make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, cause: type[Exception]
+) -> None:
+    """The logits of one request are not finite, or its stop rule fails."""
+    real = engine_module.sample_next
+
+    def spoiled(model: Any, cache: Any, rows: Any) -> Any:
+        draws = real(model, cache, rows)
+        draws.logprobs[[row.sampling.seed == 13 for row in rows]] = np.nan
+        return draws
+
+    def fail(_: Any) -> bool:
+        raise ZeroDivisionError("by nothing")
+
+    if cause is FloatingPointError:
+        monkeypatch.setattr(engine_module, "sample_next", spoiled)
+    engine, stops = make_engine(), {13: fail} if cause is ZeroDivisionError else {}
+
+    async def three() -> list[Any]:
+        calls = (
+            engine.generate([5, 9, 31], _params(4, seed=seed), session=str(seed), stops=stops.get(seed))
+            for seed in (12, 13, 14)
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, broken, last = asyncio.run(three())
+    assert len(first.token_ids) == len(last.token_ids) == 4
+    check_error(broken, "worker-failed", cause.__name__)
+    assert isinstance(broken.__cause__, cause)

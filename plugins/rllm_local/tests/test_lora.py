@@ -93,40 +93,6 @@ def test_the_adapter_depends_only_on_its_seed() -> None:
     assert not any(torch.equal(everywhere[name], other_seed[name]) for name in everywhere if "lora_A" in name)
 
 
-def test_peft_opens_the_checkpoint_and_answers_alike(
-    tmp_path: Path, make: Callable[..., Any], recwarn: pytest.WarningsRecorder
-) -> None:
-    loaded, updater, train = make(lora_alpha=10, lora_target_modules=["q_proj", "down_proj"])
-    train(range(3))
-    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
-    names = {path.name for path in (tmp_path / "model").iterdir()}
-    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
-    assert "config.json" not in names
-    plain = load_model(ModelSection(device="cpu"), 0).model
-    opened = peft.PeftModel.from_pretrained(plain, str(tmp_path / "model")).eval()
-    torch.testing.assert_close(logits(opened), logits(loaded.model), rtol=0, atol=0)
-    assert opened.peft_config["default"].lora_alpha == 10
-
-
-def test_the_gradient_is_pefts(make: Callable[..., Any], tmp_path: Path) -> None:
-    """The gradient equals autograd of the same loss through a PeftModel."""
-    loaded, _, train = make()
-    train(range(2))
-    adapter_of(loaded).save(tmp_path)
-    plain = load_model(ModelSection(device="cpu"), 0).model
-    theirs = peft.PeftModel.from_pretrained(plain, str(tmp_path), is_trainable=True).eval()
-    for model in (loaded.model, theirs):
-        model.zero_grad()
-        torch.log_softmax(model(input_ids=IDS).logits[0, :-1], -1).gather(1, IDS[0, 1:, None]).mean().backward()
-    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.requires_grad}
-    ours = {f"base_model.model.{name}": p.grad for name, p in loaded.model.named_parameters() if p.requires_grad}
-    assert len(ours) == 28
-    assert ours.keys() == gradients.keys()
-    for name, gradient in ours.items():
-        torch.testing.assert_close(gradient, gradients[name], rtol=1e-6, atol=1e-9)
-    assert not any(p.grad is not None for p in loaded.model.parameters() if not p.requires_grad)
-
-
 def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]) -> None:
     loaded, updater, train = make()
     reference = BelowAdapter(adapter_of(loaded))
@@ -143,47 +109,6 @@ def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]
     metrics = updater.update(found, make_plan(kl=KlTerm(beta=0.1, estimator="k3"))).metrics
     assert metrics["actor/kl_ref"] > 0
     assert metrics["actor/grad_norm"] > 0
-
-
-def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path, make: Callable[..., Any]) -> None:
-    loaded, updater, train = make(dtype="bfloat16")
-    train(range(3))
-    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
-    expected = train(range(3, 6))
-    resumed, updater, train = make(dtype="bfloat16")
-    load_state(tmp_path, updater.masters, updater.optimizer, adapter=resumed.adapter)
-    assert train(range(3, 6)) == expected
-    ours, theirs = adapter_of(loaded).state_dict(), adapter_of(resumed).state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-@pytest.mark.parametrize(
-    ("settings", "value"),
-    [
-        ({"lora_rank": 0, "lora_alpha": 32}, "model.lora_rank"),
-        ({"lora_rank": 8}, "ranks"),
-        ({"lora_alpha": 16}, "lora_alpha is 32"),
-        ({"dtype": "bfloat16"}, "model.dtype"),
-    ],
-)
-def test_a_checkpoint_of_another_shape_is_refused(
-    settings: dict[str, Any], value: str, tmp_path: Path, make: Callable[..., Any]
-) -> None:
-    loaded, updater, _ = make()
-    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
-    other, updater, _ = make(**settings)
-    with expect_error(CheckpointError, "checkpoint-of-other-model", tmp_path, value):
-        load_state(tmp_path, updater.masters, updater.optimizer, adapter=other.adapter)
-
-
-def test_the_checkpoint_of_a_whole_model_is_refused_by_a_run_with_an_adapter(
-    tmp_path: Path, make: Callable[..., Any]
-) -> None:
-    loaded, updater, _ = make(lora_rank=0, lora_alpha=32)
-    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer)
-    other, updater, _ = make()
-    with expect_error(CheckpointError, "checkpoint-of-other-model", tmp_path, "model.lora_rank"):
-        load_state(tmp_path, updater.masters, updater.optimizer, adapter=other.adapter)
 
 
 def test_hosted_engines_are_given_merged_weights(make: Callable[..., Any]) -> None:
@@ -269,3 +194,48 @@ def test_lora_without_peft_names_the_line_of_pip(monkeypatch: pytest.MonkeyPatch
 def test_keys_of_lora_that_nothing_acts_on_are_refused() -> None:
     with expect_error(ConfigError, "unused-key", "`model.lora_alpha`", 16.0):
         check_model(LocalConfig(model=TrainedModelSection(lora_alpha=16)))
+
+
+def test_peft_opens_the_checkpoint_with_equal_logits_and_gradients(make: Callable[..., Any], tmp_path: Path) -> None:
+    loaded, updater, train = make(lora_alpha=10, lora_target_modules=["q_proj", "down_proj"])
+    train(range(2))
+    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
+    assert "config.json" not in names
+    plain = load_model(ModelSection(device="cpu"), 0).model
+    theirs = peft.PeftModel.from_pretrained(plain, str(tmp_path / "model"), is_trainable=True).eval()
+    torch.testing.assert_close(logits(theirs), logits(loaded.model), rtol=0, atol=0)
+    assert theirs.peft_config["default"].lora_alpha == 10
+    for model in (loaded.model, theirs):
+        model.zero_grad()
+        torch.log_softmax(model(input_ids=IDS).logits[0, :-1], -1).gather(1, IDS[0, 1:, None]).mean().backward()
+    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.requires_grad}
+    ours = {f"base_model.model.{name}": p.grad for name, p in loaded.model.named_parameters() if p.requires_grad}
+    assert ours.keys() == gradients.keys()
+    for name, gradient in ours.items():
+        torch.testing.assert_close(gradient, gradients[name], rtol=1e-6, atol=1e-9)
+    assert not any(p.grad is not None for p in loaded.model.parameters() if not p.requires_grad)
+
+
+WHOLE = {"lora_rank": 0, "lora_alpha": 32}
+
+
+@pytest.mark.parametrize(
+    ("saved", "settings", "value"),
+    [
+        ({}, WHOLE, "model.lora_rank"),
+        ({}, {"lora_rank": 8}, "ranks"),
+        ({}, {"lora_alpha": 16}, "lora_alpha is 32"),
+        ({}, {"dtype": "bfloat16"}, "model.dtype"),
+        (WHOLE, {}, "model.lora_rank"),
+    ],
+)
+def test_checkpoint_of_another_shape_is_refused(
+    saved: dict[str, Any], settings: dict[str, Any], value: str, tmp_path: Path, make: Callable[..., Any]
+) -> None:
+    loaded, updater, _ = make(**saved)
+    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+    other, updater, _ = make(**settings)
+    with expect_error(CheckpointError, "checkpoint-of-other-model", tmp_path, value):
+        load_state(tmp_path, updater.masters, updater.optimizer, adapter=other.adapter)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,7 +33,3 @@ def test_the_same_model_is_recognized_and_another_refused(dtype: torch.dtype, tm
         next(other.parameters())[0, 0] += 0.5
     with expect_error(CheckpointError, "reference-changed", "model.name", tmp_path):
         Reference(other).check(tmp_path)
-
-
-def test_a_checkpoint_of_a_run_that_had_none_is_accepted(tmp_path: Path, model: Any) -> None:
-    Reference(model).check(tmp_path)

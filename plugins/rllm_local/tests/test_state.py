@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from expecting import expect_error
 from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch, weights_of
 
 from rllm_core.errors import CheckpointError
-from rllm_local.critic import Critic
-from rllm_local.settings import CriticSection
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
 
@@ -73,7 +70,7 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
     tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     """Whoever loads it in float32 has every bit of the masters; by default transformers loads it as it computes."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = build_tiny(0).to(torch.bfloat16)
     updater = make_updater(model)
@@ -84,6 +81,9 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
     as_computed = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert as_computed.dtype == torch.bfloat16
     assert all(torch.equal(*pair) for pair in zip(as_computed.parameters(), model.parameters(), strict=True))
+    words, message = AutoTokenizer.from_pretrained(tmp_path / "model"), [{"role": "user", "content": "guess"}]
+    options = {"tokenize": False, "add_generation_prompt": True}
+    assert words.apply_chat_template(message, **options) == tokenizer.apply_chat_template(message, **options)
     assert exact.lm_head.weight is exact.model.embed_tokens.weight, "tied, as in the model that was saved"
 
 
@@ -99,31 +99,6 @@ def test_loading_goes_back_also_in_a_process_that_has_trained(
     load_state(tmp_path, updater.masters, updater.optimizer)
     assert train(updater, range(3)) == expected
     assert torch.equal(weights_of(model), weights)
-
-
-def test_a_critic_is_put_back_with_its_optimizer_state(tmp_path: Path, tokenizer: Any) -> None:
-    def train(updater: Updater, steps: range) -> list[dict[str, float]]:
-        metrics = []
-        for step in steps:
-            batch = random_batch([(2 + row, 1 + row % 4) for row in range(9)], seed=step)
-            batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
-            metrics.append(updater.update(batch, make_plan(global_step=step, seed=step)).metrics)
-        return metrics
-
-    model = build_tiny(0)
-    critic = make_critic(model)
-    updater = make_updater(model, critic=critic, **SCHEDULE)
-    train(updater, range(3))
-    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer, critic)
-    expected = train(updater, range(3, 6))
-
-    resumed = build_tiny(1)
-    new = Critic(resumed, CriticSection())
-    updater = make_updater(resumed, critic=new, **SCHEDULE)
-    load_state(tmp_path, updater.masters, updater.optimizer, new)
-    assert train(updater, range(3, 6)) == expected
-    assert torch.equal(weights_of(resumed), weights_of(model))
-    assert torch.equal(weights_of(new), weights_of(critic))
 
 
 def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_too_many_is_left_out(
@@ -146,23 +121,6 @@ def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_to
     assert torch.equal(weights_of(other), before)
     load_state(both, unlike.masters, unlike.optimizer)
     assert torch.equal(weights_of(other), weights_of(model))
-
-
-def test_the_saved_model_loads_with_the_auto_classes_of_transformers(tmp_path: Path, tokenizer: Any) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = build_tiny(5)
-    updater = make_updater(model)
-    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    ids = torch.arange(6, 40)[None]
-    with torch.inference_mode():
-        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
-    words = AutoTokenizer.from_pretrained(tmp_path / "model")
-    message = [{"role": "user", "content": "guess a number"}]
-    options = {"tokenize": False, "add_generation_prompt": True}
-    assert words.apply_chat_template(message, **options) == tokenizer.apply_chat_template(message, **options)
-    assert words.encode("lower than 12") == tokenizer.encode("lower than 12")
 
 
 def test_nothing_is_pickled(tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]) -> None:

@@ -5,34 +5,14 @@ from __future__ import annotations
 import string
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_local.tiny import build_tokenizer
 
 ALPHABET = string.ascii_lowercase + string.digits + " .,?!:+-=\n"
-PIECES = [
-    "lower",
-    "higher",
-    "correct",
-    "number",
-    "guess",
-    "plus",
-    "is",
-    "0",
-    "7",
-    "10",
-    "31",
-    "32",
-    "a",
-    "z",
-    " ",
-    ". ",
-    "-",
-]
+PIECES = ["lower", "higher", "correct", "number", "guess", "plus", "is", "0", "7", "10", "31", "32", "a", " ", ". "]
 words = st.lists(st.sampled_from(PIECES) | st.sampled_from(ALPHABET), max_size=30).map("".join)
 END, UNKNOWN = 2, 1
 
@@ -46,20 +26,14 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-@pytest.mark.long
-@given(text=words)
-def test_text_of_the_alphabet_survives_encoding_and_decoding(tokenizer: Any, text: str) -> None:
-    ids = _encode(tokenizer, text)
-    assert UNKNOWN not in ids
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-@given(text=st.text(max_size=40))
+@given(text=words | st.text(max_size=40))
 def test_any_text_encodes_and_what_is_unknown_is_said_to_be(tokenizer: Any, text: str) -> None:
     ids = _encode(tokenizer, text)
     known = all(character in ALPHABET for character in text.lower())
     if not any(special in text for special in tokenizer.all_special_tokens):
         assert (UNKNOWN not in ids) == known
+        if known:
+            assert tokenizer.decode(ids, skip_special_tokens=True) == text.lower()
     assert all(0 <= token < len(tokenizer) for token in ids)
 
 
@@ -145,19 +119,3 @@ def test_a_response_that_was_cut_off_is_closed_before_the_next_message(
     messages = [*first, {"role": "assistant", "content": response}, *observed]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert [*renderer.prompt(first), *sampled, *continuation] == _encode(tokenizer, whole)
-
-
-def test_the_tiny_model_has_no_marks_for_thinking_unless_its_tokenizer_is_given_them(renderer: Renderer) -> None:
-    assert renderer.reasoning_ids is None
-    reasoning = build_tokenizer()
-    reasoning.add_tokens(["<think>", "</think>"])
-    size = len(reasoning)
-    assert TemplateRenderer(reasoning, [END]).reasoning_ids == (size - 2, size - 1)
-
-
-def test_rendered_tokens_are_shared_and_therefore_read_only(renderer: Renderer) -> None:
-    prompt = renderer.prompt([{"role": "user", "content": "guess"}])
-    assert renderer.prompt([{"role": "user", "content": "guess"}]) is prompt
-    with pytest.raises(ValueError, match="read-only"):
-        prompt[0] = 3
-    assert prompt.dtype == np.int32
