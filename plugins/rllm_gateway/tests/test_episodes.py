@@ -1,4 +1,4 @@
-"""Traces become trajectories: which tokens are in which row, once."""
+"""Traces become trajectories: which tokens are in which row, which rewards they get, and agents without calls."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from rllm_core.data.types import Step
-from rllm_gateway.episodes import Traced, traced
+from rllm_core.algorithms.columns import REWARD_ERROR
+from rllm_core.data.types import Episode, Step, Trajectory
+from rllm_core.errors import RolloutError
+from rllm_core.notices import forget_warnings
+from rllm_gateway.episodes import Traced, pay, read_returned, traced
 from rllm_gateway.link import SessionTrace, TracedCall
+from rllm_gateway.workflow import NO_CALL, Silence
 
 
 class Session:
@@ -127,3 +131,36 @@ def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(sessi
     session.call("d", [8])
     found = [(each.uid, len(each.steps)) for each in session.traced().trajectories]
     assert found == [("t:0/agent/x", 2), ("t:0/agent/y", 1), ("t:0/agent", 1)]
+
+
+def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
+    episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
+    pay(episode, read_returned({"reward": {"solvr": 1.0}}))
+    said = episode.trajectories[0].info[REWARD_ERROR]
+    assert "'solvr'" in said
+    assert "'solver'" in said
+
+
+def test_a_role_that_made_no_call_this_time_may_have_a_reward() -> None:
+    episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
+    pay(episode, read_returned({"reward": {"solver": 1.0, "judge": 0.5}}))
+    assert REWARD_ERROR not in episode.trajectories[0].info
+
+
+@pytest.mark.parametrize("metrics", [[1, 2], "x", 3])
+def test_metrics_without_names_are_refused(metrics: object) -> None:
+    with pytest.raises(RolloutError, match="as `metrics`"):
+        read_returned({"metrics": metrics})
+
+
+@pytest.mark.parametrize(
+    ("calls", "warned"), [((0, 0), 1), ((0, 0, 0, 0), 1), ((0,), 0), ((0, 1, 0, 0), 0), ((3, 0, 0), 0)]
+)
+def test_a_step_without_a_call_is_told_of_once(
+    calls: tuple[int, ...], warned: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_warnings()
+    silence = Silence(2)
+    for each in calls:
+        silence.note(each)
+    assert capsys.readouterr().err.count(NO_CALL) == warned

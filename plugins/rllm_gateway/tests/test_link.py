@@ -1,4 +1,4 @@
-"""The link between trainer and gateway, both ends over a socket pair."""
+"""The link between trainer and gateway, both ends over a socket pair, and stop texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rllm_gateway.link import (
     completion_as_json,
     completion_of,
 )
-from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
+from rllm_gateway.link_trainer import RolloutSampler, TrainerLink, cut_at_texts, first_spans
 
 TRACE = SessionTrace(
     id="t:0~0",
@@ -374,3 +374,51 @@ async def test_what_the_gateway_refuses_is_said(ends: Ends) -> None:
 def test_link_bad_bytes_are_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         FRAMES.load(data)
+
+
+def text_of(ids: object) -> str:
+    return "".join(chr(token) for token in np.asarray(ids).tolist())
+
+
+def completion(text: str, spans: tuple[VersionSpan, ...] = ()) -> Completion:
+    return Completion(
+        token_ids=np.array([ord(character) for character in text], np.int32),
+        logprobs=-np.arange(len(text), dtype=np.float32),
+        finish_reason="length",
+        weight_version=min((span.version for span in spans), default=3),
+        version_spans=spans,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "left"),
+    [
+        ("ab\nOb c", ("\nOb",), "ab\nOb"),
+        ("a.b,c", (",", "."), "a."),
+        ("x", ("x",), "x"),
+        ("aSTOPSTOP", ("STOP",), "aSTOP"),
+    ],
+)
+def test_the_token_that_completes_the_text_is_the_last(text: str, stop: tuple[str, ...], left: str) -> None:
+    cut = cut_at_texts(completion(text), text_of, stop)
+    assert text_of(cut.token_ids) == left
+    assert cut.logprobs.tolist() == [-float(place) for place in range(len(left))]
+    assert cut.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stop", [(), ("never",)])
+def test_a_response_without_the_text_stays_as_it_is(stop: tuple[str, ...]) -> None:
+    whole = completion("some words")
+    assert cut_at_texts(whole, text_of, stop) is whole
+
+
+def test_the_oldest_version_is_that_of_the_tokens_that_are_left() -> None:
+    spans = (VersionSpan(4, 3), VersionSpan(2, 5))
+    cut = cut_at_texts(completion("ab|defgh", spans), text_of, ("|",))
+    assert (cut.weight_version, cut.version_spans) == (4, (VersionSpan(4, 3),))
+
+
+def test_the_first_runs_cover_the_tokens_that_are_asked_for() -> None:
+    spans = (VersionSpan(1, 2), VersionSpan(2, 4))
+    assert first_spans(spans, 3) == (VersionSpan(1, 2), VersionSpan(2, 1))
+    assert first_spans((), 3) == ()

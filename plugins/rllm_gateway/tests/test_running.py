@@ -1,4 +1,4 @@
-"""Agents run in their own processes: their input, their results and their exit."""
+"""Agents run in their own processes or in sandboxes: their input, their results and their exit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,20 @@ import pytest
 from expecting import expect_error
 from live_processes import is_alive
 
+from rllm.sandboxes.local import start_local
+from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_gateway.link import OpenedSession
-from rllm_gateway.running.runners import LONGEST, CommandRunner, FunctionRunner, Outcome, environment_of, parse_result
+from rllm_gateway.running.runners import (
+    LONGEST,
+    URL,
+    CommandRunner,
+    FunctionRunner,
+    Outcome,
+    environment_of,
+    parse_result,
+)
+from rllm_gateway.running.sandboxed import SandboxRunner
 from rllm_gateway.running.target import Target, check_target, sources_of_command, sources_of_function
 
 AGENT = """
@@ -386,3 +397,29 @@ def test_openai_agents_sends_traces_only_on_request(
     if before is not None:
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", before)
     assert environment_of(SESSION, {})["OPENAI_AGENTS_DISABLE_TRACING"] == after
+
+
+async def start(setup: SandboxSetup) -> Sandbox:
+    return await start_local(None, setup)
+
+
+def run(command: Sequence[str], instruction: str) -> Outcome:
+    runner = SandboxRunner(command, start, seconds=60.0)
+    return asyncio.run(runner.run({"instruction": instruction}, {URL: "http://127.0.0.1:9"}))
+
+
+@pytest.mark.parametrize(("letter", "length"), [("x", 140_000), ("ä", LONGEST // 2 + 1)])
+def test_long_instruction_is_on_standard_input_only(letter: str, length: int) -> None:
+    source = "import json, os, sys; print(len(json.load(sys.stdin)['instruction']), 'RLLM_INSTRUCTION' in os.environ)"
+    outcome = run(["python3", "-c", source], letter * length)
+    assert outcome.last_lines == (f"{length} False",)
+
+
+def test_long_instruction_as_an_argument_is_an_error() -> None:
+    with expect_error(RolloutError, "instruction-too-long", "140000"):
+        run(["echo", "{instruction}"], "x" * 140_000)
+
+
+def test_variable_with_the_directory_is_the_sandbox() -> None:
+    outcome = run(["python3", "-c", "import os; print(os.environ['PWD'] == os.getcwd())"], "x")
+    assert outcome.last_lines == ("True",)

@@ -1,11 +1,13 @@
-"""An answer is stored before it is given."""
+"""An answer is stored before it is given, and a closed session leaves no memory."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -18,7 +20,8 @@ from gateway_clients import anthropic_of, openai_client, openai_of
 from gateway_world import CALL, World, running
 
 from rllm_gateway.calls import CallRow, StoreError
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.link import OpenedSession, SessionSpec
+from rllm_gateway.live_session import LiveSession
 
 HI: Any = {"role": "user", "content": "hi"}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
@@ -195,3 +198,26 @@ def test_gateways_of_two_runs_share_a_store(world: World) -> None:
         for store in (world.store, other.store):
             assert [each.calls for run in ("one", "two") for each in store.sessions(run)] == [10, 10]
             assert [each.end is None for run in ("one", "two") for each in store.sessions(run)] == [True, False]
+
+
+def test_choices_that_are_asked_again_are_in_the_same_order() -> None:
+    session = LiveSession(SessionSpec(id="s", run="r", rollout="t:0", max_tokens=9), "")
+    first = [session.take_sibling(b"prompt") for _ in range(3)]
+    session.lose(b"prompt", first)
+    assert [session.take_sibling(b"prompt") for _ in range(4)] == [*first, 3]
+
+
+def test_a_closed_session_leaves_nothing_in_memory(world: World) -> None:
+    session = world.open()
+    live = world.gateway.session(session.id, session.key)
+    with httpx.Client(headers={"authorization": f"Bearer {session.key}"}) as client:
+        client.post(f"{session.openai_url()}/responses", json={"input": "hi"})
+    (row,) = live.calls.values()
+    left = [weakref.ref(live), weakref.ref(row), weakref.ref(row.response_ids)]
+    world.policy.calls.clear()
+    world.close(session)
+    del live, row
+    # The event loop releases the objects of a future in its next iteration.
+    world.run(asyncio.sleep(0))
+    gc.collect()
+    assert [ref() for ref in left] == [None] * 3
