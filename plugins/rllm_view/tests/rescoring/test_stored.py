@@ -173,3 +173,11 @@ def test_episodes_are_read_by_rollout_batch(keep: Callable[..., Path], episodes:
     file.write_bytes(file.read_bytes()[:-10])
     with expect_error(EpisodesError, "file-unreadable", "step_000000.parquet"):
         read_batches(file)
+
+
+def test_every_role_needs_the_smallest_reward(tmp_path: Path, episodes: Make) -> None:
+    (both, one) = episodes({"a": [1.0, 1.0]}, roles=("solver", "judge"))
+    one.trajectories[1].reward = 0.0
+    record(tmp_path, 0, [both, one])
+    (task,) = stored_in(tmp_path, min_reward=0.5)
+    assert [rollout.episode.id for rollout in task.rollouts] == [both.id]
