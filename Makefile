@@ -182,16 +182,15 @@ ci release: install
 test-nightly: install
 	$(PYTEST) -m "(nightly or hypothesis) and not gpu" --hypothesis-profile thorough
 
-# Settings of torch's and MKL's kernels that compute as other processors do: without AVX-512, and with AVX2 and SSE only.
-KERNELS := ATEN_CPU_CAPABILITY=avx2,MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default,MKL_CBWR=COMPATIBLE
-comma := ,
+# Settings of torch's and MKL's kernels that compute as other processors do: AVX2 with sums in a strict order, and SSE only.
+KERNELS := ATEN_CPU_CAPABILITY=avx2;MKL_CBWR=AVX2,STRICT ATEN_CPU_CAPABILITY=default;MKL_CBWR=COMPATIBLE
 NUMERICAL := plugins/rllm_local/tests plugins/rllm_estimators/tests plugins/rllm_backend_kit/tests plugins/rllm_tinker_server/tests/host \
   tests/conformance tests/contract/test_teachers.py rllm_core/tests/algorithms rllm_tinker/tests/backend rllm/tests/preferences \
   rllm_verl/tests/training
 
 # `make test` has run them with the kernels of this processor.
 test-kernels: install
-	$(foreach kernels,$(KERNELS),env $(subst $(comma), ,$(kernels)) $(PYTEST) -m "$(MARKS)" $(NUMERICAL) &&) true
+	$(foreach kernels,$(KERNELS),env $(subst ;, ,$(kernels)) $(PYTEST) -m "$(MARKS)" $(NUMERICAL) &&) true
 
 mutants: install
 	$(BIN)/python tests/tools/run_mutants.py
