@@ -131,16 +131,6 @@ def test_reasoning_is_sent_on_request(wants: bool, tmp_path: Any) -> None:
     assert said["usageMetadata"]["thoughtsTokenCount"] == len("why.")
 
 
-def test_text_is_streamed_while_it_is_sampled(client: Client, world: World) -> None:
-    world.policy.held_back = 2
-    world.policy.may_end.set()
-    events = client.stream()
-    parts = [each["candidates"][0]["content"]["parts"] for each in events]
-    assert "".join(part["text"] for each in parts for part in each) == "hello"
-    assert [each["candidates"][0].get("finishReason") for each in events][-1] == "STOP"
-    assert events[-1]["usageMetadata"]["candidatesTokenCount"] == len("hello$")
-
-
 @pytest.mark.parametrize(
     ("key", "schema"),
     [

@@ -108,22 +108,6 @@ def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) 
     assert column(page, 2)[0] == "0.0:task-1:10/0"
 
 
-def test_tables_of_runs_steps_and_groups_sort(visit: Visit, made: MadeRun) -> None:
-    _, run = made("eleven groups", Made(groups=11))
-    for address, heading, by, expected in [
-        (of_run(run), "/eleven groups", "reward", ["0", "1", "2"]),
-        (of_run(run, "step", 1), "Step 1", "task_id", [f"task-{task}:agent" for task in range(11)]),
-        ("#/?order=steps", "Runs", "name", []),
-    ]:
-        page = visit.open(address, heading)
-        page.locator(f'[data-order="{by}"]').click()
-        table = page.locator("main table", has=page.locator(f'[data-order="{by}"]'))
-        table.locator("th[aria-sort=ascending]").wait_for()
-        assert f"order={by}" in page.url
-        found = table.locator("tbody tr td:first-child").all_inner_texts()
-        assert not expected or found == expected, address
-
-
 def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
     (_, run), (_, outcomes) = made(), made("outcomes", Made(content="outcomes"))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
@@ -145,20 +129,6 @@ def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
     page.get_by_text("1 to 24 of 24").wait_for()
     assert page.locator('[name="text"]').is_visible()
     assert page.locator('[name="phrase"]').is_hidden()
-
-
-def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
-    page = visit.open(of_episode(run, 1, UID, 10), UID)
-    page.set_viewport_size({"width": 1280, "height": 400})
-    page.get_by_role("heading", name="Token 10").wait_for()
-
-    page.locator(".tokens").focus()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.tagName") == "ASIDE"
-    page.keyboard.press("End")
-    while not page.evaluate("document.querySelector('aside').scrollTop"):  # scrolling is smooth
-        page.wait_for_timeout(20)
 
 
 def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_record.steps import RecordError
 from rllm_view.commands.choices import format_value
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
@@ -124,14 +123,6 @@ def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monk
     assert lines[-1] == "next: rllm why runs/second"
 
 
-def test_why_of_a_dropped_trajectory_shows_the_rule(say: Say, finished: Path) -> None:
-    said = say("why", finished, 1, "task-1:0")
-
-    check_values(said, "filter: dropped in step 1 ", "reject/all_solved (solved 4)")
-    (line,) = [line for line in said.splitlines() if line.startswith("push of its tokens: ")]
-    assert line.endswith(": dropped")
-
-
 @pytest.mark.parametrize(
     ("kl_part", "values"),
     [
@@ -167,13 +158,6 @@ def test_unknown_or_ambiguous_trajectory_is_rejected(say: Say, finished: Path) -
         say("why", finished / "checkpoints", 1, "nobody")
     with expect_error(ConfigError, "unknown-token"):
         say("why", finished, 1, "task-0:0", "--token", 12)
-
-
-def test_unreadable_step_shows_the_reason(say: Say, run: Path) -> None:
-    file = run / "record/outcomes/step_000001.parquet"
-    file.write_bytes(file.read_bytes()[:100])
-    with expect_error(RecordError, "file-unreadable"):
-        say("why", run, 1, "task-0:0")
 
 
 def test_exact_task_name_is_preferred(say: Say, tmp_path: Path) -> None:

@@ -93,16 +93,6 @@ def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: 
     assert token.evaluate("node => getComputedStyle(node).borderBottomStyle") == "dashed"
 
 
-def test_page_reports_missing_values_and_missing_text(visit: Visit, made: MadeRun) -> None:
-    (_, untraced), (_, outcomes) = made("untraced", Made(traced=False)), made("outcomes", Made(content="outcomes"))
-    page = visit.open(of_episode(untraced, 1, UID, 10), UID)
-
-    assert "this backend" in page.locator(".key-line").inner_text()
-    assert page.locator("aside").inner_text().count("this backend") > 5
-    visit.open(of_episode(outcomes, 1, UID), UID)
-    page.get_by_text("rllm.record=tokens").first.wait_for()
-
-
 def test_step_written_while_page_is_open_appears(visit: Visit, made: MadeRun) -> None:
     directory, run = made("growing")
     page = visit.open(of_run(run), "/growing")

@@ -121,14 +121,6 @@ def test_other_schema_version_is_rejected_with_the_file(run: Path, kind: str, ve
         Asking(run).of_run("episode", step="1", uid=UID)
 
 
-def test_other_schema_version_affects_only_its_step(run: Path) -> None:
-    rewrite(run, "episodes", VERSION + 1)
-    asking = Asking(run)
-
-    assert [each["step"] for each in asking.of_run("steps")["steps"]] == [0, 2]
-    assert "has schema" in asking.of_run("")["problems"][0]
-
-
 def test_texts_of_another_schema_version_are_not_shown(run: Path) -> None:
     for step in range(3):
         rewrite(run, "vocabulary", VERSION + 1, step)

@@ -9,7 +9,7 @@ from expecting import expect_error
 from pydantic import ValidationError
 
 from rllm.environments.mixed import Mixed, check, check_task, members
-from rllm.environments.options import GuessParams, MixedParams, SumParams
+from rllm.environments.options import MixedParams, SumParams
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
@@ -48,19 +48,9 @@ def test_the_options_of_recipes_are_options_of_their_environment(records: dict[s
             assert record.params(**options).model_dump().items() >= options.items()
 
 
-@pytest.mark.parametrize(
-    ("params", "options", "message"),
-    [
-        (GuessParams, {"promt": "guess"}, "Extra inputs"),
-        (GuessParams, {"prompt": 5}, "valid string"),
-        (SumParams, {"largest": 0}, "greater than 0"),
-        (SumParams, {"largest": 2.5}, "valid integer"),
-        (SumParams, {"smallest": 1}, "Extra inputs"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(params: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        params(**options)
+def test_a_sum_without_numbers_is_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than 0"):
+        SumParams(largest=0)
 
 
 BOTH = {"guess": 3.0, "small": {"name": "sum", "ratio": 2, "largest": 2}}

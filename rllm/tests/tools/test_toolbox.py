@@ -1,17 +1,27 @@
-"""Whatever a model calls is answered."""
+"""Functions as tools: their schema, the files that contain them, and the answer to each call of a model."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from expecting import check_values, expect_error
+from pydantic import BaseModel, ValidationError
 
-from rllm.tools.toolbox import Answer, Toolbox, as_text, in_the_loop, runnable
+from rllm.tools import plugin
+from rllm.tools.options import ToolCallingParams
+from rllm.tools.schema import Arguments, tool_schema
+from rllm.tools.tool_file import load_function
+from rllm.tools.toolbox import Answer, Toolbox, as_text, in_the_loop, load_tools, runnable
+from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
 
 HANG = 3600.0
 
@@ -162,3 +172,221 @@ def test_what_nobody_can_run_is_refused(stranger: Any) -> None:
         runnable(stranger)
     with expect_error(ConfigError, "duplicate-choice", "'add'"):
         Toolbox([runnable(add), runnable(add)], 1.0)
+
+
+def add_whole(a: int, b: int = 2) -> int:
+    """Adds two whole numbers.
+
+    Exactly.
+
+    Args:
+        a: the first one
+        b: the second one,
+            which may be left out
+
+    Returns:
+        their sum
+    """
+    return a + b
+
+
+def search_texts(query: str, limit: int | None, tags: list[str], exact: bool = False) -> str:
+    """Searches.
+
+    Args:
+        query: what to look for
+        limit: how many at most
+        tags: only these
+        exact: whether words must be whole
+    """
+    return query
+
+
+def draw(shape: Literal["circle", "square"], size: float, options: dict[str, int], place: int | str) -> None:
+    """Draws.
+
+    Args:
+        shape: what
+        size: how large
+        options: more
+        place: where
+    """
+
+
+def now() -> str:
+    """Says the time."""
+    return ""
+
+
+def ragged(table: list[list[float]], data: Any, extra: dict) -> None:  # type: ignore[type-arg]
+    """Takes what is nested.
+
+    Args:
+        table: rows
+        data: anything
+        extra: names and values
+    """
+
+
+@pytest.mark.parametrize("function", [add_whole, search_texts, draw, now, ragged])
+def test_the_schema_is_the_one_that_transformers_writes(function: Any) -> None:
+    utils = pytest.importorskip("transformers.utils")
+    reference = utils.get_json_schema(function)
+    reference["function"].pop("return", None)
+    assert tool_schema(function.__name__, Arguments(function, function.__name__)) == reference
+
+
+def test_methods_objects_and_bare_functions_have_schemas() -> None:
+    class Adder:
+        def add(self, a: int) -> int:
+            return a
+
+        def __call__(self, b: int) -> int:
+            return b
+
+    def bare(a: int, b: str) -> None: ...
+
+    assert [*Arguments(Adder().add, "add").parameters["properties"]] == ["a"]
+    assert [*Arguments(Adder(), "Adder").parameters["properties"]] == ["b"]
+    schema = tool_schema("bare", Arguments(bare, "bare"))["function"]
+    assert schema["description"] == ""
+    assert schema["parameters"]["properties"] == {"a": {"type": "integer"}, "b": {"type": "string"}}
+
+
+def test_models_are_described_where_they_are_named() -> None:
+    class Place(BaseModel):
+        x: int
+
+    def go(place: Place) -> None: ...
+
+    go.__annotations__["place"] = Place
+    arguments = Arguments(go, "go")
+    assert arguments.parameters["properties"]["place"] == {"$ref": "#/$defs/Place"}
+    assert arguments.parameters["$defs"]["Place"]["properties"]["x"]["type"] == "integer"
+    assert arguments.read({"place": {"x": 3}}) == {"place": Place(x=3)}
+
+
+def test_names_that_models_of_pydantic_have_are_free() -> None:
+    def keep(schema: str, copy: int, model_config: bool, _hidden: int) -> None: ...
+
+    given = {"schema": "s", "copy": 1, "model_config": True, "_hidden": 2}
+    assert Arguments(keep, "keep").read(given) == given
+
+
+@pytest.mark.parametrize("given", [{}, {"a": "one"}, {"a": 1, "c": 2}, {"a": None}])
+def test_arguments_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
+    assert Arguments(add_whole, "add").read({"a": "1"}) == {"a": 1}
+    with pytest.raises(ValidationError):
+        Arguments(add_whole, "add").read(given)
+
+
+def _untyped(a, b: int) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def _many(*numbers: int) -> None: ...
+
+
+def _any_names(**numbers: int) -> None: ...
+
+
+def _by_place(a: int, /) -> None: ...
+
+
+def _of_a_class(a: socketlike) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+class _Opaque:
+    pass
+
+
+def _opaque(a: _Opaque) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (_untyped, ("bad-tool", "'a'", "'f'")),
+        (_many, ("bad-tool",)),
+        (_any_names, ("bad-tool",)),
+        (_by_place, ("bad-tool",)),
+        (_of_a_class, ("bad-tool", "'socketlike'")),
+        (_opaque, ("bad-tool",)),
+    ],
+)
+def test_functions_that_no_model_can_call_are_refused(function: Any, problem: tuple[str, ...]) -> None:
+    with expect_error(ConfigError, *problem, "def add(a: int, b: int)"):
+        Arguments(function, "f")
+
+
+Write = Callable[[str], Path]
+
+
+def test_functions_of_one_file_share_its_variables(tool_file: Write) -> None:
+    path = tool_file("seen = []\ndef put(x: int) -> None: seen.append(x)\ndef get() -> list[int]: return seen\n")
+    put, get = (load_function(f"{path}:{name}") for name in ("put", "get"))
+    put(3)
+    assert get() == [3]
+    tool_file("def get() -> int: return 200\n")
+    assert load_function(f"{path}:get")() == 200
+
+
+def test_annotations_may_be_texts(tool_file: Write) -> None:
+    path = tool_file("from __future__ import annotations\nN = int\ndef add(a: N) -> N: return a\n")
+    (tool,) = load_tools([f"{path}:add"])
+    assert tool.schema["function"]["parameters"]["properties"] == {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "message", "hint"),
+    [
+        ("def add(): ...", "ad", "has no function 'ad'.", "Did you mean 'add'?"),
+        ("def add(): ...", "fly", "has no function 'fly'.", "Its functions: add."),
+        ("x = 1", "x", "has no function 'x'.", "Its functions: none."),
+        ("def add(:", "add", "line 1: syntax error", "check with: python"),
+        ("import os\n1 / 0", "add", "line 2: ZeroDivisionError", "check with: python"),
+        ("exit(3)", "add", "line 1: SystemExit", "check with: python"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tool_file: Write, source: str, name: str, message: str, hint: str) -> None:
+    path = tool_file(source)
+    with pytest.raises(ConfigError) as caught:
+        load_function(f"{path}:{name}")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("tool", ["FILE", "FILE:", "FILE:a b", "add", ":add", ":"])
+def test_a_tool_is_a_file_and_a_function(tool_file: Write, tool: str) -> None:
+    path = tool_file("def multiply(): ...\ndef add(): ...")
+    with expect_error(ConfigError, "bad-function-name", path if "FILE" in tool else "workflow_args.tools"):
+        load_function(tool.replace("FILE", str(path)))
+
+
+def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with expect_error(ConfigError, "file-unreadable", "tools.py") as caught:
+        load_function("tools.py:add")
+    assert str(tmp_path) in caught.value.hint
+
+
+def test_tool_file_pipe_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tools.py")
+    with expect_error(ConfigError, "file-unreadable"):
+        load_function(f"{tmp_path / 'tools.py'}:add")
+
+
+def test_files_are_checked_before_and_opened_once(tool_file: Callable[[str], Path]) -> None:
+    (record,) = plugin.workflows()
+    params = ToolCallingParams(tools=[f"{tool_file('def add(a: int) -> int: return a')}:add"])
+    assert record.check is not None
+    assert record.open is not None
+    record.check(params)
+    with pytest.raises(ConfigError, match="has no function 'ad'"):
+        record.check(ToolCallingParams(tools=[params.tools[0].removesuffix("d")]))
+
+    async def opened() -> list[str]:
+        run = OpenedRun(config=RunConfig(), engine=None, directory=None)  # type: ignore[arg-type]
+        async with record.open(run, params) as tools:
+            return [tool.name for tool in tools]
+
+    assert asyncio.run(opened()) == ["add"]

@@ -1,20 +1,29 @@
-"""The tracker `tensorboard`, read back with TensorBoard's own reader, and the trajectories that trackers show."""
+"""The tracker `tensorboard`, the trajectories that trackers show, and the choice of installed trackers."""
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
+from rllm.runs.run_directory import WRITTEN, RunDirectory
 from rllm.trackers import tensorboard
 from rllm.trackers.episode_table import MOST_CHARACTERS, as_markdown, due_rows
 from rllm.trackers.options import EpisodeTableParams, TensorboardParams, WeightsAndBiasesParams
 from rllm.trackers.tensorboard import TensorboardTracker
+from rllm.tracking.fan_out import Trackers
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
 
 Write = Callable[..., None]
 
@@ -168,3 +177,60 @@ def test_texts_stay_in_their_cells(make_step: MakeStep) -> None:
 
 def test_no_text_is_sent_away_unless_asked_for(make_step: MakeStep) -> None:
     assert due_rows(make_step(0, 1.0), WeightsAndBiasesParams()) == due_rows(make_step(0), EpisodeTableParams()) == []
+
+
+def _choose(*choices: str | dict[str, Any]) -> list[PluginChoice[Any]]:
+    registry = Registry.load(allow=["rllm"], environ={})
+    return [choose(registry, "tracker", choice, f"rllm.trainer.logger[{i}]") for i, choice in enumerate(choices)]
+
+
+@pytest.mark.parametrize(("tracker", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+def test_a_missing_package_is_named(
+    tracker: str, package: str, directory: RunDirectory, run: TrackedRun, monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    module = {"wandb": "weights_and_biases"}.get(tracker, tracker)
+    monkeypatch.delitem(sys.modules, f"rllm.trackers.{module}", raising=False)
+    importlib.import_module(f"rllm.trackers.{module}")  # It can be imported without its package.
+    with expect_error(PluginError, "missing-package", repr(tracker), package, f"pip install 'rllm[{tracker}]'"):
+        Trackers(_choose(tracker), directory, run, lambda warning: None)
+
+
+def test_a_package_may_lack_another(directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf")
+
+    monkeypatch.setattr("rllm.trackers.packages.import_module", broken)
+    with expect_error(PluginError, "plugin-not-loadable", "'google.protobuf'"):
+        Trackers(_choose("tensorboard"), directory, run, lambda warning: None)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"name": "wandb", "mode": "sometimes"},
+        {"name": "wandb", "project": "elsewhere"},
+        {"name": "tensorboard", "directory": ""},
+        {"name": "tensorboard", "directory": 3},
+    ],
+)
+def test_unknown_options_of_trackers_are_errors(choice: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"rllm.trainer.logger\[0\]"):
+        _choose(choice)
+
+
+@pytest.mark.parametrize("path", [*sorted({*WRITTEN, ".lock"}), "checkpoints/x", "./metrics.jsonl", "a/../episodes"])
+def test_tensorboard_may_not_write_the_run_s_files(path: str) -> None:
+    choice = {"name": "tensorboard", "directory": path}
+    if path == "tensorboard":
+        _choose(choice)
+        return
+    first = {"./metrics.jsonl": "metrics.jsonl", "a/../episodes": "episodes"}.get(path, path.split("/")[0])
+    with expect_error(ConfigError, "wrong-value", "rllm.trainer.logger[1].directory", path, f" {first} "):
+        _choose("console", choice)
+
+
+@pytest.mark.parametrize("path", ["mine", "deep/metrics.jsonl", "../metrics.jsonl", "/elsewhere/metrics.jsonl"])
+def test_tensorboard_may_write_anywhere_else(path: str) -> None:
+    (chosen,) = _choose({"name": "tensorboard", "directory": path})
+    assert chosen.params.directory == path

@@ -1,9 +1,11 @@
-"""Trackers receive metrics, a failing tracker is handled, and episodes have one file per step."""
+"""Trackers receive metrics, failing trackers are handled, episodes have files, and the console prints lines."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from expecting import check_values, expect_error
 
 from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
+from rllm.tracking import console
+from rllm.tracking.console import ConsoleTracker, step_metrics, validation_metrics
 from rllm.tracking.fan_out import Trackers
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.observer import Observer
@@ -126,25 +130,18 @@ def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: MakeTrack
     assert warnings == []
 
 
-def test_a_tracker_that_raises_is_switched_off_and_closed(trackers: MakeTrackers, directory: RunDirectory) -> None:
-    bad, good = WatchingTracker(raises=("on_epoch_end",)), WatchingTracker()
-    made, warnings = trackers(("bad", bad), ("good", good))
-    made.log(0, {"reward": 0.5})
-    for epoch in range(3):
-        made.tell("on_epoch_end", epoch)
-    assert bad.calls == ["log", "on_epoch_end", "close"]
-    made.log(1, {"reward": 1.0})
-    made.close()
-    assert len(warnings) == 1
-    check_values(warnings[0], "'bad'", "ConnectionError: no route")
-    assert bad.calls == ["log", "on_epoch_end", "close"]
-    assert good.calls == ["log", *["on_epoch_end"] * 3, "log", "close"]
-    assert [line["step"] for line in _lines(directory)] == [0, 1]
-
-
-@pytest.mark.parametrize("method", ["log", "on_epoch_end", "close"])
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        ("log", ["log", "close"]),
+        ("on_epoch_end", ["log", "on_epoch_end", "close"]),
+        ("close", ["log", "on_epoch_end", "log", "on_epoch_end", "close"]),
+    ],
+)
 @pytest.mark.parametrize("error", [ValueError("two\nlines"), SystemExit("two\nlines")], ids=["raises", "exits"])
-def test_every_failure_has_one_warning(trackers: MakeTrackers, method: str, error: BaseException) -> None:
+def test_every_failure_has_one_warning(
+    trackers: MakeTrackers, directory: RunDirectory, method: str, calls: list[str], error: BaseException
+) -> None:
     bad, good = WatchingTracker((method, "close"), error), WatchingTracker()
     made, warnings = trackers(("bad", bad), ("good", good))
     for step in range(2):
@@ -155,6 +152,9 @@ def test_every_failure_has_one_warning(trackers: MakeTrackers, method: str, erro
     assert len(warnings) == 1
     check_values(warnings[0], "'bad'", f"{type(error).__name__}: two lines")
     assert good.calls == ["log", "on_epoch_end"] * 2 + ["close"]
+    # It is closed when it fails, and not called again.
+    assert bad.calls == calls
+    assert [line["step"] for line in _lines(directory)] == [0, 1]
 
 
 def test_an_interrupt_during_a_call_is_no_failure(trackers: MakeTrackers) -> None:
@@ -267,3 +267,119 @@ def test_other_files_in_the_directory_are_no_obstacle(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     expected = ["notes.txt", "run.json", "step_000000.jsonl.gz", "step_x.jsonl.gz"]
     assert _logged(tmp_path, tmp_path / "run", range(1)) == expected
+
+
+Lines = Callable[[], list[str]]
+Clock = dict[str, float]
+METRICS = {"batch/solved": 0.25, "reward/agent/mean": 0.5, "reward/agent/max": 9.0, "time/tokens_per_second": 1234.4}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Set ``clock["now"]``."""
+    clock = {"now": 100.0}
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock["now"])
+    return clock
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What trackers made in this test print."""
+    stream = io.StringIO()
+    monkeypatch.setattr(console.sys, "stdout", stream)
+    return stream
+
+
+@pytest.fixture
+def tracker(clock: Clock, printed: io.StringIO, run: TrackedRun) -> ConsoleTracker:
+    return ConsoleTracker(run, NoParams())
+
+
+@pytest.fixture
+def lines(printed: io.StringIO) -> Lines:
+    return lambda: printed.getvalue().splitlines()
+
+
+def console_step(global_step: int, total_steps: int = 100, **fields: Any) -> TrainStep:
+    return TrainStep(
+        global_step=global_step, epoch=0, total_steps=total_steps, tasks=[], metrics=dict(METRICS), **fields
+    )
+
+
+def test_line_has_step_metrics_and_time_left(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
+    tracker.on_train_start(100, 0)
+    clock["now"] += 10
+    tracker.on_batch_end(console_step(9))
+    assert lines() == ["step 10/100  solved  25.0%  reward  0.500   1234 tokens/s  1:30 left"]
+    clock["now"] += 10
+    tracker.on_batch_end(console_step(10, skip_reason="all_groups_rejected"))
+    assert "(no update: all groups rejected)" in lines()[1]
+
+
+def test_lines_are_five_seconds_apart(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
+    tracker.on_train_start(8, 0)
+    for step in range(8):
+        clock["now"] += 2
+        tracker.on_batch_end(console_step(step, total_steps=8))
+    assert [line.split()[1] for line in lines()] == ["1/8", "4/8", "7/8", "8/8"]
+
+
+def test_a_resumed_run_measures_from_its_start(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
+    tracker.on_train_start(100, 90)
+    clock["now"] += 6
+    tracker.on_batch_end(console_step(91))
+    first, second = lines()
+    assert first == "resuming after step 90 of 100"
+    assert second.endswith("0:24 left")
+
+
+def test_a_long_line_is_not_broken(tracker: ConsoleTracker, lines: Lines) -> None:
+    tracker.on_validation_end(5, {f"val/source_{index}/pass@1": 0.5 for index in range(30)})
+    assert len(lines()) == 1
+
+
+def test_validation_has_a_line_with_all_data_sources(tracker: ConsoleTracker, lines: Lines) -> None:
+    tracker.on_validation_end(5, {"val/openai/gsm8k/pass@1": 0.25, "val/openai/gsm8k/reward": 0.5, "val/[bold]/x": 1.0})
+    assert lines() == ["validation after step 5: openai/gsm8k: pass@1 0.250  reward 0.500; [bold]: x 1.000"]
+
+
+def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Lines) -> None:
+    tracker.log(0, METRICS)
+    tracker.close()
+    assert lines() == []
+
+
+def test_rewards_of_several_roles_are_averaged() -> None:
+    assert "reward  0.750" in step_metrics({"reward/a/mean": 0.5, "reward/b/mean": 1.0})
+    assert step_metrics({}) == "solved   0.0%      0 tokens/s"
+
+
+def test_rewards_of_roles_follow_their_data_source() -> None:
+    metrics = {"val/sum/pass@1": 0.25, "val/sum/reward": 0.5, "val/sum/reward/judge": 0.75}
+    assert validation_metrics(metrics) == "sum: pass@1 0.250  reward 0.500  reward/judge 0.750"
+    assert validation_metrics({}) == ""
+
+
+def test_a_terminal_has_a_live_line(clock: Clock, run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.StringIO()
+    monkeypatch.setattr(console.sys, "stdout", printed)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    tracker = ConsoleTracker(run, NoParams())
+    tracker.on_train_start(2, 0)
+    tracker.on_batch_end(console_step(0, total_steps=2))
+    tracker.on_validation_end(1, {"val/guess/pass@1": 0.5})
+    tracker.on_batch_end(console_step(1, total_steps=2))
+    tracker.on_train_end(2)
+    tracker.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.getvalue())
+    assert "2/2" in text
+    assert "validation after step 1: guess: pass@1 0.500" in text
+    assert "solved  25.0%" in text
+    assert "step 1/2  solved" not in text  # the plain lines are for where there is no terminal
+
+
+def test_large_numbers_stay_short() -> None:
+    assert step_metrics({**METRICS, "reward/agent/mean": 2.5e199}).split("  ")[2:3] == ["reward 2.500e+199"]
+    assert validation_metrics({"val/sum/reward": -1e200}) == "sum: reward -1.000e+200"

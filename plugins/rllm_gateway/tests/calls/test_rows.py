@@ -382,15 +382,6 @@ def test_pruning_needs_a_selection_and_ends_sessions(store: CallStore) -> None:
     assert store.sessions() == []
 
 
-def test_a_closed_reader_reads_nothing(path: Path) -> None:
-    CallStore.open(path).close()
-    reader = CallReader.open(path)
-    reader.close()
-
-    with pytest.raises(StoreError, match="closed database"):
-        reader.sessions()
-
-
 def test_nobody_else_reads_a_store(tmp_path: Path) -> None:
     path = tmp_path / "directory" / "calls.db"
     with CallStore.open(path) as store:
