@@ -88,7 +88,7 @@ USED = replace(H100, free=40 * GIB)
         (
             OLD | {"gpus": with_driver("470.82.01")},
             "torch: error[old-driver]",
-            ["470.82.01; ", "driver 525", "CUDA 11"],
+            ["470.82.01; ", "525", "CUDA 11"],
         ),
         (OLD | {"gpus": with_driver("525.60.13")}, "", []),
         ({"cuda": "14.0"}, "", []),

@@ -20,21 +20,25 @@ from rllm_core.schema.run_config import RunConfig
 STOP = ord("$")
 
 
-class Thinking:
-    """One token per character; shows reasoning if the test requests it."""
+class Channels:
+    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around reasoning."""
 
-    def __init__(self, shows: bool) -> None:
-        self.shows = shows
+    chat_template = ""
+
+    def __init__(self, answer: str = "", thought: str = "({})", user: str = "<u>{}") -> None:
+        self.answer, self.thought, self.user = answer, thought, user
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        thought = [
-            f"({m['reasoning_content']})" if self.shows and "reasoning_content" in m else "" for m in conversation
-        ]
-        said = [f"<{m['role'][0]}>{t}{m['content']}$" for m, t in zip(conversation, thought, strict=True)]
-        return "".join(said) + "<a>"
+        return "".join(map(self._turn, conversation)) + "<a>"
+
+    def _turn(self, message: Mapping[str, Any]) -> str:
+        if message["role"] != "assistant":
+            return self.user.format(message["content"])
+        thought = self.thought.format(message["reasoning_content"]) if "reasoning_content" in message else ""
+        return f"<a>{thought}{self.answer}{message['content']}$"
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
+        return [ord(character) for character in {"<|channel>": "{", "<channel|>": "}"}.get(text, text)]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         return "".join(chr(token) for token in token_ids if token != STOP)
@@ -46,14 +50,14 @@ class Rewriting(TemplateRenderer):
 
 
 def test_hidden_reasoning_is_rejected_if_it_must_stay() -> None:
-    renderer: Any = Rewriting(Thinking(shows=False), [STOP])
+    renderer: Any = Rewriting(Channels(thought=""), [STOP])
     with expect_error(ConfigError, "unused-key", "'strict'", "rllm.accumulate_reasoning=false"):
         check_reasoning_is_kept(renderer, "strict")
 
 
 @pytest.mark.parametrize(("kind", "shows"), [(Rewriting, True), (TemplateRenderer, False), (TemplateRenderer, True)])
 def test_reasoning_kept_by_bridge_or_template_is_accepted(kind: type[TemplateRenderer], shows: bool) -> None:
-    check_reasoning_is_kept(kind(Thinking(shows), [STOP]), "template")
+    check_reasoning_is_kept(kind(Channels(thought="({})" * shows), [STOP]), "template")
 
 
 def _refuse(value: Any) -> str:
@@ -104,30 +108,6 @@ def test_a_run_is_checked_for_what_it_needs(calls_tools: bool) -> None:
         return
     with pytest.raises(ConfigError, match="renderer 'template'"):
         make_renderer(run, setup)
-
-
-class Channels:
-    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around reasoning."""
-
-    chat_template = ""
-
-    def __init__(self, answer: str = "", thought: str = "({})", user: str = "<u>{}") -> None:
-        self.answer, self.thought, self.user = answer, thought, user
-
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        return "".join(map(self._turn, conversation)) + "<a>"
-
-    def _turn(self, message: Mapping[str, Any]) -> str:
-        if message["role"] != "assistant":
-            return self.user.format(message["content"])
-        thought = self.thought.format(message["reasoning_content"]) if "reasoning_content" in message else ""
-        return f"<a>{thought}{self.answer}{message['content']}$"
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in {"<|channel>": "{", "<channel|>": "}"}.get(text, text)]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return "".join(chr(token) for token in token_ids if token != STOP)
 
 
 @pytest.mark.parametrize(

@@ -38,25 +38,18 @@ def model() -> Any:
     return build_tiny(0)
 
 
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+LIMITS = {"max_position_embeddings": 256, "bos_token_id": None, "pad_token_id": 0, "eos_token_id": 2}
+
+
 @pytest.fixture(scope="session")
 def grouped_model(tokenizer: Any) -> Any:
     """A Llama whose four query heads share two key and value heads."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        pad_token_id=0,
-        eos_token_id=2,
-    )
-    return sharpen(LlamaForCausalLM(config))
+    own = {"num_hidden_layers": 3, "num_key_value_heads": 2, "vocab_size": len(tokenizer)}
+    return sharpen(LlamaForCausalLM(LlamaConfig(**own, **SIZES, **LIMITS)))
 
 
 @pytest.fixture(scope="session")
@@ -65,20 +58,8 @@ def qwen_model(tokenizer: Any) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(2)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        head_dim=24,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        pad_token_id=0,
-        eos_token_id=2,
-    )
-    return sharpen(Qwen3ForCausalLM(config))
+    own = {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 24, "vocab_size": len(tokenizer)}
+    return sharpen(Qwen3ForCausalLM(Qwen3Config(**own, **SIZES, **LIMITS)))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -115,19 +114,6 @@ def _by_transformers(logits: torch.Tensor, *, temperature: float, top_k: int, to
     return processors(torch.zeros(1, 1, dtype=torch.int64), logits[None])[0]
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, 4, 0.6), (1.0, -1, 0.95), (2.0, 20, 0.6)])
-def test_the_processors_of_transformers_are_those_of_its_generate(
-    temperature: float, top_k: int, top_p: float, model: Any
-) -> None:
-    """The other tests apply the processors themselves. This one shows that their order is that of `generate()`."""
-    prompt = torch.arange(5, 12)[None]
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": max(top_k, 0), "top_p": top_p}
-    output = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True}
-    response = model.generate(prompt, max_new_tokens=1, **sampling, **output)
-    expected = _by_transformers(response.logits[0][0], temperature=temperature, top_k=top_k, top_p=top_p)
-    assert torch.equal(response.scores[0][0], expected)
-
-
 @given(
     logits=st.lists(
         st.one_of(
@@ -196,18 +182,6 @@ def test_an_untruncated_row_keeps_every_token() -> None:
     kept = truncated(torch.stack((probabilities, probabilities)), torch.stack((logits, logits)), [free, cut])
     assert torch.equal(kept[0], probabilities)
     assert int((kept[1] > 0).sum()) <= 3
-
-
-@pytest.mark.parametrize("sampling", [{"top_k": 1}, {"top_p": 0.1}, {"top_k": 2, "top_p": 0.1}])
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_log_probs_are_taken_after_temperature_and_before_truncation(
-    temperature: float, sampling: dict[str, float]
-) -> None:
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]]))
-    drawn = draw(logits, [_params(temperature=temperature, **sampling)], [0])
-    assert drawn.tokens[0] == 0
-    expected = TemperatureLogitsWarper(temperature)(torch.zeros(1, 1, dtype=torch.int64), logits).log_softmax(-1)
-    assert drawn.logprobs[0] == pytest.approx(float(expected[0, 0]), abs=1e-6)
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-53])
