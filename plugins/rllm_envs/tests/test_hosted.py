@@ -17,27 +17,14 @@ FAMILIES = [("inspect", InspectParams, "task"), ("verifiers", VerifiersParams, "
 """Name, options, and the option after the colon."""
 
 
-@pytest.fixture
-def registry() -> Registry:
-    return Registry.load(allow={"rllm-envs"})
-
-
-@pytest.mark.parametrize("kind", ["environment", "workflow"])
-@pytest.mark.parametrize("name", ["inspect", "verifiers"])
-def test_missing_package_is_named_with_its_command(registry: Registry, kind: str, name: str) -> None:
-    with expect_error(PluginError, "missing-package") as raised:
-        registry.get(kind, name).load()
-    assert f"pip install 'rllm-envs[{name}]'" in raised.value.hint
-
-
 @pytest.mark.parametrize(("name", "params", "option"), FAMILIES)
-def test_check_of_the_options_names_the_command(
-    registry: Registry, name: str, params: type[Params], option: str
-) -> None:
-    plugin = registry.get("environment", name).plugin
-    with expect_error(PluginError, "missing-package") as raised:
-        plugin.check(params(**{option: "any"}))
-    assert f"pip install 'rllm-envs[{name}]'" in raised.value.hint
+def test_missing_package_is_named_with_its_command(name: str, params: type[Params], option: str) -> None:
+    registry = Registry.load(allow={"rllm-envs"})
+    environment, workflow = (registry.get(kind, name) for kind in ("environment", "workflow"))
+    for ask in (environment.load, workflow.load, lambda: environment.plugin.check(params(**{option: "any"}))):
+        with expect_error(PluginError, "missing-package") as raised:
+            ask()
+        assert f"pip install 'rllm-envs[{name}]'" in raised.value.hint
 
 
 @pytest.mark.parametrize(("name", "params", "option"), FAMILIES)

@@ -128,17 +128,6 @@ def test_the_learning_rate_rises_from_a_positive_value(connection: Any, batch: T
     assert metrics["actor/lr"] == pytest.approx(0.01 / 5)
 
 
-def test_nan_advantages_are_refused_and_nothing_is_trained(connection: Any, batch: TokenBatch) -> None:
-    advantages = batch.advantages.copy()  # type: ignore[union-attr]
-    advantages[-1] = np.nan
-    trainer = connection.trainer()
-    before = _logprobs(connection, trainer, batch)
-    with expect_error(BackendError, "service-rejected-request", "Datum", "advantages has 1 value", "NaN"):
-        updater = _updater(num_minibatches=1)
-        connection.ask(updater.update(trainer, batch.with_columns(advantages=advantages), plan_of("ppo")))
-    np.testing.assert_array_equal(_logprobs(connection, trainer, batch), before)
-
-
 def test_update_huge_advantages_are_named_with_reward(connection: Any, batch: TokenBatch) -> None:
     huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
     with expect_error(BackendError, "gradient-not-finite", "advantages", "1e+22", "reward"):

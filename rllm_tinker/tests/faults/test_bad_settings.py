@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 from expecting import check_printed
-from tinker_in_process import RunningServer, tiny_server
-
-from rllm_tinker_server.serve import TinkerServeOptions
+from tinker_in_process import RunningServer
 
 from .conftest import Rllm
 
@@ -70,13 +68,6 @@ def test_a_malformed_key(train: Rllm, server: RunningServer, monkeypatch: pytest
     assert "sk-secret" not in ended.output + ended.errors
 
 
-def test_a_wrong_key(train: Rllm, tmp_path: Path) -> None:
-    with tiny_server(tmp_path / "checkpoints", TinkerServeOptions(key="tml-right")) as server:
-        ended = train(server.url)
-    assert ended.code == 1
-    check_printed(ended.error, "bad-api-key", "Opening a session", 401, "TINKER_API_KEY")
-
-
 def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_tinker.health.REFUSED", 1000.0)
     ended = train(nobody, "tinker_connect_timeout=1")
@@ -123,7 +114,7 @@ ZEROS = ("training.learning_rate=0", "model.lora_rank=0", "tinker_connect_timeou
             ["tinker_base_url", "'http://h:99999'", "http://127.0.0.1:8017"],
         ),
         (["tinker_base_url=null"], 2, "bad-address", ["TINKER_BASE_URL", "'localhost:8017'"]),
-        (["tinker_base_url=local", "model.name=./nowhere"], 2, "model-not-loadable", ["model.name='./nowhere'", "`tiny`"]),
+        (["tinker_base_url=local", "model.name=./nowhere"], 2, "model-not-loadable", ["'./nowhere'", "`tiny`"]),
         ([f"{RESUME}={MISSING}"], 1, "service-rejected-request", [MISSING, "404"]),
         ([f"{RESUME}=7c9e6679:train:0"], 1, "service-rejected-request", ["7c9e6679:train:0", "404"]),
         ([f"{RESUME}=tinker://run/sampler_weights/x"], 2, "bad-tinker-checkpoint", ["tinker://RUN/weights/NAME"]),

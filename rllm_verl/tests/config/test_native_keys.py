@@ -11,7 +11,9 @@ from rllm.config.keys import known_keys
 from rllm.config.layers import layer_from_dotted
 from rllm.config.paths import ABSENT, leaves, split_key, value_at
 from rllm.config.unused import idle_reason
+from rllm.inspection.explain import Explanation, explain_key
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.settings import OPTIONAL
 from rllm_verl.shared_keys import SHARED_KEYS
@@ -87,7 +89,7 @@ def test_mappings_that_verl_hands_on_take_anything(run: Any) -> None:
     assert {key: value_at(native, split_key(key)) for key in optional} == optional
 
 
-def test_values_without_settings_of_the_user(run: Any) -> None:
+def test_a_run_without_settings_has_the_required_values(run: Any) -> None:
     composed = run()
     required = {
         f"{ROLLOUT}.mode": "async",
@@ -96,17 +98,11 @@ def test_values_without_settings_of_the_user(run: Any) -> None:
         f"{ROLLOUT}.val_kwargs.do_sample": True,
         f"{ACTOR}.use_rollout_log_probs": True,
         "data.return_multi_modal_inputs": False,
-        "rllm.backend": "verl",
         f"{ROLLOUT}.prompt_length": 2048,
-        "data.max_prompt_length": 2048,
-        "data.train_batch_size": 64,
     }
     assert {key: composed.value(key) for key in required} == required
     assert not [key for key in composed.origins if composed.value(key) == "???"]
-
-
-def test_verl_receives_only_its_own_sections(run: Any) -> None:
-    native = run().backend_config.native()
+    native = composed.backend_config.native()
     assert {"actor_rollout_ref", "trainer", "data", "critic", "ray_kwargs"} <= native.keys()
     assert not {"rllm", "training", "deadlines"} & native.keys()
 
@@ -160,20 +156,16 @@ def test_keys_of_vllm_are_idle_where_rollouts_are_not_vllms(backend: Any, name: 
 
 
 @pytest.mark.parametrize(
-    ("word", "values"),
+    ("words", "values"),
     [
-        ("critic.optim.lr=1e-4", ["`critic.optim.lr`", "(from command line)", "backend verl", "no critic"]),
-        (f"{ROLLOUT}.enforce_eager=true", [f"`{ROLLOUT}.enforce_eager`", "backend verl", "vLLM", "profile cpu"]),
+        (["critic.optim.lr=1e-4"], ["`critic.optim.lr`", "(from command line)", "backend verl", "no critic"]),
+        ([f"{ROLLOUT}.enforce_eager=true"], [f"`{ROLLOUT}.enforce_eager`", "backend verl", "vLLM", "profile cpu"]),
+        (["rllm.algorithm.loss_fn=reinforce", f"{ACTOR}.clip_ratio=0.1"], ["`rllm.algorithm.eps_clip`"]),
     ],
 )
-def test_a_users_value_that_nothing_acts_on_stops_the_run(plan: Any, word: str, values: list[str]) -> None:
+def test_a_users_value_without_effect_stops_the_run(plan: Any, words: list[str], values: list[str]) -> None:
     with expect_error(ConfigError, "unused-key", *values):
-        plan(CPU, word)
-
-
-def test_an_option_that_the_chosen_plugin_lacks_is_refused_as_on_other_backends(plan: Any) -> None:
-    with expect_error(ConfigError, "unused-key", "`rllm.algorithm.eps_clip`"):
-        plan(CPU, "rllm.algorithm.loss_fn=reinforce", f"{ACTOR}.clip_ratio=0.1")
+        plan(CPU, *words)
 
 
 def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, backend: Any) -> None:
@@ -222,3 +214,18 @@ def test_optional_keys_are_fields_of_verls_classes() -> None:
     sections = {"fsdp_config": FSDPEngineConfig, "model": HFModelConfig, "rollout": RolloutConfig}
     for section, name in (key.split(".")[-2:] for key in OPTIONAL):
         assert name in {field.name for field in fields(sections[section])}
+
+
+@pytest.mark.parametrize(
+    ("key", "facts"),
+    [
+        (f"{ACTOR}.optim.lr", {"value": "0.001 (from recipe sum verl/tiny)", "read by": "backend verl"}),
+        ("trainer.n_gpus_per_node", {"value": "1 (from backend verl, profile cpu)", "read by": "backend verl"}),
+        ("critic.optim.lr", {"value": "1e-05 (from backend verl)", "read by": "no plugin"}),
+        (f"{ACTOR}.grad_clip", {"refused": f"Set {ACTOR}.optim.clip_grad."}),
+    ],
+)
+def test_key_is_explained(plan: Any, registry: Registry, key: str, facts: dict[str, str]) -> None:
+    found = explain_key(key, plan(CPU), registry)
+    assert isinstance(found, Explanation)
+    assert facts.items() <= found.facts.items()

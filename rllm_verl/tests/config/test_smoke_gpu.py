@@ -60,33 +60,28 @@ def _with(outcome: Any, step: int, **metrics: float) -> Any:
 def test_numbers_as_expected_are_no_problem(load: Any, scenario: Any, outcome: Any) -> None:
     results = load("smoke_sides.results")
     assert not [*results.problems(scenario, outcome)]
+    assert not [*results.problems(scenario, _with(outcome, 2, actor__kl_ref=0.5))]
     assert "actor/rollout_logprob_difference 0.004 to 0.004 (below 0.02)" in results.metrics(scenario, outcome)
 
 
 @pytest.mark.parametrize(
-    ("metrics", "values"),
+    ("step", "metrics", "values"),
     [
-        ({"actor__rollout_logprob_difference": 0.3}, ["actor/rollout_logprob_difference is 0.3", 0.02]),
-        ({"actor__rollout_logprob_difference": float("nan")}, ["actor/rollout_logprob_difference is nan"]),
-        ({"actor__grad_norm": 0.0}, ["actor/grad_norm is 0"]),
-        ({"train__weight_version": 1.0}, ["train/weight_version is 1"]),
+        (2, {"actor__rollout_logprob_difference": 0.3}, ["actor/rollout_logprob_difference is 0.3", 0.02]),
+        (2, {"actor__rollout_logprob_difference": float("nan")}, ["actor/rollout_logprob_difference is nan"]),
+        (2, {"actor__grad_norm": 0.0}, ["actor/grad_norm is 0"]),
+        (2, {"train__weight_version": 1.0}, ["train/weight_version is 1"]),
+        (1, {"actor__kl_ref": 0.5}, ["actor/kl_ref is 0.5"]),
     ],
 )
-def test_a_number_that_is_not_expected_is_said_with_its_meaning(
-    load: Any, scenario: Any, outcome: Any, metrics: dict[str, float], values: list[object]
+def test_unexpected_numbers_are_reported_with_their_step(
+    load: Any, scenario: Any, outcome: Any, step: int, metrics: dict[str, float], values: list[object]
 ) -> None:
-    (problem,) = load("smoke_sides.results").problems(scenario, _with(outcome, 2, **metrics))
-    check_values(problem, *values, "step 2")
+    (problem,) = load("smoke_sides.results").problems(scenario, _with(outcome, step, **metrics))
+    check_values(problem, *values, f"step {step}")
 
 
-def test_training_starts_at_its_reference(load: Any, scenario: Any, outcome: Any) -> None:
-    problems = load("smoke_sides.results").problems
-    assert not [*problems(scenario, _with(outcome, 2, actor__kl_ref=0.5))]
-    (problem,) = problems(scenario, _with(outcome, 1, actor__kl_ref=0.5))
-    assert "actor/kl_ref is 0.5 in step 1" in problem
-
-
-def test_a_run_that_ends_early_hangs_or_leaves_something_is_said(load: Any, scenario: Any, outcome: Any) -> None:
+def test_runs_that_end_early_hang_or_leave_processes_are_reported(load: Any, scenario: Any, outcome: Any) -> None:
     results = load("smoke_sides.results")
     failed = replace(outcome, returned=1, steps=[], left=["71 VLLM::EngineCore"])
     said = [*results.problems(scenario, failed)]
@@ -97,18 +92,6 @@ def test_a_run_that_ends_early_hangs_or_leaves_something_is_said(load: Any, scen
     (short,) = results.problems(scenario, replace(outcome, steps=outcome.steps[:3]))
     check_values(short, "3 steps", 5)
     assert results.last_lines(outcome.log).splitlines()[0].strip() == "line 80"
-
-
-def test_a_run_that_fails_says_what_it_was(
-    load: Any, scenario: Any, outcome: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    smoke = load("smoke_gpu")
-    monkeypatch.setattr(smoke, "free_memory", lambda at_least=(): [])
-    monkeypatch.setattr(smoke, "make", lambda scenario, words, directory: replace(outcome, returned=3))
-    assert not smoke.judge(scenario, "cuda", 1, Path("/somewhere"))
-    said = capsys.readouterr().out
-    assert said.startswith("FAILED  ")
-    check_values(said, scenario.name, "(9 s)", "exit code 3", "command: rllm train guess", "line 99")
 
 
 @pytest.mark.long

@@ -1,9 +1,10 @@
-"""Which vLLM goes with verl."""
+"""Which vLLM goes with verl, and which runs it can serve on a CPU."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from expecting import check_values, expect_error
 from rllm_backend_kit import machine
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
+from rllm_verl.vllm_on_cpu import check_vllm_on_cpu
 from rllm_verl.vllm_pin import GOES_WITH, PINNED, check_vllm
 
 MODEL = "actor_rollout_ref.model"
@@ -71,3 +73,21 @@ def test_adapters_go_to_the_vllm_that_verl_can_load_them_into(
     install()
     check_vllm(adapter)
     assert capsys.readouterr().err == ""
+
+
+VLLM = {"actor_rollout_ref.rollout.name": "vllm"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "values", "said"),
+    [
+        ("cpu", VLLM | {f"{MODEL}.path": "someone/model"}, "--profile cpu_vllm"),
+        ("cpu_vllm", {f"{MODEL}.path": "tiny"}, "`tiny` has size 16"),
+        ("cpu_vllm", {f"{MODEL}.path": "someone/model"}, None),
+        (None, {f"{MODEL}.path": "tiny"}, None),
+        ("cpu", {f"{MODEL}.path": "tiny"}, None),
+    ],
+)
+def test_vllm_serves_no_tiny_models_on_a_cpu(change: Any, profile: str | None, values: Any, said: str | None) -> None:
+    with expect_error(ConfigError, "not-for-cpu", said) if said else nullcontext():
+        check_vllm_on_cpu(change(profile, values).native())

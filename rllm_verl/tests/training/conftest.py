@@ -29,7 +29,7 @@ import torch
 from local_models import build_tiny
 from numpy.typing import NDArray
 
-from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -37,6 +37,8 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
 from rllm_local import tiny
+from rllm_local.settings import TrainingSection
+from rllm_local.update import Updater as LocalUpdater
 from rllm_verl.rows import MicroBatching
 from rllm_verl.update import Updater, UpdateSettings
 
@@ -222,6 +224,23 @@ def fused(model_directory: Path) -> Iterator[Together]:
 
 
 Turns = Sequence[Sequence[tuple[int, int]]]
+RAGGED: Turns = [
+    *([(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)]),
+    *([(8, 25)], [(2, 2)], [(7, 9)]),
+]
+"""Seven rows of 2 to 54 tokens."""
+SMALL: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Settings of a small model of any type."""
 
 
 def random_batch(
@@ -278,7 +297,8 @@ def make_plan(losses: str | Mapping[str, str] = "ppo", roles: Sequence[str] = ("
 
 
 def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
-    found = _installed() if name in {each.plugin.name for each in _installed().all("loss")} else Registry.load(allow=())
+    is_installed = any(name in (each.plugin.name, each.qualified_name) for each in _installed().all("loss"))
+    found = _installed() if is_installed else Registry.load(allow=())
     chosen = found.get("loss", name)
     return PluginChoice(registered=chosen, params=chosen.plugin.params())
 
@@ -287,6 +307,27 @@ def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
 def _installed() -> Registry:
     """Without losses that a test registers in this process."""
     return Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"})
+
+
+def plan_of_everything(judge: str, **changes: Any) -> UpdatePlan:
+    """Two roles with losses, of which one looks at whole rows, and all terms."""
+    correction = RolloutCorrection(mode="sequence", cap=2.0, floor=0.1, beyond_cap="truncate")
+    terms = {"entropy_coeff": 0.1, "kl": KlTerm(beta=0.1, estimator="k3"), "rollout_correction": correction}
+    return make_plan({"solver": "gspo", "judge": judge}, aggregation="seq-mean-token-mean", **terms, **changes)
+
+
+def update_locally(
+    batch: TokenBatch, plan: UpdatePlan, *, temperature: float = 1.0, **settings: Any
+) -> tuple[UpdateResult, torch.Tensor]:
+    """Result and weights of an update on the local backend."""
+    model = build_tiny(0)
+    optimizer = {"learning_rate": LEARNING_RATE, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.0}
+    section = TrainingSection(**optimizer, max_grad_norm=1.0, **settings)
+    updater = LocalUpdater(
+        model, section, total_steps=10, temperature=temperature, max_response_length=MAX_RESPONSE_LENGTH
+    )
+    result = updater.update(batch, plan)
+    return result, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def make_updater(*, rows: int | None = None, tokens: int | None = None, **changes: Any) -> Updater:

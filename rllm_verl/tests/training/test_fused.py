@@ -18,20 +18,8 @@ from rllm_verl.columns import ColumnSettings, fill_columns
 from rllm_verl.fused import PLAIN_HEADS, settle_fused
 from rllm_verl.rows import MicroBatching
 
-from .conftest import make_plan, make_updater, random_batch
+from .conftest import RAGGED, SMALL, make_plan, make_updater, random_batch
 
-RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(8, 25)], [(2, 2)], [(7, 9)]]
-SMALL: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 FURTHER: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2}
     | {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "qk_nope_head_dim": 8}

@@ -13,17 +13,8 @@ from omegaconf import OmegaConf
 from rllm_core.errors import ConfigError
 from rllm_verl.attention import check_packing
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+from .conftest import SMALL
+
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("sdpa", {}),
     "Mistral": ("sdpa", {"sliding_window": 4, "head_dim": 8}),

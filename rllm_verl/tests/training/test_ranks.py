@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_verl.columns import ColumnSettings, fill_columns, without_adapter
 from rllm_verl.rows import MicroBatching
-from rllm_verl.update import Updater
 
-from .conftest import make_plan, make_updater, random_batch
-
-RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
-"""Seven rows of 2 to 54 tokens."""
+from .conftest import RAGGED, make_plan, make_updater, plan_of_everything, random_batch
 
 CUTS = [{"rows": 1}, {"rows": 5}, {"tokens": 60}]
 
 
 def _updated(
-    group: Any, make_updater: Callable[..., Updater], batch: TokenBatch, plan: UpdatePlan, cut: dict[str, int]
+    group: Any, batch: TokenBatch, plan: UpdatePlan, cut: dict[str, int]
 ) -> tuple[dict[str, float], torch.Tensor]:
     group.restart(**cut)
     updater = make_updater(num_minibatches=2, num_epochs=2, **cut)
@@ -34,27 +29,16 @@ def _updated(
     return {f"{name}/1": value for name, value in first.items()} | second, group.weights()
 
 
-@pytest.fixture
-def plan() -> UpdatePlan:
-    """Something of everything: two roles, one with a loss that looks at whole rows and draws at random."""
-    return make_plan(
-        {"solver": "gspo", "judge": "clip_cov"},
-        aggregation="seq-mean-token-mean",
-        entropy_coeff=0.1,
-        kl=KlTerm(beta=0.1, estimator="k3"),
-        rollout_correction=RolloutCorrection(mode="sequence", cap=2.0, floor=0.1, beyond_cap="truncate"),
-    )
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
-    cut: dict[str, int], one_rank: Any, two_ranks: Any, plan: UpdatePlan
+    cut: dict[str, int], one_rank: Any, two_ranks: Any
 ) -> None:
-    batch = random_batch(RAGGED, roles=("solver", "judge"))
-    expected, weights = _updated(one_rank, make_updater, batch, plan, {"tokens": 2000})
+    # One of the losses draws at random.
+    batch, plan = random_batch(RAGGED, roles=("solver", "judge")), plan_of_everything("clip_cov")
+    expected, weights = _updated(one_rank, batch, plan, {"tokens": 2000})
     for group in (one_rank, two_ranks):
-        metrics, updated = _updated(group, make_updater, batch, plan, cut)
+        metrics, updated = _updated(group, batch, plan, cut)
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
         torch.testing.assert_close(updated, weights, atol=1e-5, rtol=0)
 

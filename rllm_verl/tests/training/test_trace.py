@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from local_models import build_tiny
 
-from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
-from rllm_core.data.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.data.record import TokenTrace
-from rllm_local.settings import TrainingSection
-from rllm_local.update import Updater as LocalUpdater
 
-from .conftest import make_plan, make_updater, random_batch
+from .conftest import RAGGED, make_plan, make_updater, plan_of_everything, random_batch, update_locally
 
-TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
 SETTINGS = {"num_minibatches": 2, "num_epochs": 2}
 COLUMNS = (
     *("row", "position", "epoch", "optimizer_step", "logprob", "weight", "clipped"),
@@ -28,25 +22,7 @@ COLUMNS = (
 
 @pytest.fixture
 def plan() -> UpdatePlan:
-    made = make_plan(
-        {"solver": "gspo", "judge": "ppo"},
-        aggregation="seq-mean-token-mean",
-        entropy_coeff=0.1,
-        kl=KlTerm(beta=0.1, estimator="k3"),
-        rollout_correction=RolloutCorrection(mode="sequence", cap=2.0, floor=0.1, beyond_cap="truncate"),
-    )
-    return replace(made, trace=True)
-
-
-@pytest.fixture
-def local() -> Callable[..., UpdateResult]:
-    def update(batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        optimizer = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.0}
-        section = TrainingSection(**optimizer, max_grad_norm=1.0, **SETTINGS)
-        updater = LocalUpdater(build_tiny(0), section, total_steps=10, temperature=1.0, max_response_length=50)
-        return updater.update(batch, plan)
-
-    return update
+    return plan_of_everything("ppo", trace=True)
 
 
 def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
@@ -60,10 +36,10 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
 @pytest.mark.long
 @pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
 def test_every_token_is_traced_as_on_the_local_backend(
-    cut: dict[str, int], one_rank: Any, two_ranks: Any, local: Callable[..., UpdateResult], plan: UpdatePlan
+    cut: dict[str, int], one_rank: Any, two_ranks: Any, plan: UpdatePlan
 ) -> None:
-    batch = random_batch(TURNS, roles=("solver", "judge"))
-    expected = local(batch, plan)
+    batch = random_batch(RAGGED, roles=("solver", "judge"))
+    expected, _ = update_locally(batch, plan, **SETTINGS)
     for group in (one_rank, two_ranks):
         updater = make_updater(max_grad_norm=1.0, **SETTINGS, **cut)
         found = updater.update(group.restart(**cut), batch, plan)
@@ -74,17 +50,17 @@ def test_every_token_is_traced_as_on_the_local_backend(
 
 
 def test_entropies_that_were_not_computed_are_unknown(one_rank: Any) -> None:
-    plan = replace(make_plan("ppo"), trace=True)
+    plan = make_plan("ppo", trace=True)
     updater = make_updater(calculate_entropy=False)
 
-    trace = in_order(updater.update(one_rank.restart(rows=1), random_batch(TURNS), plan))
+    trace = in_order(updater.update(one_rank.restart(rows=1), random_batch(RAGGED), plan))
 
     assert np.isnan(trace["entropy"]).all()
     assert np.abs(trace["policy_part"]).max() > 0
 
 
 def test_a_disabled_term_is_not_in_the_trace(one_rank: Any, plan: UpdatePlan) -> None:
-    batch = random_batch(TURNS, roles=("solver", "judge"))
+    batch = random_batch(RAGGED, roles=("solver", "judge"))
     result = make_updater(rows=1, use_kl_loss=False).update(one_rank.restart(rows=1), batch, plan)
 
     assert result.made_with is not None
@@ -93,7 +69,7 @@ def test_a_disabled_term_is_not_in_the_trace(one_rank: Any, plan: UpdatePlan) ->
 
 
 def test_a_trace_changes_no_metric(one_rank: Any, plan: UpdatePlan) -> None:
-    batch = random_batch(TURNS, roles=("solver", "judge"))
+    batch = random_batch(RAGGED, roles=("solver", "judge"))
     plain = make_updater(rows=1).update(one_rank.restart(rows=1), batch, replace(plan, trace=False))
     weights = one_rank.weights()
     traced = make_updater(rows=1).update(one_rank.restart(rows=1), batch, plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -185,10 +184,3 @@ def test_an_adapter_of_tiny_is_loaded_onto_the_weights_of_its_seed(tmp_path: Pat
     host.save_state("m", tmp_path, optimizer=False)
     again = load_model(TrainedModelSection(name=str(tmp_path)), 0)
     assert torch.equal(again.model.model.embed_tokens.weight, base)
-
-
-def test_the_record_says_what_the_model_is(well_saved: Path) -> None:
-    record = json.loads((well_saved / "model.json").read_text())
-    assert record["base_model"]["name"] == "tiny"
-    assert len(record["base_model"]["sha256"]) == 64
-    assert record["lora"]["rank"] == 8

@@ -16,7 +16,14 @@ from rllm_core.errors import ConfigError
 from rllm_tinker_server import learner
 from rllm_tinker_server.examples import example_batches
 from rllm_tinker_server.host import Host
-from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec, RequestRefused
+from rllm_tinker_server.messages import (
+    AdamStep,
+    Example,
+    ForwardBackward,
+    ForwardBackwardResult,
+    LoraSpec,
+    RequestRefused,
+)
 
 from .conftest import (
     STEP,
@@ -43,6 +50,20 @@ def _plain_logprobs(model: Any, example: Example) -> torch.Tensor:
     logits = model(input_ids=torch.from_numpy(example.tokens)[None], use_cache=False).logits[0]
     targets = torch.from_numpy(example.targets.reshape(len(example.tokens), -1))
     return torch.log_softmax(logits, -1).gather(1, targets).reshape(example.targets.shape)
+
+
+Result = tuple[ForwardBackwardResult, torch.Tensor | None]
+
+
+def _assert_same(found: Result, expected: Result) -> None:
+    """Check that log-probs and gradients are the same up to rounding."""
+    (result, gradient), (whole, whole_gradient) = found, expected
+    assert gradient is not None
+    assert whole_gradient is not None
+    assert (gradient - whole_gradient).norm() < 1e-5 * whole_gradient.norm()
+    assert result.metrics["loss:sum"] == pytest.approx(whole.metrics["loss:sum"], rel=1e-5)
+    for one, other in zip(result.logprobs, whole.logprobs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
 
 
 def _with(request: ForwardBackward, index: int, **changes: Any) -> ForwardBackward:
@@ -79,14 +100,8 @@ def test_results_do_not_depend_on_how_examples_are_cut(loss: str) -> None:
     for max_tokens in (100_000, 50, 1):
         host = make_trained_host(max_tokens_per_microbatch=max_tokens)
         results.append((host.forward_backward("m", request), _gradient(host)))
-    (whole, gradient), *others = results
-    assert gradient is not None
-    for cut, cut_gradient in others:
-        assert cut_gradient is not None
-        assert (cut_gradient - gradient).norm() < 1e-5 * gradient.norm()
-        assert cut.metrics["loss:sum"] == pytest.approx(whole.metrics["loss:sum"], rel=1e-5)
-        for one, other in zip(cut.logprobs, whole.logprobs, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
+    for cut in results[1:]:
+        _assert_same(cut, results[0])
 
 
 @pytest.mark.parametrize(("build", "many"), [(build_tied, 3), (build_untied, None)])
@@ -104,14 +119,9 @@ def test_logits_of_a_long_example_are_never_there_at_once(
             lambda module, given, logits, widths=widths: widths.append(logits[..., 0].numel())
         )
         host.forward_backward("m", replace(asked, forward_only=True))
-        results.append((host.forward_backward("m", asked), _gradient(host), widths))
-    (whole, gradient, _), (cut, cut_gradient, widths) = results
+        results.append((host.forward_backward("m", asked), _gradient(host)))
     assert max(widths) == 7
-    assert gradient is not None
-    assert cut_gradient is not None
-    assert (cut_gradient - gradient).norm() < 1e-5 * gradient.norm()
-    for one, other in zip(cut.logprobs, whole.logprobs, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
+    _assert_same(results[1], results[0])
 
 
 def test_an_example_with_many_targets_is_not_padded_to_the_length_of_another() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,36 +36,19 @@ def _sampled(host: Host, weights: AdapterWeights | None) -> Found:
     return [(each.tokens.tolist(), each.logprobs.tolist()) for each in found]
 
 
-def _work_during_training(host: Host, train: Callable[[], None], work: Callable[[], Found]) -> list[Found]:
-    """Return the results of `work`, which is called at least once while `train` runs in its own thread."""
-    found = []
-    with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
-        training = executor.submit(train)
-        while not found or not training.done():
-            found.append(work())
-        training.result()
-    return found
-
-
-def test_a_version_samples_the_same_while_the_model_is_trained(host: Host) -> None:
-    train(host, "m", make_request())
-    weights = host.weights("m")
-    separate = _sampled(host, weights)
-    concurrent = _work_during_training(
-        host, lambda: train(host, "m", make_request(), STEPS), lambda: _sampled(host, weights)
-    )
-    assert all(found == separate for found in concurrent)
-
-
-def test_training_makes_the_same_weights_while_others_sample() -> None:
+def test_neither_sampling_nor_training_changes_the_other() -> None:
     separate, concurrent = make_trained_host(), make_trained_host()
     for host in (separate, concurrent):
         train(host, "m", make_request())
-    weights = concurrent.weights("m")
+    weights, found = concurrent.weights("m"), []
+    expected = _sampled(concurrent, weights)
     train(separate, "m", make_request(), STEPS)
-    _work_during_training(
-        concurrent, lambda: train(concurrent, "m", make_request(), STEPS), lambda: _sampled(concurrent, weights)
-    )
+    with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
+        training = executor.submit(train, concurrent, "m", make_request(), STEPS)
+        while not found or not training.done():
+            found.append(_sampled(concurrent, weights))
+        training.result()
+    assert all(each == expected for each in found)
     assert torch.equal(weights_of(separate, "m"), weights_of(concurrent, "m"))
 
 

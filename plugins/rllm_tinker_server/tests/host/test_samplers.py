@@ -31,6 +31,8 @@ from rllm_tinker_server.samplers import Samplers
 from .conftest import make_host, make_request, train
 
 FREE = SampleSettings(max_tokens=20, seed=3, temperature=1.0, top_k=-1, top_p=1.0, stop_ids=frozenset())
+Make = Callable[..., Samplers]
+Weights = list[AdapterWeights]
 PROMPT = np.array([5, 9, 31, 4, 60, 12], np.int32)
 
 
@@ -41,7 +43,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def make_samplers(host: Host, executor: ThreadPoolExecutor) -> Callable[..., Samplers]:
+def make_samplers(host: Host, executor: ThreadPoolExecutor) -> Make:
     def make(of: Host = host, *, max_merged: int = 2, max_concurrency: int = 64) -> Samplers:
         return Samplers(of, executor, kv_cache_bytes=1 << 24, max_concurrency=max_concurrency, max_merged=max_merged)
 
@@ -49,7 +51,7 @@ def make_samplers(host: Host, executor: ThreadPoolExecutor) -> Callable[..., Sam
 
 
 @pytest.fixture
-def snapshots(host: Host) -> list[AdapterWeights]:
+def snapshots(host: Host) -> Weights:
     """Weights after one, two and three steps."""
     made = []
     for _ in range(3):
@@ -65,6 +67,15 @@ def _run(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     return asyncio.run(gather_all())
 
 
+def _forward(host: Host, tokens: np.ndarray) -> np.ndarray:
+    """Log-probs of all tokens but the first, by the forward pass of training."""
+    tokens = tokens.astype(np.int64)
+    ones = np.ones(len(tokens) - 1, np.float32)
+    example = Example(tokens=tokens[:-1], targets=tokens[1:], inputs={"weights": ones})
+    request = ForwardBackward(loss="cross_entropy", config={}, examples=(example,), forward_only=True)
+    return host.forward_backward("m", request).logprobs[0]
+
+
 def _same(first: Sampled, second: Sampled) -> None:
     assert first.tokens.tolist() == second.tokens.tolist()
     np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
@@ -72,7 +83,7 @@ def _same(first: Sampled, second: Sampled) -> None:
 
 @pytest.mark.parametrize("cut", [{}, {"top_k": 5, "top_p": 0.7}])
 def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
-    cut: dict[str, Any], host: Host, make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+    cut: dict[str, Any], host: Host, make_samplers: Make, snapshots: Weights
 ) -> None:
     """Also where top-k and top-p remove tokens: log-probs are those before."""
     (sequences,) = _run(make_samplers().sample(snapshots[-1], [PROMPT] * 4, replace(FREE, **cut)))
@@ -80,12 +91,7 @@ def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
         assert sampled.stop_reason == "length"
         assert sampled.tokens.dtype == np.int32
         assert sampled.logprobs.dtype == np.float32
-        tokens = np.concatenate((PROMPT, sampled.tokens)).astype(np.int64)
-        example = Example(
-            tokens=tokens[:-1], targets=tokens[1:], inputs={"weights": np.ones(len(tokens) - 1, np.float32)}
-        )
-        request = ForwardBackward(loss="cross_entropy", config={}, examples=(example,), forward_only=True)
-        (logprobs,) = host.forward_backward("m", request).logprobs
+        logprobs = _forward(host, np.concatenate((PROMPT, sampled.tokens)))
         np.testing.assert_allclose(sampled.logprobs, logprobs[len(PROMPT) - 1 :], atol=1e-5, rtol=0)
 
 
@@ -96,25 +102,14 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(executor: T
     train(host, "m", make_request())
     prompt = np.random.default_rng(0).integers(0, 70, 30).astype(np.int32)
     samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
-    found, base, single = _run(
-        samplers.score(host.weights("m"), prompt),
-        samplers.score(None, prompt),
-        samplers.score(None, prompt[:1]),
-    )
-    found, base, single = (scores.logprobs for scores in (found, base, single))
-    example = Example(
-        tokens=prompt[:-1].astype(np.int64),
-        targets=prompt[1:].astype(np.int64),
-        inputs={"weights": np.ones(29, np.float32)},
-    )
-    request = ForwardBackward(loss="cross_entropy", config={}, examples=(example,), forward_only=True)
-    (expected,) = host.forward_backward("m", request).logprobs
+    calls = ((host.weights("m"), prompt), (None, prompt), (None, prompt[:1]))
+    found, base, single = (scores.logprobs for scores in _run(*(samplers.score(*call) for call in calls)))
+    expected = _forward(host, prompt)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found[1:], expected, atol=1e-5, rtol=0)
     assert np.isnan(found[0])
     assert not np.allclose(base[1:], expected, atol=1e-2)
-    assert len(single) == 1
-    assert np.isnan(single[0])
+    np.testing.assert_array_equal(single, [np.nan])
 
 
 def test_other_tokens_get_the_log_probs_of_the_whole_distribution(executor: ThreadPoolExecutor) -> None:
@@ -155,7 +150,7 @@ def test_draws_have_the_frequencies_of_the_distribution_at_the_temperature(execu
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
 def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights], temperature: float
+    make_samplers: Make, snapshots: Weights, temperature: float
 ) -> None:
     samplers = make_samplers()
     ((sampled,),) = _run(samplers.sample(snapshots[-1], [PROMPT], replace(FREE, temperature=temperature)))
@@ -170,9 +165,7 @@ def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
     np.testing.assert_allclose(scores.logprobs[len(PROMPT) :], sampled.logprobs, atol=1e-5, rtol=0)
 
 
-def test_samples_of_one_prompt_share_its_computation(
-    make_samplers: Callable[..., Samplers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_one_prompt_share_its_computation(make_samplers: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     real = engine.sample_next
 
@@ -189,9 +182,7 @@ def test_samples_of_one_prompt_share_its_computation(
     assert sum(computed) == 300 + 8 * 4 - 1 + 4
 
 
-def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_from_it(
-    make_samplers: Callable[..., Samplers],
-) -> None:
+def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_from_it(make_samplers: Make) -> None:
     samplers = make_samplers()
     (several,) = _run(samplers.sample(None, [PROMPT] * 3, FREE))
     for index, sampled in enumerate(several):
@@ -201,15 +192,13 @@ def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_
     assert len({tuple(sampled.tokens.tolist()) for sampled in several}) == 3
 
 
-def test_without_a_seed_every_request_draws_another(make_samplers: Callable[..., Samplers]) -> None:
+def test_without_a_seed_every_request_draws_another(make_samplers: Make) -> None:
     samplers = make_samplers()
     ((first,), (second,)) = _run(*(samplers.sample(None, [PROMPT], replace(FREE, seed=None)) for _ in range(2)))
     assert first.tokens.tolist() != second.tokens.tolist()
 
 
-def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(
-    host: Host, make_samplers: Callable[..., Samplers]
-) -> None:
+def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(host: Host, make_samplers: Make) -> None:
     greedy, narrow = _run(
         make_samplers().sample(None, [PROMPT], replace(FREE, temperature=0.0)),
         make_samplers().sample(None, [PROMPT], replace(FREE, top_k=1, temperature=0.5)),
@@ -223,9 +212,7 @@ def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(
     assert narrow[0].logprobs[0] == pytest.approx(torch.log_softmax(logits / 0.5, -1)[token].item(), abs=1e-5)
 
 
-def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
-    make_samplers: Callable[..., Samplers],
-) -> None:
+def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(make_samplers: Make) -> None:
     samplers = make_samplers()
     ((free,),) = _run(samplers.sample(None, [PROMPT], replace(FREE, max_tokens=60)))
     tokens = free.tokens.tolist()
@@ -243,9 +230,7 @@ def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
     assert at_string.stop_reason == "stop"
 
 
-def test_without_stop_ids_a_response_ends_with_the_models_own(
-    make_samplers: Callable[..., Samplers], host: Host
-) -> None:
+def test_without_stop_ids_a_response_ends_with_the_models_own(make_samplers: Make, host: Host) -> None:
     ((free,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30)))
     host.stop_ids = frozenset({int(free.tokens[4])})
     ((own,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30, stop_ids=None)))
@@ -253,7 +238,7 @@ def test_without_stop_ids_a_response_ends_with_the_models_own(
     assert own.tokens[-1] == free.tokens[4]
 
 
-def test_the_context_limits_a_response(make_samplers: Callable[..., Samplers], host: Host) -> None:
+def test_the_context_limits_a_response(make_samplers: Make, host: Host) -> None:
     prompt = np.full(host.base.max_context - 4, 7, np.int32)
     ((sampled,),) = _run(make_samplers().sample(None, [prompt], FREE))
     assert len(sampled.tokens) == 4
@@ -261,7 +246,7 @@ def test_the_context_limits_a_response(make_samplers: Callable[..., Samplers], h
 
 
 def test_each_snapshot_is_sampled_with_its_own_weights_however_they_are_mixed(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+    make_samplers: Make, snapshots: Weights
 ) -> None:
     wanted = [None, *snapshots]
     separate = [_run(make_samplers().sample(weights, [PROMPT] * 2, FREE))[0] for weights in wanted]
@@ -275,9 +260,7 @@ def test_each_snapshot_is_sampled_with_its_own_weights_however_they_are_mixed(
     assert len(tuple(samplers.models._merged)) == 2
 
 
-def test_the_least_recently_used_model_leaves(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
-) -> None:
+def test_the_least_recently_used_model_leaves(make_samplers: Make, snapshots: Weights) -> None:
     a, b, c = snapshots
     samplers = make_samplers(max_merged=2)
     seen = []
@@ -291,9 +274,7 @@ def test_the_least_recently_used_model_leaves(
     assert seen == [(a,), (a, b), (b, a), (a, c), (a, c), (c, b)]
 
 
-def test_a_model_in_use_stays_and_others_wait_for_its_place(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
-) -> None:
+def test_a_model_in_use_stays_and_others_wait_for_its_place(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -313,9 +294,7 @@ def test_a_model_in_use_stays_and_others_wait_for_its_place(
     assert _run(scenario()) == [["base", "b"]]
 
 
-def test_whoever_waits_gets_a_place_however_busy_the_others_are(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
-) -> None:
+def test_whoever_waits_gets_a_place_however_busy_the_others_are(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -335,7 +314,7 @@ def test_whoever_waits_gets_a_place_however_busy_the_others_are(
 
 
 def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+    make_samplers: Make, snapshots: Weights
 ) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers()
@@ -354,9 +333,7 @@ def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
     _run(scenario())
 
 
-def test_only_used_and_last_models_have_caches(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
-) -> None:
+def test_only_used_and_last_models_have_caches(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers()
 
@@ -374,9 +351,7 @@ def test_only_used_and_last_models_have_caches(
     _run(scenario())
 
 
-def test_a_request_that_is_cancelled_gives_its_model_back(
-    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
-) -> None:
+def test_a_request_that_is_cancelled_gives_its_model_back(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -392,9 +367,7 @@ def test_a_request_that_is_cancelled_gives_its_model_back(
     _run(scenario())
 
 
-def test_weights_that_are_not_finite_are_refused_and_others_are_served(
-    host: Host, make_samplers: Callable[..., Samplers]
-) -> None:
+def test_weights_that_are_not_finite_are_refused_and_others_are_served(host: Host, make_samplers: Make) -> None:
     broken = host.weights("m")
     for factors in broken.factors.values():
         factors.up.fill_(torch.nan)
@@ -406,13 +379,13 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(
 
 
 @pytest.mark.parametrize("token", [5000, -1])
-def test_tokens_outside_the_vocabulary_are_refused(token: int, make_samplers: Callable[..., Samplers]) -> None:
+def test_tokens_outside_the_vocabulary_are_refused(token: int, make_samplers: Make) -> None:
     with pytest.raises(RequestRefused, match=f"prompt.* token {token}"):
         _run(make_samplers().sample(None, [np.array([5, token], np.int32)], FREE))
 
 
 @pytest.mark.parametrize("top_k", [0, 1 << 70])
-def test_a_large_top_k_means_all_tokens(make_samplers: Callable[..., Samplers], top_k: int) -> None:
+def test_a_large_top_k_means_all_tokens(make_samplers: Make, top_k: int) -> None:
     samplers = make_samplers()
     ((free,), (wide,)) = _run(
         samplers.sample(None, [PROMPT], FREE), samplers.sample(None, [PROMPT], replace(FREE, top_k=top_k))
@@ -420,9 +393,7 @@ def test_a_large_top_k_means_all_tokens(make_samplers: Callable[..., Samplers], 
     _same(free, wide)
 
 
-def test_seeded_prompts_are_sampled_independently(
-    make_samplers: Callable[..., Samplers],
-) -> None:
+def test_seeded_prompts_are_sampled_independently(make_samplers: Make) -> None:
     prompts, seeds = [PROMPT, PROMPT[:2], PROMPT], (11, 12, 13)
     (together,) = _run(make_samplers().sample(None, prompts, replace(FREE, seeds=seeds)))
     for prompt, seed, sequence in zip(prompts, seeds, together, strict=True):
