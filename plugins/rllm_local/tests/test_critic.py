@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from local_models import build_tiny, fill_columns, make_plan, make_updater, random_batch
 
 from rllm_core.data.batch import TokenBatch
@@ -65,10 +64,3 @@ def test_its_learning_rate_is_its_own_and_follows_the_schedule() -> None:
     )
     rates = [updater.update(batch, make_plan(global_step=step)).metrics["critic/lr"] for step in range(4)]
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
-
-
-def test_a_head_for_a_model_of_another_type_computes_in_float32() -> None:
-    model = build_tiny(0).to(torch.bfloat16)
-    critic = Critic(model, CriticSection())
-    assert {parameter.dtype for parameter in critic.parameters()} == {torch.float32}
-    assert fill_columns(model, random_batch(ROWS), "values", critic=critic).values is not None

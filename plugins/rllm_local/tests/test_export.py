@@ -54,40 +54,19 @@ def train(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
     return make
 
 
-def test_a_whole_model_opens_in_transformers_with_every_bit(train: Callable[..., LoadedModel]) -> None:
-    loaded = train()
-    assert main(["export", "run", "--to", "hf"]) == 0
-    opened = AutoModelForCausalLM.from_pretrained("run/export-hf", dtype=torch.float32)
-    assert torch.equal(logits(opened), logits(loaded.model))
-    assert AutoTokenizer.from_pretrained("run/export-hf").encode("12 plus 3") == loaded.tokenizer.encode("12 plus 3")
-
-
-def test_a_smaller_type_is_half_the_size(train: Callable[..., LoadedModel]) -> None:
-    train()
-    assert main(["export", "run", "--to", "hf"]) == 0
-    assert main(["export", "run", "--to", "hf", "--dtype", "bfloat16", "--output", "small"]) == 0
-    assert AutoModelForCausalLM.from_pretrained("small").dtype == torch.bfloat16
-    sizes = [Path(directory, "model.safetensors").stat().st_size for directory in ("run/export-hf", "small")]
-    assert sizes[1] < 0.55 * sizes[0]
-
-
-@pytest.mark.parametrize("form", ["merged", "hf"])
-def test_a_merged_model_answers_as_the_adapter_does(form: str, train: Callable[..., LoadedModel]) -> None:
-    loaded = train(lora_rank=4)
-    assert main(["export", "run", "--to", form, "--output", "out"]) == 0
-    opened = AutoModelForCausalLM.from_pretrained("out", dtype=torch.float32)
-    torch.testing.assert_close(logits(opened), logits(loaded.model), rtol=1e-5, atol=1e-5)
-    assert not Path("out/adapter_config.json").exists()
-
-
 def test_an_adapter_opens_in_peft_and_can_be_merged_later(train: Callable[..., LoadedModel]) -> None:
     loaded = train(lora_rank=4)
     assert main(["export", "run", "--to", "adapter", "--output", "adapter"]) == 0
+    for form in ("merged", "hf"):
+        assert main(["export", "run", "--to", form, "--output", form]) == 0
+        opened = AutoModelForCausalLM.from_pretrained(form, dtype=torch.float32)
+        torch.testing.assert_close(logits(opened), logits(loaded.model), rtol=1e-5, atol=1e-5)
+        assert not Path(form, "adapter_config.json").exists()
     base = AutoModelForCausalLM.from_pretrained("base", dtype=torch.float32)
     opened = peft.PeftModel.from_pretrained(base, "adapter")
     assert torch.equal(logits(opened), logits(loaded.model))
-    assert main(["export", "adapter", "--to", "merged", "--output", "merged"]) == 0
-    merged = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32)
+    assert main(["export", "adapter", "--to", "merged", "--output", "later"]) == 0
+    merged = AutoModelForCausalLM.from_pretrained("later", dtype=torch.float32)
     torch.testing.assert_close(logits(merged), logits(loaded.model), rtol=1e-5, atol=1e-5)
 
 
@@ -144,47 +123,44 @@ def test_an_adapter_whose_model_is_gone_says_where_it_was(
     assert [path.name for path in Path("run").iterdir()] == ["checkpoints"], "nothing half-written stays"
 
 
+def test_whole_model_opens_in_transformers_with_every_bit(train: Callable[..., LoadedModel]) -> None:
+    loaded = train()
+    assert main(["export", "run", "--to", "hf"]) == 0
+    opened = AutoModelForCausalLM.from_pretrained("run/export-hf", dtype=torch.float32)
+    assert torch.equal(logits(opened), logits(loaded.model))
+    assert AutoTokenizer.from_pretrained("run/export-hf").encode("12 plus 3") == loaded.tokenizer.encode("12 plus 3")
+    assert main(["export", "run", "--to", "hf", "--dtype", "bfloat16", "--output", "small"]) == 0
+    assert AutoModelForCausalLM.from_pretrained("small").dtype == torch.bfloat16
+    sizes = [Path(directory, "model.safetensors").stat().st_size for directory in ("run/export-hf", "small")]
+    assert sizes[1] < 0.55 * sizes[0]
+
+
 @pytest.mark.parametrize(
-    ("make", "exit_code", "code"),
+    ("directory", "backend", "exit_code", "value"),
     [
-        (lambda run: None, 2, "run-not-found"),
-        (lambda run: (run / "checkpoints").mkdir(parents=True), 2, "no-checkpoint"),
-        (lambda run: run.mkdir(), 1, "no-model-in-checkpoint"),
+        (None, None, 2, "error[run-not-found]"),
+        ("run/checkpoints", None, 2, "error[no-checkpoint]"),
+        ("run", None, 1, "error[no-model-in-checkpoint]"),
+        ("run/checkpoints/latest/backend", None, 1, "contains no model"),
+        ("run/checkpoints/latest/backend", ("endpoint", "rllm"), 1, "contains no model"),
+        ("run/checkpoints/latest/backend", ("far", "not-installed"), 2, "not-installed/far"),
     ],
 )
-def test_what_is_no_run_is_refused(
-    make: Callable[[Path], Any],
+def test_run_without_a_model_is_refused(
+    directory: str | None,
+    backend: tuple[str, str] | None,
     exit_code: int,
-    code: str,
+    value: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The backend of the run fetches a model that its checkpoints do not contain."""
     monkeypatch.chdir(tmp_path)
-    make(Path("run"))
-    assert main(["export", "run", "--to", "hf"]) == exit_code
-    check_printed(" ".join(capsys.readouterr().err.split()), code, "run")
-
-
-@pytest.mark.parametrize(
-    ("backend", "code", "said"),
-    [
-        (None, 1, "contains no model"),
-        ({"kind": "backend", "name": "endpoint", "distribution": "rllm"}, 1, "contains no model"),
-        ({"kind": "backend", "name": "far", "distribution": "not-installed"}, 2, "not-installed/far"),
-    ],
-)
-def test_a_checkpoint_without_a_model_needs_a_backend_that_fetches_it(
-    backend: Any,
-    code: int,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("run/checkpoints/latest/backend").mkdir(parents=True)
+    if directory is not None:
+        Path(directory).mkdir(parents=True)
     if backend is not None:
-        Path("run/plugins.json").write_text(json.dumps([backend]))
-    assert main(["export", "run", "--to", "hf"]) == code
-    assert said in " ".join(capsys.readouterr().err.split())
+        plugin = {"kind": "backend", "name": backend[0], "distribution": backend[1]}
+        Path("run/plugins.json").write_text(json.dumps([plugin]))
+    assert main(["export", "run", "--to", "hf"]) == exit_code
+    assert value in " ".join(capsys.readouterr().err.split())

@@ -122,23 +122,6 @@ def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() ->
     assert not setup.directory.exists()
 
 
-def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path) -> None:
-    async def train_and_save(backend: LocalBackend, engine: HostedCopy) -> list[int]:
-        batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
-        await backend.update(batch, make_plan())
-        await backend.save(tmp_path)
-        await backend.sync_weights(1)
-        return (await _batch(engine)).tokens.tolist()
-
-    async def resume(backend: LocalBackend, engine: HostedCopy) -> list[int]:
-        await backend.load(tmp_path)
-        await backend.sync_weights(1)
-        return (await _batch(engine)).tokens.tolist()
-
-    expected = run_scenario(_context(HostedCopy), train_and_save)
-    assert run_scenario(_context(HostedCopy), resume) == expected
-
-
 def test_one_that_does_not_start_is_closed_all_the_same() -> None:
     made: list[Broken] = []
 
@@ -151,21 +134,15 @@ def test_one_that_does_not_start_is_closed_all_the_same() -> None:
     assert made[0].calls == ["close"]
 
 
-def test_weights_have_the_names_and_shapes_that_a_saved_model_has(model: Any, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    model.save_pretrained(tmp_path)
-    saved, given = load_file(tmp_path / "model.safetensors"), checkpoint_weights(model)
-    assert {name: tensor.shape for name, tensor in given.items()} == {n: t.shape for n, t in saved.items()}
-
-
-def test_mixtures_of_experts_have_the_weights_of_their_checkpoints(tmp_path: Path) -> None:
-    """The model stores the weights of all experts in one tensor. A checkpoint and its readers do not."""
+@pytest.mark.parametrize("experts", [False, True])
+def test_weights_are_those_of_a_saved_model(experts: bool, model: Any, tmp_path: Path) -> None:
+    """A model stores the weights of all experts in one tensor. A checkpoint and its readers do not."""
     from safetensors.torch import load_file
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
-    model = MixtralForCausalLM(MixtralConfig(vocab_size=40, num_hidden_layers=1, num_local_experts=3, **sizes))
+    if experts:
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+        model = MixtralForCausalLM(MixtralConfig(vocab_size=40, num_hidden_layers=1, num_local_experts=3, **sizes))
     model.save_pretrained(tmp_path)
     saved, given = load_file(tmp_path / "model.safetensors"), checkpoint_weights(model)
     assert given.keys() == saved.keys()

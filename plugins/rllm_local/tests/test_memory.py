@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,12 @@ from rllm_local.settings import LocalConfig, TrainedModelSection, TrainingSectio
 from rllm_local.update import Updater
 
 
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def peak_memory() -> Any:
+    """The class of the module next to this one."""
+    return runpy.run_path(str(Path(__file__).parent / "peak_memory.py"))["PeakMemory"]
 
 
-PeakMemory = _module("peak_memory").PeakMemory
 MID_SIZE = {
     "vocab_size": 4000,
     "hidden_size": 256,
@@ -72,7 +68,7 @@ MEASURED = {
 )
 @pytest.mark.long
 def test_the_estimate_is_the_measured_peak_within_a_quarter(
-    which: str, dtype: Any, rank: int, recompute: bool, monkeypatch: pytest.MonkeyPatch
+    which: str, dtype: Any, rank: int, recompute: bool, monkeypatch: pytest.MonkeyPatch, peak_memory: Any
 ) -> None:
     for module in (memory, vocabulary):
         monkeypatch.setattr(module, "CHUNK", CHUNK)
@@ -96,7 +92,7 @@ def test_the_estimate_is_the_measured_peak_within_a_quarter(
     batch = random_batch([(1, 255)] * 8, vocabulary=70)
     moments = [state[name] for state in updater.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *masters, *moments)}
-    with PeakMemory() as measured:
+    with peak_memory() as measured:
         updater.update(batch, make_plan())
     assert sum(parts.values()) == pytest.approx(sum(held.values()) + measured.peak, rel=0.25)
 
@@ -113,15 +109,6 @@ def _rows(directory: Path, needs: frozenset[str] = frozenset(), **sections: Any)
     return dict(found.rows)
 
 
-def test_a_config_without_weights_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = _directory(tmp_path)
-    assert [path.name for path in directory.iterdir()] == ["config.json"]
-    assert main(["train", "guess", "--dry-run", "--model", str(directory)]) == 0
-    said = capsys.readouterr().out
-    assert "Memory, at most:" in said
-    assert "this machine has" in said
-
-
 def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
     directory = _directory(tmp_path)
     plain = _rows(directory)
@@ -130,18 +117,6 @@ def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
     model = {"name": str(directory), "device": "cpu", "lora_rank": 8}
     assert "reference model" not in _rows(directory, frozenset({"ref_logprobs"}), model=model)
     assert _rows(directory, local={"kv_cache_gib": 0.5})["cached keys and values"] == "0.50 GiB"
-
-
-def test_memory_counts_copies_for_fixed_version_batches(tmp_path: Path) -> None:
-    directory = _directory(tmp_path)
-    settings = LocalConfig(model=TrainedModelSection(name=str(directory)))
-    ahead = {"enable": True, "staleness_threshold": 2}
-    run = RunConfig.model_validate({"rllm": {"async_training": ahead}})
-    found = footprint(settings, run, frozenset())
-    assert found is not None
-    weights, copies = (_gibs(dict(found.rows)[name]) for name in ("weights", "weights that sample"))
-    assert copies == pytest.approx(3 * weights, rel=0.02)
-    assert "weights that sample" not in _rows(directory)
 
 
 @pytest.mark.parametrize(("rank", "partial"), [(0, False), (8, True)])
@@ -191,24 +166,25 @@ def test_mixture_of_experts_gets_no_estimate(tmp_path: Path) -> None:
     check_values(warning, "'qwen3_moe'", "memory")
 
 
-def test_a_hub_id_that_is_not_here_is_one_line_and_no_network(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_dry_run_tells_the_memory_of_a_config_without_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A hub id that is not here is one line and no network."""
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("asked the network"))
+    directory = _directory(tmp_path)
+    assert [path.name for path in directory.iterdir()] == ["config.json"]
+    assert main(["train", "guess", "--dry-run", "--model", str(directory)]) == 0
+    check_values(capsys.readouterr().out, "Memory, at most:", "this machine has")
     assert main(["train", "guess", "--dry-run", "--model", "some-org/some-model"]) == 0
     said = capsys.readouterr()
     check_values(said.err, "config.json", "'some-org/some-model'")
     assert "Memory" not in said.out
 
 
-def test_nothing_is_said_of_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert footprint(LocalConfig(), RunConfig(), frozenset()) is None
-
-
-def test_a_model_whose_config_is_damaged_is_left_to_what_loads_it(tmp_path: Path) -> None:
+def test_tiny_and_a_damaged_config_have_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loads the model refuses the config."""
     directory = _directory(tmp_path)
     (directory / "config.json").write_text(json.dumps({"model_type": "nonsense"}))
-    found = footprint(LocalConfig(model=TrainedModelSection(name=str(directory))), RunConfig(), frozenset())
-    assert found is not None
-    assert found.rows == ()
+    assert _rows(directory) == {}
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert footprint(LocalConfig(), RunConfig(), frozenset()) is None

@@ -140,21 +140,6 @@ def test_a_version_that_is_served_no_more_is_refused() -> None:
     _run(scenario, {}, versions_served=2)
 
 
-def test_a_response_keeps_its_version_during_syncs() -> None:
-    async def scenario(backend: LocalBackend, engine: Any) -> Completion:
-        sampling = SamplingParams(max_tokens=60, seed=3, weight_version=0)
-        call = asyncio.create_task(engine.generate(PROMPT, sampling, session="s"))
-        for version in (1, 2):
-            for _ in range(5):
-                await asyncio.sleep(0)
-            await backend.sync_weights(version)
-        done: Completion = await call
-        return done
-
-    done = _run(scenario, {}, versions_served=3)
-    assert (done.weight_version, done.version_spans, len(done.token_ids)) == (0, (), 60)
-
-
 def test_a_copy_shares_what_is_not_trained() -> None:
     model = tiny.build_model(70, 0)
     first, *others = model.parameters()
@@ -171,3 +156,18 @@ def test_a_copy_shares_what_is_not_trained() -> None:
     assert not torch.equal(own[0], first)
     copy_weights(trained, dict(made.named_parameters()))
     assert torch.equal(own[0], first)
+
+
+def test_a_response_keeps_its_version_during_syncs() -> None:
+    async def scenario(backend: LocalBackend, engine: Any) -> Completion:
+        sampling = SamplingParams(max_tokens=60, seed=3, weight_version=0)
+        call = asyncio.create_task(engine.generate(PROMPT, sampling, session="s"))
+        for version in (1, 2):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await backend.sync_weights(version)
+        done: Completion = await call
+        return done
+
+    done = _run(scenario, {}, versions_served=3)
+    assert (done.weight_version, done.version_spans, len(done.token_ids)) == (0, (), 60)

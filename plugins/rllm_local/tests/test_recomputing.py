@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from expecting import expect_error
-from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch
+from local_models import build_tiny, make_critic, make_plan, random_batch
 
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError
 from rllm_local.model import load_model_to_train
 from rllm_local.recomputing import recomputing
@@ -19,42 +17,6 @@ from rllm_local.settings import TrainedModelSection, TrainingSection
 from rllm_local.update import Updater
 
 ROWS = [(2 + row, 1 + row % 4) for row in range(9)]
-
-
-def _gradients(updater: Updater, batch: TokenBatch, plan: UpdatePlan) -> tuple[list[torch.Tensor], dict[str, float]]:
-    metrics = updater.update(batch, plan).metrics
-    return [master.grad.clone() for master in updater.masters if master.grad is not None], metrics
-
-
-@pytest.mark.parametrize(("dtype", "rank"), [("float32", 0), ("bfloat16", 4)])
-def test_gradients_are_those_of_kept_activations(dtype: Any, rank: int) -> None:
-    def gradients(recompute: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
-        loaded, masters = load_model_to_train(TrainedModelSection(device="cpu", dtype=dtype, lora_rank=rank), 0)
-        section = TrainingSection(learning_rate=1e-3, gradient_checkpointing=recompute)
-        updater = Updater(
-            loaded.model, section, total_steps=5, temperature=0.7, max_response_length=50, masters=masters
-        )
-        updater.update(random_batch(ROWS, seed=1), make_plan())
-        return _gradients(updater, random_batch(ROWS), make_plan(global_step=1))
-
-    (kept, expected), (recomputed, metrics) = gradients(False), gradients(True)
-    assert len(kept) == len(recomputed) > 0
-    assert all(torch.equal(*pair) for pair in zip(kept, recomputed, strict=True))
-    assert metrics == expected
-
-
-def test_the_gradient_of_a_critic_is_too() -> None:
-    """Its backward pass goes through the same graph before the policy's."""
-    batch = random_batch(ROWS)
-    batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
-    found = []
-    for recompute in (False, True):
-        model = build_tiny(0)
-        updater = make_updater(model, critic=make_critic(model), gradient_checkpointing=recompute)
-        found.append(_gradients(updater, batch, make_plan()))
-    (kept, expected), (recomputed, metrics) = found
-    assert all(torch.equal(*pair) for pair in zip(kept, recomputed, strict=True))
-    assert metrics == expected
 
 
 def test_fewer_activations_are_kept() -> None:
@@ -95,17 +57,42 @@ def test_a_model_without_layers_to_compute_again_is_refused() -> None:
         pass
 
 
-def test_dropout_stays_off() -> None:
+def _opt() -> Any:
     """OPT's layers draw dropout by themselves when they train."""
     from transformers import OPTConfig, OPTForCausalLM
 
-    config = OPTConfig(
-        vocab_size=80, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, dropout=0.5
-    )
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 80, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return OPTForCausalLM(OPTConfig(**sizes, dropout=0.5)).eval()
+
+
+@pytest.mark.parametrize("which", ["tiny", "adapter", "critic", "dropout"])
+def test_gradients_are_those_of_kept_activations(which: str) -> None:
+    """The backward pass of a critic goes through the same graph before the policy's."""
+    batch = random_batch(ROWS)
+    if which == "critic":
+        batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
     found = []
     for recompute in (False, True):
-        torch.manual_seed(0)
-        updater = make_updater(OPTForCausalLM(config).eval(), gradient_checkpointing=recompute)
-        gradients, _ = _gradients(updater, random_batch(ROWS), make_plan())
-        found.append(gradients)
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+        section = TrainingSection(learning_rate=1e-3, gradient_checkpointing=recompute)
+        masters, model = None, _opt() if which == "dropout" else build_tiny(0)
+        if which == "adapter":
+            trained = TrainedModelSection(device="cpu", dtype="bfloat16", lora_rank=4)
+            loaded, masters = load_model_to_train(trained, 0)
+            model = loaded.model
+        updater = Updater(
+            model,
+            section,
+            total_steps=5,
+            temperature=0.7,
+            max_response_length=50,
+            masters=masters,
+            critic=make_critic(model) if which == "critic" else None,
+        )
+        updater.update(random_batch(ROWS, seed=1), make_plan())
+        metrics = updater.update(batch, make_plan(global_step=1)).metrics
+        found.append(([master.grad.clone() for master in updater.masters if master.grad is not None], metrics))
+    (kept, expected), (recomputed, metrics) = found
+    assert len(kept) == len(recomputed) > 0
+    assert all(torch.equal(*pair) for pair in zip(kept, recomputed, strict=True))
+    assert metrics == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, strategies as st
 from local_models import random_batch
 
 from rllm_backend_kit.minibatches import sampled_per_row
-from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_local.logprobs import token_outputs
 from rllm_local.rows import MicroBatch, micro_batches
@@ -107,35 +109,17 @@ def test_a_rewritten_history_gives_separate_rows() -> None:
 
 @pytest.mark.parametrize("length", [1, 5])
 def test_rows_without_a_sampled_token_are_left_out(length: int) -> None:
-    batch = _plain_batch([length, 3], sampled=[0, 2])
-    parts = list(micro_batches(batch, np.arange(2), 1, CPU))
-    assert len(parts) == 1
-    assert parts[0].row_ids.tolist() == [1, 1]
+    batch = random_batch([(length, 1), (1, 2)])
+    batch = replace(batch, loss_mask=batch.loss_mask & np.repeat([False, True], batch.row_lengths))
+    (part,) = micro_batches(batch, np.arange(2), 1, CPU)
+    assert part.row_ids.tolist() == [1, 1]
     assert list(micro_batches(batch, np.array([0]), 100, CPU)) == []
 
 
 def test_sampled_tokens_are_counted_in_empty_rows_too() -> None:
-    batch = _plain_batch([0, 3, 0, 2, 0], sampled=[0, 2, 0, 1, 0])
+    mask = np.array([0, 1, 1, 0, 1], np.bool_)
+    batch: Any = SimpleNamespace(loss_mask=mask, row_offsets=np.array([0, 0, 3, 3, 5, 5]), n_rows=5)
     assert sampled_per_row(batch).tolist() == [0, 2, 0, 1, 0]
-
-
-def _plain_batch(lengths: list[int], sampled: list[int]) -> TokenBatch:
-    """Rows of given lengths whose last tokens were sampled."""
-    total, rows = sum(lengths), len(lengths)
-    mask = [place >= length - count for length, count in zip(lengths, sampled, strict=True) for place in range(length)]
-    index = np.zeros(rows, np.int32)
-    return TokenBatch(
-        tokens=np.arange(total, dtype=np.int32),
-        row_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-        loss_mask=np.array(mask, np.bool_),
-        sampling_logprobs=np.zeros(total, np.float32),
-        trajectory=index,
-        group=index,
-        role=index,
-        weight_version=index,
-        roles=("agent",),
-        groups=(),
-    )
 
 
 def test_the_mask_of_rows_in_one_sequence_is_kept_once_for_all_layers(grouped_model: Any) -> None:

@@ -234,11 +234,6 @@ def test_an_error_arrives_with_its_traceback(batch: TokenBatch, in_child: Callab
     assert 'losses_of_a_test.py", line' in error.__notes__[0]
 
 
-def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
-    with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
-        run_scenario(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
-
-
 @pytest.mark.usefixtures("losses")
 def test_a_death_within_an_update_is_named(batch: TokenBatch) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> BackendError:
@@ -322,3 +317,8 @@ def test_one_process_cannot_be_asked_for_where_there_is_one() -> None:
     asynchronous = RunConfig(rllm={"async_training": {"enable": True, "staleness_threshold": 1}})  # type: ignore[arg-type]
     check_training_process(asynchronous, settings)
     check_training_process(RunConfig(), LocalConfig())
+
+
+def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
+    with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
+        run_scenario(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))

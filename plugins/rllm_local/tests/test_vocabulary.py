@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from local_models import build_tiny, gradient_of, make_plan, make_updater, random_batch
+from local_models import build_tiny, random_batch
 
 from rllm_local import vocabulary
 from rllm_local.logprobs import TokenOutputs, token_outputs
@@ -142,16 +142,3 @@ def test_logits_that_a_model_changes_after_its_last_layer_are_computed_by_the_mo
     (part,) = micro_batches(batch, np.arange(2), 10_000, torch.device("cpu"))
     outputs = token_outputs(model, part, 1.0)
     assert isinstance(outputs, TokenOutputs)
-
-
-def test_an_update_in_chunks_has_the_gradient_of_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = random_batch([(5, 30), (8, 25), (3, 3)])
-    results = []
-    for chunk in (1 << 24, 700):
-        monkeypatch.setattr(vocabulary, "CHUNK", chunk)
-        model = build_tiny(0)
-        metrics = make_updater(model, temperature=0.8).update(batch, make_plan("ppo", entropy_coeff=0.3)).metrics
-        results.append((gradient_of(model), metrics))
-    (whole, expected), (chunked, metrics) = results
-    assert float((whole - chunked).norm() / whole.norm()) < 1e-5
-    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
