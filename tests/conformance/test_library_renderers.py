@@ -37,19 +37,15 @@ def _auto(name: str) -> Any:
 
 
 @FAMILY
-def test_a_local_directory_is_known_by_what_its_template_writes(name: str) -> None:
+def test_directory_is_known_by_its_template_and_tools_work(name: str) -> None:
     assert family_of(setup_of(BY_NAME[name])) == FAMILIES[name]
     assert isinstance(_auto(name), LibraryRenderer)
+    check_tool_calls(_auto(name), "auto")
 
 
 @pytest.mark.parametrize("name", ["gemma3", "qwen2_5", "phi3"])
 def test_models_that_the_library_does_not_know_keep_their_template(name: str) -> None:
     assert isinstance(_auto(name), TemplateRenderer)
-
-
-@FAMILY
-def test_tools_work(name: str) -> None:
-    check_tool_calls(_auto(name), "auto")
 
 
 @FAMILY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,12 +129,6 @@ def test_nothing_is_pickled(tmp_path: Path, tokenizer: Any, train: Callable[...,
     save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".jinja", ".safetensors"}
-    for path in files:
-        if path.suffix == ".json":
-            json.loads(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".safetensors":
-            header = int.from_bytes(path.read_bytes()[:8], "little")
-            json.loads(path.read_bytes()[8 : 8 + header])
 
 
 @pytest.mark.parametrize("other", ["grouped_model", "qwen_model"])
