@@ -6,14 +6,18 @@ import asyncio
 import json
 import logging
 import socket
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chat_server import Scripted, completion, serving
 from expecting import expect_error
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse, StreamingResponse
+from starlette.routing import Route
 
 from rllm.tasks.chat_client import MOST_BYTES
 from rllm.tasks.judge import Judge
@@ -22,27 +26,73 @@ from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response
 from rllm_core.errors import ConfigError
 
-from .conftest import Server, answers, hangs_up, says
-
 KEY = "sk-very-secret-0123456789"
 Judged = Callable[..., Score]
 MakeJudge = Callable[..., Judge]
 MakeRollout = Callable[..., Rollout]
 
 
+class Server(Scripted):
+    """Also stores the headers of requests. If `pairs` is set, it answers two requests at a time."""
+
+    url = ""
+    pairs: asyncio.Barrier | None = None
+    waiting = most_waiting = 0
+
+    async def _complete(self, request: Request) -> HttpResponse:
+        self.headers.append(dict(request.headers))
+        if self.pairs is not None:
+            self.waiting += 1
+            self.most_waiting = max(self.most_waiting, self.waiting)
+            await self.pairs.wait()
+            self.waiting -= 1
+        return await super()._complete(request)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    server = Server()
+    with serving(server.app) as server.url:
+        yield server
+
+
+@pytest.fixture
+def server(running: Server) -> Server:
+    """Return a server that says yes, without the requests of earlier tests."""
+    running.answers, running.pairs = [completion("yes")], None
+    running.requests.clear()
+    running.headers.clear()
+    return running
+
+
+@pytest.fixture
+def judge(server: Server) -> MakeJudge:
+    """A judge that asks this server; waits between tries are short."""
+    return lambda **options: Judge(JudgeParams(**{"url": server.url, "model": "m", "backoff": 0.001} | options))
+
+
+@pytest.fixture
+def judged(judge: MakeJudge, rollout: MakeRollout) -> Judged:
+    """The score of the response ``4`` to ``2+2?``."""
+
+    def score(said: str = "4", **options: Any) -> Score:
+        return asyncio.run(judge(**options)(rollout(said, question="2+2?", answer="4")))
+
+    return score
+
+
 def test_the_judge_is_asked_with_question_answer_and_response(server: Server, judged: Judged) -> None:
     score = judged("it is {answer}", prompt="{question} {answer} {response} {other}", system_prompt="Be strict.")
     assert (score.value, score.correct, score.extracted) == (1.0, True, "yes")
-    (asked,) = server.asked
-    assert asked["path"] == "/v1/chat/completions"
+    (asked,) = server.requests
     assert (asked["model"], asked["temperature"], asked["max_tokens"]) == ("m", 0.0, 512)
     assert asked["messages"] == [
         {"role": "system", "content": "Be strict."},
         {"role": "user", "content": "2+2? 4 it is {answer} {other}"},
     ]
-    assert "Authorization" not in server.headers[0]
+    assert "authorization" not in server.headers[0]
     judged(body={"max_completion_tokens": 9})
-    assert server.asked[1].keys() == {"model", "messages", "max_completion_tokens", "path"}
+    assert server.requests[1].keys() == {"model", "messages", "max_completion_tokens"}
 
 
 def test_a_conversation_is_shown_with_its_roles(server: Server, judge: MakeJudge) -> None:
@@ -50,7 +100,7 @@ def test_a_conversation_is_shown_with_its_roles(server: Server, judge: MakeJudge
     messages = [{"role": role, "content": text} for role, text in words]
     rollout = Rollout(data={}, messages=messages, response=Response(text="last", content="last"), response_tokens=1)
     asyncio.run(judge(prompt="{question}|{response}")(rollout))
-    assert server.asked[0]["messages"][0]["content"] == "user: first\n\nassistant: response\n\nuser: second|last"
+    assert server.requests[0]["messages"][0]["content"] == "user: first\n\nassistant: response\n\nuser: second|last"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +117,7 @@ def test_a_conversation_is_shown_with_its_roles(server: Server, judge: MakeJudge
     ],
 )
 def test_scores_are_read(said: str, options: dict[str, Any], value: float, server: Server, judged: Judged) -> None:
-    server.answers = [says(said)]
+    server.answers = [completion(said)]
     score = judged(**options)
     assert score.value == pytest.approx(value)
     assert score.feedback == said
@@ -75,7 +125,7 @@ def test_scores_are_read(said: str, options: dict[str, Any], value: float, serve
 
 @pytest.mark.parametrize(("bound", "correct"), [(None, None), (0.7, True), (0.8, False)])
 def test_a_task_is_solved_from_a_score_on(bound: Any, correct: Any, server: Server, judged: Judged) -> None:
-    server.answers = [says("7")]
+    server.answers = [completion("7")]
     assert judged(read="number", best=10, solved_from=bound).correct is correct
 
 
@@ -94,7 +144,7 @@ def test_a_task_is_solved_from_a_score_on(bound: Any, correct: Any, server: Serv
     ],
 )
 def test_words_without_a_score(said: str, options: dict[str, Any], why: str, server: Server, judged: Judged) -> None:
-    server.answers = [says(said)]
+    server.answers = [completion(said)]
     score = judged(**options)
     assert score.value is None
     assert why in score.feedback
@@ -106,9 +156,10 @@ def test_failures_that_may_pass_are_retried(server: Server, judged: Judged, monk
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr("rllm.tasks.chat_client.asyncio.sleep", sleep)
-    late = [answers(429, "", Retry_After=seconds) for seconds in ("7", "900")]
-    server.answers = [answers(500, ""), *late, answers(503, ""), hangs_up, says("yes")]
+    # The server sleeps, too.
+    monkeypatch.setattr("rllm.tasks.chat_client.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    late = [(429, "", {"Retry-After": seconds}) for seconds in ("7", "900")]
+    server.answers = [(500, ""), *late, (503, ""), (408, ""), completion("yes")]
     assert judged(backoff=2.0, retries=5).value == 1.0
     assert waited == [2.0, 7.0, 60.0, 16.0, 32.0]
 
@@ -116,16 +167,15 @@ def test_failures_that_may_pass_are_retried(server: Server, judged: Judged, monk
 @pytest.mark.parametrize(
     ("failure", "why", "asked"),
     [
-        (answers(500, "brok\nen"), "HTTP 500: brok en (after 3 tries)", 3),
-        (hangs_up, "RemoteProtocolError: Server disconnected", 3),
-        (answers(404, "unknown"), "HTTP 404: unknown", 1),
-        (answers(302, "", Location="http://127.0.0.1:9/"), "HTTP 302", 1),
-        (answers(200, "<html>"), "JSON object: <html>", 1),
-        (answers(200, '{"choices": []}'), "choices[0].message.content", 1),
-        (answers(200, '{"choices": [{"message": {"content": null}}]}'), "no text", 1),
-        (answers(200, "[" * 100_000), "JSON object", 1),
-        (answers(200, " " * (MOST_BYTES + 1)), "longer than", 1),
-        (answers(200, "no gzip at all", Content_Encoding="gzip"), "DecodingError", 1),
+        ((500, "brok\nen"), "HTTP 500: brok en (after 3 tries)", 3),
+        ((404, "unknown"), "HTTP 404: unknown", 1),
+        ((302, "", {"Location": "http://127.0.0.1:9/"}), "HTTP 302", 1),
+        ((200, "<html>"), "JSON object: <html>", 1),
+        ((200, '{"choices": []}'), "choices[0].message.content", 1),
+        ((200, '{"choices": [{"message": {"content": null}}]}'), "no text", 1),
+        ((200, "[" * 100_000), "JSON object", 1),
+        ((200, " " * (MOST_BYTES + 1)), "longer than", 1),
+        ((200, "no gzip at all", {"Content-Encoding": "gzip"}), "DecodingError", 1),
     ],
 )
 def test_failures_that_stay_are_reported(failure: Any, why: str, asked: int, server: Server, judged: Judged) -> None:
@@ -134,50 +184,42 @@ def test_failures_that_stay_are_reported(failure: Any, why: str, asked: int, ser
     assert score.value is None
     assert why in score.feedback
     assert server.url in score.feedback
-    assert len(server.asked) == asked
-    score = judged(url="http://127.0.0.1:9/v1", retries=0)
+    assert len(server.requests) == asked
+    score = judged(url="http://127.0.0.1:9/v1", retries=1)
     assert score.feedback.startswith("the judge at http://127.0.0.1:9/v1: ConnectError")
+    assert score.feedback.endswith("(after 2 tries)")
 
 
 @pytest.mark.long
-def test_a_slow_server_is_given_up(server: Server, judged: Judged) -> None:
-    def waits(handler: BaseHTTPRequestHandler) -> None:
-        server.ended.wait()
+def test_a_slow_server_is_given_up(judged: Judged) -> None:
+    requests = []
 
-    def trickle(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        while not server.ended.wait(0.02):
-            handler.wfile.write(b" ")
+    async def answer(request: Request) -> HttpResponse:
+        async def trickle() -> AsyncIterator[bytes]:
+            while True:
+                await asyncio.sleep(0.02)
+                yield b" "
 
-    server.answers = [waits, trickle]
-    score = judged(timeout=0.5, retries=1)
+        requests.append(request)
+        while len(requests) == 1 and not await request.is_disconnected():
+            await asyncio.sleep(0.02)
+        return StreamingResponse(trickle())
+
+    with serving(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
+        score = judged(url=url, timeout=0.5, retries=1)
     assert "no answer within 0.5 s (after 2 tries)" in score.feedback
-    assert len(server.asked) == 2
+    assert len(requests) == 2
 
 
 def test_requests_at_a_time_are_limited(server: Server, judge: MakeJudge, rollout: MakeRollout) -> None:
-    under_way, most, lock = 0, 0, threading.Lock()
-    both = threading.Barrier(2)
-
-    def counts(handler: BaseHTTPRequestHandler) -> None:
-        nonlocal under_way, most
-        with lock:
-            under_way += 1
-            most = max(most, under_way)
-        both.wait(60)  # two come together, or the test fails
-        with lock:
-            under_way -= 1
-        says("yes")(handler)
-
-    server.answers = [counts]
+    server.pairs = asyncio.Barrier(2)
     asked = judge(concurrency=2)
 
     async def all_at_once() -> list[Score]:
         return await asyncio.gather(*(asked(rollout("4", answer="4")) for _ in range(8)))
 
     assert [score.value for score in asyncio.run(all_at_once())] == [1.0] * 8
-    assert most == 2
+    assert server.most_waiting == 2
 
 
 def test_prompts_may_need_an_answer(server: Server, judge: MakeJudge, rollout: MakeRollout) -> None:
@@ -185,15 +227,15 @@ def test_prompts_may_need_an_answer(server: Server, judge: MakeJudge, rollout: M
     assert score.value is None
     assert "'answer'" in score.feedback
     assert asyncio.run(judge(prompt="{response}?")(rollout("4"))).value == 1.0
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_the_key_goes_only_to_the_judge(server: Server, judged: Judged, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
     caplog.set_level(logging.DEBUG)
-    server.answers = [answers(500, f"bad {KEY}"), answers(401, json.dumps({"error": f"wrong key {KEY}"}))]
+    server.answers = [(500, f"bad {KEY}"), (401, json.dumps({"error": f"wrong key {KEY}"}))]
     score = judged(api_key_env="JUDGE_KEY")
-    assert [headers["Authorization"] for headers in server.headers] == [f"Bearer {KEY}"] * 2
+    assert [headers["authorization"] for headers in server.headers] == [f"Bearer {KEY}"] * 2
     assert "HTTP 401" in score.feedback
     assert "***" in score.feedback
     assert KEY not in score.feedback + caplog.text
