@@ -64,10 +64,8 @@ def connection(server: RunningServer) -> Iterator[Connection]:
 @pytest.fixture(scope="module")
 def batch(connection: Connection) -> TokenBatch:
     """Rows of two roles and several lengths, sampled by the server from the base model, with advantages."""
-    return sampled_batch(connection)
+    roles = ("solver", "judge")
 
-
-def sampled_batch(connection: Connection, roles: tuple[str, ...] = ("solver", "judge")) -> TokenBatch:
     async def sample() -> list[Trajectory]:
         sampler = await connection.service.sampler(base_model="tiny")
         trajectories = []

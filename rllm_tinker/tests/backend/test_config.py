@@ -1,4 +1,4 @@
-"""The backend's keys: those of rLLM's tables with their defaults, what they forward to, and what is refused."""
+"""The backend's keys: what they forward to, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,39 +19,6 @@ from rllm_tinker.checks import check_run
 from rllm_tinker.settings import TinkerConfig
 
 BACKEND = "rllm/backend=tinker"
-OF_THE_TABLES: dict[str, Any] = {
-    "tinker_base_url": None,
-    "fuse_forward_backward_and_optim_step": False,
-    "model.name": "Qwen/Qwen3-8B",
-    "model.lora_rank": 32,
-    "model.train_unembed": True,
-    "model.train_attn": True,
-    "model.train_mlp": True,
-    "training.learning_rate": 2e-5,
-    "training.lr_schedule": "constant",
-    "training.warmup_steps_ratio": 0.0,
-    "training.beta1": 0.9,
-    "training.beta2": 0.95,
-    "training.eps": 1e-8,
-    "training.max_length": 32768,
-    "training.num_minibatches": 1,
-    "training.default_local_dir": "/tmp/rllm-tinker-checkpoints",
-    "training.resume_from_tinker_id": None,
-    "sampling.train.temperature": 1.0,
-    "sampling.train.top_p": 1.0,
-    "sampling.train.top_k": -1,
-    "sampling.val.temperature": 1.0,
-    "sampling.val.top_p": 1.0,
-    "sampling.val.top_k": -1,
-    "rollout_engine.reasoning_effort": "medium",
-    "rollout_engine.accumulate_reasoning": False,
-    "rollout_engine.disable_thinking": False,
-    "rollout_engine.renderer_name": None,
-    "data.max_prompt_length": 2048,
-    "data.max_response_length": 2048,
-    "data.train_batch_size": 64,
-    "data.val_batch_size": 32,
-}
 
 
 def composed(registry: Registry, *words: str) -> Composed:
@@ -60,11 +27,6 @@ def composed(registry: Registry, *words: str) -> Composed:
 
 def planned(registry: Registry, *words: str) -> RunPlan:
     return make_plan(composed(registry, "rllm.env.name=guess", *words), registry)
-
-
-def test_every_key_of_the_tables_has_its_name_and_default(registry: Registry) -> None:
-    found = composed(registry)
-    assert {key: found.value(key) for key in OF_THE_TABLES} == OF_THE_TABLES
 
 
 @pytest.mark.parametrize(

@@ -94,40 +94,26 @@ def test_an_unknown_model(train: Rllm, server: RunningServer, monkeypatch: pytes
 MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
 RESUME = "training.resume_from_tinker_id"
 NOT_TRAINED = ("model.train_unembed=false", "model.train_attn=false", "model.train_mlp=false")
+EXAMPLE = "http://127.0.0.1:8017"
 ZEROS = ("training.learning_rate=0", "model.lora_rank=0", "tinker_connect_timeout=0")
 
 
 @pytest.mark.parametrize(
     ("words", "exit_code", "code", "values"),
     [
-        (
-            ["tinker_base_url=127.0.0.1:8017"],
-            2,
-            "bad-address",
-            ["tinker_base_url", "'127.0.0.1:8017'", "http://127.0.0.1:8017"],
-        ),
+        (["tinker_base_url=127.0.0.1:8017"], 2, "bad-address", ["tinker_base_url", "'127.0.0.1:8017'", EXAMPLE]),
         (["tinker_base_url=http://"], 2, "bad-address", ["tinker_base_url", "'http://'", "http://127.0.0.1:8017"]),
-        (
-            ["tinker_base_url=http://h:99999"],
-            2,
-            "bad-address",
-            ["tinker_base_url", "'http://h:99999'", "http://127.0.0.1:8017"],
-        ),
+        (["tinker_base_url=http://h:99999"], 2, "bad-address", ["tinker_base_url", "'http://h:99999'", EXAMPLE]),
         (["tinker_base_url=null"], 2, "bad-address", ["TINKER_BASE_URL", "'localhost:8017'"]),
         (["tinker_base_url=local", "model.name=./nowhere"], 2, "model-not-loadable", ["'./nowhere'", "`tiny`"]),
         ([f"{RESUME}={MISSING}"], 1, "service-rejected-request", [MISSING, "404"]),
         ([f"{RESUME}=7c9e6679:train:0"], 1, "service-rejected-request", ["7c9e6679:train:0", "404"]),
         ([f"{RESUME}=tinker://run/sampler_weights/x"], 2, "bad-tinker-checkpoint", ["tinker://RUN/weights/NAME"]),
         ([f"{RESUME}=a/b"], 2, "bad-tinker-checkpoint", [RESUME, "'a/b'"]),
-        (["rollout_engine.renderer_name=qwen3"], 2, "wrong-value", ["rollout_engine.renderer_name", "'qwen3'"]),
+        (["rollout_engine.renderer_name=qwen3"], 2, "wrong-value", ["renderer_name", "'qwen3'"]),
         (["training.default_local_dir=/tmp/x"], 2, "unused-key", ["training.default_local_dir", "'/tmp/x'"]),
         (NOT_TRAINED, 2, "nothing-trained", ["model.train_unembed", "model.train_attn", "model.train_mlp"]),
-        (
-            ["rollout_engine.reasoning_effort=high"],
-            2,
-            "no-thinking-switch",
-            ["rollout_engine.reasoning_effort", "high"],
-        ),
+        (["rollout_engine.reasoning_effort=high"], 2, "no-thinking-switch", ["reasoning_effort", "high"]),
         (ZEROS, 2, "wrong-value", ["training.learning_rate", "model.lora_rank", "tinker_connect_timeout"]),
         (["rllm.algorithm.loss_map={agent: gspoo, nobody: ppo}"], 2, "unknown-plugin", ["loss_map.agent", "'gspoo'"]),
     ],

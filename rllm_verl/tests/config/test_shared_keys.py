@@ -15,17 +15,15 @@ ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 ALGORITHM = "rllm.algorithm"
 CORRECTION = "algorithm.rollout_correction"
-SUMS = "seq-mean-token-sum"
 ESTIMATORS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 
 
 class Row(NamedTuple):
-    """A shared key with two values a user may give; `native` ones are written as verl writes them."""
+    """A shared key with a value a user may give; `native` ones are written as verl writes them."""
 
     native: str
     rllm: str
     value: Any
-    other: Any
     default: Any
     """Default value of the core's key."""
     spelled: dict[Any, Any] = {}  # noqa: RUF012  (core's spelling -> verl's, where they differ)
@@ -36,39 +34,39 @@ class Row(NamedTuple):
 
 
 TABLE = (
-    Row("algorithm.adv_estimator", f"{ALGORITHM}.adv_estimator", "rloo", "reinforce", "grpo"),
-    Row("algorithm.norm_adv_by_std_in_grpo", f"{ALGORITHM}.norm_adv_by_std_in_grpo", False, True, True),
-    Row("algorithm.rollout_correction.bypass_mode", f"{ALGORITHM}.rollout_correction.bypass_mode", True, False, False),
-    Row(f"{CORRECTION}.rollout_is", f"rllm.{CORRECTION}.tis_mode", "token", "sequence", None),
-    Row(f"{CORRECTION}.rollout_is_threshold", f"rllm.{CORRECTION}.tis_cap", 3.0, 5.0, 2.0),
-    Row(f"{CORRECTION}.rollout_is_batch_normalize", f"rllm.{CORRECTION}.tis_batch_normalize", True, False, False),
-    Row(f"{ACTOR}.kl_loss_coef", f"{ALGORITHM}.kl_beta", 0.01, 0.02, 0.0),
-    Row(f"{ACTOR}.policy_loss.loss_mode", f"{ALGORITHM}.loss_fn", "gspo", "ppo", "ppo", {"ppo": "vanilla"}),
-    Row(f"{ACTOR}.loss_agg_mode", f"{ALGORITHM}.loss_agg_mode", SUMS, "seq-mean-token-mean", "token-mean"),
-    Row(f"{ACTOR}.clip_ratio_high", f"{ALGORITHM}.eps_clip_high", 0.28, 0.3, None),
-    Row(f"{ROLLOUT}.n", "rllm.rollout.n", 4, 16, 8),
-    Row(f"{ROLLOUT}.val_kwargs.n", "rllm.rollout.n_val", 4, 16, 1),
-    Row("trainer.total_epochs", "rllm.trainer.total_epochs", 2, 3, 10),
-    Row("trainer.total_training_steps", "rllm.trainer.total_batches", 5, 7, -1, {-1: None}),
-    Row("trainer.logger", "rllm.trainer.logger", ["tensorboard"], ["console", "tensorboard"], ["console"]),
-    Row("trainer.project_name", "rllm.trainer.project_name", "mine", "yours", "rllm-training"),
-    Row("trainer.experiment_name", "rllm.trainer.experiment_name", "one", "two", "default"),
-    Row("trainer.test_freq", "rllm.trainer.test_freq", 2, 3, 5),
-    Row("trainer.save_freq", "rllm.trainer.save_freq", 2, 3, 20),
-    Row("trainer.val_before_train", "rllm.trainer.val_before_train", False, True, True),
-    Row("trainer.val_only", "rllm.trainer.val_only", True, False, False),
-    Row(f"{ACTOR}.clip_ratio", f"{ALGORITHM}.eps_clip", 0.1, 0.3, 0.2),
-    Row(f"{ACTOR}.clip_ratio_low", f"{ALGORITHM}.eps_clip", 0.1, 0.3, 0.2),
-    Row(f"{ACTOR}.entropy_coeff", f"{ALGORITHM}.entropy.coeff", 0.01, 0.02, 0.0),
-    Row(f"{ACTOR}.kl_loss_type", f"{ALGORITHM}.kl_estimator", "k1", "k2", "k3", ESTIMATORS),
-    Row(f"{ACTOR}.optim.lr_scheduler_type", f"{ALGORITHM}.lr_schedule", "cosine", "linear", "constant", {}, False),
-    Row(f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ALGORITHM}.warmup_steps_ratio", 0.1, 0.2, 0.0, {}, False),
-    Row(f"{ROLLOUT}.temperature", "sampling.train.temperature", 0.7, 0.9, 1.0),
-    Row(f"{ROLLOUT}.top_p", "sampling.train.top_p", 0.7, 0.9, 1.0),
-    Row(f"{ROLLOUT}.top_k", "sampling.train.top_k", 7, 9, -1),
-    Row(f"{ROLLOUT}.val_kwargs.temperature", "sampling.val.temperature", 0.7, 0.9, 1.0),
-    Row(f"{ROLLOUT}.val_kwargs.top_p", "sampling.val.top_p", 0.7, 0.9, 1.0),
-    Row(f"{ROLLOUT}.val_kwargs.top_k", "sampling.val.top_k", 7, 9, -1),
+    Row("algorithm.adv_estimator", f"{ALGORITHM}.adv_estimator", "rloo", "grpo"),
+    Row("algorithm.norm_adv_by_std_in_grpo", f"{ALGORITHM}.norm_adv_by_std_in_grpo", False, True),
+    Row("algorithm.rollout_correction.bypass_mode", f"{ALGORITHM}.rollout_correction.bypass_mode", True, False),
+    Row(f"{CORRECTION}.rollout_is", f"rllm.{CORRECTION}.tis_mode", "token", None),
+    Row(f"{CORRECTION}.rollout_is_threshold", f"rllm.{CORRECTION}.tis_cap", 3.0, 2.0),
+    Row(f"{CORRECTION}.rollout_is_batch_normalize", f"rllm.{CORRECTION}.tis_batch_normalize", True, False),
+    Row(f"{ACTOR}.kl_loss_coef", f"{ALGORITHM}.kl_beta", 0.01, 0.0),
+    Row(f"{ACTOR}.policy_loss.loss_mode", f"{ALGORITHM}.loss_fn", "gspo", "ppo", {"ppo": "vanilla"}),
+    Row(f"{ACTOR}.loss_agg_mode", f"{ALGORITHM}.loss_agg_mode", "seq-mean-token-sum", "token-mean"),
+    Row(f"{ACTOR}.clip_ratio_high", f"{ALGORITHM}.eps_clip_high", 0.28, None),
+    Row(f"{ROLLOUT}.n", "rllm.rollout.n", 4, 8),
+    Row(f"{ROLLOUT}.val_kwargs.n", "rllm.rollout.n_val", 4, 1),
+    Row("trainer.total_epochs", "rllm.trainer.total_epochs", 2, 10),
+    Row("trainer.total_training_steps", "rllm.trainer.total_batches", 5, -1, {-1: None}),
+    Row("trainer.logger", "rllm.trainer.logger", ["tensorboard"], ["console"]),
+    Row("trainer.project_name", "rllm.trainer.project_name", "mine", "rllm-training"),
+    Row("trainer.experiment_name", "rllm.trainer.experiment_name", "one", "default"),
+    Row("trainer.test_freq", "rllm.trainer.test_freq", 2, 5),
+    Row("trainer.save_freq", "rllm.trainer.save_freq", 2, 20),
+    Row("trainer.val_before_train", "rllm.trainer.val_before_train", False, True),
+    Row("trainer.val_only", "rllm.trainer.val_only", True, False),
+    Row(f"{ACTOR}.clip_ratio", f"{ALGORITHM}.eps_clip", 0.1, 0.2),
+    Row(f"{ACTOR}.clip_ratio_low", f"{ALGORITHM}.eps_clip", 0.1, 0.2),
+    Row(f"{ACTOR}.entropy_coeff", f"{ALGORITHM}.entropy.coeff", 0.01, 0.0),
+    Row(f"{ACTOR}.kl_loss_type", f"{ALGORITHM}.kl_estimator", "k1", "k3", ESTIMATORS),
+    Row(f"{ACTOR}.optim.lr_scheduler_type", f"{ALGORITHM}.lr_schedule", "cosine", "constant", {}, False),
+    Row(f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ALGORITHM}.warmup_steps_ratio", 0.1, 0.0, {}, False),
+    Row(f"{ROLLOUT}.temperature", "sampling.train.temperature", 0.7, 1.0),
+    Row(f"{ROLLOUT}.top_p", "sampling.train.top_p", 0.7, 1.0),
+    Row(f"{ROLLOUT}.top_k", "sampling.train.top_k", 7, -1),
+    Row(f"{ROLLOUT}.val_kwargs.temperature", "sampling.val.temperature", 0.7, 1.0),
+    Row(f"{ROLLOUT}.val_kwargs.top_p", "sampling.val.top_p", 0.7, 1.0),
+    Row(f"{ROLLOUT}.val_kwargs.top_k", "sampling.val.top_k", 7, -1),
 )
 LOW = next(row for row in TABLE if row.native == f"{ACTOR}.clip_ratio_low")
 ROWS = tuple(row for row in TABLE if row is not LOW)
@@ -101,16 +99,6 @@ def test_the_table_here_is_the_table_of_the_backend() -> None:
     assert [(row.native, row.rllm) for row in SHARED_KEYS] == [(row.native, row.rllm) for row in TABLE]
 
 
-def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(run: Any) -> None:
-    others = [word(row.native, row.in_verl(row.other)) for row in ROWS]
-    composed = run(*others, *(word(row.rllm, row.value) for row in ROWS))
-    for row in ROWS:
-        assert both(composed, row) == agreed(row, row.value)
-        (warning,) = said_of(row, composed)
-        assert "the latter counts" in warning
-        assert f"Set only `{row.rllm}`" in warning
-
-
 def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(run: Any) -> None:
     composed = run(*dict.fromkeys(word(row.rllm, row.value) for row in TABLE))
     assert composed.warnings == ()
@@ -125,15 +113,6 @@ def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(run: Any) -> 
         assert both(found, row) == agreed(row, row.value)
         said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
         assert [line.rpartition(", ")[2] for line in said_of(row, found)] == said
-
-
-def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(run: Any) -> None:
-    composed = run(layer_from_dotted({row.rllm: row.other for row in ROWS}, "my.yaml"), *map(in_verl, ROWS))
-    for row in ROWS:
-        assert both(composed, row) == agreed(row, row.value)
-        (warning,) = said_of(row, composed)
-        assert "the latter counts" in warning
-        assert "my.yaml" in warning
 
 
 def test_levels_3_and_4_packaged_values_agree_without_a_word(run: Any) -> None:

@@ -83,14 +83,12 @@ def test_unexpected_numbers_are_reported_with_their_step(
 
 def test_runs_that_end_early_hang_or_leave_processes_are_reported(load: Any, scenario: Any, outcome: Any) -> None:
     results = load("smoke_sides.results")
-    failed = replace(outcome, returned=1, steps=[], left=["71 VLLM::EngineCore"])
-    said = [*results.problems(scenario, failed)]
-    check_values(said[0], "exit code 1")
-    check_values(said[1], "71 VLLM::EngineCore")
-    (hung, *_) = results.problems(scenario, replace(outcome, returned=None))
-    check_values(hung, "1200 s")
-    (short,) = results.problems(scenario, replace(outcome, steps=outcome.steps[:3]))
-    check_values(short, "3 steps", 5)
+    for changes, values in (
+        ({"returned": 1, "left": ["71 VLLM::EngineCore"]}, ("exit code 1", "71 VLLM::EngineCore")),
+        ({"returned": None}, ("1200 s",)),
+        ({"steps": outcome.steps[:3]}, ("3 steps", 5)),
+    ):
+        check_values("".join(results.problems(scenario, replace(outcome, **changes))), *values)
     assert results.last_lines(outcome.log).splitlines()[0].strip() == "line 80"
 
 

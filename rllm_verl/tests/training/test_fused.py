@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,28 +69,6 @@ def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert metrics_of_fused == pytest.approx(metrics, rel=1e-5, abs=1e-5)
     torch.testing.assert_close(weights_of_fused, weights, atol=1e-5, rtol=0)
-
-
-@pytest.mark.long
-def test_adapters_are_trained_as_without_fused_kernels(
-    model_directory: Path, fused_adapter: Any, with_adapter: Any
-) -> None:
-    batch = random_batch(RAGGED)
-    for group in (with_adapter, fused_adapter):
-        group.restart(rows=1)
-    # The first matrix of LoRA is random in each process. The second is 0: the first step sees only the model.
-    expected, found = (
-        make_updater().update(group, batch, make_plan()).metrics for group in (with_adapter, fused_adapter)
-    )
-    assert found["actor/loss"] == pytest.approx(expected["actor/loss"], abs=1e-5)
-    assert found["actor/entropy"] == pytest.approx(expected["actor/entropy"], abs=1e-5)
-
-
-@pytest.fixture
-def fused_adapter(model_directory: Path, two_ranks: Any) -> Iterator[Any]:
-    group = type(two_ranks)(model_directory, 1, lora_rank=4, fused=True)
-    yield group
-    group.close()
 
 
 @pytest.mark.parametrize(

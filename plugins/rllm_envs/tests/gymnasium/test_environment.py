@@ -35,6 +35,7 @@ class Picture(gymnasium.Env[np.ndarray, int]):
 
 
 gymnasium.register("Picture-v0", Picture)
+PAIRS = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)])
 
 
 def _play(actions: tuple[str, ...], seed: int = 0, **params: Any) -> tuple[str, list[Outcome]]:
@@ -158,14 +159,7 @@ def test_a_failure_of_the_environment_is_raised_and_not_a_reward() -> None:
         ({"id": "FrozenLake-v1", "options": {"map": 3}}, "environment-options-rejected", "map"),
         ({"id": "FrozenLake-v1", "actions": ["left"]}, "environment-options-rejected", "actions"),
         ({"id": "Picture-v0"}, "game-not-playable", "4096"),
-        (
-            {
-                "id": "Picture-v0",
-                "options": {"side": 2, "actions": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)])},
-            },
-            "game-not-playable",
-            "Tuple",
-        ),
+        ({"id": "Picture-v0", "options": {"side": 2, "actions": PAIRS}}, "game-not-playable", "Tuple"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_a_run(params: dict[str, Any], code: str, value: str) -> None:

@@ -73,16 +73,19 @@ def test_the_score_is_the_reward_and_only_1_is_correct(open_task: Callable[..., 
     assert (wrong.reward, wrong.correct) == (0.0, False)
 
 
-def test_an_answer_that_the_generator_cannot_read_is_wrong_and_counted(open_task: Callable[..., Any]) -> None:
-    world, _ = open_task("prime_factorization")
-    outcome = world.step("no number")
-    assert (outcome.reward, outcome.correct, outcome.metrics) == (0.0, False, {"answered": 1.0, "unreadable": 1.0})
-
-
-def test_no_answer_is_wrong_and_counted(open_task: Callable[..., Any]) -> None:
-    world, _ = open_task("countdown", answer="tags")
-    outcome = world.step("it is 7")
-    assert (outcome.reward, outcome.correct, outcome.metrics) == (0.0, False, {"answered": 0.0, "unreadable": 0.0})
+@pytest.mark.parametrize(
+    ("generator", "options", "words", "metrics"),
+    [
+        ("prime_factorization", {}, "no number", {"answered": 1.0, "unreadable": 1.0}),
+        ("countdown", {"answer": "tags"}, "it is 7", {"answered": 0.0, "unreadable": 0.0}),
+    ],
+)
+def test_unreadable_and_missing_answers_are_wrong_and_counted(
+    open_task: Callable[..., Any], generator: str, options: dict[str, Any], words: str, metrics: dict[str, float]
+) -> None:
+    world, _ = open_task(generator, **options)
+    outcome = world.step(words)
+    assert (outcome.reward, outcome.correct, outcome.metrics) == (0.0, False, metrics)
 
 
 @pytest.mark.long
@@ -106,25 +109,19 @@ def test_an_entry_that_takes_too_long_fails_the_rollout(
         open_task("zebra_puzzles", 6)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("generator", ["binary_matrix", "string_insertion"])
+@pytest.mark.parametrize(
+    "generator",
+    [
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("binary_matrix", "string_insertion")),
+        *("countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"),
+    ],
+)
 def test_an_answer_is_not_run_as_python(generator: str, open_task: Callable[..., Any], tmp_path: Path) -> None:
     world, _ = open_task(generator)
     written = tmp_path / "written"
-    outcome = world.step(f"[__import__('pathlib').Path({str(written)!r}).touch()]")
-    assert outcome.reward == 0.0
-    assert not written.exists()
-
-
-@pytest.mark.parametrize(
-    "generator",
-    ["countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"],
-)
-def test_a_formula_cannot_call_python(generator: str, open_task: Callable[..., Any], tmp_path: Path) -> None:
-    world, _ = open_task(generator)
-    written = tmp_path / "written"
     spelled = "+".join(f"chr({ord(letter)})" for letter in str(written))
-    for words in (f"open({str(written)!r}, 'w')", f"open({spelled}, chr(119))", "().__class__"):
+    touch = f"[__import__('pathlib').Path({str(written)!r}).touch()]"
+    for words in (touch, f"open({str(written)!r}, 'w')", f"open({spelled}, chr(119))", "().__class__"):
         assert world.step(words).reward == 0.0
     assert not written.exists()
 

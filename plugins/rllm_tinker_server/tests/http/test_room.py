@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from expecting import check_values
 
 from .conftest import Server, Start
 
+Begin = Callable[..., tuple[Server, list[float]]]
+
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The clock of a server's sessions: ``clock(server)`` returns its one moment, to be moved."""
+def begin(start: Start, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Start a server that misses heartbeats after 60 s. Return it with the time of its sessions, to be changed."""
 
-    def make_clock(server: Server) -> list[float]:
-        now = [1000.0]
+    def begin(**limits: int) -> tuple[Server, list[float]]:
+        server, now = start(heartbeat_missed=60.0, **limits), [1000.0]
         monkeypatch.setattr(server.running.service.sessions, "_clock", lambda: now[0])
-        return now
+        return server, now
 
-    return make_clock
+    return begin
 
 
 def refusal(server: Server, session_id: str) -> str:
@@ -29,9 +31,8 @@ def refusal(server: Server, session_id: str) -> str:
     return str(response.json()["detail"])
 
 
-def test_a_program_that_ended_without_closing_gives_its_models_to_the_next(start: Start, clock: Any) -> None:
-    server = start(max_models=2, heartbeat_missed=60.0)
-    now = clock(server)
+def test_a_program_that_ended_without_closing_gives_its_models_to_the_next(begin: Begin) -> None:
+    server, now = begin(max_models=2)
     ended, alive = server.session(), server.session()
     lost, kept = server.model(ended), server.model(alive)
     now[0] += 61.0
@@ -43,9 +44,8 @@ def test_a_program_that_ended_without_closing_gives_its_models_to_the_next(start
     check_values(late.json()["detail"], "heartbeat", "60 s")
 
 
-def test_a_program_whose_heart_beats_gives_nothing(start: Start, clock: Any) -> None:
-    server = start(max_models=1, heartbeat_missed=60.0)
-    now = clock(server)
+def test_a_program_whose_heart_beats_gives_nothing(begin: Begin) -> None:
+    server, now = begin(max_models=1)
     alive = server.session()
     model_id = server.model(alive)
     now[0] += 59.0
@@ -53,9 +53,8 @@ def test_a_program_whose_heart_beats_gives_nothing(start: Start, clock: Any) -> 
     assert model_id in server.host.models
 
 
-def test_the_program_that_is_silent_for_longest_goes_first_and_no_more_than_needed(start: Start, clock: Any) -> None:
-    server = start(max_models=2, heartbeat_missed=60.0)
-    now = clock(server)
+def test_the_program_that_is_silent_for_longest_goes_first_and_no_more_than_needed(begin: Begin) -> None:
+    server, now = begin(max_models=2)
     oldest = server.model(server.session())
     now[0] += 1.0
     older = server.model(server.session())
@@ -65,9 +64,8 @@ def test_the_program_that_is_silent_for_longest_goes_first_and_no_more_than_need
     assert oldest not in server.host.models
 
 
-def test_what_is_computed_for_a_silent_program_is_not_taken_away(start: Start, clock: Any) -> None:
-    server = start(max_models=1, heartbeat_missed=60.0)
-    now = clock(server)
+def test_what_is_computed_for_a_silent_program_is_not_taken_away(begin: Begin) -> None:
+    server, now = begin(max_models=1)
     session_id = server.session()
     model_id = server.model(session_id)
     # The second request waits for the first, which has not come.
@@ -76,9 +74,8 @@ def test_what_is_computed_for_a_silent_program_is_not_taken_away(start: Start, c
     assert "1 model" in refusal(server, server.session())
 
 
-def test_sessions_without_a_heartbeat_make_room_for_new_ones(start: Start, clock: Any) -> None:
-    server = start(max_sessions=1, heartbeat_missed=60.0)
-    now = clock(server)
+def test_sessions_without_a_heartbeat_make_room_for_new_ones(begin: Begin) -> None:
+    server, now = begin(max_sessions=1)
     server.model(server.session())
     now[0] += 61.0
     assert server.session()
