@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
+import resource
 import subprocess
 import sys
 import zlib
@@ -33,13 +33,14 @@ if find_spec("hypothesis"):
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-TESTS_BETWEEN_COLLECTIONS = 1000
+GROWTH_BETWEEN_COLLECTIONS = 200 * 1024
+"""KiB of resident memory."""
 BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
 """Distributions that import much when `rllm plugins doctor` loads their plugins. One test of it loads most."""
 TIERS = ("smoke", "long", "nightly", "gpu")
 """Marks of tests that `make test` does not run. A test without one of them belongs to `make test`."""
 _of_several_tiers = pytest.StashKey[list[str]]()
-_finished_tests = itertools.count()
+_peak_at_collection = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,9 +68,12 @@ def pytest_runtest_setup() -> None:
 
     Otherwise it visits the modules and all collected tests repeatedly: 0.3 s at the start of every training.
     First the garbage of the last test is collected, because frozen garbage stays: a test process grew to 5 GB.
-    Garbage of longer life is collected after every `TESTS_BETWEEN_COLLECTIONS` tests.
+    All garbage is collected whenever the peak memory has grown by `GROWTH_BETWEEN_COLLECTIONS`.
     """
-    if next(_finished_tests) % TESTS_BETWEEN_COLLECTIONS == 0:
+    global _peak_at_collection
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if peak > _peak_at_collection + GROWTH_BETWEEN_COLLECTIONS:
+        _peak_at_collection = peak
         gc.unfreeze()
     gc.collect()
     gc.freeze()
