@@ -56,7 +56,7 @@ def values(account: Account, name: str, epoch: int | None = None) -> NDArray[np.
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-@pytest.mark.long
+@pytest.mark.smoke
 def test_the_factors_multiply_to_the_policy_part(shared_run: Any, correction: str) -> None:
     directory = shared_run("lucky", AHEAD | CORRECTIONS[correction]).directory
     accounts = list(accounts_of(directory, every=6))

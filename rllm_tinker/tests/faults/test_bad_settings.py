@@ -155,7 +155,7 @@ def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, 
     assert made.code == 0, made.errors
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     loss = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}")
     words = (*loss, "training.num_minibatches=1", "training.num_epochs=1")

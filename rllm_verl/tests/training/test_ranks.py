@@ -90,7 +90,7 @@ def test_nothing_but_notes_comes_back_from_an_update(one_rank: Any, monkeypatch:
     assert [set(answer.keys()) for answer in answers] == [{"metrics"}]
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_the_reference_of_a_lora_model_is_the_model_without_its_adapter(with_adapter: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(
