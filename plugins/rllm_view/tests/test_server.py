@@ -36,6 +36,8 @@ def browser(finished: Path) -> Iterator[TestClient]:
 def test_answers_need_the_key_and_pages_do_not(browser: TestClient) -> None:
     for key in ("", "another"):
         assert browser.get("/api/runs", headers={KEY_HEADER: key}).status_code == 401
+    without_key = TestClient(browser.app, base_url=browser.base_url)
+    assert without_key.get("/api/runs").status_code == 401
     (found,) = browser.get("/api/runs").json()["runs"]
     assert found["name"] == "project/made"
 
