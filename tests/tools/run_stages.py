@@ -20,7 +20,7 @@ RELEASED = ROOT / ".ci/released"
 MAX_AGE = 2 * 24 * 3600
 """Seconds."""
 PARTS = {
-    "test-wheels": ("tests/wheels", "tests/tools/build_distributions.py", "pyproject.toml"),
+    "test-wheels": ("tests/wheels", "tests/tools/build_distributions.py", "/pyproject.toml"),
     "test-clients": (
         "tests/clients",
         "examples/agents_sdk",
