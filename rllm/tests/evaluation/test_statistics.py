@@ -12,6 +12,7 @@ from rllm.evaluation.permutation import sign_flip_p
 from rllm.evaluation.statistics import (
     Estimate,
     choose_ks,
+    drop_residues,
     estimate_difference,
     estimate_mean,
     mean_reward,
@@ -133,5 +134,23 @@ def test_one_rollout_per_task_is_near_mcnemar_s_exact_test() -> None:
     assert sign_flip_p([1] * better + [-1] * worse + [0] * 40) == pytest.approx(2 * tail, abs=NEAR)
 
 
-def test_no_difference_has_p_1() -> None:
-    assert sign_flip_p([0.0, 0.0]) == 1.0
+@pytest.mark.parametrize("differences", [[0.0, 0.0], [-2 / 3, -1 / 3, 2 / 3, 1 / 3]])
+def test_no_mean_difference_has_p_1(differences: list[float]) -> None:
+    """The second sum is not exactly 0."""
+    assert sign_flip_p(differences) == 1.0
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
+@pytest.mark.parametrize("rewards", [[1, 2, 3], [1, 3, 4], [2, 2, 7]])
+def test_means_in_another_order_are_equal(rewards: list[int], unit: float) -> None:
+    """As 2.1, 2.2 and 2.3, whose mean is 2.2 or 2.1999999999999997. Spread of 0 means no interval."""
+    scaled = [(2 + each / 10) * unit for each in rewards]
+    one, other = np.mean(scaled), np.mean(scaled[::-1])
+    assert set(drop_residues(np.array([other - one]), float(one))) == {0}
+    assert mean_reward([scaled, scaled[::-1]]).interval == ("wilson" if unit < 0.1 else None)
+
+
+def test_equal_differences_of_means_are_equal() -> None:
+    differences = np.array([2 / 3 - 1 / 3, 1 - 2 / 3, 1 / 3])
+    assert len(set(differences)) > 1
+    assert len(set(drop_residues(differences, 1.0))) == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.preferences.comparison import compare, mismatched
+from rllm.preferences.comparison import compare, count_prompts, mismatched
 from rllm.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
 from rllm.preferences.options import PreferParams
 from rllm.preferences.stages import Prefer
@@ -39,22 +39,35 @@ def batch_of(*pairs: tuple[Trajectory, ...]) -> TokenBatch:
     return build_batch(groups)
 
 
-def test_mismatched_completions_come_from_another_prompt() -> None:
-    pairs = [
-        (trajectory("chosen", ([1, at], [10 + at])), trajectory("rejected", ([1, at], [20 + at, 30]))) for at in (2, 3)
-    ]
-    batch = batch_of(*pairs)
-    mixed = mismatched(batch, np.array([True, False, True, False]))
-    rows = [row.tolist() for row in np.split(mixed.tokens, mixed.row_offsets[1:-1])]
-    assert rows == [[1, 2, 23, 30], [1, 3, 12], [1, 2, 13], [1, 3, 22, 30]]
-    assert mixed.tokens[mixed.loss_mask].tolist() == [23, 30, 12, 13, 22, 30]
-    assert np.isnan(mixed.sampling_logprobs).tolist() == mixed.loss_mask.tolist()
+@pytest.mark.parametrize(
+    ("prompts", "left"),
+    [("abcd", 4), ("aabb", 4), ("aab", 2), ("abab", 4), ("aaabb", 4), ("abacada", 6), ("baccca", 6)],
+)
+def test_mismatched_completions_come_from_another_prompt(prompts: str, left: int) -> None:
+    """Each completion is used at most once. `left` of them can be."""
+    batch = batch_of(*[(trajectory("chosen", ([1, ord(each)], [10 + at, 0])),) for at, each in enumerate(prompts)])
+    assert count_prompts(batch) == len(set(prompts))
+    found = mismatched(batch)
+    rows = [row.tolist() for row in np.split(found.tokens, found.row_offsets[1:-1])]
+    sources = [row[2] - 10 for row in rows]
+    assert [[1, ord(prompts[at]), 10 + source, 0] for at, source in zip(found.trajectory, sources, strict=True)] == rows
+    assert all(prompts[at] != prompts[source] for at, source in zip(found.trajectory, sources, strict=True))
+    assert len(rows) == len(set(sources)) == len(set(found.trajectory.tolist())) == left
+    assert found.loss_mask.tolist() == [False, False, True, True] * left
+    assert np.isnan(found.sampling_logprobs).tolist() == found.loss_mask.tolist()
 
 
 def test_mismatched_rows_are_no_longer_than_the_longest_row() -> None:
     batch = batch_of((trajectory("chosen", ([1, 2, 3], [4])),), (trajectory("rejected", ([1], [5, 6, 7])),))
-    mixed = mismatched(batch, np.array([True, False]))
+    mixed = mismatched(batch)
     assert [row.tolist() for row in np.split(mixed.tokens, mixed.row_offsets[1:-1])] == [[1, 2, 3, 5], [1, 4]]
+
+
+def test_divergence_is_a_mean_over_mismatched_rows() -> None:
+    """Two of three trajectories of the prompt 1 get no completion of the other prompt."""
+    batch = batch_of(*[(trajectory("chosen", ([prompt], [2, 3])),) for prompt in (1, 1, 1, 4)])
+    backend: Any = SimpleNamespace(process=process)
+    assert asyncio.run(compare(backend, batch, PreferParams(loss="kto"))).metrics["kl"] == 2 * RATIO
 
 
 def test_rows_of_a_trajectory_have_one_advantage() -> None:
@@ -79,14 +92,15 @@ def test_labels_of_two_rows_are_no_pair() -> None:
         asyncio.run(compare(backend, batch, PreferParams()))
 
 
-@pytest.mark.parametrize(("loss", "prompts", "skipped"), [("kto", 1, True), ("kto", 2, False), ("dpo", 1, False)])
+@pytest.mark.parametrize(
+    ("loss", "prompts", "skipped"), [("kto", [1, 1], True), ("kto", [1, 2], False), ("dpo", [1], False)]
+)
 def test_step_with_one_prompt_is_skipped_by_kto(
-    loss: Any, prompts: int, skipped: bool, capsys: pytest.CaptureFixture[str]
+    loss: Any, prompts: list[int], skipped: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()
-    pair = [Trajectory(name, [Step([1], [2])]) for name in ("chosen", "rejected")]
-    groups = [TrajectoryGroup(group_id=f"{at}:0:completion", trajectories=pair) for at in range(prompts)]
-    step = TrainStep(global_step=0, epoch=0, total_steps=9, tasks=[], batch=build_batch(groups))
+    pairs = [(trajectory("chosen", ([each], [2])), trajectory("rejected", ([each], [2]))) for each in prompts]
+    step = TrainStep(global_step=0, epoch=0, total_steps=9, tasks=[], batch=batch_of(*pairs))
     context: Any = SimpleNamespace(backend=SimpleNamespace(process=process))
     asyncio.run(Prefer(context, PreferParams(loss=loss))(step))
     assert (step.skip_reason == "too_few_prompts") == skipped

@@ -104,7 +104,7 @@ class Bytes:
 def validate_rows(backend: Any, labels: str, size: int) -> dict[str, float]:
     """Validate on rows whose completions are digits. Labels are + or -."""
     tasks = [
-        Task(id=str(at), data={"prompt": "?", "completion": str(at), "label": label == "+"}, data_source="val")
+        Task(id=str(at), data={"prompt": f"{at}?", "completion": str(at), "label": label == "+"}, data_source="val")
         for at, label in enumerate(labels)
     ]
     config = RunConfig.model_validate({"data": {"val_batch_size": size}})

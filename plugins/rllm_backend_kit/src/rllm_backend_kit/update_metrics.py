@@ -10,7 +10,8 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import MAX_LOG_RATIO, log_ratio
 
-CHI2_TOKEN = "rollout_corr/chi2_token"
+SQUARED_RATIO = "squared ratio"
+"""Name under which squares are collected. It is no metric."""
 
 
 class Means:
@@ -35,9 +36,10 @@ class Means:
     def metrics(self) -> dict[str, float]:
         """Return the means by name, without the metrics that received no values."""
         found = {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
-        if CHI2_TOKEN in found:
+        if (squared := found.pop(SQUARED_RATIO, None)) is not None:
+            found["rollout_corr/chi2_token"] = squared - 1
             # The mean's square over the mean of squares: the effective share of tokens.
-            found["rollout_corr/eff_sample_size"] = found["rollout_corr/ratio"] ** 2 / (found[CHI2_TOKEN] + 1)
+            found["rollout_corr/eff_sample_size"] = found["rollout_corr/ratio"] ** 2 / squared
         return found
 
 
@@ -83,7 +85,7 @@ def _note_off_policy(means: Means, log_ratios: Tensor, row_ids: Tensor) -> None:
     means.add("rollout_corr/kl", -log_ratios)
     means.add("rollout_corr/k3_kl", log_ratios.expm1() - log_ratios)
     means.add("rollout_corr/ratio", log_ratios.exp())
-    means.add(CHI2_TOKEN, (2 * log_ratios).exp() - 1)
+    means.add(SQUARED_RATIO, (2 * log_ratios).exp())
     if not len(log_ratios):
         return
     _, lengths = torch.unique_consecutive(row_ids, return_counts=True)

@@ -14,7 +14,7 @@ from rllm.evaluation.metrics import known_rewards
 from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.permutation import sign_flip_p
 from rllm.evaluation.saving import read_rollouts, require_saved
-from rllm.evaluation.statistics import Estimate, estimate_difference, estimate_mean
+from rllm.evaluation.statistics import Estimate, drop_residues, estimate_difference, estimate_mean
 from rllm_core.errors import ConfigError
 
 SHOWN = 3
@@ -142,6 +142,7 @@ def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Di
 
 
 def _difference(of_tasks: Sequence[Sequence[float]], estimate: Callable[[Sequence[float]], Estimate]) -> Difference:
-    differences = [second - first for first, second in of_tasks]
-    first, second = (float(np.mean(column)) for column in zip(*of_tasks, strict=True))
+    pairs = np.array(of_tasks, np.float64)
+    differences = drop_residues(pairs[:, 1] - pairs[:, 0], float(np.abs(pairs).max())).tolist()
+    first, second = pairs.mean(0).tolist()
     return Difference(first, second, estimate(differences), sign_flip_p(differences))

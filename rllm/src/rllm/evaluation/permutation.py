@@ -11,7 +11,7 @@ DRAWS = 100_000
 TOGETHER = 2_000_000
 """Signs that are drawn at a time: 16 MB."""
 SLACK = 1e-9
-"""Relative tolerance, because sums of the same numbers in a different order must be ties."""
+"""Tolerance relative to the sum of the magnitudes, because sums that differ only by rounding must be ties."""
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -20,7 +20,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     The observed signs count as one more draw, so the value is never 0 (Phipson and Smyth 2010).
     """
     values = np.asarray([each for each in differences if each], np.float64)
-    seen = abs(float(values.sum())) * (1 - SLACK)
+    seen = abs(float(values.sum())) - SLACK * float(np.abs(values).sum())
     generator = np.random.default_rng(0)
     at_a_time = max(1, TOGETHER // max(1, len(values)))
     beyond, left = 0, DRAWS

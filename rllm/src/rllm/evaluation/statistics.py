@@ -66,7 +66,7 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
     all_of_them = np.concatenate([np.asarray(of_task, np.float64) for of_task in rewards])
     low, high = float(all_of_them.min()), float(all_of_them.max())
     if low < 0 or high > 1:
-        return estimate_mean(of_tasks.tolist())
+        return estimate_mean(drop_residues(of_tasks, float(np.abs(of_tasks).max())).tolist())
     mean, tasks, rollouts = float(of_tasks.mean()), len(of_tasks), len(all_of_them)
     if tasks < FEWEST_TASKS:
         return Estimate(mean, None, None)
@@ -101,6 +101,15 @@ def estimate_difference(differences: Sequence[float]) -> Estimate:
         return estimate_mean(differences)
     half = Z**2 / (tasks + Z**2)
     return Estimate(0.0, -half, half, "tango")
+
+
+def drop_residues(values: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """Return means, or differences of means, without their rounding errors, so that equal values compare equal.
+
+    They become multiples of a power of two near 1e-13 times `scale`, the largest magnitude of the means.
+    """
+    step = math.ldexp(1.0, math.frexp(scale)[1] - 44)
+    return np.round(values / step) * step
 
 
 def wilson(share: float, size: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from rllm_core.pipeline.known_logprobs import check_old_logprobs
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
 MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2}
-"""Minimum number of prompts of a batch. KTO estimates its divergence from the completions of other prompts."""
+"""Minimum number of different prompts of a batch. KTO estimates its divergence from completions of other prompts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
 
     Args:
         backend: computes the log-probs.
-        batch: at least `MIN_PROMPTS` groups.
+        batch: at least `MIN_PROMPTS` prompts, see `count_prompts`.
         params: the loss and its options.
 
     Raises:
@@ -60,8 +60,8 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
     divergence = 0.0
     if params.loss == "kto":
         # Completions of other prompts estimate the divergence. A good completion would have more than average.
-        others = await _with_logprobs(backend, mismatched(batch, good))
-        divergence = max(0.0, float(_log_ratios(others).mean()))
+        others = await _with_logprobs(backend, mismatched(batch))
+        divergence = max(0.0, float(_log_ratios(others)[others.trajectory].mean()))
         loss = kto(ratios, good, divergence, params)
     elif params.loss == "ipo":
         lengths = np.bincount(_trajectories(batch), batch.loss_mask).astype(np.float64).reshape(-1, 2)
@@ -80,42 +80,72 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
     return Comparison(batch, loss, {name: (float(each.sum()), len(each)) for name, each in values.items() if len(each)})
 
 
-def mismatched(batch: TokenBatch, good: NDArray[np.bool_]) -> TokenBatch:
-    """Return a batch with the prompt of each trajectory and the completion of the trajectory before it.
+def count_prompts(batch: TokenBatch) -> int:
+    """Return the number of different prompts, because several rows may have the same one."""
+    return len(set(_number_prompts(batch, _first_rows(batch)).tolist()))
 
-    Good completions come first, so that the two completions of a pair are not next to each other. The last completion
-    is before the first.
-    No row becomes longer than the longest row.
 
-    Args:
-        batch: completions. If a trajectory has several rows, only the first is used.
-        good: (n_traj,) True for good completions.
+def mismatched(batch: TokenBatch) -> TokenBatch:
+    """Return a batch in which each trajectory has its prompt and the completion of a trajectory with another prompt.
+
+    Sorted by prompts, each gets the completion that is as many places before it as the most common prompt has
+    completions. The first ones get the last completions. If all prompts differ, these are the pairs of TRL. If one
+    prompt has more than half of the completions, some of its trajectories get none and are not in the result.
+    No row becomes longer than the longest row. If a trajectory has several rows, only the first is used.
     """
-    _, firsts = np.unique(batch.trajectory, return_index=True)
-    firsts = firsts[np.argsort(~good, kind="stable")]
+    rows = _first_rows(batch)
+    numbers = _number_prompts(batch, rows)
+    order = np.argsort(numbers, kind="stable")
+    pairs = zip(order, np.roll(order, np.bincount(numbers).max()), strict=True)
+    used = [(one, other) for one, other in pairs if numbers[one] != numbers[other]]
     longest = int(batch.row_lengths.max())
-    starts, ends = batch.row_offsets[firsts], batch.row_offsets[firsts + 1]
-    middles = [start + int(batch.loss_mask[start:end].argmax()) for start, end in zip(starts, ends, strict=True)]
     tokens, masks = [], []
-    for place, (start, middle) in enumerate(zip(starts, middles, strict=True)):
-        other = slice(middles[place - 1], ends[place - 1])
-        prompt, length = batch.tokens[start:middle], longest - (middle - start)
-        tokens.append(np.concatenate((prompt, batch.tokens[other][:length])))
-        masks.append(np.concatenate((np.zeros(len(prompt), np.bool_), batch.loss_mask[other][:length])))
+    for one, other in used:
+        prompt, completion = batch.tokens[rows[one].prompt], rows[other].completion
+        length = longest - len(prompt)
+        tokens.append(np.concatenate((prompt, batch.tokens[completion][:length])))
+        masks.append(np.concatenate((np.zeros(len(prompt), np.bool_), batch.loss_mask[completion][:length])))
     mask = np.concatenate(masks)
+    places = np.array([rows[one].row for one, _ in used])
     return replace(
         batch,
         tokens=np.concatenate(tokens),
         row_offsets=np.cumsum([0, *map(len, tokens)], dtype=np.int64),
         loss_mask=mask,
         sampling_logprobs=np.where(mask, np.float32(np.nan), np.float32(0)),
-        trajectory=batch.trajectory[firsts],
-        group=batch.group[firsts],
-        role=batch.role[firsts],
-        weight_version=batch.weight_version[firsts],
+        trajectory=batch.trajectory[places],
+        group=batch.group[places],
+        role=batch.role[places],
+        weight_version=batch.weight_version[places],
         old_logprobs=None,
         ref_logprobs=None,
     )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The first row of a trajectory, and the places of its tokens in the batch."""
+
+    row: int
+    prompt: slice
+    completion: slice
+
+
+def _first_rows(batch: TokenBatch) -> list[_Row]:
+    """Return the first row of each trajectory."""
+    rows = []
+    for row in np.unique(batch.trajectory, return_index=True)[1]:
+        start, end = batch.row_offsets[row : row + 2]
+        middle = start + int(batch.loss_mask[start:end].argmax())
+        rows.append(_Row(int(row), slice(start, middle), slice(middle, end)))
+    return rows
+
+
+def _number_prompts(batch: TokenBatch, rows: list[_Row]) -> NDArray[np.int64]:
+    """Return a number for each trajectory, (n_traj,), that is equal for equal prompts."""
+    numbers: dict[bytes, int] = {}
+    prompts = (batch.tokens[row.prompt].tobytes() for row in rows)
+    return np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
 
 
 async def _with_logprobs(backend: Backend, batch: TokenBatch) -> TokenBatch:

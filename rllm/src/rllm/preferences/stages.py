@@ -78,10 +78,10 @@ class Prefer:
         self._params = params
 
     async def __call__(self, step: TrainStep) -> None:
-        if len(step.filled_batch.groups) < MIN_PROMPTS[self._params.loss]:
+        if count_prompts(step.filled_batch) < MIN_PROMPTS[self._params.loss]:
             warn_once(
                 "Steps with 1 prompt make no update, because loss kto compares the completions of 2 prompts or more. "
-                "Change data.train_batch_size, or increase max_length of the stage `preferences`."
+                "Increase data.train_batch_size, or max_length of the stage `preferences`."
             )
             step.skip("too_few_prompts")
             return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from rllm.preferences.comparison import MIN_PROMPTS, compare
+from rllm.preferences.comparison import MIN_PROMPTS, compare, count_prompts
 from rllm.preferences.options import PreferParams
 from rllm.preferences.stages import preference_groups
 from rllm.runs.validation_metrics import validation_metrics
@@ -64,13 +64,16 @@ async def validate_examples(
 
 async def validate_preferences(
     backend: Backend,
-    renderer: Renderer,
+    engine: RolloutEngine,
     tasks: Sequence[Task],
     config: RunConfig,
     params: ExamplesParams,
     preferences: PreferParams,
 ) -> dict[str, float]:
-    """Return ``val/<data_source>/<metric>`` for the metrics of stage `prefer`: means over the rows of the data."""
+    """Return ``val/<data_source>/<metric>`` for the metrics of stage `prefer`: means over the rows of the data.
+
+    Also return the numbers of rows that are cut or dropped, if any.
+    """
     by_source: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
         by_source[task.data_source].append(task)
@@ -93,7 +96,7 @@ def _batches(groups: Sequence[TrajectoryGroup], size: int, smallest: int) -> lis
     """Cut groups into batches with `size` groups. If fewer than `smallest` are left, they join the last batch."""
     size = max(size, smallest)
     ends = [*range(size, len(groups) - smallest + 1, size), len(groups)]
-    return [groups[start:end] for start, end in pairwise([0, *ends]) if end - start >= smallest]
+    return [groups[start:end] for start, end in pairwise([0, *ends]) if end > start]
 
 
 def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest:
