@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rllm.preferences.comparison import MIN_PROMPTS, compare
+from rllm.preferences.comparison import MIN_PROMPTS, compare, count_prompts
 from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import read_preference
 from rllm.supervised.options import ExamplesParams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -64,16 +64,13 @@ async def validate_examples(
 
 async def validate_preferences(
     backend: Backend,
-    engine: RolloutEngine,
+    renderer: Renderer,
     tasks: Sequence[Task],
     config: RunConfig,
     params: ExamplesParams,
     preferences: PreferParams,
 ) -> dict[str, float]:
-    """Return ``val/<data_source>/<metric>`` for the metrics of stage `prefer`: means over the rows of the data.
-
-    Also return the numbers of rows that are cut or dropped, if any.
-    """
+    """Return ``val/<data_source>/<metric>`` for the metrics of stage `prefer`: means over the rows of the data."""
     by_source: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
         by_source[task.data_source].append(task)
@@ -82,10 +79,15 @@ async def validate_preferences(
         sums: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
         _, groups = preference_groups(rows, renderer, params)
-        if 0 < len(groups) < MIN_PROMPTS[preferences.loss]:
-            warn_once(f"{source!r} has one row to validate on, and loss kto compares 2 rows or more. Add rows to it.")
-        for batch in _batches(groups, config.data.val_batch_size, MIN_PROMPTS[preferences.loss]):
-            for name, (total, count) in (await compare(backend, build_batch(batch), preferences)).totals.items():
+        smallest = MIN_PROMPTS[preferences.loss]
+        for batch in map(build_batch, _batches(groups, config.data.val_batch_size, smallest)):
+            if count_prompts(batch) < smallest:
+                warn_once(
+                    f"{batch.n_rows} rows of {source!r} are not validated on, because loss kto compares "
+                    "completions of 2 prompts or more. Add rows with other prompts, or increase data.val_batch_size."
+                )
+                continue
+            for name, (total, count) in (await compare(backend, batch, preferences)).totals.items():
                 sums[name] += total
                 counts[name] += count
         found |= {f"val/{source}/{name}": sums[name] / counts[name] for name in sums}
