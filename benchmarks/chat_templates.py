@@ -16,8 +16,20 @@ STOPS = (
     *("<|user|>", "<|observation|>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
 )
 """The tokens that end responses, in all known families."""
-OTHER_MARKS = ("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "/nothink", "<think>", "</think>")
+OTHER_MARKS = (
+    *("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "<eos>", "/nothink", "<think>", "</think>"),
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|python_tag|>", "<|eom_id|>"),
+    *("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<|think|>", "<|image>", "<|image|>", "<image|>"),
+)
 """Special tokens that renderers need although the template does not write them."""
+STARTS = {
+    "<\uff5cUser\uff5c>": "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+    "<|start_header_id|>": "<|begin_of_text|>",
+    "<start_of_turn>": "<bos>",
+    "<|turn>": "<bos>",
+    "": "<s>",
+}
+"""Mark of a family -> the token that starts its texts."""
 MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>")
 
 
@@ -59,6 +71,7 @@ def _tokenizer(template: str) -> Any:
     ]
     tokenizer.add_tokens(tokens)
     end = next((stop for stop in STOPS if stop in template), "<|im_end|>")
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token="<s>")
+    start = next(start for mark, start in STARTS.items() if mark in template)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token=start)
     wrapped.chat_template = template
     return wrapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ FAMILIES = {
     "qwen3_5_think": "qwen3.5",
     "qwen3_6": "qwen3.6",
     "qwen3_8": "qwen3.8",
+    "qwen3_vl": "qwen3-vl",
 }
 """Template -> families. Equal templates may belong to two families."""
 BY_NAME = {path.stem: path for path in templates()}
@@ -43,9 +45,23 @@ def test_directory_is_known_by_its_template_and_tools_work(name: str) -> None:
     check_tool_calls(_auto(name), "auto")
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen2_5", "phi3"])
+@pytest.mark.parametrize("name", ["gemma3", "qwen2_5", "phi3", "qwen3_instruct_2507"])
 def test_models_that_the_library_does_not_know_keep_their_template(name: str) -> None:
     assert isinstance(_auto(name), TemplateRenderer)
+
+
+@pytest.mark.parametrize(
+    ("template", "hub_name", "family"),
+    [
+        ("qwen3", "Qwen/Qwen3-8B", "qwen3"),
+        ("qwen3_instruct_2507", "Qwen/Qwen3-4B-Instruct-2507", None),  # The library writes an empty <think> block.
+        ("gemma4_v5", "google/gemma-4-E2B-it", "gemma4"),
+        ("gemma4_v2", "google/gemma-4-E2B-it", None),  # An earlier revision of the same template.
+        ("nemotron_3_5_lightning", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16", "nemotron-3.5"),
+    ],
+)
+def test_family_of_a_hub_name_writes_the_same_as_the_template(template: str, hub_name: str, family: str | None) -> None:
+    assert family_of(replace(setup_of(BY_NAME[template]), name=hub_name)) == family
 
 
 @FAMILY

@@ -10,6 +10,7 @@ from expecting import expect_error
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
+from rllm_core.notices import forget_warnings
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit.small_model import STOP_ID, make_tokenizer
 from rllm_renderers.auto import make_auto
@@ -22,8 +23,16 @@ def setup(name: str = "./mine") -> RendererSetup:
 
 
 @pytest.mark.parametrize(("name", "family"), [("Qwen/Qwen3-0.6B", "qwen3"), ("Qwen/Qwen3-0.6B-mine", None)])
-def test_a_model_is_known_by_its_hub_name_as_it_is(name: str, family: str | None) -> None:
-    assert family_of(setup(name)) == family
+def test_a_model_without_template_is_known_by_its_hub_name(name: str, family: str | None) -> None:
+    model = setup(name)
+    model.tokenizer.chat_template = None
+    assert family_of(model) == family
+
+
+def test_a_hub_name_with_a_different_template_keeps_the_template(capsys: pytest.CaptureFixture[str]) -> None:
+    forget_warnings()
+    assert family_of(setup("Qwen/Qwen3-8B")) is None
+    assert "rllm.renderer=renderers:qwen3" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_known_keeps_its_template() -> None:

@@ -54,6 +54,21 @@ def test_a_sampled_stop_token_is_not_repeated(
     assert _text(TemplateRenderer(tokenizer, [*map(ord, stops)]).continuation(ord(last), messages)) == expected
 
 
+@pytest.mark.parametrize("tools", [(), ({"type": "function", "function": {"name": "look_up"}},)])
+def test_all_messages_are_written_with_the_same_named_template(tokenizer: Any, tools: Any) -> None:
+    def render(messages: Any, **options: Any) -> str:
+        end = "%" if options.get("tools") else "$"
+        return "".join(f"<{each['role'][0]}>{each['content']}{end}" for each in messages) + "<a>"
+
+    tokenizer.chat_template, tokenizer.apply_chat_template = {"default": "", "tool_use": ""}, render
+    renderer = TemplateRenderer(tokenizer, map(ord, "$%"))
+    prompt, result = renderer.prompt(USER, tools), {"role": "tool", "content": "3"}
+    answer, end = [ord("x")], "%" if tools else "$"
+    bridged = renderer.bridge(prompt, answer, [result], tools)
+    assert _text(bridged) == f"<u>hi{end}<a>x{end}<t>3{end}<a>"
+    assert bridged.tolist() == renderer.prompt([*USER, {"role": "assistant", "content": "x"}, result], tools).tolist()
+
+
 def test_response_ids_end_as_the_template_ends(tokenizer: Any, renderer: TemplateRenderer) -> None:
     assert _text(renderer.response_ids("hello")) == "hello$"
     assert _text(TemplateRenderer(tokenizer, [ord("%")]).response_ids("hello")) == "hello"

@@ -9,7 +9,7 @@ from renderers import base, configs
 
 from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_core.notices import one_line
+from rllm_core.notices import one_line, warn_once
 from rllm_renderers.fingerprint import family_of_template
 from rllm_renderers.library_renderer import LibraryRenderer
 from rllm_renderers.options import RenderersParams
@@ -31,8 +31,8 @@ def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
     if family is None:
         raise ConfigError(
             "unknown-choice",
-            f"Renderer 'renderers' does not support the model {setup.name!r}: no family matches its name or chat "
-            "template.",
+            f"Renderer 'renderers' does not support the model {setup.name!r}: no family writes the same tokens as its "
+            "chat template.",
             "Set its family, for example rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
         )
     return _make(setup, family, params.options)
@@ -51,10 +51,22 @@ def check_params(params: RenderersParams) -> None:
 
 
 def family_of(setup: RendererSetup) -> str | None:
-    """Return the family for the model's Hub name, else the family whose output equals the chat template's output."""
+    """Return the family that writes the same tokens as the model's chat template. None if no family does.
+
+    If the tokenizer has no chat template, return the family for the model's Hub name.
+    """
     names = (setup.name, getattr(setup.tokenizer, "name_or_path", ""))
     named = next((base.MODEL_RENDERER_MAP[name] for name in names if name in base.MODEL_RENDERER_MAP), None)
-    return named or family_of_template(setup)
+    if not getattr(setup.tokenizer, "chat_template", None):
+        return named
+    found = family_of_template(setup, first=named)
+    if named is not None and found != named:
+        warn_once(
+            f"The library renderers has family {named!r} for {setup.name}, but it writes other tokens than the model's "
+            f"chat template. The run uses {f'family {found!r}' if found else 'the chat template'}. To use the family, "
+            f"set rllm.renderer=renderers:{named}."
+        )
+    return found
 
 
 def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Renderer:

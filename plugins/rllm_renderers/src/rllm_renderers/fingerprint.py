@@ -19,7 +19,9 @@ from rllm_renderers.library_renderer import LibraryRenderer
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 USER: Message = {"role": "user", "content": "What is one plus one?"}
-ANSWER: Message = {"role": "assistant", "content": "Two.", "reasoning_content": "One and one."}
+PLAIN: Message = {"role": "assistant", "content": "Two."}
+ANSWER: Message = {**PLAIN, "reasoning_content": "One and one."}
+
 CALL: Message = {
     "role": "assistant",
     "content": "",
@@ -54,21 +56,35 @@ CONVERSATIONS: tuple[tuple[Sequence[Message], Sequence[Tool]], ...] = (
     ((SYSTEM, USER), TOOLS),
     ((SYSTEM, USER, CALL, RESULT), TOOLS),
     ((USER, {**CALL, "reasoning_content": "I add."}, RESULT, RESULT, ANSWER, USER), TOOLS),
+    # Responses that a run trains. The last turn has its own rules for reasoning in many templates.
+    ((USER, PLAIN), ()),
+    ((USER, ANSWER), ()),
+    ((USER, {**PLAIN, "content": ""}), ()),
+    ((USER, CALL), TOOLS),
+    ((USER, {**CALL, "content": "Wait.", "reasoning_content": "I add."}), TOOLS),
+    ((USER, CALL, RESULT, PLAIN), TOOLS),
 )
+"""The last message of each is the user's, a tool's result, or the response that fine-tuning trains."""
 HARMONY = "gpt-oss"
 """The family whose vocabulary the library downloads. It is tried only if the tokenizer has the family's marks."""
 HARMONY_MARK, HARMONY_CHANNEL = "<|channel|>", "<|channel|>analysis<|message|>"
 
 
-def family_of_template(setup: RendererSetup) -> str | None:
-    """Return the first family that renders every conversation as the chat template does. None if no family does."""
+def family_of_template(setup: RendererSetup, first: str | None = None) -> str | None:
+    """Return a family that renders every conversation as the chat template does. None if no family does.
+
+    Args:
+        setup: the model.
+        first: the family to return if several families do.
+    """
     if HARMONY_CHANNEL in str(getattr(setup.tokenizer, "chat_template", "")):
         return HARMONY  # The library starts the first channel itself, so its prompts differ from the template's.
     expected = list(_by_template(setup))
-    if not any(tools for _, tools, _ in expected):
+    if first is None and not any(tools for _, tools, _ in expected):
         return None  # Without tools, too many families have the same output.
     base._populate_registry()
-    return next((name for name in base.RENDERER_REGISTRY if _renders(name, setup, expected)), None)
+    names = sorted(base.RENDERER_REGISTRY, key=lambda name: name != first)
+    return next((name for name in names if _renders(name, setup, expected)), None)
 
 
 def _by_template(setup: RendererSetup) -> Iterator[tuple[Sequence[Message], Sequence[Tool], list[int]]]:

@@ -74,13 +74,14 @@ class LibraryRenderer:
             )
         if bridged is not None:
             return np.array(bridged.token_ids, np.int32)
-        return (
-            self._template.bridge(prompt_ids, response_ids, messages) if self._stays(prompt_ids, response_ids) else None
-        )
+        if not self._stays(prompt_ids, response_ids):
+            return None
+        return self._template.bridge(prompt_ids, response_ids, messages, tools)
 
     def response_ids(self, text: str) -> Rendered:
         """Return the (n,) int32 tokens of a response that is available only as text, with the stop token."""
-        return np.array([*self.tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
+        tokens = self._template.response_ids(text)
+        return tokens if np.isin(tokens[-1:], [*self.stop_ids]).any() else np.append(tokens, np.int32(self._end))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Rendered:
         """Return the (n,) int32 tokens of a text. See `PlainTextRenderer`."""

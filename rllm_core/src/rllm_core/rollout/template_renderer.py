@@ -40,8 +40,6 @@ TOKENS_AFTER_THINK = 4
 """Number of tokens at the end of a prompt in which the template's ``<think>`` is searched, including ``<think>``
 itself."""
 
-NO_TOKEN = -1
-
 RARE = "\U000f0000"
 """A character that is not a single token in any vocabulary. Its last token is a byte that continues a character."""
 CLEANED_UP = 24
@@ -81,6 +79,7 @@ class TemplateRenderer:
         self.stop_ids = frozenset(stop_ids)
         self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
         self._continuation = lru_cache(maxsize=4096)(self._render_continuation)
+        self._turn_end = lru_cache(maxsize=256)(self._render_turn_end)
         self._text = lru_cache(maxsize=4096)(self._decode)
 
     @cached_property
@@ -112,8 +111,8 @@ class TemplateRenderer:
 
         If the response did not close its reasoning, it is closed before the end of the turn.
         """
-        closing = self._closing(prompt_ids, response_ids)
-        after = self._after([*response_ids[-len(self._turn_end) - 1 :], *closing], messages)
+        closing, named = self._closing(prompt_ids, response_ids), self._tools_of_named(tools)
+        after = self._after([*response_ids[-len(self._turn_end(named)) - 1 :], *closing], messages, named)
         return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, response_ids, closing, after)])
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
@@ -122,12 +121,19 @@ class TemplateRenderer:
 
         `last_token` is the last sampled token. If it is a stop token that the template would write, it is not repeated.
         """
-        return self._after([last_token], messages)
+        return self._after([last_token], messages, "[]")
 
-    def _after(self, response: Sequence[int], messages: Sequence[Message]) -> Rendered:
+    def _tools_of_named(self, tools: Sequence[Tool]) -> str:
+        """Return the tools as JSON if the tokenizer has several templates by name, one of them for prompts with tools.
+
+        All parts of a conversation use the same template.
+        """
+        return _as_json(tools) if isinstance(getattr(self.tokenizer, "chat_template", None), Mapping) else "[]"
+
+    def _after(self, response: Sequence[int], messages: Sequence[Message], tools: str) -> Rendered:
         """Return the tokens, (n,) int32, after a response, without the part of the turn's end that was sampled."""
-        tokens = self._continuation(_as_json(messages))
-        end = self._turn_end.tolist()
+        tokens = self._continuation(_as_json(messages), tools)
+        end = self._turn_end(tools).tolist()
         if end and tokens[: len(end)].tolist() == end:
             if response and response[-1] == end[-1]:
                 return tokens[len(end) :]
@@ -136,12 +142,11 @@ class TemplateRenderer:
         repeated = bool(response) and response[-1] in self.stop_ids and tokens.size and tokens[0] == response[-1]
         return tokens[1:] if repeated else tokens
 
-    @cached_property
-    def _turn_end(self) -> Rendered:
-        """The tokens, (n,) int32, that the template writes after a response, up to a stop token. Empty if it writes
-        none."""
+    def _render_turn_end(self, tools: str) -> Rendered:
+        """Return the tokens, (n,) int32, that the template writes after a response, up to a stop token. Empty if it
+        writes none."""
         try:
-            rendered = self._template([*HISTORY, {"role": "user", "content": NEXT}], [])
+            rendered = self._template([*HISTORY, {"role": "user", "content": NEXT}], json.loads(tools))
         except RolloutError:
             return self._encode("")
         tokens = self._encode(rendered.rpartition(RESPONSE)[2].partition(NEXT)[0])
@@ -154,9 +159,7 @@ class TemplateRenderer:
         It is for workflows whose text comes from an external client. The tokens sampled there may differ for the same
         text, so use the sampled tokens if you have them.
         """
-        after = self.continuation(NO_TOKEN, ())
-        stop = after[:1] if after.size and int(after[0]) in self.stop_ids else after[:0]
-        return np.concatenate((self._encode(text), stop))
+        return np.concatenate((self._encode(text), self._turn_end("[]")))
 
     def text(self, token_ids: TokenIds) -> str:
         """Return the text of a response, without special tokens."""
@@ -284,8 +287,8 @@ class TemplateRenderer:
             )
         return self._encode(text)
 
-    def _render_continuation(self, messages: str) -> Rendered:
-        rendered = self._template([*HISTORY, *json.loads(messages)], [])
+    def _render_continuation(self, messages: str, tools: str) -> Rendered:
+        rendered = self._template([*HISTORY, *json.loads(messages)], json.loads(tools))
         _, found, after = rendered.partition(RESPONSE)
         if not found or RESPONSE in after:
             raise RolloutError(
