@@ -67,6 +67,7 @@ class InARow:
                 estimator_of=plan.estimators.get,
                 loss_of=plan.losses.get,
                 log=lambda global_step, metrics: None,
+                max_context=engine.max_context,
             )
             made = [(chosen.plugin.always, chosen.registered.load()(stages, chosen.params)) for chosen in plan.stages]
             for _ in range(STEPS):

@@ -20,6 +20,7 @@ from rllm.preferences.comparison import Comparison, compare
 from rllm.preferences.options import PreferParams
 from rllm.preferences.stages import preference_groups
 from rllm.supervised.options import ExamplesParams
+from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -42,7 +43,8 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> TokenBatch:
     tokenizer = tiny.build_tokenizer()
     renderer = TemplateRenderer(tokenizer, [tokenizer.eos_token_id])
     tasks = [Task(id=str(number), data=row) for number, row in enumerate(rows)]
-    return build_batch(preference_groups(tasks, renderer, ExamplesParams())[1])
+    fitter = RowFitter(RowLimit(10_000, is_context=True))
+    return build_batch(preference_groups(tasks, renderer, ExamplesParams(), fitter)[1])
 
 
 def ours(model: Any, batch: TokenBatch, params: PreferParams, micro_batch_tokens: int) -> Comparison:

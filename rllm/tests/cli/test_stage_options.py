@@ -34,9 +34,11 @@ def test_flags_set_options_of_default_stages() -> None:
     plan = plan_for(read_prefer_request((), None, (), {}, {"beta": 0.3}))
     assert plan.preferences is not None
     assert (plan.preferences.loss, plan.preferences.beta) == ("dpo", 0.3)
-    examples = plan_for(read_sft_request((), None, (), {"train_on": "last"})).examples
-    assert examples is not None
-    assert examples.train_on == "last"
+    of_rows = {"max_length": 9, "long_rows": "drop"}
+    requests = (read_sft_request((), None, (), of_rows), read_prefer_request((), None, (), of_rows, {}))
+    for examples in (plan_for(request).examples for request in requests):
+        assert examples is not None
+        assert examples.model_dump() == {**of_rows, "train_on": "assistant"}
 
 
 @pytest.mark.parametrize(

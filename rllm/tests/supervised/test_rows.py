@@ -35,7 +35,7 @@ class Letters:
         """True to remove earlier responses from later prompts, as templates do with reasoning."""
 
     def prompt(self, messages: Any, tools: Any = ()) -> np.ndarray:
-        text = "".join(each["name"] for each in tools)
+        text = "".join(each["function"]["name"] for each in tools)
         for place, message in enumerate(messages):
             is_assistant = message["role"] == "assistant"
             content = "" if is_assistant and self._forgets and place < len(messages) - 1 else message["content"]
@@ -71,10 +71,8 @@ def batch_of(row: dict[str, Any], renderer: Any) -> TokenBatch:
         ({"messages": DIALOG}, {"train_on": "last"}, [SECOND]),
         ({"messages": DIALOG}, {"train_on": "all"}, [("u", ":ab|a:cd$|u:ab|a:cd$")]),
         ({"prompt": DIALOG[:3], "completion": [ASSISTANT]}, {}, [SECOND]),
-        ({"messages": DIALOG}, {"max_length": 8}, [("u:ab|a:", "c")]),
-        ({"messages": DIALOG}, {"max_length": 7}, []),
         ({"messages": DIALOG[:2], "tools": [{"name": "add"}]}, {}, [("addu:ab|a:", "cd$")]),
-        ({"messages": DIALOG[:2], "tools": '[{"name": "add"}]'}, {}, [("addu:ab|a:", "cd$")]),
+        ({"messages": [USER, ASSISTANT | {"weight": 0}, USER, ASSISTANT | {"weight": 1}]}, {}, [SECOND]),
     ],
 )
 def test_assistant_messages_are_trained(row: dict[str, Any], options: dict[str, Any], turns: list[Any]) -> None:
@@ -106,6 +104,7 @@ def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
     assert batch.old_logprobs is not None
     assert batch.advantages.tolist() == batch.loss_mask.astype(float).tolist()
     assert np.isnan(batch.old_logprobs).tolist() == batch.loss_mask.tolist()
+        {"messages": [USER, ASSISTANT | {"weight": 0}]},
 
 
 @pytest.mark.parametrize(
@@ -113,11 +112,9 @@ def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
     [
         {},
         {"question": "ab"},
-        {"messages": "ab"},
-        {"messages": [{"content": "ab"}]},
         {"messages": [USER]},
         {"messages": [ASSISTANT]},
-        {"messages": [USER, ASSISTANT], "tools": "no json"},
+        {"messages": [USER, ASSISTANT], "system": "Be brief."},
         {"prompt": "ab", "completion": [ASSISTANT]},
         {"prompt": [USER, ASSISTANT], "completion": [USER]},
     ],

@@ -84,9 +84,10 @@ def test_batch_size_does_not_change_the_metrics(batch_size: int) -> None:
     assert _validate(SolvesEveryOther(), config) == _validate(SolvesEveryOther(), _config())
 
 
-RENDERER: Any = SimpleNamespace(
+RENDERER = SimpleNamespace(
     tokenizer=SimpleNamespace(encode=lambda text, add_special_tokens: [*text.encode()], eos_token_id=0)
 )
+ENGINE: Any = SimpleNamespace(renderer=RENDERER, max_context=100)
 
 
 class Bytes:
@@ -109,7 +110,7 @@ def validate_rows(backend: Any, labels: str, size: int) -> dict[str, float]:
     ]
     config = RunConfig.model_validate({"data": {"val_batch_size": size}})
     params = PreferParams(loss="kto", beta=1)
-    return asyncio.run(validate_preferences(backend, RENDERER, tasks, config, ExamplesParams(), params))
+    return asyncio.run(validate_preferences(backend, ENGINE, tasks, config, ExamplesParams(), params))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 6])

@@ -100,6 +100,7 @@ class Bench:
             estimator_of=self.plan.estimators.get,
             loss_of=self.plan.losses.get,
             log=lambda global_step, metrics: self.logged.append((global_step, metrics)),
+            max_context=1000,
         )
         self.pipeline = Pipeline(self.plan.stages, self.context)
 

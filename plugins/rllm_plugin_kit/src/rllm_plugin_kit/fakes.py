@@ -86,5 +86,6 @@ def stage_context(**overrides: Any) -> StageContext:
         "estimator_of": lambda role: estimator,
         "loss_of": lambda role: loss,
         "log": lambda global_step, metrics: None,
+        "max_context": 32_768,
     }
     return StageContext(**fields | overrides)

@@ -38,10 +38,11 @@ def stored_in(directory: Path, **options: Any) -> list[StoredTask]:
     return read_stored(StoredParams(path=str(directory), **options))
 
 
-def brought(tasks: Sequence[Task], renderer: Any = None, **sampling: Any) -> TrainStep:
-    """A step after the stage, in a run with `renderer` and these settings of its sampling."""
+def brought(tasks: Sequence[Task], renderer: Any = None, *, max_context: int = 100, **sampling: Any) -> TrainStep:
+    """A step after the stage, in a run with `renderer`, this context and these settings of its sampling."""
     step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=list(tasks), renderer=renderer)
-    context = stage_context(config=RunConfig.model_validate({"sampling": {"train": sampling}}))
+    config = RunConfig.model_validate({"sampling": {"train": sampling}})
+    context = stage_context(config=config, max_context=max_context)
     asyncio.run(BringStored(context, NoParams())(step))
     return step
 
@@ -77,6 +78,16 @@ def test_stage_loads_all_rollouts_of_its_tasks(tmp_path: Path, episodes: Make) -
     assert [episode.id for episode in step.episodes] == ["a:0", "a:1", "b:0", "b:1", "b:2"]
     assert step.generated == step.episodes
     assert step.metrics["batch/episodes"] == 5
+
+
+def test_rollouts_above_the_context_are_masked(tmp_path: Path, episodes: Make) -> None:
+    record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
+    tasks = stored_in(tmp_path)
+    buffer = tasks[0].rollouts[0].episode.trajectories[0].tokens
+    step = brought(tasks, max_context=len(buffer) - 1)
+    assert (step.episodes, len(step.decisions), step.metrics["batch/rows_dropped"]) == ([], 3, 3)
+    assert (step.decisions[0].rule, step.decisions[0].numbers["tokens"]) == ("stored/too_long", len(buffer))
+    assert len(brought(tasks, max_context=len(buffer)).episodes) == 3
 
 
 def test_changes_of_stages_do_not_reach_the_store(tmp_path: Path, episodes: Make) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from rllm.cli.role_flag import ROLE_FLAG, require_roles
-from rllm.cli.stage_options import STAGES, StageOptions, stage_options_layer
+from rllm.cli.stage_options import LENGTH_OPTIONS, STAGES, StageOptions, stage_options_layer
 from rllm.config.compose import Composed, chosen_backend, compose
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm.config.run_registry import registry_for
@@ -230,8 +230,9 @@ def read_sft_request(
         raise click.UsageError("--min-reward selects stored episodes: add --stored DIRECTORY.")
     choices |= {FLAGS[name][0]: given[name] for name in VERBATIM if name in given}
     overrides = [f"{FLAGS[name][0]}={given[name]}" for name in ("backend", "profile", "seed") if name in given]
-    options = {"examples": {"train_on": given["train-on"]}} if "train-on" in given else {}
-    return Request(None, model, files, [*overrides, *words], choices, OF_SFT, "rllm sft", options)
+    options = {name: flags[name] for name in ("train_on", *LENGTH_OPTIONS) if flags.get(name) is not None}
+    by_stage = {"examples": options} if options else {}
+    return Request(None, model, files, [*overrides, *words], choices, OF_SFT, "rllm sft", by_stage)
 
 
 def _is_in_file(reward: str) -> bool:

@@ -18,7 +18,7 @@ from rllm.cli.configuring import (
     read_sft_request,
     resumed_plan_for,
 )
-from rllm.cli.stage_options import STAGES, check_stage_options
+from rllm.cli.stage_options import STAGES, check_stage_options, length_options
 from rllm.cli.train import Start, start_options, train_or_check
 from rllm_core.errors import ConfigError
 
@@ -38,6 +38,7 @@ DEFAULTS = OF_SFT | {
 @click.option(
     "--beta", type=float, metavar="X", help="Strength of the reference, 0.1 by default. [option of stage prefer]"
 )
+@length_options("preferences")
 @start_options
 def prefer(
     words: tuple[str, ...],
@@ -89,5 +90,6 @@ def read_prefer_request(
 ) -> Request:
     """Take the command line of `rllm prefer` apart. `options` are the given options of stage `prefer`."""
     request = read_sft_request(words, model, files, flags)
-    by_stage = {"prefer": options} if options else {}
-    return replace(request, defaults=DEFAULTS, defaults_of="rllm prefer", stage_options=by_stage)
+    by_stage = {"preferences": request.stage_options.get("examples", {}), "prefer": options}
+    chosen = {stage: of_stage for stage, of_stage in by_stage.items() if of_stage}
+    return replace(request, defaults=DEFAULTS, defaults_of="rllm prefer", stage_options=chosen)

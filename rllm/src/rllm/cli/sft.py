@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rllm.cli.configuring import SFT_FLAGS, config_options, plan_for, read_sft_request, resumed_plan_for
-from rllm.cli.stage_options import check_stage_options
+from rllm.cli.stage_options import check_stage_options, length_options
 from rllm.cli.train import Start, start_options, train_or_check
 from rllm_core.errors import ConfigError
 
@@ -17,6 +17,7 @@ from rllm_core.errors import ConfigError
     type=click.Choice(["assistant", "last", "all"]),
     help="Trained tokens: all assistant messages (default), the last one, or every token. [option of stage examples]",
 )
+@length_options("examples")
 @click.option("--min-reward", type=float, metavar="X", help="With --stored: use rollouts with at least this reward.")
 @start_options
 def sft(

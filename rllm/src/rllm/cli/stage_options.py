@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
 
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted
 from rllm.config.paths import ABSENT, split_key, value_at
@@ -13,6 +15,24 @@ from rllm_core.errors import ConfigError
 STAGES = "rllm.pipeline.stages"
 StageOptions = Mapping[str, Mapping[str, Any]]
 """Options by the name of their stage."""
+LENGTH_OPTIONS = ("max_length", "long_rows")
+"""Names of the options of `length_options`."""
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def length_options(stage: str) -> Callable[[FunctionT], FunctionT]:
+    """Return a decorator that adds the flags for the maximum length of rows, which are options of `stage`."""
+
+    def decorate(function: FunctionT) -> FunctionT:
+        function = click.option(
+            "--long-rows",
+            type=click.Choice(["cut", "drop", "error"]),
+            help=f"Longer rows are cut off (default), dropped, or an error. [option of stage {stage}]",
+        )(function)
+        text = f"Maximum tokens of a row. The run's longest context is a limit too. [option of stage {stage}]"
+        return click.option("--max-length", type=click.IntRange(2), metavar="N", help=text)(function)
+
+    return decorate
 
 
 def stage_options_layer(layers: Sequence[Layer], options: StageOptions) -> Layer:

@@ -9,6 +9,7 @@ from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import read_preference
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.turns import make_turns
+from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -20,7 +21,7 @@ ROLE = "completion"
 
 
 def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> Episode:
-    """Return the completions of a row as trajectories, or none if the tokens of one of them are all cut off.
+    """Return the completions of a row as trajectories, without a limit of their length.
 
     Raises:
         ConfigError: the row is no preference.
@@ -33,21 +34,21 @@ def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> 
         made.append(trajectory)
     return Episode(
         id=f"{task.id}:0",
-        trajectories=made if all(trajectory.response_length for trajectory in made) else [],
+        trajectories=made,
         termination_reason=TerminationReason.ENV_DONE,
         data_source=task.data_source,
     )
 
 
 def preference_groups(
-    tasks: Sequence[Task], renderer: Renderer, params: ExamplesParams
+    tasks: Sequence[Task], renderer: Renderer, params: ExamplesParams, fitter: RowFitter
 ) -> tuple[list[Episode], list[TrajectoryGroup]]:
-    """Return the episode of each row, and a group for each row whose completions are not cut off.
+    """Return the episode of each row, and a group for each row that `fitter` does not drop.
 
     Raises:
-        ConfigError: a row is no preference.
+        ConfigError: a row is no preference, or too long (see `RowFitter.fit`).
     """
-    episodes = [make_completions(task, renderer, params) for task in tasks]
+    episodes = [fitter.fit(make_completions(task, renderer, params), together=True) for task in tasks]
     return episodes, [
         TrajectoryGroup(group_id=f"{episode.id}:{ROLE}", trajectories=episode.trajectories)
         for episode in episodes
@@ -63,11 +64,13 @@ class Preferences:
 
     async def __call__(self, step: TrainStep) -> None:
         assert step.renderer is not None
-        step.episodes, step.trajectory_groups = preference_groups(step.tasks, step.renderer, self._params)
+        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
+        step.episodes, step.trajectory_groups = preference_groups(step.tasks, step.renderer, self._params, self._fitter)
         step.generated += step.episodes
         step.metrics["batch/examples"] = float(len(step.trajectory_groups))
         if not step.trajectory_groups:
             step.skip("no_trained_tokens")
+        step.metrics |= self._fitter.report("batch")
 
 
 class Prefer:

@@ -11,9 +11,12 @@ from rllm_core.contracts.plugin import Params
 SUPERVISE = "rllm/supervise"
 """Qualified name of the stage that every fine-tuning run has."""
 
+LongRows = Literal["cut", "drop", "error"]
+"""Outcome of rows with too many tokens."""
+
 
 class ExamplesParams(Params):
-    """Options of the stage ``examples``."""
+    """Options of the stages ``examples`` and ``preferences``."""
 
     train_on: Literal["assistant", "last", "all"] = Field(
         "assistant",
@@ -21,5 +24,13 @@ class ExamplesParams(Params):
         "assistant message. `all`: every token.",
     )
     max_length: int | None = Field(
-        None, ge=2, description="Maximum number of tokens of a row. Later tokens are cut off. null: no limit."
+        None,
+        ge=2,
+        description="Maximum number of tokens of a row, with its prompt. null: the longest context of the run, which "
+        "is always a limit.",
+    )
+    long_rows: LongRows = Field(
+        "cut",
+        description="What happens to longer rows. `cut`: their later tokens are cut off. `drop`: they are dropped. "
+        "`error`: the run stops.",
     )

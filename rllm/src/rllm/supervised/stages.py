@@ -9,6 +9,7 @@ import numpy as np
 
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.rows import read_row
+from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm.supervised.turns import make_turns
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
@@ -31,7 +32,8 @@ class HasExamples(Protocol):
 
 
 def make_examples(task: Task, renderer: Renderer, params: ExamplesParams) -> list[Episode]:
-    """Return the examples of a task: one for a row of data, and one for each stored rollout.
+    """Return the examples of a task, without a limit of their length: one for a row of data, and one for each stored
+    rollout.
 
     Raises:
         ConfigError: the row is no example.
@@ -44,7 +46,7 @@ def make_examples(task: Task, renderer: Renderer, params: ExamplesParams) -> lis
     return [
         Episode(
             id=f"{task.id}:0",
-            trajectories=[trajectory] if trajectory.steps else [],
+            trajectories=[trajectory],
             termination_reason=TerminationReason.ENV_DONE,
             data_source=task.data_source,
         )
@@ -66,10 +68,12 @@ class Examples:
 
     async def __call__(self, step: TrainStep) -> None:
         assert step.renderer is not None
+        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
         made = [make_examples(task, step.renderer, self._params) for task in step.tasks]
-        step.episodes = [episode for episodes in made for episode in episodes]
+        step.episodes = [self._fitter.fit(episode) for episodes in made for episode in episodes]
         step.generated += step.episodes
-        step.metrics["batch/examples"] = float(len(step.episodes))
+        step.metrics |= self._fitter.report("batch")
+        step.metrics["batch/examples"] = float(sum(bool(episode.trajectories) for episode in step.episodes))
         if not any(episode.trajectories for episode in step.episodes):
             step.skip("no_trained_tokens")
 

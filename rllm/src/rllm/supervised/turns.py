@@ -32,7 +32,7 @@ class Turn:
 
 
 def make_turns(example: Conversation | PlainText, renderer: Renderer, params: ExamplesParams) -> list[Turn]:
-    """Return the trained turns of an example, cut at `ExamplesParams.max_length`. Empty if all of them are cut off.
+    """Return the trained turns of an example, without a limit of their length.
 
     Raises:
         ConfigError: the rendered example does not show which tokens are trained.
@@ -48,14 +48,7 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
         tokens = np.concatenate((last.prompt_ids, last.response_ids))
         # No token predicts the first one.
         turns = [Turn(tokens[:1], tokens[1:], last.text, [each for turn in turns for each in turn.messages])]
-    return turns if params.max_length is None else list(_cut(turns, params.max_length))
-
-
-def _cut(turns: Sequence[Turn], length: int) -> Iterator[Turn]:
-    for turn in turns:
-        room = length - len(turn.prompt_ids)
-        if room > 0:
-            yield Turn(turn.prompt_ids, turn.response_ids[:room], turn.text, turn.messages)
+    return turns
 
 
 def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn]:
@@ -66,7 +59,7 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
     """
     read = 0
     for place, message in enumerate(example.messages):
-        if message["role"] != "assistant" or place < example.trained_from:
+        if message["role"] != "assistant" or place < example.trained_from or place in example.untrained:
             continue
         prompt = renderer.prompt(example.messages[:place], example.tools)
         whole = renderer.prompt(example.messages[: place + 1], example.tools)

@@ -8,6 +8,7 @@ from rllm.planning.plan import RunPlan
 from rllm.runs.run_directory import RunDirectory
 from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
+from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
@@ -49,7 +50,7 @@ def stage_context(
     plan: RunPlan,
     backend: Backend,
     runner: RolloutRunner,
-    renderer: Renderer,
+    engine: RolloutEngine,
     *,
     tasks: int,
     log: Callable[[int, Mapping[str, float]], None],
@@ -73,7 +74,8 @@ def stage_context(
         estimator_of=plan.estimators.get,
         loss_of=plan.losses.get,
         log=log,
-        teacher=_make_teacher(plan, backend, renderer),
+        max_context=engine.max_context,
+        teacher=_make_teacher(plan, backend, engine.renderer),
         traces_tokens=plan.recorded == "tokens" and plan.backend.plugin.capabilities.token_trace,
     )
 

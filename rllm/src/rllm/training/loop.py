@@ -49,7 +49,7 @@ class _Parts:
     """Objects that exist only during `fit`."""
 
     backend: Backend
-    renderer: Renderer
+    engine: RolloutEngine
     runner: RolloutRunner
     pipeline: Pipeline
     batches: RolloutBatches
@@ -169,7 +169,7 @@ class TrainingLoop:
                         self.plan,
                         backend,
                         runner,
-                        engine.renderer,
+                        engine,
                         tasks=len(self._schedule.tasks),
                         log=trackers.log,
                     ),
@@ -182,7 +182,7 @@ class TrainingLoop:
                     ahead=self.plan.batches_ahead,
                     taken=drawn,
                 )
-                parts = _Parts(backend, engine.renderer, runner, pipeline, batches, trackers)
+                parts = _Parts(backend, engine, runner, pipeline, batches, trackers)
                 if self._finished == 0 or self._makes_steps():
                     self.directory.begin(
                         self.plan.composed.build_saved_config(), self.plan.registered(), self.total_steps
@@ -307,11 +307,11 @@ class TrainingLoop:
             self.last_validation = await validate(parts.runner, self._val_tasks, config)
         elif preferences is None:
             self.last_validation = await validate_examples(
-                parts.backend, parts.renderer, self._val_tasks, config, examples
+                parts.backend, parts.engine, self._val_tasks, config, examples
             )
         else:
             self.last_validation = await validate_preferences(
-                parts.backend, parts.renderer, self._val_tasks, config, examples, preferences
+                parts.backend, parts.engine, self._val_tasks, config, examples, preferences
             )
         self._validated_after = self._finished
         # Log with the index of the step before the validation. Before the first step it is -1.

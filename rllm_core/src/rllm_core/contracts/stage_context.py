@@ -38,6 +38,8 @@ class StageContext:
     """Takes a role and returns its loss."""
     log: Callable[[int, Mapping[str, float]], None]
     """Sends the metrics of a step to all trackers and the run directory."""
+    max_context: int
+    """`RolloutEngine.max_context`: maximum number of tokens in a row of the batch. The backend rejects longer rows."""
     teacher: Teacher | None = None
     """The run's teacher (``rllm.teacher``). A stage that uses it lists this key in `config_keys`, and the run then has
     a teacher."""

@@ -145,6 +145,7 @@ class _Replay:
             estimator_of=estimators[0].get,
             loss_of=absent,
             log=absent,
+            max_context=absent,
         )
 
         def pipeline(names: Iterable[str], context: StageContext) -> Pipeline:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rllm.supervised.row_limit import RowFitter, RowLimit, row_length
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
@@ -137,13 +138,31 @@ class BringStored:
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature
         self._fitting: set[Sampler] = set()
+        # A response that is cut off would have the reward of a different response.
+        self._limit = RowLimit(context.max_context, is_context=True, long_rows="drop")
+        self._fitter = RowFitter(self._limit)
 
     async def __call__(self, step: TrainStep) -> None:
-        step.episodes = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
-        step.generated += step.episodes
+        brought = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
+        step.generated += brought
         step.metrics |= episode_metrics(*step.generated_by_batch)
+        step.episodes = []
+        for episode in brought:
+            if self._fitter.fit(episode).trajectories:
+                step.episodes.append(episode)
+            else:
+                self._decide(step, episode)
+        for name, count in self._fitter.report("batch").items():
+            step.count(name, count)
         if not step.episodes:
             step.skip("nothing_stored")
+
+    def _decide(self, step: TrainStep, episode: Episode) -> None:
+        if any(trajectory.response_length for trajectory in episode.trajectories):
+            numbers = {"tokens": max(map(row_length, episode.trajectories)), "limit": self._limit.tokens}
+            step.decide("masked", "stored/too_long", episode.trajectories, numbers=numbers)
+        else:
+            step.decide("masked", "stored/no_sampled_tokens", episode.trajectories)
 
     def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
         """Return the stored rollouts. Raise ConfigError if it has none, or if they cannot be used for training."""
