@@ -98,7 +98,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo check test ci release test-nightly test-kernels mutants test-gpu smoke-gpu test-vllm test-verl-vllm
-.PHONY: dist test-wheels test-clients test-envs lint types tests docs site clean
+.PHONY: dist test-wheels test-clients test-envs lint types tests docs site findings clean
 
 help:
 	@echo "make demo     install the program, then train a tiny model on a number game (about three minutes)"
@@ -121,6 +121,7 @@ help:
 	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
 	@echo "make docs     make the pages and pictures of docs/ that schemas, records, signatures and scripts give"
 	@echo "make site     build the documentation site into site/, and check its links; open site/index.html (no network after the first time)"
+	@echo "make findings surprises about public libraries: run each script of findings/ in its own environment (ten minutes)"
 	@echo "make clean    remove the virtual environments"
 
 install: $(INSTALLED)
@@ -321,6 +322,13 @@ site: $(INSTALLED_SITE)
 	$(VENV_SITE)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \
 	  --doctree-dir $(VENV_SITE)/doctrees --conf-dir docs/site docs site
 	$(VENV_SITE)/bin/python docs/site/check_pages.py site
+
+# Each script installs packages of others into a temporary directory, so nothing of ours is needed.
+findings:
+	@results=; code=0; for file in findings/*.sh; do \
+	  echo "== $$file"; PYTHON=$(PYTHON) bash $$file && result="as described" || { result=failed; code=1; }; \
+	  results="$$results$$(printf '%-40s %s' $$(basename $$file .sh) "$$result")\n"; done; \
+	  printf "\n$$results"; exit $$code
 
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)
