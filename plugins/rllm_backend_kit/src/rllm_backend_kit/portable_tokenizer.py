@@ -91,6 +91,7 @@ class PortableTokenizer:
         self.name_or_path: str = form["name_or_path"]
         self.chat_template: str | dict[str, str] | None = form["chat_template"]
         self.unk_token_id = self._special_id("unk_token")
+        self.bos_token_id = self._special_id("bos_token")
         self.eos_token_id = self._special_id("eos_token")
 
     def apply_chat_template(

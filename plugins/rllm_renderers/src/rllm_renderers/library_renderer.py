@@ -81,7 +81,8 @@ class LibraryRenderer:
     def response_ids(self, text: str) -> Rendered:
         """Return the (n,) int32 tokens of a response that is available only as text, with the stop token."""
         tokens = self._template.response_ids(text)
-        return tokens if np.isin(tokens[-1:], [*self.stop_ids]).any() else np.append(tokens, np.int32(self._end))
+        is_ended = np.isin(tokens[-1:], [*self.stop_ids]).any()
+        return tokens if is_ended else np.array([*tokens, self._end], np.int32)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Rendered:
         """Return the (n,) int32 tokens of a text. See `PlainTextRenderer`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -112,7 +112,7 @@ class PlainTextRenderer(Renderer, Protocol):
         """Return the tokens, (n,) int32, of a text.
 
         If `add_special_tokens` is true, they include the tokens that the tokenizer adds to each text, such as a token
-        that starts it.
+        that starts it. If the text already begins with this token, it is not added again.
         """
         ...
 
@@ -143,3 +143,6 @@ class RendererPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "renderer"
 
     load: Callable[[], Callable[[RendererSetup, Any], Renderer]]
+    alternatives: Callable[[], Callable[[RendererSetup], Iterable[tuple[str, Renderer]]]] | None = None
+    """Loads a function that yields other renderers with the same prompts for a model, each with its name in
+    ``rllm.renderer``. Errors about a part of a message that the run's renderer drops name one that shows it."""

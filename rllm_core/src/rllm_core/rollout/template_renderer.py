@@ -312,6 +312,9 @@ class TemplateRenderer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Rendered:
         """Return the tokens, (n,) int32, of a text. See `PlainTextRenderer`."""
         tokens = np.array(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), np.int32)
+        start = getattr(self.tokenizer, "bos_token_id", None)
+        if add_special_tokens and tokens[:2].tolist() == [start, start]:
+            tokens = tokens[1:]
         tokens.flags.writeable = False
         return tokens
 
