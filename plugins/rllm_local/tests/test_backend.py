@@ -182,6 +182,23 @@ def test_a_run_with_critic_and_reference_continues_exactly(model: dict[str, Any]
         run_scenario(_critical(seed=5, model=model), resumed)
 
 
+def test_a_row_above_the_context_is_refused_in_every_pass() -> None:
+    def batch(tokens: int) -> TokenBatch:
+        trajectory = Trajectory("agent")
+        trajectory.add_step([6] * (tokens - 1), [7], None)
+        return build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[trajectory])])
+
+    async def scenario(backend: LocalBackend, engine: LocalEngine) -> None:
+        await backend.process(batch(engine.max_context), frozenset({"old_logprobs"}))
+        too_long = batch(engine.max_context + 1)
+        with expect_error(ConfigError, "context-too-long", "33 tokens", "StageContext.max_context"):
+            await backend.process(too_long, frozenset({"old_logprobs"}))
+        with expect_error(ConfigError, "context-too-long"):
+            await backend.update(too_long, make_plan())
+
+    run_scenario(_context(training={"max_length": 32}), scenario)
+
+
 def test_the_event_loop_stays_free_while_the_model_computes() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> set[str]:
         threads: set[str] = set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.context_length import longest_context
 from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import generation_stop_ids, model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
@@ -125,7 +126,7 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
         seed=0,
         path=path,
         digest=digest,
-        max_context=int(getattr(text, "max_position_embeddings", 0) or tokenizer.model_max_length),
+        max_context=longest_context(text, tokenizer.model_max_length),
         rendering=RendererSetup(
             name=path,
             tokenizer=tokenizer,

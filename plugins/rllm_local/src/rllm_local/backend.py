@@ -18,7 +18,7 @@ from rllm_backend_kit.loss import complete_plan
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import BackendError, RllmError
+from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.notices import warn_once
 from rllm_local.early_renderer import try_renderer
 from rllm_local.engines import Engines, load_to_sample
@@ -93,6 +93,7 @@ class LocalBackend(Backend):
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
         self._training: Training | None = None
         self._sampling: SamplingHalf | None = None
+        self._max_context = 0
 
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
@@ -109,10 +110,12 @@ class LocalBackend(Backend):
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         training, _ = self._started()
+        self._check_lengths(batch)
         return batch.with_columns(**await training.columns(batch, needs))
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         training, sampling = self._started()
+        self._check_lengths(batch)
         sampling.weights_change()
         plan = complete_plan(batch, plan)
         return replace(await training.update(batch, plan), made_with=plan)
@@ -141,6 +144,7 @@ class LocalBackend(Backend):
         self._training = TrainingHere(trainer, self._in_worker)
         model = loaded.model
         engines = Engines(run, loaded, self._executor, await self._shape(run, model))
+        self._max_context = engines.max_context
         if run.engine is not None:
             self._sampling = hosting = Hosting(run.engine, loaded, self._executor)
             await hosting.start(engines.renderer, engines.max_context, run.backend_config)
@@ -158,10 +162,21 @@ class LocalBackend(Backend):
         _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
         model = loaded.model
         engines = Engines(run, loaded, self._executor, await self._shape(run, model))
+        self._max_context = engines.max_context
         trained = process.weights(trained_weights(model))
         if run.versions_served == 1:
             return SamplesFromCopy(engines.on(model), model, trained, self._in_worker)
         return ServedVersions(model, trained, engines.on, self._in_worker, versions=run.versions_served)
+
+    def _check_lengths(self, batch: TokenBatch) -> None:
+        """Raise ConfigError if a row is longer than the context, because it can change the rope of other rows."""
+        longest = int(batch.row_lengths.max(initial=0))
+        if longest > self._max_context:
+            raise ConfigError(
+                "context-too-long",
+                f"A row of the batch has {longest} tokens, and the run's longest context is {self._max_context}.",
+                "Raise training.max_length if the model allows it. Otherwise cut rows at `StageContext.max_context`.",
+            )
 
     async def _shape(self, run: RunContext, model: Any) -> PassShape:
         """Choose the shape of the sampling passes."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from rllm_backend_kit.context_length import longest_context, longrope_limit
 from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
@@ -19,28 +20,6 @@ from rllm_local.lora import Adapter, merge_into
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, directory_of, how_to_name_a_model
 from rllm_local.settings import ModelSection, TrainedModelSection
-
-
-def longest_context(config: Any, default: int) -> int:
-    """Return the maximum number of tokens in a row. `default` is for models without `max_position_embeddings`.
-
-    The scale of `dynamic` rope changes only beyond `max_position_embeddings`, so it needs no separate limit.
-    """
-    longest = int(getattr(config, "max_position_embeddings", 0) or default)
-    return min(longest, longrope_limit(config) or longest)
-
-
-def longrope_limit(config: Any) -> int | None:
-    """Return the length from which longrope uses its long factors, None for models without longrope.
-
-    transformers switches all tokens of a pass when the longest row of the pass exceeds the length. Cached keys keep
-    their old angles, so log-probs beyond the length would depend on other rows and on the cache.
-    """
-    rope = getattr(config, "rope_parameters", None) or {}
-    # Some models have rope parameters for each layer type.
-    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
-    limits = [part["original_max_position_embeddings"] for part in parts if part.get("rope_type") == "longrope"]
-    return min(map(int, limits)) if limits else None
 
 
 def check_max_length(name: str, max_length: int, rope_changes_beyond: int | None) -> None:
