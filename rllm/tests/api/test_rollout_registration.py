@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.tasks.scoring import Scorer, WeightedReward
 from rllm_core import register_rllm_environment, register_rllm_reward, register_rllm_workflow
 from rllm_core.contracts import Environment, Outcome, Params, Rollout, Score, Workflow
 from rllm_core.data.messages import Response
@@ -16,7 +17,6 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.scoring import Scorer, WeightedReward
 
 pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
 

@@ -13,10 +13,10 @@ from expecting import check_values, expect_error
 from rllm.tasks.plugin import rewards
 from rllm.tasks.reward_file import check_function, load_function
 from rllm.tasks.reward_options import PythonParams
+from rllm.tasks.scoring import Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.scoring import Scorer, WeightedReward
 
 MakeRollout = Callable[..., Rollout]
 Scored = Callable[..., Score]

@@ -11,6 +11,7 @@ import pytest
 import virtual_time
 from places import without_place
 
+from rllm.tasks.scoring import Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.plugin import NoParams
@@ -19,7 +20,6 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, TerminationReason
-from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
 from .conftest import FunctionEnvironment

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from rllm.config.compose import Composed
 from rllm.preferences.options import PREFER, PreferParams
 from rllm.supervised.options import SUPERVISE, ExamplesParams
+from rllm.tasks.scoring import WeightedReward
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import PluginChoice, Registered
@@ -27,7 +28,6 @@ from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.pipeline.graph import StageChoice
-from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.run_config import RunConfig
 
 PluginT = TypeVar("PluginT")

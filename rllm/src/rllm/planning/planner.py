@@ -19,6 +19,7 @@ from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
 from rllm.planning.unused_keys import settle_effects
+from rllm.tasks.scoring import WeightedReward
 from rllm_core.contracts.chosen import FAMILY, PluginChoice
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
@@ -29,7 +30,6 @@ from rllm_core.pipeline.graph import order_stages
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
 from rllm_core.schema.section import ROLE_LOSS, Choice, Names, ReadBy, Section

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.planning.plan import RunPlan
+from rllm.tasks.scoring import Scorer
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
@@ -20,7 +21,6 @@ from rllm_core.errors import ConfigError, PluginError, RllmError, described, fai
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
-from rllm_core.rollout.scoring import Scorer
 from rllm_core.schema.section import Means, marked
 
 ScoreRollout = Callable[[Rollout], Awaitable[Score]]
