@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from expecting import check_values, expect_error
 
@@ -74,7 +75,7 @@ def score(data_source, solution_str, ground_truth, extra_info=None):
 """
 VERL_MAPPING = """
 def score(solution_str, ground_truth, **others):
-    return {"score": float(solution_str == ground_truth), "digits": 1, "note": "fine"}
+    return {"score": float(solution_str == ground_truth), "digits": 1, "note": "fine", "pred": solution_str}
 """
 
 
@@ -86,6 +87,30 @@ def test_each_signature_scores(source: str, said: str, value: float, scored: Sco
     assert (score.value, score.feedback) == (value, "")
     digits = {"reward.python.digits": 1.0} if source == VERL_MAPPING else {}
     assert score.metrics == {"reward.python": value, **digits}
+    assert score.extracted == (said if source == VERL_MAPPING else None)
+
+
+@pytest.mark.parametrize(
+    ("returned", "correct"),
+    [
+        ("{'score': 0.1, 'acc': False}", False),
+        ("{'score': -1.0, 'acc': True}", True),
+        ("{'score': 0.1, 'acc': numpy.bool_(False)}", False),
+        ("{'score': 1.0, 'acc': numpy.float32(0.5)}", False),
+        ("{'score': 0.1, 'acc': numpy.array(1)}", True),
+        ("{'score': 0.1, 'acc': None}", None),
+        ("{'score': 0.1}", None),
+        ("0.1", None),
+    ],
+)
+def test_acc_decides_if_a_task_is_solved(
+    returned: str, correct: bool | None, scored: Scored, rollout: MakeRollout
+) -> None:
+    """As in verl's validation. Without `acc`, a reward above 0 counts as solved."""
+    source = f"import numpy\ndef score(solution_str, ground_truth):\n    return {returned}\n"
+    score = scored(source, rollout("5", answer="4"))
+    assert (score.correct, score.feedback) == (correct, "")
+    assert score.metrics.get("reward.python.acc") == (None if correct is None else eval(returned, {"numpy": np})["acc"])
 
 
 def test_trl_gets_messages_where_the_prompt_is_messages(scored: Scored, rollout: MakeRollout) -> None:
@@ -124,6 +149,7 @@ def helper(rollout):
         ("def score(completions):\n    return [None]\n", ["None"]),
         ("def score(completions, answer):\n    return [1.0]\n", ["score in rewards.py", "answer", "level"]),
         ("def score(solution_str):\n    return {'reward': 1}\n", ["mapping", "'score'"]),
+        ("def score(solution_str):\n    return {'score': 1, 'acc': 'yes'}\n", ["'yes'", "'acc'"]),
         (VERL_MAPPING, ["neither reward_model.ground_truth nor"]),
     ],
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from expecting import check_values
 from pydantic import ValidationError
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from rllm.tasks import math_reward, plugin
 from rllm.tasks.reward_options import MathParams
 from rllm.tasks.worker_pool import WorkerPool
-from rllm_core.contracts.reward import Rollout
+from rllm_core.contracts.reward import RewardPlugin, Rollout
 from rllm_core.errors import ConfigError, PluginError
 from rllm_serving.line_process import DiedError, LineProcess
 
@@ -32,6 +33,11 @@ MakeRollout = Callable[..., Rollout]
         ("\uff14\uff12", "42", 1.0),
         ("42", 42, 1.0),
         ("42", 42.0, 1.0),
+        ("42", np.float32(42), 1.0),
+        ("18.90", Decimal("18.90"), 1.0),
+        ("0.00001", 1e-5, 1.0),
+        ("Lyon", np.array(["Paris", "Lyon"]), 1.0),
+        ("", ".", 0.0),
         ("Lyon", ["Paris", "Lyon"], 1.0),
         ("It is Paris", "Paris", 0.0),
         ("", "Paris", 0.0),
@@ -51,6 +57,11 @@ def test_exact(said: str, answer: Any, value: float, make: Make, rollout: MakeRo
         ("choice", {}, r"\boxed{C}", "(C)", 1.0),
         ("choice", {}, "B) 42", 1, 1.0),
         ("choice", {}, "D", "d", 1.0),
+        ("choice", {}, "B", 1.0, 1.0),
+        ("choice", {}, "B", "B) A dog", 1.0),
+        ("choice", {}, "B", "It is A or B.\n#### b", 1.0),
+        ("choice", {}, "B", "The answer is (B).", 1.0),
+        ("choice", {}, "B", "**B**", 1.0),
         ("choice", {}, "B, as it is A's fault", "B", 1.0),
         ("choice", {}, "A. Better than B", "A", 0.0),
         ("choice", {}, "Bad", "B", 0.0),
@@ -96,12 +107,27 @@ def test_length_costs_by_distance(tokens: int, value: float, make: Make, rollout
         ("choice", {"answer": "42"}, ["'42'", "ABCDE"]),
         ("choice", {"answer": 7}, ["7", "ABCDE"]),
         ("choice", {"answer": "Z"}, ["'Z'", "ABCDE"]),
+        ("choice", {"answer": "A dog"}, ["'A dog'", "ABCDE"]),
+        ("choice", {"answer": "plan B"}, ["'plan B'", "ABCDE"]),
+        ("choice", {"answer": True}, ["True", "ABCDE"]),
+        ("choice", {"answer": 1.5}, ["1.5", "ABCDE"]),
+        ("exact", {"answer": " "}, ["'answer'", "' '"]),
+        ("math", {"answer": "$$"}, ["'$$'"]),
+        ("math", {"answer": "no number ####"}, ["'no number ####'"]),
     ],
 )
-def test_bad_answers_have_no_reward(name: str, data: Any, values: Any, make: Make, rollout: MakeRollout) -> None:
+def test_bad_answers_have_no_reward(
+    name: str, data: Any, values: Any, make: Make, rewards: dict[str, RewardPlugin[Any]], rollout: MakeRollout
+) -> None:
+    """The run stops before its first step if the reward is missing for every response."""
     score = make(name)(rollout("B", **data))
     assert score.value is None
     check_values(str(score.feedback), *values)
+    check = rewards[name].check_task
+    assert check is not None
+    with pytest.raises(ConfigError) as caught:
+        check(rewards[name].params(), data)
+    check_values(caught.value.message, *values)
 
 
 @pytest.mark.parametrize("data", [{"reward_model.truth": "4"}, {"reward_model": {"truth": "4"}}])
@@ -165,12 +191,31 @@ def test_equal_mathematics_is_right(said: str, answer: str, value: float, make: 
     assert make("math")(rollout(said, answer=answer)).value == value
 
 
-def test_an_answer_without_mathematics_is_a_missing_reward(make: Make, rollout: MakeRollout) -> None:
-    before = set(threading.enumerate())
-    score = make("math")(rollout("4", answer="$$"))
-    assert score.value is None
-    assert "'$$'" in score.feedback
-    assert set(threading.enumerate()) <= before
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        (r"\$18.90", [r"\boxed{\$18.90}", "It is $18.90", "18.9"], ["18", "90"]),
+        (r"US$1{,}234", ["1234", "$1,234"], ["234"]),
+        ("5%", [r"\boxed{5\%}", "5%", r"$5\%$", "0.05"], ["50", r"\boxed{0.5}"]),
+        ("50 percent", [r"\boxed{50\%}"], ["5"]),
+        ("1 000", [r"\boxed{1000}", "1,000"], ["0", "1"]),
+        (r"10\,000.5", ["10000.5"], ["10"]),
+        ("1.", [r"\boxed{1}"], ["2"]),
+        ("-1.5e-3", ["-0.0015", r"\boxed{-1.5\times10^{-3}}"], ["1.5", "-3"]),
+        ("3 1/2", [r"\boxed{\frac{7}{2}}", "3.5"], ["2", "1.5"]),
+        ("5 dollars", [r"\boxed{5}", "5 dollars"], ["6"]),
+        ("100 km/h", ["100"], ["10"]),
+        ("90°", [r"\boxed{90^\circ}", "90"], ["9"]),
+        ("yes", [r"\boxed{yes}"], [r"\boxed{no}"]),
+    ],
+)
+def test_right_answers_of_data_sets_are_read(
+    answer: str, right: list[str], wrong: list[str], make: Make, rollout: MakeRollout
+) -> None:
+    reward = make("math")
+    assert [reward(rollout(said, answer=answer)).value for said in right + wrong] == [1.0] * len(right) + [0.0] * len(
+        wrong
+    )
 
 
 @pytest.mark.long

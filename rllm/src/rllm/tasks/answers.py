@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response
 from rllm_core.errors import ConfigError
 
-Answer = str | int | float
+Answer = str | int | float | Decimal
 
 
 class NoAnswerError(Exception):
@@ -61,41 +62,60 @@ def value_at(data: Mapping[str, Any], column: str) -> Any:
 
 
 def answers_in(data: Mapping[str, Any], column: str) -> Sequence[Answer]:
-    """Return a task's answers unchanged, as a list.
+    """Return a task's answers as a list. Numbers and arrays of numpy become plain ones.
 
     Raises:
-        NoAnswerError: there is none, or an answer is neither text nor a number.
+        NoAnswerError: there is none, or an answer is empty, or neither text nor a number.
     """
-    found = value_at(data, column)
-    answers = list(found) if isinstance(found, list | tuple) else [found]
-    if not answers or not all(_is_answer(each) for each in answers):
+    found = _plain(value_at(data, column))
+    answers = [_plain(each) for each in found] if isinstance(found, list | tuple) else [found]
+    if not answers or not all(map(_is_answer, answers)):
         raise NoAnswerError(f"column {column!r} contains {found!r:.80}, which is neither text nor a number")
+    if not all(map(str.strip, map(str, answers))):
+        raise NoAnswerError(f"column {column!r} contains {found!r:.80}, and an empty response would be right")
     return answers
 
 
-def check_answers(data: Mapping[str, Any], column: str, option: str) -> None:
-    """Check that a task has an answer.
+def check_answers(data: Mapping[str, Any], column: str, option: str, read: Callable[[Answer], object] = str) -> None:
+    """Check that a task has answers that a reward can read.
 
     Args:
         data: the task's data.
         column: the column with the answers.
         option: the option that sets the column, for the hint.
+        read: reads an answer, and raises NoAnswerError if the reward cannot compare with it.
 
     Raises:
-        ConfigError: there is no answer.
+        ConfigError: there is no answer, or one that cannot be read.
     """
     try:
-        answers_in(data, column)
+        answers = answers_in(data, column)
     except NoAnswerError as error:
         raise ConfigError(
             "missing-column", f"A task has no answer to compare with: {error}.", f"Set {option}."
         ) from error
+    try:
+        for answer in answers:
+            read(answer)
+    except NoAnswerError as error:
+        raise ConfigError(
+            "unreadable-answer",
+            f"No response can be right, because column {column!r} contains an answer that cannot be read: {error}.",
+            "Change or remove the row, choose a different reward, or set rllm.algorithm.on_missing_reward=drop.",
+        ) from error
 
 
 def as_text(answer: Answer) -> str:
-    """Return an answer as a response would write it. For example, a table may turn 42 into 42.0: return ``42``."""
-    return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)
+    """Return an answer as a response would write it. Examples are ``42`` for 42.0, which a table makes of 42, and
+    ``0.00001`` for 1e-05."""
+    if isinstance(answer, float | Decimal):
+        return str(int(answer)) if answer == int(answer) else f"{Decimal(str(answer)):f}"
+    return str(answer)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _is_answer(value: Any) -> bool:
-    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, str) or (isinstance(value, int | float | Decimal) and math.isfinite(value))

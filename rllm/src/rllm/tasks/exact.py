@@ -23,5 +23,6 @@ class Exact(AnswerReward):
         return right_or_wrong(any(said == self._normalized(as_text(each)) for each in answers), said)
 
     def _normalized(self, text: str) -> str:
-        plain = " ".join(unicodedata.normalize("NFKC", text).split()).removesuffix(".").rstrip()
+        plain = " ".join(unicodedata.normalize("NFKC", text).split())
+        plain = plain.removesuffix(".").rstrip() or plain
         return plain.casefold() if self._ignore_case else plain

@@ -11,7 +11,14 @@ from rllm.tasks.bounded_regex import SlowPatternError, last_group
 from rllm.tasks.judge_options import JudgeParams
 
 YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
+NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+SEVERAL = rf"(?<![\d.])({NUMBER})\s*(?:to|and|-|\u2013|/|out of)\s*({NUMBER})"
+PAIR = re.compile(SEVERAL)
+"""A range such as ``1 to 10``, or a grade with its best, such as ``7/10``."""
+NAMED = re.compile(
+    rf"\b(?:score|grade|rating)\b[^\w\n]{{0,9}}(?:is\b|of\b)?[^\w\n]{{0,9}}(?:{SEVERAL}|({NUMBER}))", re.IGNORECASE
+)
+MARKUP = re.compile(r"[*`$]")
 
 LONGEST = 20_000
 """Number of characters at the end of a response that are searched, because judges write the score last."""
@@ -35,7 +42,7 @@ def read_score(said: str, params: JudgeParams) -> tuple[float, str]:
         word = _last(YES_NO.findall(said), "neither yes nor no")
         return float(word.lower() == "yes"), word
     if params.read == "number":
-        text = _last(NUMBER.findall(said), "no number")
+        text = _grade(said, params)
     elif params.read == "regex":
         text = _matched(said, params.pattern or "")
     else:
@@ -47,6 +54,30 @@ def _last(found: list[str], what: str) -> str:
     if not found:
         raise UnreadableError(f"it has {what}")
     return found[-1]
+
+
+def _grade(said: str, params: JudgeParams) -> str:
+    """Return the number that is the grade: in ``7/10`` if 10 is the best, in ``Score: 7``, or in the last line.
+
+    The text may repeat its grade, but not contain a different one. A scale such as ``1 to 10`` is no grade.
+    """
+    found: list[str] = []
+
+    def read_pair(match: re.Match[str]) -> str:
+        first, second = match.groups()
+        if abs(float(second)) != abs(params.best):
+            return match[0]
+        if match.string[match.end(1) : match.start(2)].strip() in ("/", "out of"):
+            found.append(first)
+            return first
+        return "" if float(first) in (params.worst, 0, 1) else match[0]
+
+    said = PAIR.sub(read_pair, MARKUP.sub("", said)).strip()
+    found += [number for numbers in NAMED.findall(said) for number in numbers if number]
+    found = found or re.findall(NUMBER, said.rpartition("\n")[2]) or re.findall(NUMBER, said)
+    if len({float(each) for each in found}) > 1:
+        raise UnreadableError(f"it has several numbers that may be the grade, {', '.join(found)}")
+    return _last(found, "no number")
 
 
 def _matched(said: str, pattern: str) -> str:

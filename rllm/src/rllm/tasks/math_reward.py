@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from functools import cache
 
-from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
+from rllm.tasks.answers import Answer, AnswerReward, NoAnswerError, as_text, right_or_wrong
+from rllm.tasks.math_keys import write_forms
 from rllm.tasks.reward_options import MathParams
 from rllm.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import Score
@@ -24,6 +25,18 @@ def _pool() -> WorkerPool:
     return WorkerPool("rllm.tasks.math_worker", min(MOST_WORKERS, os.cpu_count() or 1))
 
 
+def read_math(answer: Answer) -> str:
+    """Return an answer as text.
+
+    Raises:
+        NoAnswerError: it contains nothing to read, such as ``$$``.
+    """
+    text = as_text(answer)
+    if not write_forms(text):
+        raise NoAnswerError(f"{text!r:.80} has no mathematics")
+    return text
+
+
 class Math(AnswerReward):
     """Reward of 1 if math-verify finds the response's answer equal to the right one (``0.5``, ``\\frac{1}{2}``).
 
@@ -35,7 +48,7 @@ class Math(AnswerReward):
         self._deadline = params.deadline
 
     def score(self, response: Response, answers: Sequence[Answer]) -> Score:
-        texts = [as_text(each) for each in answers]
+        texts = [read_math(each) for each in answers]
         question = {"said": response.content[-LONGEST_RESPONSE:], "answers": texts, "seconds": self._deadline}
         try:
             compared = _pool().ask(question)

@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Any
 
+from rllm.tasks.math_keys import write_forms
+
 LONGEST_EXTRACT = 200
 
 
@@ -40,22 +42,11 @@ def main() -> None:
 
 
 def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[str, Any]:
-    right = [parse(written_out(each), parsing_timeout=None) for each in answers]
-    if unread := [each for each, parsed in zip(answers, right, strict=True) if not parsed]:
-        return {"problem": f"the answer {unread[0]!r:.80} cannot be read as mathematics"}
+    right = [parse(form, parsing_timeout=None) for each in answers for form in write_forms(each)]
     found = parse(said, parsing_timeout=None)
     # The last entry is the text that the others were read from.
     extracted = str(found[-1])[:LONGEST_EXTRACT] if found else None
     return {"correct": any(verify(each, found, timeout_seconds=None) for each in right), "extracted": extracted}
-
-
-def written_out(answer: str) -> str:
-    """Return an answer as the library expects it: in a box, unless it is marked as mathematics.
-
-    Answers of GSM8K end with the number, after ``####``.
-    """
-    answer = answer.rpartition("####")[2].strip()
-    return answer if "$" in answer or "\\boxed" in answer or "\\(" in answer else f"\\boxed{{{answer}}}"
 
 
 if __name__ == "__main__":

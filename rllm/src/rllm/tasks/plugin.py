@@ -31,6 +31,9 @@ WAIT_FOR_A_PLACE = 3600.0
 """Seconds that a call may wait for a free place. Requests and calls have their own deadlines, which start later."""
 
 
+COLUMN_OPTION = "rllm.reward's `column`"
+
+
 def _math() -> Callable[[Any], Reward]:
     try:
         _check_math(MathParams())
@@ -64,7 +67,21 @@ def _check_question_task(params: QuestionParams, data: Mapping[str, Any]) -> Non
 def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
     from rllm.tasks.answers import check_answers
 
-    check_answers(data, params.column, "rllm.reward's `column`")
+    check_answers(data, params.column, COLUMN_OPTION)
+
+
+def _check_math_answer(params: MathParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.answers import check_answers
+    from rllm.tasks.math_reward import read_math
+
+    check_answers(data, params.column, COLUMN_OPTION, read_math)
+
+
+def _check_choice_answer(params: ChoiceParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.answers import check_answers
+    from rllm.tasks.choice import read_letter
+
+    check_answers(data, params.column, COLUMN_OPTION, lambda answer: read_letter(answer, params.letters))
 
 
 def _check_judge_task(params: JudgeParams, data: Mapping[str, Any]) -> None:
@@ -142,7 +159,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         check=_check_math,
         sources=_source_of_math,
         timeout=WAIT_FOR_A_WORKER,
-        check_task=_check_answer,
+        check_task=_check_math_answer,
     )
     yield RewardPlugin(
         name="choice",
@@ -150,7 +167,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         params=ChoiceParams,
         load=load_from("rllm.tasks.choice", "Choice"),
         blocking=False,
-        check_task=_check_answer,
+        check_task=_check_choice_answer,
     )
     yield RewardPlugin(
         name="regex",

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
         ConfigError: a column is missing, or the task has no answer for verl's ``ground_truth``.
     """
     path, name = split(function)
-    found = defined_functions(parse_file(path)).get(name)
+    state = path.stat() if path.exists() else None
+    found = _find_definition(path, name, state and (state.st_mtime_ns, state.st_size))
     if found is None or found.decorator_list:
         return
     try:
@@ -70,6 +72,12 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
             f"{path}, line {found.lineno}: {name} does not fit the tasks: {error}.",
             "Rename the function's parameter, or the column (`columns` of dataset hf).",
         ) from error
+
+
+@lru_cache(8)
+def _find_definition(path: Path, name: str, version: object) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return a function of the file. `version` changes with the file, which is checked for every task."""
+    return defined_functions(parse_file(path)).get(name)
 
 
 def is_coroutine(function: str) -> bool:

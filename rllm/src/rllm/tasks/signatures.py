@@ -153,12 +153,24 @@ def result_of_trl(result: Any) -> Any:
 def result_of_verl(result: Any) -> Any:
     """Return a mapping's ``score`` as the reward and its other numbers as metrics. Return other results unchanged.
 
+    As in verl's validation, ``acc`` decides if the task is solved. A fraction below 1 does not solve it. ``pred`` is
+    the extracted answer.
+
     Raises:
-        UnfitError: the mapping has no ``score``.
+        UnfitError: the mapping has no ``score``, or its ``acc`` is no number.
     """
     if not isinstance(result, Mapping):
         return result
     if "score" not in result:
         raise UnfitError(f"it returned a mapping without 'score': {dict(result)!r:.80}")
-    metrics = {name: float(value) for name, value in result.items() if name != "score" and isinstance(value, Real)}
-    return {"value": result["score"], "metrics": metrics}
+    # Numbers of numpy and torch have no dimension.
+    plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in result.items()}
+    accuracy = plain.get("acc")
+    if not isinstance(accuracy, int | float | None):
+        raise UnfitError(f"it returned {accuracy!r:.80} as 'acc', which is no number")
+    return {
+        "value": result["score"],
+        "correct": None if accuracy is None else accuracy >= 1,
+        "extracted": plain.get("pred"),
+        "metrics": {name: float(each) for name, each in plain.items() if name != "score" and isinstance(each, Real)},
+    }

@@ -103,12 +103,34 @@ def test_a_conversation_is_shown_with_its_roles(server: Server, judge: MakeJudge
     assert server.requests[0]["messages"][0]["content"] == "user: first\n\nassistant: response\n\nuser: second|last"
 
 
+GRADES = [
+    "from 1 to 10: 7.0",
+    "7/10",
+    "**Score:** 7 / 10",
+    "I give 7 out of 10.",
+    "7 (scale 0-10)",
+    "Score (1-10): 7",
+    "It has 3 errors in 2 lines. Rating: [[7]]\nThank you",
+    "It has 3 errors.\n$\\boxed{7}$",
+    "A grade of 7/10. I repeat: 07/10",
+]
+SEVERAL_GRADES = [
+    "8 (1 = worst, 10 = best)",
+    "7-8",
+    "Score: 7 to 8",
+    "Score: 4/5",
+    "8/10, not 9/10",
+    "2/10 of the words are wrong. Score: 7",
+    "1. good\n2. bad\nGrade: B",
+]
+
+
 @pytest.mark.parametrize(
     ("said", "options", "value"),
     [
         ("Right. Yes", {}, 1.0),
         ("yes, but then again: **NO**", {}, 0.0),
-        ("from 1 to 10: 7.0", {"read": "number", "worst": 0, "best": 10}, 0.7),
+        *((said, {"read": "number", "best": 10}, 0.7) for said in GRADES),
         ("-1", {"read": "number", "worst": 1, "best": -1}, 1.0),
         ("score: 3/5, score: 4/5", {"read": "regex", "pattern": r"score: (\d)", "best": 5}, 0.8),
         ('so {"x": {"score": 0.25}} it is', {"read": "json", "field": "x.score"}, 0.25),
@@ -134,6 +156,7 @@ def test_a_task_is_solved_from_a_score_on(bound: Any, correct: Any, server: Serv
     [
         ("maybe", {}, "'maybe'"),
         ("", {"read": "number"}, "it has no number"),
+        *((said, {"read": "number", "best": 10}, "it has several numbers") for said in SEVERAL_GRADES),
         ("11", {"read": "number", "best": 10}, "11 is not between 0 and 10"),
         ("1e999", {"read": "number"}, "1e999 is not between 0 and 1"),
         ("score: x", {"read": "regex", "pattern": r"score: (\w)"}, "'x' is no number"),
