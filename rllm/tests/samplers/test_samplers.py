@@ -179,6 +179,16 @@ def test_mixed_draws_ratios_of_options_or_tasks() -> None:
     assert drawn == {"a": 4, "b": 4, "c": 8}
 
 
+def test_every_batch_of_mixed_has_the_ratios() -> None:
+    """A method of largest averages draws the first ten tasks from the source with the ratio 10."""
+    ratios = {"large": 10.0} | {f"small {number}": 1.0 for number in range(10)}
+    names = [*ratios] * 10
+    sampler = make("mixed", 110, 10, data=lambda place: {"source": names[place]}, ratios=ratios)
+    drawn = [Counter(names[place] for place in sampler.draw(batch)) for batch in range(20)]
+    assert {batch["large"] for batch in drawn} == {5}
+    assert set(sum(drawn, Counter()).values()) == {100, 10}
+
+
 @pytest.mark.parametrize(
     ("name", "options", "code"),
     [

@@ -12,7 +12,7 @@ from rllm_core.errors import ConfigError, did_you_mean
 
 
 class Mixed(Sampler):
-    """Draws from several data sources in fixed ratios: each task from the source that is furthest below its ratio.
+    """Draws from several data sources in fixed ratios: each task from the source that is furthest below its share.
 
     Tasks of one source come in passes, each in a new random order. The data source is `Task.data_source`. If the
     environment `mixed` made the tasks, they contain their ratio.
@@ -44,7 +44,8 @@ class Mixed(Sampler):
         counts = dict.fromkeys(self._drawn, 0)
         for _ in range(self._setup.batch_size):
             left = [source for source, count in counts.items() if count < self._sizes[source]]
-            source = min(left, key=lambda source: (self._drawn[source] + 1) / self._ratios[source])
+            total, drawn = sum(self._ratios.values()), sum(self._drawn.values()) + 1
+            source = max(left, key=lambda source: self._ratios[source] / total * drawn - self._drawn[source])
             counts[source] += 1
             self._drawn[source] += 1
         self._shares = {f"share/{source}": count / self._setup.batch_size for source, count in counts.items()}
