@@ -199,6 +199,13 @@ def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbi
 # The following differences are intended. Each gives its reason.
 
 
+def test_default_weight_of_cispo_is_a_fifth_in_trl(trl: Any) -> None:
+    # TRL takes the default of `epsilon`, which is a distance from 1, for the largest weight.
+    batch = one_token(0.0, 1.0)
+    default = theirs(trl.grpo_loss, batch, loss_type="cispo", epsilon_high=0.2)
+    assert batch.ours(token_losses("cispo", batch.inputs), "token-mean")[1] == pytest.approx(5 * default[1])
+
+
 def test_ratios_end_at_exp_20_here_and_grow_beyond_all_bounds_in_trl(trl: Any) -> None:
     # One broken log-prob must not make the whole update infinite.
     batch = one_token(800.0, -1.0)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+import peers
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from rllm_backend_kit.rejection import rejected
 from rllm_backend_kit.update_metrics import Means, note_rollout
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 
-from .conftest import draw_rows
+from .conftest import draw_rows, token_losses
 
 RULES = [
     *(f"{scope}_{estimate}" for scope in ("token", "seq_sum", "seq_mean") for estimate in ("k1", "k2", "k3")),
@@ -89,6 +90,27 @@ def test_weights_with_rejections_are_verls(verl: Any) -> None:
         ).exp()
         assert terms.above_cap is not None
         assert terms.above_cap.tolist() == (ratios > 1.3)[padded.mask.bool()].tolist()
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum"])
+def test_rejected_tokens_stay_in_the_divisor(verl: Any, mode: str) -> None:
+    """verl removes them from the mask, so that token-mean divides by the other tokens."""
+    for seed in range(8):
+        batch = draw_rows(seed, n_rows=5)
+        padded = batch.padded
+        kept, _ = verl.compute_rollout_rejection_mask(padded.old - padded.ref, padded.mask, "token_k1", "0.8_1.2")
+        settings = peers.ActorSettings(
+            global_batch_info={"global_batch_size": 5},
+            clip_ratio=0.2,
+            clip_ratio_low=0.2,
+            clip_ratio_high=0.2,
+            clip_ratio_c=1e9,
+        )
+        loss, _ = verl.compute_policy_loss_vanilla(padded.old, padded.new, padded.advantages, kept, mode, settings)
+        share = float(kept.sum() / padded.mask.sum()) if mode == "token-mean" else 1.0
+        (masks,) = apply_rules(batch, {"token_k1": [0.8, 1.2]}).values()
+        ours = batch.ours(token_losses("ppo", batch.inputs).masked_fill(torch.tensor(masks), 0.0), mode)
+        torch.testing.assert_close(ours, tuple(share * each for each in batch.theirs(loss)), rtol=1e-6, atol=1e-8)
 
 
 def test_m2po_is_its_formula() -> None:
