@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -113,9 +114,21 @@ def test_row_or_option_names_the_source(read: Read) -> None:
     assert (named.data_source, named.data["data_source"]) == ("math", "gsm8k")
 
 
-def test_a_changed_file_is_read_again(read: Read) -> None:
-    assert len(read(write_parquet("rows.parquet", ROWS))) == 4
-    assert len(read(write_parquet("rows.parquet", ROWS[:1]))) == 1
+@pytest.mark.parametrize("directory", [False, True])
+def test_a_changed_file_with_its_earlier_time_is_read_again(directory: bool, read: Read) -> None:
+    Path("data").mkdir()
+    file = Path("data/train.jsonl")
+    for answer in "12":
+        write_lines(str(file), [{"question": "1 + 1?", "answer": answer}])
+        os.utime(file, ns=(0, 0))
+        (task,) = read("data" if directory else file)
+        assert task.data["answer"] == answer
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 3}, {"split": "train[1:3]"}, {"limit": 3}])
+def test_iteration_and_indices_give_the_same_tasks(options: dict[str, Any], read: Read) -> None:
+    tasks = read(write_parquet("rows.parquet", ROWS), **options)
+    assert list(tasks) == [tasks[index] for index in range(len(tasks))]
 
 
 @pytest.mark.long

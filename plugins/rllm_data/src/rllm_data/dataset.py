@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 MEDIA = frozenset({"Audio", "Image", "Pdf", "Video", "Nifti"})
 """Features of `datasets` that are read into objects."""
 ROWS_AT_ONCE = 1000
+Numbers = range | NDArray[np.int64]
+
+
+class RowTasks(LazyTasks):
+    """Tasks of rows. Iteration reads many rows at once, which is several times as fast."""
+
+    def __init__(self, ids: Sequence[str], read: Callable[[int, int], Iterator[Task]]) -> None:
+        """Store the ids, and a function that reads the tasks from a start index to a stop index."""
+        super().__init__(ids, lambda index: next(read(index, index + 1)))
+        self._read = read
+
+    def __iter__(self) -> Iterator[Task]:
+        return self._read(0, len(self))
 
 
 def read_tasks(params: HfParams) -> LazyTasks:
@@ -44,14 +57,15 @@ def read_tasks(params: HfParams) -> LazyTasks:
     numbers = _chosen(split, asked, params, source.place)
     ids = ids_of(split, numbers, params.id_key, source.place)
 
-    def make(index: int) -> Task:
-        number = int(numbers[index])
-        data = shape(json_row(split[number], number, source.place))
-        own = data.get("data_source")
-        data["data_source"] = own if isinstance(own, str) and own else source.name
-        return Task(id=ids[index], data=data, data_source=params.data_source or data["data_source"])
+    def read(start: int, stop: int) -> Iterator[Task]:
+        rows = _json_rows(split, numbers[start:stop], source.place)
+        for index, (_, row) in enumerate(rows, start):
+            data = shape(row)
+            own = data.get("data_source")
+            data["data_source"] = own if isinstance(own, str) and own else source.name
+            yield Task(id=ids[index], data=data, data_source=params.data_source or data["data_source"])
 
-    tasks = LazyTasks(ids, make)
+    tasks = RowTasks(ids, read)
     _ = tasks[0], tasks[-1]  # Report errors in rows before the run starts.
     return tasks
 
@@ -76,9 +90,9 @@ def _fields_of(feature: Any) -> Fields | None:
     return None if type(feature).__name__ == "Json" else {}
 
 
-def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> range | NDArray[np.int64]:
+def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> Numbers:
     """The numbers of the rows that become tasks, in the order of the tasks."""
-    numbers: range | NDArray[np.int64] = asked
+    numbers: Numbers = asked
     if params.val_fraction is not None:
         rows = _json_rows(split, asked, where)
         numbers = np.fromiter(numbers_of_part(rows, params.id_key, params.val_fraction, params.part), dtype=np.int64)
@@ -94,9 +108,10 @@ def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> range
     return numbers[: params.limit]
 
 
-def _json_rows(split: Dataset, asked: range, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for start in range(asked.start, asked.stop, ROWS_AT_ONCE):
-        block = split[start : min(start + ROWS_AT_ONCE, asked.stop)]
-        for offset, values in enumerate(zip(*block.values(), strict=True)):
-            row = dict(zip(block, values, strict=True))
-            yield start + offset, json_row(row, start + offset, where)
+def _json_rows(split: Dataset, numbers: Numbers, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows as JSON data, each with its number."""
+    for start in range(0, len(numbers), ROWS_AT_ONCE):
+        some = numbers[start : start + ROWS_AT_ONCE]
+        block = split[some]
+        for number, values in zip(map(int, some), zip(*block.values(), strict=True), strict=True):
+            yield number, json_row(dict(zip(block, values, strict=True)), number, where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -55,10 +56,13 @@ def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
     if source.kind == "saved":
         saved = datasets.load_from_disk(source.place)
         return saved if isinstance(saved, Mapping) else {str(saved.split or "train"): saved}
-    if source.kind != "file":
+    if source.kind == "hub":
+        return cast("Mapping[str, Dataset]", datasets.load_dataset(source.place, config))
+    cache = str(Path(datasets.config.HF_DATASETS_CACHE) / _version(Path(source.place)))
+    if source.kind == "directory":
         # Absolute: a directory named `json` would be taken for the builder of that name.
-        place = source.place if source.kind == "hub" else str(Path(source.place).resolve())
-        return cast("Mapping[str, Dataset]", datasets.load_dataset(place, config))
+        place = str(Path(source.place).resolve())
+        return cast("Mapping[str, Dataset]", datasets.load_dataset(place, config, cache_dir=cache))
     if not Path(source.place).stat().st_size:
         raise _without_rows(source)
     if source.builder == "parquet":
@@ -67,7 +71,18 @@ def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
         if not pyarrow.parquet.read_metadata(source.place).num_rows:  # the library stumbles over it
             raise _without_rows(source)
     files = {"train": source.place}
-    return cast("Mapping[str, Dataset]", datasets.load_dataset(source.builder, data_files=files))
+    return cast("Mapping[str, Dataset]", datasets.load_dataset(source.builder, data_files=files, cache_dir=cache))
+
+
+def _version(path: Path) -> str:
+    """Return a name for the present content of a file or directory.
+
+    The cache of `datasets` takes a file for unchanged if its path and its time of modification are. Programs that copy
+    files keep this time. They cannot set the time of the last change of the inode.
+    """
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+    stamps = [(str(file), file.stat().st_size, file.stat().st_ctime_ns) for file in files]
+    return f"rllm-{hashlib.blake2b(repr(stamps).encode(), digest_size=8).hexdigest()}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig, TrainingSection
-from rllm_local.teacher_options import TeacherModelParams, check_teacher
+from rllm_local.teacher_options import TeacherModelParams, check_teacher, list_weights
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
@@ -94,6 +94,7 @@ def rllm_teachers() -> Iterable[TeacherPlugin[TeacherModelParams]]:
         params=TeacherModelParams,
         load=load_from("rllm_local.teacher", "ModelTeacher"),
         check=check_teacher,
+        sources=list_weights,
         family_option="path",
         distributions=True,
     )

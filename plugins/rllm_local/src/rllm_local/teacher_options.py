@@ -10,9 +10,14 @@ from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
-from rllm_local.adapter_files import adapter_directory
+from rllm_core.files import sha256
+from rllm_local.adapter_files import adapter_directory, read_base
 from rllm_local.model_name import TINY, directory_of
 from rllm_local.settings import DEVICE, ModelSection
+
+OF_MODEL = (".safetensors", ".bin", ".json")
+"""Suffixes of a model's files."""
+HASH_DIGITS = 16
 
 
 class TeacherModelParams(Params):
@@ -38,6 +43,23 @@ def check_teacher(params: TeacherModelParams) -> None:
     if params.path != TINY and adapter_directory(params.path) is None:
         with errors_of_teacher():
             directory_of(params.path)
+
+
+def list_weights(params: TeacherModelParams) -> dict[str, str]:
+    """Return `path` with the names and hashes of the model's files, one per line. Empty for `tiny` and hub ids.
+
+    1 GB takes about a second.
+
+    Raises:
+        ConfigError: `path` is a path without a model.
+    """
+    adapter = adapter_directory(params.path)
+    base = params.path if adapter is None else read_base(adapter).name
+    with errors_of_teacher():
+        directories = [adapter, None if base == TINY else directory_of(base)]
+    files = [file for directory in directories if directory is not None for file in sorted(directory.iterdir())]
+    lines = [f"{file.name} {sha256(file)[:HASH_DIGITS]}" for file in files if file.suffix in OF_MODEL]
+    return {params.path: "\n".join(lines)} if lines else {}
 
 
 @contextmanager

@@ -137,6 +137,16 @@ def check(params: BySourceParams) -> None:
             chosen.plugin.check(chosen.params)
 
 
+def read_sources(params: BySourceParams) -> dict[str, str]:
+    """Return the sources of all teachers."""
+    return {
+        f"{source}: {name}": text
+        for source, chosen in members(params).items()
+        if chosen.plugin.sources is not None
+        for name, text in chosen.plugin.sources(chosen.params).items()
+    }
+
+
 def check_sources(params: BySourceParams, sources: Iterable[str]) -> None:
     """Raise ConfigError if a data source has no teacher."""
     for source in sources:

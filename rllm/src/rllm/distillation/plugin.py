@@ -17,6 +17,12 @@ def _check_by_source(params: BySourceParams) -> None:
     check(params)
 
 
+def _sources_of_teachers(params: BySourceParams) -> dict[str, str]:
+    from rllm.distillation.by_source import read_sources
+
+    return read_sources(params)
+
+
 def stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="distill",
@@ -60,5 +66,6 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         params=BySourceParams,
         load=load_from("rllm.distillation.by_source", "BySource"),
         check=_check_by_source,
+        sources=_sources_of_teachers,
         distributions=True,
     )

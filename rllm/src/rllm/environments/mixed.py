@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -57,16 +57,18 @@ class Mixed(Environment):
         ids: list[str] = []
         sources: list[tuple[str, Member, Sequence[Task], int]] = []
         for label, member in members(params).items():
-            tasks = member.chosen.registered.load().tasks(split, member.chosen.params)
-            sources += [(label, member, tasks, index) for index in range(len(tasks))]
-            ids += [f"{label}/{task_id}" for task_id in task_ids(tasks)]
+            own = member.chosen.registered.load().tasks(split, member.chosen.params)
+            sources += [(label, member, own, index) for index in range(len(own))]
+            ids += [f"{label}/{task_id}" for task_id in task_ids(own)]
 
         def make(index: int) -> Task:
-            label, member, tasks, place = sources[index]
-            data = {**tasks[place].data, ENVIRONMENT: label, RATIO: member.ratio}
-            return Task(id=ids[index], data=data, data_source=label)
+            label, member, own, place = sources[index]
+            task = own[place]
+            data = {**task.data, ENVIRONMENT: label, RATIO: member.ratio}
+            return replace(task, id=ids[index], data=data, data_source=label)
 
-        return LazyTasks(ids, make)
+        tasks = LazyTasks(ids, make)
+        return tasks if any(isinstance(each, LazyTasks) for _, _, each, _ in sources) else list(tasks)
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:
         """Start a task in its environment."""
@@ -129,6 +131,16 @@ def check(params: MixedParams) -> None:
     for member in members(params).values():
         if member.chosen.plugin.check is not None:
             member.chosen.plugin.check(member.chosen.params)
+
+
+def read_sources(params: MixedParams) -> dict[str, str]:
+    """Return the sources of all environments."""
+    return {
+        f"{label}: {name}": text
+        for label, member in members(params).items()
+        if member.chosen.plugin.sources is not None
+        for name, text in member.chosen.plugin.sources(member.chosen.params).items()
+    }
 
 
 def check_task(params: MixedParams, task: Mapping[str, Any]) -> None:

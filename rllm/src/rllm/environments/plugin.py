@@ -40,6 +40,12 @@ def _check_task_of_mixed(params: MixedParams, task: Mapping[str, Any]) -> None:
     check_task(params, task)
 
 
+def _sources_of_mixed(params: MixedParams) -> dict[str, str]:
+    from rllm.environments.mixed import read_sources
+
+    return read_sources(params)
+
+
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="guess",
@@ -70,6 +76,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         params=MixedParams,
         load=load_from("rllm.environments.mixed", "Mixed"),
         check=_check_mixed,
+        sources=_sources_of_mixed,
         check_task=_check_task_of_mixed,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.sampler": "mixed"},
     )

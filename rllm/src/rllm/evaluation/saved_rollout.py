@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from rllm.evaluation.rollouts import FinishedRollout
+from rllm.tasks.task_content import as_json_value, content_of, hash_of
 from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.types import Episode, Task
 
@@ -25,14 +21,14 @@ class SavedRollout:
 
 
 def task_digest(task: Task) -> str:
-    """Return a hash of a task's id, data and data source, as 16 hexadecimal digits."""
-    text = _dumps([task.id, dict(task.data), task.data_source], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    """Return a hash of a task's id, content and data source, as 16 hexadecimal digits."""
+    return hash_of([task.id, content_of(task), task.data_source]).hex()
 
 
 def rollout_to_line(finished: FinishedRollout) -> str:
     """Return a finished rollout as a line of JSON. Values without a JSON type, such as dates, become text."""
-    return _dumps(episode_to_json(finished.episode) | {"task": task_digest(finished.task)})
+    line = episode_to_json(finished.episode) | {"task": task_digest(finished.task)}
+    return json.dumps(line, ensure_ascii=False, default=as_json_value)
 
 
 def rollout_from_line(line: str) -> SavedRollout:
@@ -43,13 +39,3 @@ def rollout_from_line(line: str) -> SavedRollout:
     """
     data = json.loads(line)
     return SavedRollout(episode_from_json(data), data["task"])
-
-
-def _dumps(data: Mapping[str, Any] | Sequence[Any], **options: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, default=_plain, **options)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return dict(value) if isinstance(value, Mapping) else str(value)

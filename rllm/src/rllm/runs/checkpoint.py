@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rllm_core.errors import CheckpointError, RllmError
@@ -40,8 +41,20 @@ class CheckpointStore:
         self._directory = directory
         self._keep = keep
 
-    async def save(self, step: int, state: dict[str, Any], write_backend: Callable[[Path], Awaitable[None]]) -> Path:
-        """Write one checkpoint; `step` is the number of finished training steps.
+    async def save(
+        self,
+        step: int,
+        state: dict[str, Any],
+        write_backend: Callable[[Path], Awaitable[None]],
+        files: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Path:
+        """Write one checkpoint.
+
+        Args:
+            step: number of finished training steps.
+            state: the trainer's state.
+            write_backend: writes the backend's files into a directory.
+            files: other files by name.
 
         Raises:
             CheckpointError: it could not be written. Older checkpoints are unchanged, and no partial files remain.
@@ -60,6 +73,8 @@ class CheckpointStore:
             self._remove_leftovers()
             (temporary / BACKEND).mkdir(parents=True)
             (temporary / STATE).write_text(serialized, encoding="utf-8")
+            for name, content in files.items():
+                (temporary / name).write_bytes(content)
             await write_backend(temporary / BACKEND)
             _write_manifest(temporary)
             if final.exists():  # damaged, or made by a run that was resumed from an older one

@@ -23,6 +23,16 @@ def split_function(function: str) -> tuple[str, str]:
     return file, name
 
 
+def read_source(function: str) -> dict[str, str]:
+    """Return the path in ``FILE.py:FUNCTION``, with the file's content.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path = Path(split_function(function)[0]).expanduser()
+    return {str(path): read_file(path).decode("utf-8", "backslashreplace")}
+
+
 def read_file(path: Path) -> bytes:
     """Return the content of a file.
 
@@ -46,8 +56,12 @@ def parse_file(path: Path) -> ast.Module:
     Raises:
         ConfigError: it cannot be read, or has a syntax error.
     """
+    return _parse(path, read_file(path))
+
+
+def _parse(path: Path, content: bytes) -> ast.Module:
     try:
-        return ast.parse(read_file(path), str(path))
+        return ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(
@@ -80,15 +94,13 @@ def run_file(path: Path) -> ModuleType:
     Raises:
         ConfigError: the file cannot be read, has a syntax error, or fails. The message has the line.
     """
-    read_file(path)
-    stamp = path.stat()
-    return _run(path, stamp.st_mtime_ns, stamp.st_size)
+    return _run(path, read_file(path))
 
 
 @lru_cache(maxsize=64)
-def _run(path: Path, changed_ns: int, size: int) -> ModuleType:
+def _run(path: Path, content: bytes) -> ModuleType:
     # Do not import it, because Python keeps compiled files, which may be older than a file of the same second.
-    code = compile(parse_file(path), str(path), "exec")
+    code = compile(_parse(path, content), str(path), "exec")
     name = f"rllm_file_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = str(path)

@@ -98,7 +98,7 @@ def _check_python_task(params: PythonParams, data: Mapping[str, Any]) -> None:
 
 
 def _source_of_python(params: PythonParams) -> dict[str, str]:
-    from rllm.tasks.reward_file import read_source
+    from rllm.tasks.function_file import read_source
 
     return read_source(params.function)
 
@@ -107,6 +107,12 @@ def _source_of_math(params: MathParams) -> dict[str, str]:
     from importlib.metadata import version
 
     return {"math-verify": version("math-verify")}
+
+
+def _files_of_tasks(params: TaskDirectoriesParams) -> dict[str, str]:
+    from rllm.tasks.task_directories import list_files
+
+    return list_files(params)
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -125,6 +131,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         summary="Task directories in Harbor's format, for agents in a sandbox, such as `tasks:./my-tasks`.",
         params=TaskDirectoriesParams,
         load=load_from("rllm.tasks.task_directories", "TaskDirectories"),
+        sources=_files_of_tasks,
         blocking=False,
         family_option="directory",
         defaults={"rllm.workflow.name": "agent"},

@@ -108,16 +108,6 @@ def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     return found, parameters
 
 
-def read_source(function: str) -> dict[str, str]:
-    """Return the file's path as the user wrote it, with the file's content.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    path, _ = split(function)
-    return {str(path): read_file(path).decode("utf-8", "backslashreplace")}
-
-
 def compute_digest(function: str) -> str:
     """SHA-256 of the file.
 

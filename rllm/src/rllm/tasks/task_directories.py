@@ -7,7 +7,8 @@ The workflow `agent` runs it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
+from rllm_core.files import sha256
 from rllm_core.notices import warn_once
 
 TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"
@@ -25,6 +27,7 @@ TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"
 WITHOUT_EFFECT = {"version", "schema_version", "metadata"}
 """Keys of ``task.toml`` that only describe the task."""
 MIB = 1 << 20
+HASH_DIGITS = 16
 
 
 class _Table(BaseModel, extra="allow"):
@@ -71,6 +74,40 @@ class TaskFacts(BaseModel):
     def setup(self) -> SandboxSetup:
         """Limits of the task's sandbox."""
         return SandboxSetup(memory=self.memory_mb * MIB, disk=self.storage_mb * MIB, processes=self.processes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectoryTask(Task):
+    """A task of a directory. It is the same task after the directory moves."""
+
+    def content(self) -> dict[str, Any]:
+        """Return the task's data without its path. `list_files` shows changed files."""
+        facts = {key: value for key, value in self.data[TASK_DIRECTORY].items() if key != "path"}
+        return {**self.data, TASK_DIRECTORY: facts}
+
+
+def list_files(params: TaskDirectoriesParams) -> dict[str, str]:
+    """Return the names of tasks, each with its files and hashes of these, one per line.
+
+    Raises:
+        ConfigError: a directory contains no tasks.
+    """
+    splits = (("", params.directory), ("val/", params.val_directory))
+    return {
+        f"{split}{path.name}": "\n".join(_file_lines(path))
+        for split, directory in splits
+        if directory is not None
+        for path in _task_paths(Path(directory).expanduser())
+    }
+
+
+def _file_lines(task: Path) -> Iterator[str]:
+    for file in sorted(task.rglob("*")):
+        name = file.relative_to(task)
+        if file.is_symlink():
+            yield f"{name} -> {file.readlink()}"
+        elif file.is_file():
+            yield f"{name} {sha256(file)[:HASH_DIGITS]}"
 
 
 def without_facts(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +186,7 @@ def _read_task(path: Path, ignored: set[str]) -> Task:
         test_environment=read.verifier.env,
         **read.environment.model_dump(include=set(_Machine.model_fields)),
     )
-    return Task(id=path.name, data={INSTRUCTION: instruction, TASK_DIRECTORY: facts.model_dump()})
+    return DirectoryTask(id=path.name, data={INSTRUCTION: instruction, TASK_DIRECTORY: facts.model_dump()})
 
 
 def _dockerfile(path: Path) -> str:

@@ -18,6 +18,12 @@ def _check(params: ToolCallingParams) -> None:
     load_tools(params.tools)
 
 
+def _sources(params: ToolCallingParams) -> dict[str, str]:
+    from rllm.tasks.function_file import read_source
+
+    return {path: text for tool in params.tools for path, text in read_source(tool).items()}
+
+
 @asynccontextmanager
 async def _open(run: OpenedRun, params: ToolCallingParams) -> AsyncIterator[Any]:
     """The tools of the files, read once for all rollouts."""
@@ -30,6 +36,12 @@ def _check_trl(params: TrlEnvironmentParams) -> None:
     from rllm.tools.trl_environment import check_factory
 
     check_factory(params)
+
+
+def _source_of_trl(params: TrlEnvironmentParams) -> dict[str, str]:
+    from rllm.tasks.function_file import read_source
+
+    return read_source(params.factory)
 
 
 def _check_trl_task(params: TrlEnvironmentParams, data: Mapping[str, Any]) -> None:
@@ -45,6 +57,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         params=TrlEnvironmentParams,
         load=load_from("rllm.tools.trl_environment", "TrlEnvironment"),
         check=_check_trl,
+        sources=_source_of_trl,
         check_task=_check_trl_task,
         defaults={"rllm.workflow.name": "tool_calling"},
     )
@@ -57,6 +70,7 @@ def workflows() -> Iterable[WorkflowPlugin[Any]]:
         params=ToolCallingParams,
         load=load_from("rllm.tools.workflow", "ToolCallingWorkflow"),
         check=_check,
+        sources=_sources,
         open=_open,
         calls_tools=True,
         one_role=True,

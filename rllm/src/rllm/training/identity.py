@@ -16,12 +16,16 @@ class RunIdentity:
 
     seed: int
     tasks: str
-    """Digest of the training tasks and of how many a step has."""
+    """Digest of the ids of the training tasks, and of how many a step has."""
     staleness: int
     pins_weights: bool
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def has_same_task_ids(self, checkpoint: Checkpoint) -> bool:
+        """True if the checkpoint belongs to a run with the same task ids in the same order, and as many in a step."""
+        return bool(checkpoint.state["identity"]["tasks"] == self.tasks)
 
     def check_same(self, checkpoint: Checkpoint) -> None:
         """Raise CheckpointError if the checkpoint belongs to a different run."""
@@ -32,10 +36,11 @@ class RunIdentity:
                 f"{checkpoint.directory} was made with rllm.trainer.seed={was.seed}, this run has {self.seed}.",
                 f"Resume with rllm.trainer.seed={was.seed}.",
             )
-        if was.tasks != self.tasks:
+        if not self.has_same_task_ids(checkpoint):
             raise CheckpointError(
                 "run-changed",
-                f"{checkpoint.directory} was made with other training tasks than this run has.",
+                f"{checkpoint.directory} was made with other ids of training tasks, or a different "
+                "data.train_batch_size.",
                 "Resume with the same environment, options and data.train_batch_size as at the first start.",
             )
         if was.staleness != self.staleness:

@@ -22,13 +22,13 @@ from rllm.training.identity import RunIdentity
 from rllm.training.observer_states import ObserverStates
 from rllm.training.rollout_batches import RolloutBatches
 from rllm.training.run_sources import RunSources
+from rllm.training.run_tasks import RunTasks
 from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import create_scorer, open_runner
 from rllm.training.step_warnings import StepWarnings
 from rllm.training.task_draws import TaskDraws
 from rllm.training.validation import validate, validate_examples, validate_preferences
 from rllm_core.contracts.backend import Backend
-from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
@@ -94,8 +94,8 @@ class TrainingLoop:
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(directory, logging.episode_log_dir))
-        deciding: list[PluginChoice[Any]] = [plan.workflow, *(entry.chosen for entry in plan.rewards)]
-        self._sources = RunSources(deciding, self._settings.on_changed_source)
+        self._sources = RunSources(plan.chosen, self._settings.on_changed_source)
+        self._run_tasks = RunTasks(plan, train_tasks, val_tasks)
         self._store = CheckpointStore(directory.checkpoints, self._settings.keep_checkpoints)
         self._finished = self._taken_up = 0
         self._weight_version = 0
@@ -347,7 +347,7 @@ class TrainingLoop:
         self.directory.sync()
         # Trackers have no state here. This makes them write the steps that a resumed run does not repeat.
         self._trackers.tell("state_dict")
-        await self._store.save(self._finished, state, parts.backend.save)
+        await self._store.save(self._finished, state, parts.backend.save, self._run_tasks.files())
         self._saved = self._finished
         self._tell("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])
 
@@ -360,6 +360,8 @@ class TrainingLoop:
         checkpoint = self._store.latest_usable(self._warn) if self._resume else None
         if checkpoint is None:
             return None
+        same_ids = self._identity.has_same_task_ids(checkpoint)
+        self._run_tasks.check_same(checkpoint, self._warn, same_ids=same_ids)
         self._identity.check_same(checkpoint)
         self._draws.check_same(checkpoint)
         self._sources.check_same(checkpoint.state["sources"], checkpoint.directory, self._warn)

@@ -79,10 +79,6 @@ class RewardPlugin(Plugin[ParamsT]):
     check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
     """Takes the options and the data of a task. Raises ConfigError if the reward cannot score the task. Called with the
     first tasks by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
-    sources: Callable[[Any], Mapping[str, str]] | None = None
-    """Takes the options and returns other inputs that determine the reward, as a mapping of names to text. Examples are
-    a file with its content, and a library with its version. Checkpoints contain this mapping. A resumed run whose
-    mapping differs stops, unless ``rllm.trainer.on_changed_source`` is ``warn``."""
     timeout: float = 60.0
     """Time limit in seconds for one rollout. If it is exceeded, the reward is missing."""
     blocking: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -137,9 +137,6 @@ class WorkflowPlugin(Plugin[ParamsT]):
     check_run: Callable[[RunConfig, Any], None] | None = None
     """Takes the run's config and the options. Raises an error for problems that `check` cannot detect, such as a port
     of ``rllm.sdk`` that is in use. Called at the same times as `check`, before a model is loaded."""
-    sources: Callable[[Any], Mapping[str, str]] | None = None
-    """Takes the options and returns other inputs that determine rollouts, such as the file of an agent. See
-    `RewardPlugin.sources`."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens a resource that all rollouts of a run share, such as a server. It is
     entered when the engine is ready. It is closed after the last rollout, also after an error."""

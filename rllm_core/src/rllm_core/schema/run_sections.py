@@ -130,8 +130,8 @@ class TrainerSection(Section):
     val_only: bool = Field(False, description="Validate and stop without training.")
     on_changed_source: Literal["error", "warn"] = Field(
         "error",
-        description="What --resume does if a source, such as the file of a reward function or an agent, differs from "
-        "the source in the checkpoint. `error` stops the run. `warn` continues with a warning, for this start only.",
+        description="What --resume does if a source, such as a training row or the file of a reward, differs from the "
+        "source in the checkpoint. `error` stops the run. `warn` continues with a warning, for this start only.",
     )
     seed: Annotated[NonNegativeInt, ROLLOUT] = Field(
         0, description="Seed of the run. All random numbers are derived from it."

@@ -16,6 +16,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline import episode_metrics, find_reward
@@ -51,11 +52,15 @@ class StoredTask(Task):
 
     rollouts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
 
+    def content(self) -> dict[str, Any]:
+        """Return the task's data and rollouts, which a resumed run compares with those of its start."""
+        return {**self.data, "rollouts": [episode_to_json(rollout.episode) for rollout in self.rollouts]}
+
     def episodes(self) -> list[Episode]:
         """Return copies of all rollouts in their order, numbered from 0. Copies, because stages change them."""
         return [self._copy(index, rollout.episode) for index, rollout in enumerate(self.rollouts)]
 
-    def examples(self, renderer: Renderer) -> list[Episode]:
+    def examples(self, renderer: Renderer | None) -> list[Episode]:
         """Return the rollouts for fine-tuning: their sampled tokens are trained.
 
         Raises:
