@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,12 +19,19 @@ from rllm_local.forward import cache_bytes_per_token
 from rllm_local.kv_cache import AS_NEEDED, PassShape
 
 torch.set_num_threads(1)
+KERNELS_OF_RUN = os.environ.get("MKL_CBWR")
 
 
 @pytest.fixture(autouse=True)
 def same_order_of_sums_in_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MKL reads MKL_CBWR at a process's first product: too late for a test process, in time for those it starts."""
-    monkeypatch.delenv("MKL_CBWR", raising=False)
+    """MKL reads MKL_CBWR at a process's first product: too late for a test process, in time for those it starts.
+
+    So both get the value of the test run, which `make test-kernels` sets, and not the one of an earlier test.
+    """
+    if KERNELS_OF_RUN is None:
+        monkeypatch.delenv("MKL_CBWR", raising=False)
+    else:
+        monkeypatch.setenv("MKL_CBWR", KERNELS_OF_RUN)
     monkeypatch.setattr("rllm_local.backend.fix_order_of_sums", lambda: None)
 
 
