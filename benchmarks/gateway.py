@@ -38,9 +38,9 @@ from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.plugins import resolve
+from rllm_core.rollout.options import RendererParams
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
 from rllm_gateway.link import OpenedSession, SampleRequest, SessionSpec
@@ -289,7 +289,7 @@ async def start(directory: Path | None) -> None:
     tokenizer = build_tokenizer() if directory is None else AutoTokenizer.from_pretrained(directory)
     setup = RendererSetup(name="./measured", tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
     for name in ("rllm-core/template", "rllm-renderers/auto"):
-        chosen = PluginChoice(registered=resolve("renderer", name), params=NoParams())
+        chosen = PluginChoice(registered=resolve("renderer", name), params=RendererParams())
         run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
         with tempfile.TemporaryDirectory() as place:
             where = Place(store=f"{place}/calls.db", host="127.0.0.1", port=0)

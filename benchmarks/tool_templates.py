@@ -14,10 +14,10 @@ from typing import Any
 from chat_templates import setup_of, templates
 
 from rllm_backend_kit.renderer_checks import check_tool_calls
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import template_renderer
 
 SUPPORTED, REFUSED, WRONG = "supported", "refused", "silently wrong"
@@ -46,7 +46,7 @@ RESULTS = ("walrus one", "walrus two")
 def result(make: Any, path: Path) -> tuple[str, str]:
     """Return a renderer's result for a template, and the reason."""
     try:
-        renderer = make(setup_of(path), NoParams())
+        renderer = make(setup_of(path), RendererParams())
         check_tool_calls(renderer, "")
     except ConfigError as error:
         return REFUSED, error.message.partition("for this model: ")[2] or error.message

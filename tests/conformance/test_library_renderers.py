@@ -9,8 +9,8 @@ import pytest
 from chat_templates import setup_of, templates
 
 from rllm_backend_kit.renderer_checks import TOOLS, check_tool_calls
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.messages import ToolCall
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
 from rllm_renderers.auto import make_auto
@@ -35,7 +35,7 @@ FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
 def _auto(name: str) -> Any:
-    return make_auto(setup_of(BY_NAME[name]), NoParams())
+    return make_auto(setup_of(BY_NAME[name]), RendererParams())
 
 
 @FAMILY

@@ -10,8 +10,8 @@ import pytest
 from programs import needs_program
 
 from rllm_backend_kit.renderer_checks import TOOLS
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_renderers.auto import make_auto
 
@@ -50,7 +50,7 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> RendererSetup:
 @pytest.fixture
 def renderers(qwen3: RendererSetup) -> tuple[Any, Any]:
     """The renderers of the template and of the library."""
-    return TemplateRenderer(qwen3.tokenizer, qwen3.stop_ids), make_auto(qwen3, NoParams())
+    return TemplateRenderer(qwen3.tokenizer, qwen3.stop_ids), make_auto(qwen3, RendererParams())
 
 
 @pytest.mark.parametrize("tools", [(), TOOLS], ids=["plain", "tools"])

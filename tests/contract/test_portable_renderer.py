@@ -18,10 +18,10 @@ from rllm_backend_kit.portable_tokenizer import PortableTokenizer, portable_form
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import PlainTextRenderer, Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_core.plugins import resolve
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.tiny import build_tokenizer
@@ -118,7 +118,7 @@ def made(chosen: PluginChoice[Any] | None = None, **setup: Any) -> Renderer:
 
 
 def chosen(name: str) -> PluginChoice[Any]:
-    return PluginChoice(registered=resolve("renderer", name), params=NoParams())
+    return PluginChoice(registered=resolve("renderer", name), params=RendererParams())
 
 
 def test_another_process_renders_the_same_tokens(tmp_path: Path) -> None:

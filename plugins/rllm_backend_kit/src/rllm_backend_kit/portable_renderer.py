@@ -14,6 +14,7 @@ from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_core.notices import warn_once
 from rllm_core.plugins import resolve
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import template_renderer
 
 if TYPE_CHECKING:
@@ -129,9 +130,7 @@ def _loaded(form: dict[str, Any], tokenizer: Any) -> Renderer | None:
 
 def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
     if form["plugin"] is None:
-        from rllm_core.contracts.plugin import NoParams
-
-        return template_renderer(setup, NoParams())
+        return template_renderer(setup, RendererParams())
     registered = resolve("renderer", form["plugin"])
     try:
         params = registered.plugin.params.model_validate(form["params"])

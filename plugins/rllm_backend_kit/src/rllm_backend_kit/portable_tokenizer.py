@@ -144,6 +144,11 @@ class PortableTokenizer:
         found = self._backend.token_to_id(tokens)
         return self.unk_token_id if found is None else found
 
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]:
+        """The tokens that were added to the vocabulary, by id. They have fields such as `content` and `special`."""
+        return dict(self._backend.get_added_tokens_decoder())
+
     def get_vocab(self) -> dict[str, int]:
         """Return the id of each token, added tokens included."""
         return dict(self._backend.get_vocab(with_added_tokens=True))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_backend_kit.portable_renderer import remember_origin
 from rllm_backend_kit.renderer_checks import check_reads_back, check_reasoning_is_kept, check_tool_calls
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins import resolve
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer, template_renderer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
     Raises:
         ConfigError: the renderer does not support this model, cannot read it, or does not support the run's settings.
     """
-    name, make, params = "template", template_renderer, NoParams()
+    name, make, params = "template", template_renderer, RendererParams()
     if run.renderer is not None:
         name, make, params = run.renderer.plugin.name, run.renderer.registered.load(), run.renderer.params
     renderer: Renderer = make(setup, params)
@@ -42,7 +42,7 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
 def _another_renderer(setup: RendererSetup) -> str:
     """The renderer to choose if this model's chat template cannot be read."""
     try:
-        knows = not isinstance(resolve("renderer", AUTO_RENDERER).load()(setup, NoParams()), TemplateRenderer)
+        knows = not isinstance(resolve("renderer", AUTO_RENDERER).load()(setup, RendererParams()), TemplateRenderer)
     except PluginError:
         return "Install a renderer that knows more models: `pip install rllm-renderers`, and set rllm.renderer=auto."
     except ConfigError as error:

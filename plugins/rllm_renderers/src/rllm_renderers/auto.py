@@ -5,19 +5,19 @@ The import takes a second.
 
 from __future__ import annotations
 
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer, RendererSetup
+from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
 
-def make_auto(setup: RendererSetup, params: NoParams) -> Renderer:
+def make_auto(setup: RendererSetup, params: RendererParams) -> Renderer:
     """Return the library's renderer if the library supports the model, else a renderer of the model's chat template."""
     if _may_be_known(setup):
         from rllm_renderers.choice import make_known
 
-        if (known := make_known(setup)) is not None:
+        if (known := make_known(setup, params)) is not None:
             return known
-    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options, params.control_tokens)
 
 
 def _may_be_known(setup: RendererSetup) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,15 +11,17 @@ from renderers import base, configs
 from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.notices import one_line, warn_once
-from rllm_renderers.fingerprint import family_of_template
+from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_renderers.fingerprint import HARMONY, families_with_same_prompts, family_of_template
 from rllm_renderers.library_renderer import LibraryRenderer
 from rllm_renderers.options import RenderersParams
 
 
-def make_known(setup: RendererSetup) -> Renderer | None:
+def make_known(setup: RendererSetup, params: RendererParams) -> Renderer | None:
     """Make the library's renderer. None if the library does not support the model."""
     family = family_of(setup)
-    return None if family is None else _make(setup, family, {})
+    return None if family is None else _found(setup, family, RenderersParams(control_tokens=params.control_tokens))
 
 
 def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
@@ -27,7 +30,9 @@ def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
     Raises:
         ConfigError: no family is set and none matches the model, or the model's tokenizer does not fit the family.
     """
-    family = params.config or family_of(setup)
+    if params.config is not None:
+        return _make(setup, params.config, params)
+    family = family_of(setup)
     if family is None:
         raise ConfigError(
             "unknown-choice",
@@ -35,7 +40,15 @@ def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
             "chat template.",
             "Set its family, for example rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
         )
-    return _make(setup, family, params.options)
+    return _found(setup, family, params)
+
+
+def make_alternatives(setup: RendererSetup) -> Iterator[tuple[str, Renderer]]:
+    """Yield the template's renderer and those families with the same prompts, each with its name in
+    ``rllm.renderer``."""
+    yield "template", TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+    for family in families_with_same_prompts(setup):
+        yield f"renderers:{family}", _make(setup, family, RenderersParams())
 
 
 def check_params(params: RenderersParams) -> None:
@@ -69,8 +82,14 @@ def family_of(setup: RendererSetup) -> str | None:
     return found
 
 
-def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Renderer:
-    config = _config(family, options)
+def _found(setup: RendererSetup, family: str, params: RenderersParams) -> Renderer:
+    """Make the renderer of a family that was found by its equal prompts. The chat template itself writes them."""
+    is_compared = bool(getattr(setup.tokenizer, "chat_template", None)) and family != HARMONY
+    return _make(setup, family, params, prompts_of_template=is_compared)
+
+
+def _make(setup: RendererSetup, family: str, params: RenderersParams, *, prompts_of_template: bool = False) -> Renderer:
+    config = _config(family, params.options)
     try:
         made = base.create_renderer(setup.tokenizer, config, chat_template_kwargs=dict(setup.template_options) or None)
     except Exception as error:
@@ -80,7 +99,7 @@ def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Rendere
             "Set a different family, or rllm.renderer=template. If a download failed, set TIKTOKEN_ENCODINGS_BASE to "
             "a directory with the vocabulary file.",
         ) from error
-    return LibraryRenderer(made, setup)
+    return LibraryRenderer(made, setup, params.control_tokens, prompts_of_template=prompts_of_template)
 
 
 def _config(family: str, options: dict[str, Any]) -> configs.BaseRendererConfig:

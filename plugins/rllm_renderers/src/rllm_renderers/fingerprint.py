@@ -6,7 +6,7 @@ The library itself finds a family only by the model's Hub name, but a local dire
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from renderers import base, config_from_name, create_renderer
@@ -79,7 +79,7 @@ def family_of_template(setup: RendererSetup, first: str | None = None) -> str | 
     """
     if HARMONY_CHANNEL in str(getattr(setup.tokenizer, "chat_template", "")):
         return HARMONY  # The library starts the first channel itself, so its prompts differ from the template's.
-    expected = list(_by_template(setup))
+    expected = list(_by_template(setup, CONVERSATIONS))
     if first is None and not any(tools for _, tools, _ in expected):
         return None  # Without tools, too many families have the same output.
     base._populate_registry()
@@ -87,9 +87,24 @@ def family_of_template(setup: RendererSetup, first: str | None = None) -> str | 
     return next((name for name in names if _renders(name, setup, expected)), None)
 
 
-def _by_template(setup: RendererSetup) -> Iterator[tuple[Sequence[Message], Sequence[Tool], list[int]]]:
+def families_with_same_prompts(setup: RendererSetup) -> Iterator[str]:
+    """Yield the families that render first prompts as the chat template does. They may write other responses."""
+    base._populate_registry()
+    expected = list(
+        _by_template(setup, ((messages, tools) for messages, tools in CONVERSATIONS if _is_first(messages)))
+    )
+    yield from (name for name in base.RENDERER_REGISTRY if _renders(name, setup, expected))
+
+
+def _is_first(messages: Sequence[Message]) -> bool:
+    return all(message["role"] in ("system", "user") for message in messages)
+
+
+def _by_template(
+    setup: RendererSetup, conversations: Iterable[tuple[Sequence[Message], Sequence[Tool]]]
+) -> Iterator[tuple[Sequence[Message], Sequence[Tool], list[int]]]:
     template = TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
-    for messages, tools in CONVERSATIONS:
+    for messages, tools in conversations:
         try:
             yield messages, tools, template.prompt(messages, tools).tolist()
         except RolloutError:

@@ -14,6 +14,7 @@ from renderers import ParsedResponse, ParsedToolCall, Renderer as Library, ToolC
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall
 from rllm_core.errors import RolloutError, failures_as
+from rllm_core.rollout.options import ControlTokensInText
 from rllm_core.rollout.template_renderer import (
     END_THINK,
     HISTORY,
@@ -45,35 +46,61 @@ class LibraryRenderer:
     reasoning_ids = None
     """None, because this renderer does not cut reasoning from prompts. `bridge` returns None if the template does."""
 
-    def __init__(self, library: Library, setup: RendererSetup) -> None:
+    def __init__(
+        self,
+        library: Library,
+        setup: RendererSetup,
+        control_tokens: ControlTokensInText = "keep",
+        *,
+        prompts_of_template: bool = False,
+    ) -> None:
+        """Create the renderer of a model.
+
+        Args:
+            library: the library's renderer.
+            setup: the model.
+            control_tokens: see `RendererParams.control_tokens`.
+            prompts_of_template: True if the model's chat template writes the prompts. The library then only reads
+                responses and continues prompts.
+        """
         self._library = library
         self.tokenizer = setup.tokenizer
         ends = library.get_stop_token_ids()
         self.stop_ids = frozenset(ends) | setup.stop_ids
         own = getattr(setup.tokenizer, "eos_token_id", None)
         self._end = own if own in ends else ends[0]
-        self._template = TemplateRenderer(setup.tokenizer, self.stop_ids, setup.template_options)
-        self._prompt = lru_cache(maxsize=1024)(self._rendered)
+        self._template = TemplateRenderer(setup.tokenizer, self.stop_ids, setup.template_options, control_tokens)
+        self._control_tokens = self._template.control_tokens
+        self._rendered_prompt = lru_cache(maxsize=1024)(self._rendered)
+        self._prompt = self._template.prompt if prompts_of_template else self._prompt_of_library
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
         """Return the (n,) int32 tokens of the prompt for a conversation, up to the start of the model's response."""
+        return self._prompt(messages, tools)
+
+    def _prompt_of_library(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
         with failures_as(RolloutError, "Rendering messages", "Set rllm.renderer to a different renderer."):
-            return self._prompt(json.dumps([*messages], default=dict), json.dumps([*tools], default=dict))
+            return self._rendered_prompt(json.dumps([*messages], default=dict), json.dumps([*tools], default=dict))
 
     def bridge(
         self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered | None:
         """Return the (n,) int32 tokens of the next prompt. None if the template changes earlier parts of the prompt.
 
-        The library returns None for every user message. This method still returns tokens if the model did not reason,
-        because the template then changes nothing.
+        Most templates drop earlier reasoning after a user message. If the model did not reason, they change nothing, and
+        this method returns tokens.
         """
         with failures_as(RolloutError, "Rendering messages", "Set rllm.renderer to a different renderer."):
             bridged = self._library.bridge_to_next_turn(
-                _plain_ids(prompt_ids), _plain_ids(response_ids), _plain(messages), tools=_convert_tools(tools)
+                _plain_ids(prompt_ids),
+                _plain_ids(response_ids),
+                _plain(self._control_tokens.read(messages, after_response=True)),
+                tools=_convert_tools(tools),
             )
-        if bridged is not None:
-            return np.array(bridged.token_ids, np.int32)
+        rewrites = self._drops_reasoning and any(message["role"] == "user" for message in messages)
+        if bridged is not None and not rewrites:
+            tokens, sampled = np.array(bridged.token_ids, np.int32), len(prompt_ids) + len(response_ids)
+            return np.concatenate((tokens[:sampled], self._control_tokens.remove_breaks(tokens[sampled:])))
         if not self._stays(prompt_ids, response_ids):
             return None
         return self._template.bridge(prompt_ids, response_ids, messages, tools)
@@ -130,6 +157,12 @@ class LibraryRenderer:
         marks = self._template.reasoning_ids
         return marks is None or bool(np.isin(response_ids, marks).any()) or in_reasoning(prompt_ids, marks)
 
+    @cached_property
+    def _drops_reasoning(self) -> bool:
+        """True if prompts do not show the reasoning of responses before the last user message."""
+        one, other = ([*HISTORY[:1], {**HISTORY[1], "reasoning_content": text}, HISTORY[0]] for text in ("one", "two"))
+        return self.prompt(one).tolist() == self.prompt(other).tolist()
+
     def _stays(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
         """True if the template changes no earlier part of the prompt, because the model did not reason."""
         marks, prompt = self._template.reasoning_ids, np.asarray(prompt_ids, np.int32)
@@ -162,7 +195,8 @@ class LibraryRenderer:
         return f"{before.content}{self.text(response_ids[first:])}"
 
     def _rendered(self, messages: str, tools: str) -> Rendered:
-        said, offered = _plain(json.loads(messages)), json.loads(tools)
+        said = _plain(self._control_tokens.read(json.loads(messages)))
+        offered = self._control_tokens.plain(json.loads(tools))
         tokens = self._library.render_ids(said, tools=offered or None, add_generation_prompt=True)
         if offered and tokens == self._library.render_ids(said, add_generation_prompt=True):
             raise RolloutError(
@@ -170,7 +204,7 @@ class LibraryRenderer:
                 "The renderer of this model does not support tools.",
                 "Use a model that supports tools, or remove the tools from the run.",
             )
-        rendered = np.array(tokens, np.int32)
+        rendered = self._control_tokens.remove_breaks(np.array(tokens, np.int32))
         rendered.flags.writeable = False
         return rendered
 

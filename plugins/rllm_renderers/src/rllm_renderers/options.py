@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from rllm_core.contracts.plugin import Params
+from rllm_core.rollout.options import RendererParams
 
 
-class RenderersParams(Params):
+class RenderersParams(RendererParams):
     """Options of ``renderers``."""
 
     config: str | None = Field(

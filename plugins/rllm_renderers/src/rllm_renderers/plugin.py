@@ -8,6 +8,7 @@ from typing import Any
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
+from rllm_core.rollout.options import RendererParams
 from rllm_renderers.options import RenderersParams
 
 requires_api = 1
@@ -24,7 +25,9 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="auto",
         summary="The library renderers if it supports the model, else the model's chat template.",
+        params=RendererParams,
         load=load_from("rllm_renderers.auto", "make_auto"),
+        alternatives=load_from("rllm_renderers.choice", "make_alternatives"),
     )
     yield RendererPlugin(
         name="renderers",

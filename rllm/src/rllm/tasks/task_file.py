@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from rllm.tasks.task_rows import Row, ids_of_rows, source_of_row
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.files import open_to_read
+from rllm_core.notices import warn_once
+from rllm_core.rollout.control_tokens import join_surrogates
+
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character in JSON. Without its other half, it is not valid Unicode."""
 
 
 def read_tasks(params: TaskFileParams) -> Sequence[Task]:
@@ -39,19 +45,33 @@ def read_tasks(params: TaskFileParams) -> Sequence[Task]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield line numbers, from 1, and the objects in the lines."""
+    invalid: list[int] = []
     try:
         # Read bytes, because reading text also splits lines at characters that JSON allows unescaped, such as U+2028.
         with open_to_read(path) as lines:
             for number, line in enumerate(lines, 1):
                 stripped = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
                 if stripped:
-                    yield number, _row(stripped, f"{path}, line {number}")
+                    row = _row(stripped, f"{path}, line {number}")
+                    valid = _join_surrogates(row) if SURROGATE.search(stripped) else row
+                    invalid += [number] * (valid != row)
+                    yield number, valid
     except OSError as error:
         raise ConfigError(
             "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
             f"Correct the option `path` of dataset jsonl. It is relative to the working directory, {Path.cwd()}.",
         ) from error
+    if invalid:
+        warn_once(
+            f"{len(invalid):,} rows of {path} have characters that are not valid Unicode, such as line {invalid[0]}. "
+            "Each becomes U+FFFD."
+        )
+
+
+def _join_surrogates(row: Row) -> Row:
+    joined: Row = json.loads(join_surrogates(json.dumps(row, ensure_ascii=False)))
+    return joined
 
 
 def _row(line: bytes, where: str) -> Row:

@@ -10,7 +10,7 @@ from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins.markers import hookimpl
-from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
+from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams, RendererParams
 
 
 @hookimpl
@@ -58,5 +58,6 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
         summary="The chat template of the model's tokenizer. The default.",
+        params=RendererParams,
         load=load_from("rllm_core.rollout.template_renderer", "template_renderer"),
     )

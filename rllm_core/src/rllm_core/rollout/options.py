@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 from rllm_core.schema.section import Means, Names
+
+ControlTokensInText = Literal["keep", "plain", "refuse"]
+
+
+class RendererParams(Params):
+    """Options of the renderers ``template`` and ``auto``."""
+
+    control_tokens: ControlTokensInText = Field(
+        "keep",
+        description="Outcome for control tokens of the model in the text of a prompt, such as `<|im_end|>`. `keep`: "
+        "they keep their meaning, as in transformers. `plain`: they are plain text. `refuse`: the prompt is an error. "
+        "Tool results and all messages after the first response are plain text.",
+    )
 
 
 class MathAgentParams(Params):

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall, read_text
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.call_format import CallFormat, call_format
+from rllm_core.rollout.control_tokens import RARE, ControlTokens, replace_surrogates
 
 if TYPE_CHECKING:
-    from rllm_core.contracts.plugin import NoParams
     from rllm_core.contracts.renderer import RendererSetup
+    from rllm_core.rollout.options import ControlTokensInText, RendererParams
 
 RESPONSE = "REPLYPLACEHOLDER"
 """Placeholder for the model's response, used to find the text that the template writes after a response."""
@@ -40,8 +41,6 @@ TOKENS_AFTER_THINK = 4
 """Number of tokens at the end of a prompt in which the template's ``<think>`` is searched, including ``<think>``
 itself."""
 
-RARE = "\U000f0000"
-"""A character that is not a single token in any vocabulary. Its last token is a byte that continues a character."""
 CLEANED_UP = 24
 """Number of characters at the end of a text that later characters may change, if the tokenizer removes spaces before
 punctuation. It exceeds the combined reach of all these replacements."""
@@ -65,7 +64,11 @@ class TemplateRenderer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop_ids: Iterable[int], template_options: Mapping[str, Any] | None = None
+        self,
+        tokenizer: Tokenizer,
+        stop_ids: Iterable[int],
+        template_options: Mapping[str, Any] | None = None,
+        control_tokens: ControlTokensInText = "keep",
     ) -> None:
         """Create the renderer of a model.
 
@@ -73,10 +76,12 @@ class TemplateRenderer:
             tokenizer: a tokenizer with a chat template.
             stop_ids: the tokens that end a response.
             template_options: options for the chat template, such as ``{"enable_thinking": False}``.
+            control_tokens: see `RendererParams.control_tokens`.
         """
         self.tokenizer = tokenizer
         self._template_options = dict(template_options or {})
         self.stop_ids = frozenset(stop_ids)
+        self.control_tokens = ControlTokens(tokenizer, self.stop_ids, control_tokens)
         self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
         self._continuation = lru_cache(maxsize=4096)(self._render_continuation)
         self._turn_end = lru_cache(maxsize=256)(self._render_turn_end)
@@ -159,7 +164,7 @@ class TemplateRenderer:
         It is for workflows whose text comes from an external client. The tokens sampled there may differ for the same
         text, so use the sampled tokens if you have them.
         """
-        return np.concatenate((self._encode(text), self._turn_end("[]")))
+        return np.concatenate((self.encode(text, add_special_tokens=False), self._turn_end("[]")))
 
     def text(self, token_ids: TokenIds) -> str:
         """Return the text of a response, without special tokens."""
@@ -222,7 +227,7 @@ class TemplateRenderer:
 
     @cached_property
     def _continuing(self) -> Rendered:
-        return self._encode(RARE)[-1:]
+        return self.encode(RARE, add_special_tokens=False)[-1:]
 
     @cached_property
     def _unstable_chars(self) -> int:
@@ -277,7 +282,7 @@ class TemplateRenderer:
         return [self.reasoning_ids[1]] if thinking else []
 
     def _render_prompt(self, messages: str, tools: str) -> Rendered:
-        shown, offered = json.loads(messages), json.loads(tools)
+        shown, offered = self.control_tokens.read(json.loads(messages)), self.control_tokens.plain(json.loads(tools))
         text = self._template(shown, offered)
         if offered and text == self._template(shown, []):
             raise RolloutError(
@@ -288,7 +293,8 @@ class TemplateRenderer:
         return self._encode(text)
 
     def _render_continuation(self, messages: str, tools: str) -> Rendered:
-        rendered = self._template([*HISTORY, *json.loads(messages)], json.loads(tools))
+        new = self.control_tokens.read(json.loads(messages), after_response=True)
+        rendered = self._template([*HISTORY, *new], json.loads(tools))
         _, found, after = rendered.partition(RESPONSE)
         if not found or RESPONSE in after:
             raise RolloutError(
@@ -311,7 +317,8 @@ class TemplateRenderer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Rendered:
         """Return the tokens, (n,) int32, of a text. See `PlainTextRenderer`."""
-        tokens = np.array(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), np.int32)
+        valid = replace_surrogates(text)
+        tokens = np.array(self.tokenizer.encode(valid, add_special_tokens=add_special_tokens), np.int32)
         start = getattr(self.tokenizer, "bos_token_id", None)
         if add_special_tokens and tokens[:2].tolist() == [start, start]:
             tokens = tokens[1:]
@@ -320,15 +327,16 @@ class TemplateRenderer:
 
     def _encode(self, text: str) -> Rendered:
         # The template itself writes special tokens such as <s>.
-        return self.encode(text, add_special_tokens=False)
+        tokens = self.encode(text, add_special_tokens=False)
+        return self.control_tokens.remove_breaks(tokens) if RARE in text else tokens
 
     def _decode(self, token_ids: bytes) -> str:
         return str(self.tokenizer.decode(np.frombuffer(token_ids, np.int32).tolist(), skip_special_tokens=True))
 
 
-def template_renderer(setup: RendererSetup, params: NoParams) -> TemplateRenderer:
+def template_renderer(setup: RendererSetup, params: RendererParams) -> TemplateRenderer:
     """Return a renderer with the chat template of the model's tokenizer. It is the plugin ``template``."""
-    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options, params.control_tokens)
 
 
 def before_any(text: str, marks: Iterable[str]) -> str:

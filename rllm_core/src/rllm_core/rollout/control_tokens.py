@@ -1,0 +1,151 @@
+"""Control tokens of a model, such as ``<|im_end|>``, in the text of messages. A tool's output must not end a turn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.data.messages import read_text
+from rllm_core.errors import RolloutError
+from rllm_core.notices import warn_once
+from rllm_core.rollout.options import ControlTokensInText
+
+MARKS = ("<|", "<\uff5c")
+"""Starts of control tokens that some tokenizers do not list as special."""
+RARE = "\U000f0000"
+"""A character that is not a single token in any vocabulary. Its last token is a byte that continues a character.
+
+Written into the text of a control token, it keeps the tokenizer from reading the token. Its tokens are then removed.
+"""
+REPLACED = "\ufffd"
+
+
+def join_surrogates(text: str) -> str:
+    """Return text without surrogates, which no tokenizer reads. Pairs become one character, and others U+FFFD.
+
+    They come from JSON that was cut in the middle of a character, and from file names that are not UTF-8.
+    """
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def replace_surrogates(text: str) -> str:
+    """Return text without surrogates, with a warning if it has some. See `join_surrogates`."""
+    valid = join_surrogates(text)
+    if valid != text:
+        warn_once("text has surrogates, which are not valid Unicode. Pairs are joined, and others become U+FFFD.")
+    return valid
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer, and the text in which they are spelled."""
+
+    def __init__(self, tokenizer: Any, stop_ids: Iterable[int], in_text: ControlTokensInText = "keep") -> None:
+        """Create the control tokens of a model.
+
+        Args:
+            tokenizer: a Hugging Face tokenizer, or an object with a part of its methods.
+            stop_ids: the tokens that end a response.
+            in_text: see `RendererParams.control_tokens`.
+        """
+        self._tokenizer = tokenizer
+        self._stop_ids = frozenset(stop_ids)
+        self._in_text = in_text
+
+    @cached_property
+    def texts(self) -> Mapping[str, int]:
+        """The text of each control token, and the token."""
+        added = getattr(self._tokenizer, "added_tokens_decoder", None) or {}
+        return {
+            each.content: int(token)
+            for token, each in added.items()
+            if len(each.content.strip()) > 1 and (each.special or each.content.startswith(MARKS))
+        }
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str] | None:
+        longest_first = sorted(self.texts, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def read(self, messages: Sequence[Mapping[str, Any]], after_response: bool = False) -> list[dict[str, Any]]:
+        """Return messages whose text is safe to render. Encode the result with `encode`.
+
+        Control tokens are plain text in tool results, and in all messages after a response except responses. In other
+        messages they keep their meaning, unless `in_text` differs. In a response, only stop tokens are found.
+
+        Args:
+            messages: a conversation, or its next messages.
+            after_response: True if the model responded before these messages.
+
+        Raises:
+            RolloutError: `in_text` is ``refuse``, and a message has a control token.
+        """
+        read = []
+        for message in messages:
+            is_response = message.get("role") == "assistant"
+            after_response |= is_response
+            is_plain = message.get("role") == "tool" or (after_response and not is_response)
+            if not is_plain and (found := self.find(message)):
+                is_plain = self._is_plain(found[0], str(message.get("role")))
+            read.append(_map_text(message, self._spell if is_plain else _clean))
+        return read
+
+    def find(self, message: Mapping[str, Any]) -> list[str]:
+        """Return the control tokens in the text of a message. In a response, only stop tokens are returned."""
+        found = self._pattern.findall(read_text(message)) if self._pattern else []
+        is_response = message.get("role") == "assistant"
+        return [text for text in found if self.texts[text] in self._stop_ids] if is_response else found
+
+    def plain(self, value: Any) -> Any:
+        """Return JSON data in which no text has a control token. Encode the result with `encode`."""
+        return _map_text(value, self._spell)
+
+    def remove_breaks(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the tokens, (m,) int32, of rendered text without the breaks that `read` wrote into it."""
+        mark = self._break_ids
+        starts = [at for at in np.flatnonzero(tokens == mark[0]) if tokens[at : at + len(mark)].tolist() == mark]
+        rest = np.delete(tokens, np.add.outer(np.array(starts, int), np.arange(len(mark))).ravel())
+        rest.flags.writeable = False
+        return rest
+
+    @cached_property
+    def _break_ids(self) -> list[int]:
+        before, both = (self._tokenizer.encode(text, add_special_tokens=False) for text in ("a", f"a{RARE}"))
+        mark = [int(token) for token in both[len(before) :]]
+        # A vocabulary without bytes has only one token for all unknown characters.
+        return [-1] if not mark or mark == [getattr(self._tokenizer, "unk_token_id", None)] else mark
+
+    def _is_plain(self, found: str, role: str) -> bool:
+        if self._in_text == "refuse":
+            raise RolloutError(
+                "control-token-in-text",
+                f"The text of a message of role {role!r} has the control token {found!r} of the model.",
+                "Remove it, or set rllm.renderer.control_tokens to `plain` or `keep`.",
+            )
+        if self._in_text == "keep":
+            warn_once(
+                f"a message of role {role!r} has the control token {found!r} of the model in its text. It keeps its "
+                "meaning, as in transformers. To change this, set rllm.renderer.control_tokens=plain or refuse."
+            )
+        return self._in_text == "plain"
+
+    def _spell(self, text: str) -> str:
+        text = _clean(text)
+        return self._pattern.sub(lambda found: f"{found[0][:-1]}{RARE}{found[0][-1]}", text) if self._pattern else text
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() else replace_surrogates(text).replace(RARE, REPLACED)
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON data with each text changed, except keys."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map_text(each, change) for key, each in value.items()}
+    return [_map_text(each, change) for each in value] if isinstance(value, list | tuple) else value
