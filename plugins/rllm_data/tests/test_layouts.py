@@ -62,8 +62,26 @@ def test_columns_complete_or_replace_a_layout(read: Read) -> None:
     assert read(path, format="qa", columns={"question": "q"})[0].data["answer"] == "4"
 
 
-def test_messages_lose_the_null_fields_that_other_rows_bring(read: Read) -> None:
-    calling = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
-    path = write_parquet("rows.parquet", [{"prompt": [USER, calling]}, {"prompt": [USER]}])
-    assert read(path)[0].data["prompt"] == [USER, calling]
-    assert read(path)[1].data["prompt"] == [USER]
+def _call(**arguments: Any) -> dict[str, Any]:
+    function = {"name": "f", "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def _tool(**properties: str) -> dict[str, Any]:
+    shown = {name: {"type": kind} for name, kind in properties.items()}
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": shown}}}
+
+
+def test_chats_and_tools_lose_the_nulls_that_other_rows_bring(read: Read) -> None:
+    rows = [
+        {"messages": [USER, _call(city="Oslo")], "tools": [_tool(city="string")], "about": {"place": "north"}},
+        {"messages": [USER, _call(words=3), USER], "tools": [_tool(words="integer")], "about": {"year": 1905}},
+        {"messages": [USER], "tools": [], "about": {}},
+    ]
+    found = [task.data for task in read(write_parquet("rows.parquet", rows), drop_columns=[])]
+    for row, data in zip(rows, found, strict=True):
+        assert {name: data[name] for name in ("messages", "tools")} == {
+            name: row[name] for name in ("messages", "tools")
+        }
+    # A reward may read any field of other columns.
+    assert found[0]["about"] == {"place": "north", "year": None}

@@ -88,7 +88,7 @@ def test_labels_of_two_rows_are_no_pair() -> None:
     """Rows after the checked ones may have other columns."""
     batch = batch_of((trajectory("chosen", ([1], [2])),), (trajectory("rejected", ([1], [3])),))
     backend: Any = SimpleNamespace(process=process)
-    with expect_error(ConfigError, "bad-example", "'0'", "dpo"):
+    with expect_error(ConfigError, "bad-row", "'0'", "dpo"):
         asyncio.run(compare(backend, batch, PreferParams()))
 
 

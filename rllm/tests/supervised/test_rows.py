@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from expecting import expect_error
 
 from rllm.supervised.loss import cross_entropy
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.rows import Conversation, read_row
+from rllm.supervised.rows import read_row
 from rllm.supervised.stages import as_supervised, make_examples
 from rllm.supervised.turns import make_turns
 from rllm_core.contracts.loss import LossInput
@@ -18,6 +18,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.template_renderer import TemplateRenderer
 
 USER, ASSISTANT = {"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}
 STOP = ord("$")
@@ -42,19 +43,22 @@ class Letters:
             text += f"{message['role'][0]}:{content}{'$' if is_assistant else ''}|"
         return np.array([*map(ord, text + "a:")], np.int32)
 
+    def token_texts(self, token_ids: Any) -> list[str]:
+        return [*map(chr, token_ids)]
 
-class LettersAsText(Letters):
-    class tokenizer:  # noqa: N801
-        eos_token_id = STOP
 
-        @staticmethod
-        def encode(text: str, *, add_special_tokens: bool) -> list[int]:
-            return [*(map(ord, "^") if add_special_tokens else ()), *map(ord, text)]
+class AddsStart:
+    """A tokenizer of letters that adds ``^`` to the start of each text."""
+
+    bos_token_id, eos_token_id = ord("^"), STOP
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [*(map(ord, "^") if add_special_tokens else ()), *map(ord, text)]
 
 
 def turns_of(row: dict[str, Any], renderer: Any = None, **options: Any) -> list[tuple[str, str]]:
     """Prompt and trained text of each turn."""
-    example = read_row(row, "0")
+    example = read_row(row)
     made = make_turns(example, renderer or Letters(), ExamplesParams(**options))
     return [("".join(map(chr, each.prompt_ids)), "".join(map(chr, each.response_ids))) for each in made]
 
@@ -79,17 +83,22 @@ def test_assistant_messages_are_trained(row: dict[str, Any], options: dict[str, 
     assert turns_of(row, **options) == turns
 
 
-def test_text_gets_the_special_tokens_of_its_tokenizer() -> None:
-    assert turns_of({"text": "abc"}, LettersAsText()) == [("^", "abc$")]
-    assert turns_of({"prompt": "ab", "completion": "c$"}, LettersAsText()) == [("^ab", "c$")]
-
-
-def test_arguments_of_tool_calls_become_json_text() -> None:
-    call = {"type": "function", "function": {"name": "add", "arguments": {"b": 1, "a": 2}}}
-    example = read_row({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]}, "0")
-    assert isinstance(example, Conversation)
-    assert example.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"b": 1, "a": 2}'
-    assert "content" not in example.messages[1]
+@pytest.mark.parametrize(
+    ("row", "turn"),
+    [
+        ({"text": "abc"}, ("^", "abc$")),
+        ({"prompt": "ab", "completion": "c$"}, ("^ab", "c$")),
+        # A template rendered these.
+        ({"text": "^abc$"}, ("^", "abc$")),
+        ({"text": "^abc!\n"}, ("^", "abc!")),
+        ({"prompt": "^ab", "completion": "c"}, ("^ab", "c$")),
+        ({"text": "abc\n"}, ("^", "abc\n$")),
+    ],
+    ids=str,
+)
+def test_text_has_each_special_token_once(row: dict[str, Any], turn: tuple[str, str]) -> None:
+    renderer = TemplateRenderer(cast("Any", AddsStart()), [STOP, ord("!")])
+    assert turns_of(row, renderer) == [turn]
 
 
 def test_one_row_has_all_turns_if_prompts_extend_each_other() -> None:
@@ -104,7 +113,22 @@ def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
     assert batch.old_logprobs is not None
     assert batch.advantages.tolist() == batch.loss_mask.astype(float).tolist()
     assert np.isnan(batch.old_logprobs).tolist() == batch.loss_mask.tolist()
-        {"messages": [USER, ASSISTANT | {"weight": 0}]},
+
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "hidden"),
+    [
+        (ASSISTANT | {"reasoning_content": "why"}, "messages[1].reasoning_content"),
+        (ASSISTANT | {"tool_calls": [CALL]}, "messages[1].tool_calls[0].function.name"),
+        (ASSISTANT | {"name": "ann"}, "messages[1].name"),
+    ],
+)
+def test_row_with_a_part_that_the_model_does_not_see_is_named(message: dict[str, Any], hidden: str) -> None:
+    with expect_error(ConfigError, "bad-row", "'0'", hidden):
+        batch_of({"messages": [USER, message]}, Letters())
 
 
 @pytest.mark.parametrize(
@@ -113,6 +137,7 @@ def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
         {},
         {"question": "ab"},
         {"messages": [USER]},
+        {"messages": [USER, ASSISTANT | {"weight": 0}]},
         {"messages": [ASSISTANT]},
         {"messages": [USER, ASSISTANT], "system": "Be brief."},
         {"prompt": "ab", "completion": [ASSISTANT]},
@@ -121,8 +146,8 @@ def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
     ids=str,
 )
 def test_row_without_trained_tokens_is_named(row: dict[str, Any]) -> None:
-    with expect_error(ConfigError, "bad-example", "'7'"):
-        read_row(row, "7")
+    with expect_error(ConfigError, "bad-row", "'7'"):
+        make_examples(Task(id="7", data=row), Letters(), ExamplesParams())
 
 
 def test_template_that_hides_the_trained_tokens_is_an_error() -> None:
@@ -133,9 +158,10 @@ def test_template_that_hides_the_trained_tokens_is_an_error() -> None:
         def prompt(self, messages: Any, tools: Any = ()) -> np.ndarray:
             return super().prompt(messages, tools)[len(messages) - 1 :]
 
-    for renderer in (EndsNowhere(), Rewrites()):
-        with expect_error(ConfigError, "unsupported-chat-template", "'cd'"):
-            turns_of({"messages": [USER, ASSISTANT]}, renderer)
+    with expect_error(ConfigError, "unsupported-chat-template", "'cd'"):
+        turns_of({"messages": [USER, ASSISTANT]}, EndsNowhere())
+    with expect_error(ConfigError, "bad-row", "'0'", "messages[1]", "prompt has 'u:ab|a:'", "rllm.renderer"):
+        batch_of({"messages": [USER, ASSISTANT]}, Rewrites())
     with expect_error(ConfigError, "renderer-without-tokenizer"):
         turns_of({"text": "ab"}, Letters())
 

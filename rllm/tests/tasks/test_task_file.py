@@ -113,6 +113,17 @@ def test_bad_lines_are_named(write: Write, content: str | bytes, line: int, code
     assert error.hint
 
 
+def test_invalid_characters_are_replaced_and_counted(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    forget_warnings()
+    path = write('{"question": "\\ud83d\\ude00"}\n{"question": ["cut \\uD83d", {"\\udce9": 1}]}\n')
+    assert [task.data["question"] for task in read_tasks(TaskFileParams(path=str(path)))] == [
+        "\U0001f600",
+        ["cut \ufffd", {"\ufffd": 1}],
+    ]
+    assert "1 rows" in (said := capsys.readouterr().err)
+    assert "line 2" in said
+
+
 @pytest.mark.parametrize("nested", ["[" * 200_000, "1" * 5_000])
 def test_json_that_python_will_not_read_is_an_error_too(write: Write, nested: str) -> None:
     file = write(nested)
@@ -267,14 +278,11 @@ def test_system_prompt_replaces_the_first_one() -> None:
     [
         ({"text": "2+2?", "answer": "4"}, {}, ("missing-column",)),
         ({"question": "2+2?"}, {"prompt": "task"}, ("missing-column", "'task'")),
-        ({"question": 4}, {}, ("bad-prompt", "4")),
+        ({"question": 4}, {}, ("bad-row", "4")),
         ({"question": " \n"}, {}, ("bad-prompt", "empty prompt")),
-        ({"messages": []}, {}, ("bad-prompt",)),
-        ({"messages": [{"role": "nobody", "content": "2+2?"}]}, {}, ("bad-prompt", "'nobody'")),
-        ({"messages": [{"role": ["user"], "content": "2+2?"}]}, {}, ("bad-prompt", "'user'")),
-        ({"messages": [{"role": "user", "content": 3}]}, {}, ("bad-prompt", "3")),
-        ({"messages": ["hello"]}, {}, ("bad-prompt",)),
-        ({"messages": [*MESSAGES, {"role": "assistant", "content": "4"}]}, {}, ("bad-prompt",)),
+        ({"messages": [{"role": "human", "content": "2+2?"}]}, {}, ("bad-row", "'human'")),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "4"}]}, {}, ("bad-row",)),
+        ({"question": "2+2?", "tools": [{"name": "add"}]}, {}, ("bad-row", "tools")),
         ({"question": "2+2?"}, {"template": "{qestion}"}, ("bad-prompt", "'qestion'")),
         ({"messages": MESSAGES}, {"template": "{messages}!"}, ("bad-prompt",)),
     ],

@@ -13,12 +13,13 @@ from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_data.columns import Fields, need_column, shape_of
 from rllm_data.ids import ids_of
+from rllm_data.nulls import row_cleaner_of
 from rllm_data.options import HfParams
 from rllm_data.parts import numbers_of_part
 from rllm_data.reading import read_splits
 from rllm_data.source import find_source
 from rllm_data.split import rows_of_split
-from rllm_data.values import json_row
+from rllm_data.values import is_json, json_row
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,17 +53,18 @@ def read_tasks(params: HfParams) -> LazyTasks:
     """
     source = find_source(params.path)
     split, asked = rows_of_split(read_splits(source, params.config), params.split, source.place)
-    split = _without_dropped(split, params, source.place)
+    split = _without_dropped(split.with_format(None), params, source.place)
     shape = shape_of(params, {name: _fields_of(feature) for name, feature in split.features.items()}, source.place)
+    clean, name = row_cleaner_of(split.features), source.name
     numbers = _chosen(split, asked, params, source.place)
     ids = ids_of(split, numbers, params.id_key, source.place)
 
     def read(start: int, stop: int) -> Iterator[Task]:
         rows = _json_rows(split, numbers[start:stop], source.place)
         for index, (_, row) in enumerate(rows, start):
-            data = shape(row)
+            data = shape(clean(row))
             own = data.get("data_source")
-            data["data_source"] = own if isinstance(own, str) and own else source.name
+            data["data_source"] = own if isinstance(own, str) and own else name
             yield Task(id=ids[index], data=data, data_source=params.data_source or data["data_source"])
 
     tasks = RowTasks(ids, read)
@@ -110,8 +112,9 @@ def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> Numbe
 
 def _json_rows(split: Dataset, numbers: Numbers, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows as JSON data, each with its number."""
+    converted = [name for name, feature in split.features.items() if not is_json(feature)]
     for start in range(0, len(numbers), ROWS_AT_ONCE):
         some = numbers[start : start + ROWS_AT_ONCE]
         block = split[some]
         for number, values in zip(map(int, some), zip(*block.values(), strict=True), strict=True):
-            yield number, json_row(dict(zip(block, values, strict=True)), number, where)
+            yield number, json_row(dict(zip(block, values, strict=True)), number, where, converted)

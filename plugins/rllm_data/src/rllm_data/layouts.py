@@ -33,7 +33,7 @@ def recognize(columns: Collection[str]) -> Layout | None:
 
 
 def _verl(row: Row) -> dict[str, Any]:
-    made = {"prompt": clean_prompt(row["prompt"])}
+    made = {"prompt": row["prompt"]}
     reward_model = row["reward_model"]
     if isinstance(reward_model, Mapping) and "ground_truth" in reward_model:
         made["answer"] = reward_model["ground_truth"]
@@ -41,12 +41,12 @@ def _verl(row: Row) -> dict[str, Any]:
 
 
 def _trl(row: Row) -> dict[str, Any]:
-    return {"prompt": clean_prompt(row["prompt"])} | _answer(row)
+    return {"prompt": row["prompt"]} | _answer(row)
 
 
 def _messages(row: Row) -> dict[str, Any]:
     """The last message is the answer where the assistant says it."""
-    messages = clean_prompt(row["messages"])
+    messages = row["messages"]
     if not _is_chat(messages) or messages[-1].get("role") != "assistant":
         return {"prompt": messages} | _answer(row)
     return {"prompt": messages[:-1], "answer": messages[-1].get("content")} | _answer(row)
@@ -63,15 +63,6 @@ def _answer(row: Row) -> dict[str, Any]:
             said = row[name]
             return {"answer": said[-1].get("content") if _is_chat(said) else said}
     return {}
-
-
-def clean_prompt(prompt: Any) -> Any:
-    """Chat messages without the null fields that columns of structs add: a template may see calls in them."""
-    if not _is_chat(prompt):
-        return prompt
-    return [
-        {key: value for key, value in message.items() if value is not None or key == "content"} for message in prompt
-    ]
 
 
 def _is_chat(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,23 +16,34 @@ class NotJsonError(Exception):
     """A value that JSON cannot represent."""
 
 
-def json_row(row: Mapping[str, Any], number: int, where: str) -> dict[str, Any]:
-    """Convert a row to JSON data.
+def is_json(feature: Any) -> bool:
+    """Return True if all values of a feature of the library `datasets` are JSON data: texts, integers, and structs and
+    lists of them."""
+    if isinstance(feature, Mapping):
+        return all(map(is_json, feature.values()))
+    if hasattr(feature, "feature"):
+        return is_json(feature.feature)
+    return str(getattr(feature, "dtype", "")).startswith(("string", "large_string", "bool", "int", "uint"))
+
+
+def json_row(row: Mapping[str, Any], number: int, where: str, columns: Collection[str]) -> dict[str, Any]:
+    """Convert some columns of a row to JSON data.
 
     Times become ISO 8601 text, durations seconds, decimals text, UTF-8 bytes text, arrays lists, and NaN null.
 
     Args:
         row: column -> value.
+        columns: those whose values may not be JSON data.
         number: the row's number in its split, from 0.
         where: the source, for errors.
 
     Raises:
         ConfigError: a value is not JSON. The message contains the row and the column.
     """
-    made = {}
-    for column, value in row.items():
+    made = dict(row)
+    for column in columns:
         try:
-            made[column] = json_value(value)
+            made[column] = json_value(row[column])
         except NotJsonError as error:
             raise ConfigError(
                 "column-not-json",

@@ -11,7 +11,8 @@ from rllm.planning.plugin_checks import too_few_tasks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm.planning.sampling import make_sampler
 from rllm.planning.supervised_checks import check_examples
-from rllm.planning.task_checks import check_tasks, check_teachers
+from rllm.planning.task_checks import check_tasks, check_teachers, name_of_source
+from rllm.rows.summary import RowSummary
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
@@ -24,8 +25,12 @@ SLOW_TO_LOAD = ("backend", "loss")
 _GIVE_SOME = "Set data.val_dataset, or pass val_dataset from Python. Otherwise remove the key."
 
 
-def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None) -> None:
+def check_to_train(
+    plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None
+) -> list[RowSummary]:
     """Check the plan against the run's tasks, environment and backend. Each warning is printed once.
+
+    Return what the run's datasets contain.
 
     Args:
         plan: the run's plan.
@@ -47,13 +52,17 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
         warn_once(line)
     if plan.examples is None:
-        check_tasks(plan, train_tasks or (), val_tasks or ())
+        summaries = check_tasks(plan, train_tasks or (), val_tasks or ())
         if train_tasks and not plan.config.rllm.trainer.val_only:
             make_sampler(plan, train_tasks)
-    else:
-        check_teachers(plan, train_tasks or ())
-        check_examples(plan, train_tasks or ())
-        check_examples(plan, val_tasks or ())
+        return summaries
+    check_teachers(plan, train_tasks or ())
+    splits = ((plan.train_dataset, train_tasks, "train"), (plan.val_dataset, val_tasks, "val"))
+    return [
+        check_examples(plan, tasks, name_of_source(dataset, f"data.{split}_dataset"))
+        for dataset, tasks, split in splits
+        if tasks
+    ]
 
 
 def load_plugins(plan: RunPlan) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
-from rllm.preferences.rows import check_completions, read_preference
-from rllm.supervised.rows import read_row
+from rllm.preferences.rows import COLUMNS as PREFERENCE_COLUMNS, check_completions, read_preference
+from rllm.rows.problem import naming
+from rllm.rows.summary import RowSummary
+from rllm.supervised.rows import COLUMNS as EXAMPLE_COLUMNS, Conversation, read_row
 from rllm_core.data.types import Task
 
 LOSS = "rllm.algorithm.loss_fn"
 REINFORCE = "rllm-core/reinforce"
 PASSES = ("training.num_epochs", "actor_rollout_ref.actor.ppo_epochs")
 """Keys of the backends for the number of passes over a step's rows."""
-CHECKED = 20_000
-"""Number of rows that are checked before a run starts. Rows after these are checked when their step begins."""
 
 
 def examples_are_imitated(plan: RunPlan) -> Iterator[Problem]:
@@ -93,14 +92,36 @@ def _value(plan: RunPlan, key: str) -> Any:
         return None
 
 
-def check_examples(plan: RunPlan, tasks: Sequence[Task]) -> None:
-    """Check that the first rows are examples. Stored rollouts are checked when they are read.
+def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSummary:
+    """Check that all rows are examples, and return what they contain. Stored rollouts are checked when they are read.
+
+    Args:
+        plan: the run's plan.
+        tasks: the rows.
+        source: the file or the dataset, for errors.
 
     Raises:
-        ConfigError: a row has no usable columns.
+        ConfigError: a row cannot be used as it is.
     """
-    for task in islice(tasks, CHECKED):
-        if plan.preferences is not None:
-            check_completions(read_preference(task.data, task.id), task.id, plan.preferences.loss)
-        elif type(task) is Task:
-            read_row(task.data, task.id)
+    preferences = plan.preferences
+    summary = RowSummary(source, used=(*EXAMPLE_COLUMNS, *(PREFERENCE_COLUMNS if preferences else ())))
+    for task in tasks:
+        if type(task) is not Task:
+            summary.rows += 1
+            continue
+        summary.add(task.data)
+        with naming(f"{source}, row {task.id!r}"):
+            if preferences is None:
+                examples = [read_row(task.data)]
+            else:
+                completions = read_preference(task.data)
+                check_completions(completions, preferences.loss)
+                examples = [*completions.values()]
+        for example in examples:
+            if isinstance(example, Conversation):
+                summary.add_messages(example.messages)
+                summary.untrained += len(example.untrained)
+                summary.after_last += example.unused
+    if summary.columns["messages"] == summary.rows:
+        summary.used = ("messages", "tools")  # They come before all others.
+    return summary

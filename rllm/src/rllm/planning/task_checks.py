@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from rllm.distillation.options import BySourceParams
 from rllm.planning.plan import RunPlan
+from rllm.rows.summary import RowSummary
 from rllm_core.contracts.chosen import PluginChoice
+from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.notices import warn_once
@@ -23,22 +26,49 @@ COMPARED, NAMED = 20_000, 5
 """Number of tasks compared in each split, and number of task ids in a warning."""
 
 
-def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """Check the first tasks of both splits, later tasks with other columns, and tasks that are in both splits.
+def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> list[RowSummary]:
+    """Check the tasks of both splits, and tasks that are in both. Return what the datasets contain.
+
+    The environment checks all tasks of a dataset and all tasks in memory. Rewards check the first tasks, and later
+    tasks with other columns.
 
     Raises:
         ConfigError: the environment cannot run a task, a reward cannot score it and ``on_missing_reward`` is error, or
             it has no teacher.
     """
     check_teachers(plan, train_tasks)
-    of_train = _samples(train_tasks, plan.train_dataset is not None)
-    of_val = _samples(val_tasks, plan.val_dataset is not None)
-    for task in (*of_train, *of_val):
-        _check_environment(plan, task)
-        if plan.config.rllm.algorithm.on_missing_reward == "error":
-            _check_rewards(plan, task)
+    splits = (
+        (plan.train_dataset, train_tasks, "data.train_dataset"),
+        (plan.val_dataset, val_tasks, "data.val_dataset"),
+    )
+    summaries = [_check_split(plan, dataset, tasks, key) for dataset, tasks, key in splits]
     if plan.train_dataset is not None and plan.val_dataset is not None:
         _warn_of_shared_tasks(train_tasks, val_tasks)
+    return [summary for summary in summaries if summary is not None and summary.rows]
+
+
+def name_of_source(dataset: PluginChoice[DatasetPlugin[Any]] | None, key: str) -> str:
+    """Return the file of a dataset, or its name. `key` is the name of tasks without a dataset."""
+    return key if dataset is None else str(getattr(dataset.params, "path", dataset.plugin.name))
+
+
+def _check_split(
+    plan: RunPlan, dataset: PluginChoice[DatasetPlugin[Any]] | None, tasks: Sequence[Task], key: str
+) -> RowSummary | None:
+    """Check the tasks of a split. Return None if they come from a generator, because only its first are made."""
+    is_stored = dataset is not None or isinstance(tasks, list)
+    summary = RowSummary(name_of_source(dataset, key))
+    seen: set[frozenset[str]] = set()
+    for number, task in enumerate(tasks if is_stored else islice(tasks, FIRST)):
+        summary.add(task.data)
+        with _naming(task, summary.source):
+            _check_environment(plan, task)
+        columns = frozenset(name for name, value in task.data.items() if value is not None)
+        if plan.config.rllm.algorithm.on_missing_reward == "error" and (number < FIRST or columns not in seen):
+            with _naming(task, summary.source):
+                _check_rewards(plan, task)
+        seen.add(columns)
+    return summary if dataset is not None else None
 
 
 def check_teachers(plan: RunPlan, tasks: Sequence[Task]) -> None:
@@ -57,29 +87,20 @@ def check_teachers(plan: RunPlan, tasks: Sequence[Task]) -> None:
         check_tasks(plan.teacher.params, checked)
 
 
-def _samples(tasks: Sequence[Task], stored: bool) -> Iterator[Task]:
-    """Yield the first tasks. If tasks are stored or in memory, also yield the first with each set of columns."""
-    seen: set[frozenset[str]] = set()
-    for number, task in enumerate(islice(tasks, COMPARED if stored or isinstance(tasks, list) else FIRST)):
-        columns = frozenset(name for name, value in task.data.items() if value is not None)
-        if number < FIRST or columns not in seen:
-            yield task
-        seen.add(columns)
-
-
 def _check_environment(plan: RunPlan, task: Task) -> None:
     chosen = plan.environment
     if chosen is not None and chosen.plugin.check_task is not None:
         with failures_as(PluginError, f"`check_task` of environment {chosen.qualified_name}"):
-            _look(chosen, task)
+            chosen.plugin.check_task(chosen.params, task.data)
 
 
-def _look(chosen: PluginChoice[Any], task: Task) -> None:
-    """Run a plugin's check of a task, and add the task's id to an error."""
+@contextmanager
+def _naming(task: Task, source: str) -> Iterator[None]:
+    """Add the task and its source to an error."""
     try:
-        chosen.plugin.check_task(chosen.params, task.data)
+        yield
     except ConfigError as error:
-        raise ConfigError(error.code, f"{error.message} This is task {task.id!r}.", error.hint) from error
+        raise ConfigError(error.code, f"{error.message} This is task {task.id!r} of {source}.", error.hint) from error
 
 
 def _check_rewards(plan: RunPlan, task: Task) -> None:
@@ -94,7 +115,7 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
             )
         if plugin.check_task is not None:
             with failures_as(PluginError, f"`check_task` of reward {chosen.qualified_name}"):
-                _look(chosen, task)
+                plugin.check_task(chosen.params, task.data)
 
 
 def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:

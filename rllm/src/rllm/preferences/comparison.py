@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rllm.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
 from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import CHOSEN, check_completions
+from rllm.rows.problem import naming
 from rllm_core.contracts.backend import Backend
 from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.known_logprobs import check_old_logprobs
@@ -53,7 +54,8 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
         RolloutError: a log-prob is not finite.
     """
     for group in batch.groups:
-        check_completions([each.name for each in group.trajectories], group.group_id.rsplit(":", 2)[0], params.loss)
+        with naming(f"Row {group.group_id.rsplit(':', 2)[0]!r}"):
+            check_completions([each.name for each in group.trajectories], params.loss)
     batch = await _with_logprobs(backend, batch)
     ratios = _log_ratios(batch)
     good = np.array([each.name == CHOSEN for group in batch.groups for each in group.trajectories])

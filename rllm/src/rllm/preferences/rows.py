@@ -6,55 +6,56 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from rllm.rows.problem import RowError
 from rllm.supervised.rows import Conversation, PlainText, read_row
 from rllm_core.data.messages import read_text
-from rllm_core.errors import ConfigError
 
 CHOSEN, REJECTED = "chosen", "rejected"
+COLUMNS = (CHOSEN, REJECTED, "label")
+"""Columns that are used besides those of `rllm.supervised.rows`."""
 _PAIR = '{"prompt": …, "chosen": …, "rejected": …}'
 _ONE_OF_THESE = f'Write {_PAIR}, or for --loss kto {{"prompt": …, "completion": …, "label": true}}.'
 
 
-def read_preference(data: Mapping[str, Any], task_id: str) -> dict[str, Conversation | PlainText]:
+def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainText]:
     """Return the completions of a row: `CHOSEN` and `REJECTED`, or one of both if the row has a label.
 
     Raises:
-        ConfigError: the row has other columns than these, or a column cannot be an example.
+        RowError: the row has other columns than these, or a column cannot be an example.
     """
     chosen, rejected = data.get(CHOSEN), data.get(REJECTED)
     prompt, completion, label = data.get("prompt"), data.get("completion"), data.get("label")
     if chosen is not None and rejected is not None:
         if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
             start = _common_start(chosen, rejected)
-            if isinstance(prompt, str) and not any(prompt.strip() in read_text(message) for message in start):
-                raise _prompt_missing(task_id)
+            if isinstance(prompt, str) and not any(prompt.strip() in _text(message) for message in start):
+                raise RowError(
+                    "prompt",
+                    "is text, and the messages with which both `chosen` and `rejected` start do not have it",
+                    'Write {"prompt": [{"role": "user", "content": …}], …}.',
+                )
             prompt, chosen, rejected = start, chosen[len(start) :], rejected[len(start) :]
         found = {CHOSEN: chosen, REJECTED: rejected}
     elif completion is not None and label in (True, False):
         found = {CHOSEN if label else REJECTED: completion}
     else:
-        raise _bad_row(data, task_id)
+        raise _no_preference(data)
     if prompt is None:
-        raise _bad_row(data, task_id)
-    row = {"prompt": prompt, "tools": data.get("tools")}
-    try:
-        return {name: read_row({**row, "completion": each}, task_id) for name, each in found.items()}
-    except ConfigError as error:
-        raise ConfigError(error.code, error.message, _ONE_OF_THESE) from error
+        raise _no_preference(data)
+    others = {name: value for name, value in data.items() if name not in (CHOSEN, REJECTED, "messages", "text")}
+    row = others | {"prompt": prompt}
+    return {name: read_row({**row, "completion": each}, _ONE_OF_THESE) for name, each in found.items()}
 
 
-def check_completions(names: Iterable[str], task_id: str, loss: str) -> None:
+def check_completions(names: Iterable[str], loss: str) -> None:
     """Check that a row has the completions that the loss compares.
 
     Raises:
-        ConfigError: the row has a label, and the loss compares pairs.
+        RowError: the row has a label, and the loss compares pairs.
     """
     if loss != "kto" and [*names] != [CHOSEN, REJECTED]:
-        raise ConfigError(
-            "bad-example",
-            f"Row {task_id!r} has one completion and 'label', and loss {loss} compares two completions.",
-            f"Add --loss kto, or write {_PAIR}.",
-        )
+        problem = f"belongs to one completion, and loss {loss} compares two completions"
+        raise RowError("label", problem, f"Add --loss kto, or write {_PAIR}.")
 
 
 def _common_start(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
@@ -63,19 +64,13 @@ def _common_start(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
     return [message for message, _ in both]
 
 
-def _prompt_missing(task_id: str) -> ConfigError:
-    return ConfigError(
-        "bad-example",
-        f"Row {task_id!r} cannot be a preference: `prompt` is text, and the messages with which both `chosen` and "
-        "`rejected` start do not have it.",
-        'Write {"prompt": [{"role": "user", "content": …}], …}.',
-    )
+def _text(message: Any) -> str:
+    return read_text(message) if isinstance(message.get("content"), str | list) else ""
 
 
-def _bad_row(data: Mapping[str, Any], task_id: str) -> ConfigError:
-    return ConfigError(
-        "bad-example",
-        f"Row {task_id!r} cannot be a preference: it has {', '.join(map(repr, data)) or 'no columns'}; needed is "
-        "prompt, chosen and rejected, or for loss kto also prompt, completion and label.",
+def _no_preference(data: Mapping[str, Any]) -> RowError:
+    return RowError(
+        ", ".join(data) or "the row",
+        "has no preference; needed is prompt, chosen and rejected, or for loss kto also prompt, completion and label",
         _ONE_OF_THESE,
     )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from rllm.preferences.comparison import MIN_PROMPTS, compare, count_prompts
 from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import read_preference
+from rllm.rows.problem import naming
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.turns import make_turns
 from rllm.supervised.row_limit import RowFitter, RowLimit
+from rllm.supervised.turns import make_turns
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -27,9 +28,12 @@ def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> 
         ConfigError: the row is no preference.
     """
     made = []
-    for name, example in read_preference(task.data, task.id).items():
+    with naming(f"Row {task.id!r}"):
+        completions = read_preference(task.data)
+        turns = {name: make_turns(example, renderer, params) for name, example in completions.items()}
+    for name in completions:
         trajectory = Trajectory(name, uid=f"{task.id}:0:{name}")
-        for turn in make_turns(example, renderer, params):
+        for turn in turns[name]:
             trajectory.add_step(turn.prompt_ids, turn.response_ids, None, text=turn.text, messages=turn.messages)
         made.append(trajectory)
     return Episode(
@@ -61,16 +65,16 @@ class Preferences:
 
     def __init__(self, context: StageContext, params: ExamplesParams) -> None:
         self._params = params
+        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
 
     async def __call__(self, step: TrainStep) -> None:
         assert step.renderer is not None
-        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
         step.episodes, step.trajectory_groups = preference_groups(step.tasks, step.renderer, self._params, self._fitter)
         step.generated += step.episodes
+        step.metrics |= self._fitter.report("batch")
         step.metrics["batch/examples"] = float(len(step.trajectory_groups))
         if not step.trajectory_groups:
             step.skip("no_trained_tokens")
-        step.metrics |= self._fitter.report("batch")
 
 
 class Prefer:

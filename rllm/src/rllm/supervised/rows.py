@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rllm.rows.columns import check_columns
+from rllm.rows.messages import read_messages
+from rllm.rows.problem import RowError
+from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
-from rllm_core.errors import ConfigError
 
-COLUMNS = "messages, prompt and completion, or text"
+COLUMNS = ("messages", "prompt", "completion", "text", "tools")
+"""Columns that are used."""
 _ONE_OF_THESE = (
     'Write {"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}]}, '
     '{"prompt": …, "completion": …} or {"text": …}.'
@@ -19,11 +22,15 @@ _ONE_OF_THESE = (
 
 @dataclass(frozen=True)
 class Conversation:
-    """Chat messages. Assistant messages from the place `trained_from` are trained."""
+    """Chat messages. Assistant messages from the place `trained_from` are trained, except those in `untrained`."""
 
     messages: Sequence[Message]
     trained_from: int
     tools: Sequence[Tool] = ()
+    untrained: frozenset[int] = frozenset()
+    """Positions of assistant messages that say that they must not be trained."""
+    unused: int = 0
+    """Messages of the row after the last assistant message."""
 
 
 @dataclass(frozen=True)
@@ -34,56 +41,45 @@ class PlainText:
     completion: str
 
 
-def read_row(data: Mapping[str, Any], task_id: str) -> Conversation | PlainText:
-    """Return the example in a row. Other columns than `COLUMNS` and ``tools`` are ignored.
+def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation | PlainText:
+    """Return the example in a row.
+
+    Columns other than `COLUMNS` are ignored, except those in `rllm.rows.columns.UNSUPPORTED`.
+
+    Args:
+        data: the row.
+        hint: columns to write, for errors of a row that has none of them.
 
     Raises:
-        ConfigError: the row has none of the columns, a column has a wrong type, or nothing in it can be trained.
+        RowError: the row has none of the columns, a part of it cannot be used, or nothing in it can be trained.
     """
+    check_columns(data)
     if data.get("messages") is not None:
-        return _conversation(data["messages"], 0, data, task_id)
-    if data.get("prompt") is not None and data.get("completion") is not None:
-        prompt, completion = data["prompt"], data["completion"]
+        return _conversation(data["messages"], 0, data, hint)
+    prompt, completion = data.get("prompt"), data.get("completion")
+    if prompt is not None and completion is not None:
         if isinstance(prompt, str) and isinstance(completion, str):
             return PlainText(prompt, completion)
         if isinstance(prompt, list) and isinstance(completion, list):
-            return _conversation([*prompt, *completion], len(prompt), data, task_id)
-        raise _bad_row(task_id, "`prompt` and `completion` must both be text or both be lists of messages")
+            return _conversation([*prompt, *completion], len(prompt), data, hint)
+        raise RowError("prompt", "and `completion` must both be text, or both be lists of messages", hint)
     if isinstance(data.get("text"), str):
         return PlainText("", data["text"])
-    found = ", ".join(map(repr, data)) or "no columns"
-    raise _bad_row(task_id, f"it has {found}; needed is {COLUMNS}")
+    problem = "has no example; needed is messages, prompt and completion, or text"
+    raise RowError(", ".join(data) or "the row", problem, hint)
 
 
-def _conversation(messages: Any, trained_from: int, data: Mapping[str, Any], task_id: str) -> Conversation:
-    if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
-        raise _bad_row(task_id, "its messages are not a list of objects with `role` and `content`")
-    last = max((at for at, each in enumerate(messages) if each["role"] == "assistant"), default=-1)
-    if last < trained_from:
-        raise _bad_row(task_id, "it has no assistant message to train on")
-    if last == 0:
-        raise _bad_row(task_id, "its first message is the assistant's, and nothing comes before it")
-    tools = data.get("tools") or ()
-    if isinstance(tools, str):  # TRL and verl store tools as JSON text, too
-        try:
-            tools = json.loads(tools)
-        except ValueError as error:
-            raise _bad_row(task_id, f"`tools` is not JSON ({error})") from error
-    return Conversation([_as_sent(each) for each in messages[: last + 1]], trained_from, tools)
-
-
-def _as_sent(message: Mapping[str, Any]) -> Message:
-    """Return a message in the format of OpenAI's API: no empty keys, and arguments of tool calls as JSON text."""
-    kept = {key: value for key, value in message.items() if value is not None}
-    if calls := kept.get("tool_calls"):
-        kept["tool_calls"] = [{**call, "function": _as_json_text(call["function"])} for call in calls]
-    return kept
-
-
-def _as_json_text(function: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = function.get("arguments", {})
-    return {**function, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
-
-
-def _bad_row(task_id: str, problem: str) -> ConfigError:
-    return ConfigError("bad-example", f"Row {task_id!r} cannot be an example: {problem}.", _ONE_OF_THESE)
+def _conversation(found: Any, trained_from: int, data: Mapping[str, Any], hint: str) -> Conversation:
+    column = "prompt and completion" if trained_from else "messages"
+    chat = read_messages(found, column)
+    answers = [at for at, each in enumerate(chat.messages) if each["role"] == "assistant" and at >= trained_from]
+    if not answers:
+        raise RowError(column, "has no assistant message to train on", hint)
+    if answers[-1] == 0:
+        raise RowError(column, "starts with its only assistant message, and nothing comes before it", hint)
+    untrained = chat.untrained.intersection(answers)
+    if len(untrained) == len(answers):
+        raise RowError(column, "has only assistant messages with a weight of 0", "Remove the row.")
+    messages = chat.messages[: answers[-1] + 1]
+    unused = len(chat.messages) - len(messages)
+    return Conversation(messages, trained_from, read_tools(data.get("tools")), untrained, unused)

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rllm.rows.columns import check_columns, check_no_tools
+from rllm.rows.messages import read_messages
+from rllm.rows.problem import RowError, naming, shown
 from rllm.tasks.options import QuestionParams
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.messages import Message
@@ -13,8 +16,6 @@ from rllm_core.errors import ConfigError
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "messages")
 """Columns that are tried for the prompt, in this order."""
-ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Roles of messages in OpenAI's chat API."""
 PLACES = re.compile(r"\\[A-Za-z]+\{\w*\}|\{\{\w+\}\}|\{(?P<column>[A-Za-z_]\w*)\}")
 """Pattern with three alternatives. A LaTeX command with its braces stays unchanged, because the answer must not be put
 into ``\\boxed{answer}``. A name in double braces gets single braces. A name in single braces is a column."""
@@ -32,10 +33,14 @@ class Question(Environment):
         """Return the prompt, as text or as chat messages.
 
         Raises:
-            ConfigError: a column is missing from the task, or contains no prompt.
+            ConfigError: a column is missing from the task, contains no prompt, or has a part that cannot be used.
         """
         template, system = self._params.template, self._params.system_prompt
-        asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
+        with naming("A task cannot be asked"):
+            used = () if template is None else PLACES.findall(template)
+            check_columns(task, {*used, self._params.prompt, "weight", None if system is None else "system"})
+            check_no_tools(task)
+            asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
         if isinstance(asked, str) and not asked.strip():
             raise ConfigError(
                 "bad-prompt", "A task has an empty prompt.", "Remove tasks with an empty prompt from the data."
@@ -65,34 +70,20 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
     value = task[column]
     if isinstance(value, str):
         return value
+    if not isinstance(value, list | tuple):
+        raise RowError(column, f"{shown(value)}; it must be text, or a list of messages", f"Set {PROMPT_KEY}=COLUMN.")
     return _messages(value, column)
 
 
 def _messages(value: Any, column: str) -> list[Message]:
-    hint = f"A prompt is text, or a list of messages {{role, content}}. Set {PROMPT_KEY} to a column with prompts."
-    shaped = isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value)
-    if not shaped or not all("role" in each and "content" in each for each in value):
-        raise ConfigError(
-            "bad-prompt", f"Column {column!r} of a task contains {value!r:.80}, which is not a prompt.", hint
-        )
-    for each in value:
-        if each["role"] not in ROLES:
-            said = f"a message of role {each['role']!r}"
-            raise ConfigError(
-                "bad-prompt", f"Column {column!r} of a task has {said}.", f"Roles are {', '.join(ROLES)}."
-            )
-        if not isinstance(each["content"], str | list | tuple | None):
-            said = f"a message with the content {each['content']!r:.80}"
-            raise ConfigError(
-                "bad-prompt", f"Column {column!r} of a task has {said}.", "Give text, or a list of parts."
-            )
-    if value[-1]["role"] == "assistant":
-        raise ConfigError(
-            "bad-prompt",
-            f"Column {column!r} of a task ends with an assistant message, which the model must write itself.",
+    messages = read_messages(value, column).messages
+    if messages[-1]["role"] == "assistant":
+        raise RowError(
+            column,
+            "ends with an assistant message, which the model must write itself",
             "Remove the last message, and put its text into a column that a reward reads.",
         )
-    return list(value)
+    return messages
 
 
 def _filled(template: str, task: Mapping[str, Any]) -> str:

@@ -6,15 +6,19 @@ The Responses API shares its errors and ``tool_choice``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
+from rllm.rows.messages import read_messages
+from rllm.rows.problem import RowError
+from rllm.rows.tools import read_tools
+from rllm_core.data.messages import Message, Tool
 from rllm_gateway import fields
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Kind, MessageParts, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
 
@@ -125,26 +129,19 @@ RULES = Rules(
     },
 )
 MOST_STOPS = 16
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-SHOWN = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"))
-"""Parts of a message that become part of the prompt."""
 
 
 def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
     outcomes = RULES.outcomes(body, unsupported)
     chosen = read_tool_choice(body, "function", unsupported, outcomes)
-    reader = _Messages(unsupported, outcomes)
-    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(fields.objects(body, "tools"))]
+    messages, tools = _read_rows(body, unsupported, outcomes)
     most = [fields.read_integer(body, key, 1, 1 << 31) for key in ("max_tokens", "max_completion_tokens")]
     fields.mapping(body, "stream_options")
     form = fields.mapping(body, "response_format")
     holder = fields.mapping(form, "json_schema", "response_format")
     schema = schema_of(form, holder, "response_format") if form else None
-    tools = [] if chosen.none else tools
-    messages = [reader.message(each, f"messages[{at}]") for at, each in enumerate(fields.objects(body, "messages"))]
-    if not messages:
-        raise invalid("messages is empty; send at least one.", "messages")
+    tools = () if chosen.none else tools
     return Asked(
         messages=messages,
         tools=tools,
@@ -162,59 +159,30 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     )
 
 
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if tool.get("type", "function") != "function":
-        raise invalid(
-            f"{where}.type is {tool['type']!r:.80}; only functions are offered to the model.", f"{where}.type"
-        )
-    function = fields.mapping(tool, "function", where)
-    fields.text(function, "name", f"{where}.function")
-    fields.optional_text(function, "description", f"{where}.function")
-    fields.mapping(function, "parameters", f"{where}.function")
-    return {
-        "type": "function",
-        "function": {key: value for key, value in function.items() if value is not None and key != "strict"},
-    }
+def _read_rows(body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]) -> tuple[Sequence[Message], Sequence[Tool]]:
+    """Return messages and tools in the normal form of all readers. Calls and their results must have ids.
 
+    Raises:
+        RefusedError: a part of them cannot be used as it is.
+    """
 
-class _Messages(MessageParts):
-    """Reads messages."""
+    def unknown(place: str, name: str) -> None:
+        refuse_unless_ignored(place, unsupported)
+        outcomes[f"messages.{name:.64}"] = "ignored"
 
-    parameter = "messages"
-    text_keys: ClassVar = {"text": "text", "refusal": "refusal"}
-
-    def message(self, found: Mapping[str, Any], where: str) -> dict[str, Any]:
-        role = ROLES.get(fields.text(found, "role", where))
-        if role is None:
-            raise invalid(f"{where}.role is none of {', '.join(ROLES)}.", f"{where}.role")
-        read: dict[str, Any] = {"role": role, "content": self.read(found.get("content"), f"{where}.content")}
-        if name := fields.optional_text(found, "name", where):
-            read["name"] = name
-        if role == "tool":
-            read["tool_call_id"] = fields.text(found, "tool_call_id", where)
-        if role == "assistant":
-            if reasoning := fields.optional_text(found, "reasoning_content", where):
-                read["reasoning_content"] = reasoning
-            calls = fields.objects(found, "tool_calls", where)
-            if calls:
-                read["tool_calls"] = [_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls)]
-        for key, value in found.items():
-            if value and key not in SHOWN:
-                self._outcomes[f"messages.{key:.64}"] = "ignored"
-        return read
-
-
-def _call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = fields.mapping(call, "function", where)
-    written = fields.optional_text(function, "arguments", f"{where}.function")
-    return {
-        "id": fields.text(call, "id", where),
-        "type": "function",
-        "function": {
-            "name": fields.text(function, "name", f"{where}.function"),
-            "arguments": fields.arguments(written, f"{where}.function"),
-        },
-    }
+    if not fields.objects(body, "messages"):
+        raise invalid("messages is empty; send at least one.", "messages")
+    try:
+        messages = read_messages(body["messages"], unknown=unknown).messages
+        tools = read_tools(fields.objects(body, "tools"), unknown=unknown)
+    except RowError as error:
+        raise invalid(f"{error}. {error.hint}", error.place) from None
+    for number, message in enumerate(messages):
+        if message["role"] == "tool":
+            fields.text(message, "tool_call_id", f"messages[{number}]")
+        for at, call in enumerate(message.get("tool_calls", ())):
+            fields.text(call, "id", f"messages[{number}].tool_calls[{at}]")
+    return messages, tools
 
 
 class ChatApi:

@@ -1,0 +1,40 @@
+"""Columns of rows that other programs read, and that change what a model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rllm.rows.messages import is_empty
+from rllm.rows.problem import RowError
+
+UNSUPPORTED: Mapping[str, str] = {
+    "audio": "Prompts contain only text.",
+    "audios": "Prompts contain only text.",
+    "chat_template_kwargs": "Rows cannot set options of the chat template.",
+    "functions": "Rename it to 'tools'.",
+    "image": "Prompts contain only text.",
+    "images": "Prompts contain only text.",
+    "system": 'Make it the first message: {"role": "system", "content": …}.',
+    "video": "Prompts contain only text.",
+    "videos": "Prompts contain only text.",
+    "weight": "Weights of rows are not supported: repeat a row, or remove it.",
+}
+"""Column -> what to do with it."""
+
+
+def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> None:
+    """Raise RowError if a row has a column of `UNSUPPORTED` that is not empty and not in `used`."""
+    for column in UNSUPPORTED.keys() & row.keys():
+        if column not in used and not is_empty(row[column]):
+            raise RowError(column, "is not used by rllm", f"{UNSUPPORTED[column]} Otherwise remove the column.")
+
+
+def check_no_tools(row: Mapping[str, Any]) -> None:
+    """Raise RowError if a row offers tools, for readers that cannot run them."""
+    if not is_empty(row.get("tools")):
+        raise RowError(
+            "tools",
+            "describes tools, and this environment runs none",
+            "Remove the column, and give functions: --tools FILE.py:FUNCTION. Examples of `rllm sft` may have tools.",
+        )

@@ -1,0 +1,262 @@
+"""Chat messages in one normal form, for each command and server that reads them.
+
+Every key of a message is used, is in `WITHOUT_MEANING`, or is refused. Templates see only the normal form, so equal
+messages have equal prompts in `train`, `sft`, `prefer`, `eval` and the gateway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from rllm.rows.problem import RowError, shown
+from rllm_core.data.messages import Message
+
+ROLES: Mapping[str, str] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+"""Role -> role in the normal form."""
+RENAMED: Mapping[str, str] = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+    "ai": "assistant",
+    "model": "assistant",
+    "observation": "tool",
+    "ipython": "tool",
+}
+"""Role of other formats -> the role that the user probably means."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Keys of an assistant's reasoning. The first one is in the normal form."""
+TRAINED = ("weight", "loss", "train", "training")
+"""Keys that say with 0 or 1 if an assistant message is trained. They change no prompt."""
+WITHOUT_MEANING = frozenset(("annotations", "cache_control", "id", "metadata", "provider_specific_fields", "timestamp"))
+"""Keys of messages and of their parts that are ignored, because no chat template shows them."""
+OF_CALLS = frozenset(("id", "type", "function", "index"))
+"""Keys of a tool call. ``index`` is ignored, because the position in the list says the same."""
+Unknown = Callable[[str, str], None]
+"""Takes the place of an unknown key or part, and its name. Raises an error, or ignores it."""
+
+
+class Chat(NamedTuple):
+    """Messages in the normal form."""
+
+    messages: list[Message]
+    untrained: frozenset[int]
+    """Positions of assistant messages that must not be trained."""
+
+
+def is_empty(value: Any) -> bool:
+    """Return True if a value means the same as a missing key: null, false, or an empty text, list or object."""
+    return value is None or value is False or (isinstance(value, str | Sequence | Mapping) and not value)
+
+
+def refuse(place: str, name: str) -> NoReturn:
+    """Raise RowError for a key or a part that is not known."""
+    raise RowError(
+        place, "is not used by rllm", f"Remove {name!r}, or rename it. Keys of messages: docs/how-to/own-data.md."
+    )
+
+
+def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse) -> Chat:
+    """Return messages in the normal form.
+
+    Args:
+        value: a list of messages, as found in data or in a request.
+        place: the key of `value`, for errors.
+        unknown: called for a key or a part that rllm does not know and that is not empty.
+
+    Raises:
+        RowError: the messages cannot be used as they are.
+    """
+    if not isinstance(value, list | tuple) or not value:
+        raise RowError(place, f"{shown(value)}; it must be a list of messages", _EXAMPLE)
+    messages, untrained = list[Message](), set[int]()
+    for number, found in enumerate(value):
+        if type(found) is dict and len(found) == 2 and _is_plain(found):
+            role = ROLES[found["role"]]
+            messages.append(found if role == found["role"] else {"role": role, "content": found["content"]})
+            continue
+        message, is_trained = _Reader(f"{place}[{number}]", unknown).message(found)
+        messages.append(message)
+        if is_trained is False:
+            untrained.add(number)
+    return Chat(messages, frozenset(untrained))
+
+
+_EXAMPLE = 'Write {"role": "user", "content": …} for each message.'
+
+
+def _is_plain(found: dict[str, Any]) -> bool:
+    role = found.get("role")
+    return type(role) is str and role in ROLES and role != "function" and type(found.get("content")) is str
+
+
+class _Reader:
+    """Reads one message."""
+
+    def __init__(self, place: str, unknown: Unknown) -> None:
+        self._place = place
+        self._unknown = unknown
+
+    def message(self, found: Any) -> tuple[dict[str, Any], bool | None]:
+        """Return the message, and whether it is trained. None if the message does not say that."""
+        if not isinstance(found, Mapping):
+            raise RowError(self._place, f"{shown(found)}; it must be an object", _EXAMPLE)
+        given = {key: value for key, value in found.items() if not is_empty(value) or key in ("content", *TRAINED)}
+        role = self._role(given.pop("role", None))
+        calls = self._calls(given, role)
+        reasoning = self._reasoning(given, role)
+        read: dict[str, Any] = {"role": role, "content": self._content(given, role, bool(calls or reasoning))}
+        is_trained = self._is_trained(given, role)
+        for key in ("name", *(("tool_call_id",) if role == "tool" else ())):
+            if (value := given.pop(key, None)) is not None:
+                read[key] = self._text(value, key)
+        if reasoning:
+            read["reasoning_content"] = reasoning
+        if calls:
+            read["tool_calls"] = calls
+        self._check_unknown({key: value for key, value in given.items() if key not in WITHOUT_MEANING}, self._place)
+        return read, is_trained
+
+    def _check_unknown(self, rest: Mapping[str, Any], place: str) -> None:
+        for key, value in rest.items():
+            if not is_empty(value):
+                self._unknown(f"{place}.{key}", key)
+
+    def _role(self, role: Any) -> str:
+        if isinstance(role, str) and role in ROLES:
+            return ROLES[role]
+        instead = RENAMED.get(role) if isinstance(role, str) else None
+        hint = f"Rename it to {instead!r}." if instead else f"Roles are {', '.join(ROLES)}."
+        raise RowError(f"{self._place}.role", f"{shown(role)}, which is no role", hint)
+
+    def _content(self, given: dict[str, Any], role: str, may_be_missing: bool) -> str:
+        place, content = f"{self._place}.content", given.pop("content", None)
+        if isinstance(content, str):
+            return content
+        if content is None:
+            # Clients send null for an empty response, and tools return it.
+            if may_be_missing or role in ("assistant", "tool"):
+                return ""
+            raise RowError(place, "is missing", "Write text, or remove the message.")
+        if not isinstance(content, list | tuple):
+            hint = "Write the text in quotation marks." if role != "tool" else "Write the result as JSON text."
+            raise RowError(place, f"{shown(content)}; it must be text, or a list of parts", hint)
+        return self._parts(content, place)
+
+    def _parts(self, parts: Sequence[Any], place: str) -> str:
+        texts = list[str]()
+        for number, part in enumerate(parts):
+            where = f"{place}[{number}]"
+            if not isinstance(part, Mapping):
+                raise RowError(where, f"{shown(part)}; it must be an object", 'Write {"type": "text", "text": …}.')
+            kind = part.get("type", "text")
+            if kind in ("text", "refusal"):
+                texts.append(self._text(part.get(kind), kind, where))
+                others = part.keys() - {"type", kind} - WITHOUT_MEANING
+                self._check_unknown({key: part[key] for key in others}, where)
+            else:
+                self._unknown(f"{where}, of type {kind!r:.40},", str(kind))
+        return "".join(texts)
+
+    def _reasoning(self, given: dict[str, Any], role: str) -> str:
+        found = {key: self._text(given.pop(key), key) for key in REASONING if key in given}
+        if len(set(found.values())) > 1:
+            raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one of them.")
+        key, text = next(iter(found.items()), ("", ""))
+        if text and role != "assistant":
+            raise RowError(f"{self._place}.{key}", f"belongs to a message of {role}", "Only assistants reason.")
+        return text
+
+    def _calls(self, given: dict[str, Any], role: str) -> list[dict[str, Any]]:
+        found, old = given.pop("tool_calls", ()), given.pop("function_call", None)
+        place = f"{self._place}.tool_calls"
+        if old is not None:
+            if found:
+                raise RowError(self._place, "has function_call and tool_calls", "Remove function_call.")
+            place, found = f"{self._place}.function_call", [{"function": old}]
+        if not isinstance(found, list | tuple):
+            raise RowError(place, f"{shown(found)}; it must be a list of calls", _CALL)
+        if found and role != "assistant":
+            raise RowError(place, f"belongs to a message of {role}", "Only assistants call tools.")
+        places = [place] if old is not None else [f"{place}[{number}]" for number in range(len(found))]
+        return [self._call(call, where) for call, where in zip(found, places, strict=True)]
+
+    def _call(self, call: Any, place: str) -> dict[str, Any]:
+        if not isinstance(call, Mapping):
+            raise RowError(place, f"{shown(call)}; it must be an object", _CALL)
+        given = {key: value for key, value in call.items() if value is not None}
+        if "function" not in given and "name" in given:  # the call itself, without the key `function`
+            given = {key: value for key, value in given.items() if key in OF_CALLS} | {
+                "function": {key: value for key, value in given.items() if key not in OF_CALLS}
+            }
+        function = given.get("function")
+        if given.get("type", "function") != "function" or not isinstance(function, Mapping):
+            raise RowError(place, "calls no function", _CALL)
+        written = dict(function)
+        read = {
+            "type": "function",
+            "function": {
+                "name": self._text(written.pop("name", None), "name", f"{place}.function"),
+                "arguments": read_arguments(written.pop("arguments", None), f"{place}.function.arguments"),
+            },
+        }
+        if not is_empty(name := given.get("id")):
+            read = {"id": self._text(name, "id", place)} | read
+        self._check_unknown({key: value for key, value in given.items() if key not in OF_CALLS}, place)
+        self._check_unknown(written, f"{place}.function")
+        return read
+
+    def _is_trained(self, given: dict[str, Any], role: str) -> bool | None:
+        found = {key: given.pop(key) for key in TRAINED if key in given}
+        found = {key: value for key, value in found.items() if value is not None}
+        for key, value in found.items():
+            if value not in (0, 1) or isinstance(value, str):
+                hint = "Write 1 to train the message, or 0. Other weights are not supported."
+                raise RowError(f"{self._place}.{key}", shown(value), hint)
+            if value and role != "assistant":
+                raise RowError(
+                    f"{self._place}.{key}", f"belongs to a message of {role}", "Only assistants are trained."
+                )
+        if len(set(map(bool, found.values()))) > 1:
+            raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one of them.")
+        return next((bool(value) for value in found.values()), None)
+
+    def _text(self, value: Any, key: str, place: str | None = None) -> str:
+        if not isinstance(value, str):
+            raise RowError(f"{place or self._place}.{key}", f"{shown(value)}; it must be text", "Write text.")
+        return value
+
+
+_CALL = 'Write {"type": "function", "function": {"name": …, "arguments": …}}.'
+
+
+def read_arguments(value: Any, place: str) -> str:
+    """Return the arguments of a tool call as JSON text. Missing and blank arguments are ``{}``.
+
+    Raises:
+        RowError: they are not an object, or the text is not JSON.
+    """
+    hint = 'Write an object, such as {"city": "Oslo"}, or its JSON text.'
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return "{}"
+    try:
+        found = json.loads(value, parse_constant=_refuse_constant) if isinstance(value, str) else value
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RowError(place, f"is not JSON ({error})", hint) from error
+    if not isinstance(found, Mapping):
+        raise RowError(place, f"{shown(value)}; it must be an object", hint)
+    return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")

@@ -1,0 +1,69 @@
+"""What a data source contains: rows, messages by role, and columns that are used or ignored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rllm_core.data.messages import Message
+
+NAMES = ("id", "data_source")
+"""Columns that name a row or its source in every run."""
+NAMED = 12
+"""Number of columns that a line names."""
+
+
+@dataclass
+class RowSummary:
+    """Counts over the rows of a data source."""
+
+    source: str
+    """The file or the dataset."""
+    rows: int = 0
+    roles: Counter[str] = field(default_factory=Counter)
+    """Messages by role."""
+    columns: Counter[str] = field(default_factory=Counter)
+    """Rows that have a column, by column."""
+    used: Collection[str] = ()
+    """Columns that the run reads. Empty if the environment and the rewards decide that."""
+    untrained: int = 0
+    """Assistant messages with a weight of 0."""
+    after_last: int = 0
+    """Messages after the last assistant message of a row. They are not used."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row and its columns."""
+        self.rows += 1
+        self.columns.update(row.keys())
+
+    def add_messages(self, messages: Sequence[Message]) -> None:
+        """Count messages in the normal form."""
+        self.roles.update([message["role"] for message in messages])
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines to print."""
+        yield f"Data {self.source}: {self.rows:,} rows"
+        if self.roles:
+            yield f"  messages: {', '.join(f'{count:,} {role}' for role, count in self.roles.items())}"
+        if self.untrained:
+            yield f"  not trained: {self.untrained:,} assistant messages with a weight of 0"
+        if self.after_last:
+            yield f"  not used: {self.after_last:,} messages after the last assistant message of a row"
+        used = [column for column in self.columns if column in self.used]
+        others = [column for column in self.columns if column not in self.used and column not in NAMES]
+        if used:
+            yield f"  columns used: {self._named(used)}"
+        if others:
+            kind = "ignored" if self.used else "for the environment and the rewards"
+            yield f"  columns {kind}: {self._named(others)}"
+
+    def _named(self, columns: Sequence[str]) -> str:
+        """Return names of columns. A column that some rows lack has the number of rows that have it."""
+        names = [
+            column if self.columns[column] == self.rows else f"{column} ({self.columns[column]:,} rows)"
+            for column in columns[:NAMED]
+        ]
+        more = len(columns) - NAMED
+        return ", ".join(names) + (f" and {more} more" if more > 0 else "")
