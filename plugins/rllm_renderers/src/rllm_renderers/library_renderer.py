@@ -70,7 +70,7 @@ class LibraryRenderer:
         own = getattr(setup.tokenizer, "eos_token_id", None)
         self._end = own if own in ends else ends[0]
         self._template = TemplateRenderer(setup.tokenizer, self.stop_ids, setup.template_options, control_tokens)
-        self._control_tokens = self._template.control_tokens
+        self.control_tokens = self._template.control_tokens
         self._rendered_prompt = lru_cache(maxsize=1024)(self._rendered)
         self._prompt = self._template.prompt if prompts_of_template else self._prompt_of_library
 
@@ -87,20 +87,20 @@ class LibraryRenderer:
     ) -> Rendered | None:
         """Return the (n,) int32 tokens of the next prompt. None if the template changes earlier parts of the prompt.
 
-        Most templates drop earlier reasoning after a user message. If the model did not reason, they change nothing, and
-        this method returns tokens.
+        Most templates drop earlier reasoning after a user message. If the model did not reason, they change nothing,
+        and this method returns tokens.
         """
         with failures_as(RolloutError, "Rendering messages", "Set rllm.renderer to a different renderer."):
             bridged = self._library.bridge_to_next_turn(
                 _plain_ids(prompt_ids),
                 _plain_ids(response_ids),
-                _plain(self._control_tokens.read(messages, after_response=True)),
+                _plain(self.control_tokens.read(messages, after_response=True)),
                 tools=_convert_tools(tools),
             )
         rewrites = self._drops_reasoning and any(message["role"] == "user" for message in messages)
         if bridged is not None and not rewrites:
             tokens, sampled = np.array(bridged.token_ids, np.int32), len(prompt_ids) + len(response_ids)
-            return np.concatenate((tokens[:sampled], self._control_tokens.remove_breaks(tokens[sampled:])))
+            return np.concatenate((tokens[:sampled], self.control_tokens.remove_breaks(tokens[sampled:])))
         if not self._stays(prompt_ids, response_ids):
             return None
         return self._template.bridge(prompt_ids, response_ids, messages, tools)
@@ -161,7 +161,7 @@ class LibraryRenderer:
     def _drops_reasoning(self) -> bool:
         """True if prompts do not show the reasoning of responses before the last user message."""
         one, other = ([*HISTORY[:1], {**HISTORY[1], "reasoning_content": text}, HISTORY[0]] for text in ("one", "two"))
-        return self.prompt(one).tolist() == self.prompt(other).tolist()
+        return bool(self.prompt(one).tolist() == self.prompt(other).tolist())
 
     def _stays(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
         """True if the template changes no earlier part of the prompt, because the model did not reason."""
@@ -195,8 +195,8 @@ class LibraryRenderer:
         return f"{before.content}{self.text(response_ids[first:])}"
 
     def _rendered(self, messages: str, tools: str) -> Rendered:
-        said = _plain(self._control_tokens.read(json.loads(messages)))
-        offered = self._control_tokens.plain(json.loads(tools))
+        said = _plain(self.control_tokens.read(json.loads(messages)))
+        offered = self.control_tokens.plain(json.loads(tools))
         tokens = self._library.render_ids(said, tools=offered or None, add_generation_prompt=True)
         if offered and tokens == self._library.render_ids(said, add_generation_prompt=True):
             raise RolloutError(
@@ -204,7 +204,7 @@ class LibraryRenderer:
                 "The renderer of this model does not support tools.",
                 "Use a model that supports tools, or remove the tools from the run.",
             )
-        rendered = self._control_tokens.remove_breaks(np.array(tokens, np.int32))
+        rendered = self.control_tokens.remove_breaks(np.array(tokens, np.int32))
         rendered.flags.writeable = False
         return rendered
 

@@ -64,7 +64,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
         ) from error
     if invalid:
         warn_once(
-            f"{len(invalid):,} rows of {path} have characters that are not valid Unicode, such as line {invalid[0]}. "
+            f"{path} has characters that are not valid Unicode in {len(invalid):,} rows, such as line {invalid[0]}. "
             "Each becomes U+FFFD."
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ RARE = "\U000f0000"
 Written into the text of a control token, it keeps the tokenizer from reading the token. Its tokens are then removed.
 """
 REPLACED = "\ufffd"
+REMEDY = "Remove it, or set rllm.renderer.control_tokens to `plain` or `keep`."
 
 
 def join_surrogates(text: str) -> str:
@@ -52,9 +53,9 @@ class ControlTokens:
             stop_ids: the tokens that end a response.
             in_text: see `RendererParams.control_tokens`.
         """
+        self.in_text = in_text
         self._tokenizer = tokenizer
         self._stop_ids = frozenset(stop_ids)
-        self._in_text = in_text
 
     @cached_property
     def texts(self) -> Mapping[str, int]:
@@ -72,7 +73,7 @@ class ControlTokens:
         return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def read(self, messages: Sequence[Mapping[str, Any]], after_response: bool = False) -> list[dict[str, Any]]:
-        """Return messages whose text is safe to render. Encode the result with `encode`.
+        """Return messages whose text is safe to render. Call `remove_breaks` with the tokens of the rendered text.
 
         Control tokens are plain text in tool results, and in all messages after a response except responses. In other
         messages they keep their meaning, unless `in_text` differs. In a response, only stop tokens are found.
@@ -84,24 +85,22 @@ class ControlTokens:
         Raises:
             RolloutError: `in_text` is ``refuse``, and a message has a control token.
         """
-        read = []
-        for message in messages:
-            is_response = message.get("role") == "assistant"
-            after_response |= is_response
-            is_plain = message.get("role") == "tool" or (after_response and not is_response)
-            if not is_plain and (found := self.find(message)):
-                is_plain = self._is_plain(found[0], str(message.get("role")))
-            read.append(_map_text(message, self._spell if is_plain else _clean))
-        return read
+        return [
+            _map_text(message, self._spell if is_plain or self._is_plain(message) else _clean)
+            for message, is_plain in _with_rule(messages, after_response)
+        ]
 
-    def find(self, message: Mapping[str, Any]) -> list[str]:
-        """Return the control tokens in the text of a message. In a response, only stop tokens are returned."""
+    def find(self, messages: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the control tokens in the text of a conversation whose meaning depends on `in_text`."""
+        return [text for message, is_plain in _with_rule(messages) if not is_plain for text in self._spelled_in(message)]
+
+    def _spelled_in(self, message: Mapping[str, Any]) -> list[str]:
         found = self._pattern.findall(read_text(message)) if self._pattern else []
         is_response = message.get("role") == "assistant"
         return [text for text in found if self.texts[text] in self._stop_ids] if is_response else found
 
     def plain(self, value: Any) -> Any:
-        """Return JSON data in which no text has a control token. Encode the result with `encode`."""
+        """Return JSON data in which no text has a control token. See `read`."""
         return _map_text(value, self._spell)
 
     def remove_breaks(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -119,23 +118,32 @@ class ControlTokens:
         # A vocabulary without bytes has only one token for all unknown characters.
         return [-1] if not mark or mark == [getattr(self._tokenizer, "unk_token_id", None)] else mark
 
-    def _is_plain(self, found: str, role: str) -> bool:
-        if self._in_text == "refuse":
-            raise RolloutError(
-                "control-token-in-text",
-                f"The text of a message of role {role!r} has the control token {found!r} of the model.",
-                "Remove it, or set rllm.renderer.control_tokens to `plain` or `keep`.",
-            )
-        if self._in_text == "keep":
-            warn_once(
-                f"a message of role {role!r} has the control token {found!r} of the model in its text. It keeps its "
-                "meaning, as in transformers. To change this, set rllm.renderer.control_tokens=plain or refuse."
-            )
-        return self._in_text == "plain"
+    def _is_plain(self, message: Mapping[str, Any]) -> bool:
+        found = self._spelled_in(message)
+        if not found or self.in_text == "plain":
+            return bool(found)
+        problem = f"has the control token {found[0]!r} of the model in its text"
+        if self.in_text == "refuse":
+            raise RolloutError("control-token-in-text", f"A message of role {message.get('role')!r} {problem}.", REMEDY)
+        warn_once(
+            f"a message of role {message.get('role')!r} {problem}. It keeps its meaning, as in transformers. To change "
+            "this, set rllm.renderer.control_tokens=plain or refuse."
+        )
+        return False
 
     def _spell(self, text: str) -> str:
         text = _clean(text)
         return self._pattern.sub(lambda found: f"{found[0][:-1]}{RARE}{found[0][-1]}", text) if self._pattern else text
+
+
+def _with_rule(
+    messages: Sequence[Mapping[str, Any]], after_response: bool = False
+) -> Iterator[tuple[Mapping[str, Any], bool]]:
+    """Yield each message, and True if control tokens in its text are always plain."""
+    for message in messages:
+        is_response = message.get("role") == "assistant"
+        yield message, message.get("role") == "tool" or (after_response and not is_response)
+        after_response |= is_response
 
 
 def _clean(text: str) -> str:
