@@ -14,6 +14,7 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
     *("<|user|>", "<|observation|>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
+    "<|tool_response>",
 )
 """The tokens that end responses, in all known families."""
 OTHER_MARKS = (
@@ -30,6 +31,9 @@ STARTS = {
     "": "<s>",
 }
 """Mark of a family -> the token that starts its texts."""
+MERGES = (("\u010a", "\u010a"), ("\u0120", "T"), (".", "\u010a"))
+"""Pairs that are one token, as in real vocabularies: two line breaks, a space and a letter, and a full stop and a line
+break. So tokens can cross the end of a prompt."""
 MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>")
 
 
@@ -60,7 +64,8 @@ def _tokenizer(template: str) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     bytes_ = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer: Any = Tokenizer(models.BPE(vocab={each: number for number, each in enumerate(bytes_)}, merges=[]))
+    vocabulary = {each: number for number, each in enumerate((*bytes_, *map("".join, MERGES)))}
+    tokenizer: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[*MERGES]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     marks = dict.fromkeys((*MARKS.findall(template), *STOPS, *OTHER_MARKS))

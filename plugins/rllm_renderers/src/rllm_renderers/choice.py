@@ -21,7 +21,7 @@ from rllm_renderers.options import RenderersParams
 def make_known(setup: RendererSetup, params: RendererParams) -> Renderer | None:
     """Make the library's renderer. None if the library does not support the model."""
     family = family_of(setup)
-    return None if family is None else _found(setup, family, RenderersParams(control_tokens=params.control_tokens))
+    return None if family is None else _make_equal(setup, family, RenderersParams(control_tokens=params.control_tokens))
 
 
 def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
@@ -40,7 +40,7 @@ def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
             "chat template.",
             "Set its family, for example rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
         )
-    return _found(setup, family, params)
+    return _make_equal(setup, family, params)
 
 
 def make_alternatives(setup: RendererSetup) -> Iterator[tuple[str, Renderer]]:
@@ -82,7 +82,7 @@ def family_of(setup: RendererSetup) -> str | None:
     return found
 
 
-def _found(setup: RendererSetup, family: str, params: RenderersParams) -> Renderer:
+def _make_equal(setup: RendererSetup, family: str, params: RenderersParams) -> Renderer:
     """Make the renderer of a family that was found by its equal prompts. The chat template itself writes them."""
     is_compared = bool(getattr(setup.tokenizer, "chat_template", None)) and family != HARMONY
     return _make(setup, family, params, prompts_of_template=is_compared)

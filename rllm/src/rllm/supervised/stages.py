@@ -7,9 +7,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from rllm.rows.problem import naming
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.rows import read_row
 from rllm.supervised.row_limit import RowFitter, RowLimit
+from rllm.supervised.rows import read_row
 from rllm.supervised.turns import make_turns
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
@@ -26,8 +27,8 @@ ROLE = "assistant"
 class HasExamples(Protocol):
     """A task that stores finished rollouts, such as a task of the dataset ``stored``."""
 
-    def examples(self, renderer: Renderer) -> list[Episode]:
-        """Return the rollouts. Raise ConfigError if they have other tokens than the model of `renderer`."""
+    def examples(self, renderer: Renderer | None) -> list[Episode]:
+        """Return the rollouts. Raise ConfigError if they have other tokens than the model of `renderer`, if any."""
         ...
 
 
@@ -41,7 +42,9 @@ def make_examples(task: Task, renderer: Renderer, params: ExamplesParams) -> lis
     if isinstance(task, HasExamples):
         return task.examples(renderer)
     trajectory = Trajectory(ROLE, uid=f"{task.id}:0:{ROLE}")
-    for turn in make_turns(read_row(task.data, task.id), renderer, params):
+    with naming(f"Row {task.id!r}"):
+        turns = make_turns(read_row(task.data), renderer, params)
+    for turn in turns:
         trajectory.add_step(turn.prompt_ids, turn.response_ids, None, text=turn.text, messages=turn.messages)
     return [
         Episode(
@@ -65,10 +68,10 @@ class Examples:
 
     def __init__(self, context: StageContext, params: ExamplesParams) -> None:
         self._params = params
+        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
 
     async def __call__(self, step: TrainStep) -> None:
         assert step.renderer is not None
-        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
         made = [make_examples(task, step.renderer, self._params) for task in step.tasks]
         step.episodes = [self._fitter.fit(episode) for episodes in made for episode in episodes]
         step.generated += step.episodes

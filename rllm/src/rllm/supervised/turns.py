@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm.rows.hidden_parts import check_shown
+from rllm.rows.problem import RowError
 from rllm.supervised.options import ExamplesParams
+from rllm.supervised.response_end import response_of
+from rllm.supervised.response_start import explain_mismatch, start_after
 from rllm.supervised.rows import Conversation, PlainText
-from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.renderer import PlainTextRenderer, Renderer
 from rllm_core.data.messages import Message, read_text
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RolloutError
 
 Ids = NDArray[np.int32]
 
@@ -35,12 +38,16 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
     """Return the trained turns of an example, without a limit of their length.
 
     Raises:
+        RowError: the renderer drops a part of the example, or does not write a response after its prompt.
         ConfigError: the rendered example does not show which tokens are trained.
     """
     if isinstance(example, PlainText):
         turns = [_plain_turn(example, renderer)]
     else:
-        turns = list(_assistant_turns(example, renderer))
+        try:
+            turns = list(_assistant_turns(example, renderer))
+        except RolloutError as error:
+            raise RowError("messages", f"cannot be rendered: {error.message.rstrip('.')}", error.hint) from error
     if params.train_on == "last":
         turns = turns[-1:]
     elif params.train_on == "all":
@@ -57,51 +64,59 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
     If the template rewrites earlier messages in later prompts, turns do not extend each other. Each then becomes its
     own row of the batch, as in rollouts.
     """
-    read = 0
+    read, column = 0, "prompt and completion" if example.trained_from else "messages"
+    check_shown(example.messages, example.tools, renderer, column)
     for place, message in enumerate(example.messages):
         if message["role"] != "assistant" or place < example.trained_from or place in example.untrained:
             continue
         prompt = renderer.prompt(example.messages[:place], example.tools)
         whole = renderer.prompt(example.messages[: place + 1], example.tools)
-        if len(whole) < len(prompt) or (whole[: len(prompt)] != prompt).any():
-            raise ConfigError(
-                "unsupported-chat-template",
-                f"The chat template writes the prompt before {read_text(message)!r:.60} differently when this message "
-                "follows.",
-                "Set rllm.renderer=auto (pip install rllm-renderers), or remove white space from the message's start.",
-            )
-        stops = np.flatnonzero(np.isin(whole[len(prompt) :], [*renderer.stop_ids]))
-        if not stops.size:
+        begun = start_after(prompt, whole, renderer)
+        if begun is None:
+            problem, hint = explain_mismatch(prompt, whole, renderer, message)
+            raise RowError(f"{column}[{place}]", problem, hint)
+        first, start = begun
+        response = response_of(renderer, example.messages[: place + 1], example.tools, start)
+        if response is None:
             raise ConfigError(
                 "unsupported-chat-template",
                 f"The chat template writes no token that ends a response after {read_text(message)!r:.60}.",
                 "Set the generation_config's eos_token_id to the token that the template writes, or add it there.",
             )
-        # After its stop token, the template may write more. The model never samples that.
-        end = len(prompt) + int(stops[-1]) + 1
-        yield Turn(prompt, whole[len(prompt) : end], read_text(message), example.messages[read:place])
+        response = np.concatenate((first, response)) if first.size else response
+        yield Turn(prompt, response, read_text(message), example.messages[read:place])
         read = place + 1
 
 
 def _plain_turn(example: PlainText, renderer: Renderer) -> Turn:
-    """Return text as TRL tokenizes it: with the tokenizer's special tokens, and with the end-of-text token."""
-    tokenizer: Any = getattr(renderer, "tokenizer", None)
-    if tokenizer is None:
+    """Return text as TRL tokenizes it: with the tokenizer's special tokens, and with the end-of-text token.
+
+    If the text already has these tokens, because a template rendered it, they are not added again.
+    """
+    if not isinstance(renderer, PlainTextRenderer):
         raise ConfigError(
             "renderer-without-tokenizer",
             "The run's renderer cannot encode text without a chat template.",
             "Set rllm.renderer=template, or use the column `messages`.",
         )
-    text = example.prompt + example.completion
-    tokens = list(tokenizer.encode(text, add_special_tokens=True))
-    end = getattr(tokenizer, "eos_token_id", None)
-    if end is not None and tokens[-1:] != [end]:
-        tokens.append(end)
+    ids = _ended(example.prompt + example.completion, renderer)
     start = 1
     if example.prompt:
-        before = list(tokenizer.encode(example.prompt, add_special_tokens=True))
+        before = renderer.encode(example.prompt)
+        most = min(len(before), len(ids))
         # Tokens may merge at the border. The completion then starts with the merged token.
-        same = (at for at, (one, other) in enumerate(zip(before, tokens, strict=False)) if one != other)
-        start = max(1, next(same, min(len(before), len(tokens))))
-    ids = np.array(tokens, np.int32)
+        different = np.flatnonzero(before[:most] != ids[:most])
+        start = max(1, int(different[0]) if different.size else most)
     return Turn(ids[:start], ids[start:], example.completion, [{"role": "text", "content": example.prompt}])
+
+
+def _ended(text: str, renderer: PlainTextRenderer) -> Ids:
+    """Return the tokens, (n,) int32, of a text that ends with a stop token, and with nothing after it."""
+    end = getattr(getattr(renderer, "tokenizer", None), "eos_token_id", None)
+    stops = renderer.stop_ids if end is None else renderer.stop_ids | {end}
+    ids = renderer.encode(text.rstrip())
+    if text[-1:].isspace() and not np.isin(ids[-1:], [*stops]).any():
+        ids = renderer.encode(text)
+    if len(ids) > 1 and ids[-1] == ids[-2] == end:
+        return ids[:-1]  # The tokenizer adds the token to each text.
+    return ids if end is None or np.isin(ids[-1:], [*stops]).any() else np.append(ids, np.int32(end))
