@@ -92,9 +92,9 @@ class ControlTokens:
 
     def find(self, messages: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the control tokens in the text of a conversation whose meaning depends on `in_text`."""
-        return [text for message, is_plain in _with_rule(messages) if not is_plain for text in self._spelled_in(message)]
+        return [text for message, is_plain in _with_rule(messages) if not is_plain for text in self._spelled(message)]
 
-    def _spelled_in(self, message: Mapping[str, Any]) -> list[str]:
+    def _spelled(self, message: Mapping[str, Any]) -> list[str]:
         found = self._pattern.findall(read_text(message)) if self._pattern else []
         is_response = message.get("role") == "assistant"
         return [text for text in found if self.texts[text] in self._stop_ids] if is_response else found
@@ -119,7 +119,7 @@ class ControlTokens:
         return [-1] if not mark or mark == [getattr(self._tokenizer, "unk_token_id", None)] else mark
 
     def _is_plain(self, message: Mapping[str, Any]) -> bool:
-        found = self._spelled_in(message)
+        found = self._spelled(message)
         if not found or self.in_text == "plain":
             return bool(found)
         problem = f"has the control token {found[0]!r} of the model in its text"
