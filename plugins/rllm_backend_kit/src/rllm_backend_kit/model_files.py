@@ -65,17 +65,25 @@ def stop_ids(tokenizer: Any, of_generation: int | Sequence[int] | None) -> froze
     return frozenset(int(token) for token in (tokenizer.eos_token_id, *also) if token is not None)
 
 
-def generation_stop_ids(source: Path | str) -> int | Sequence[int] | None:
+def generation_stop_ids(source: Path | str, *, local_files_only: bool = False) -> int | Sequence[int] | None:
     """Return the stop tokens in a model's generation settings, for `stop_ids`. None if it has no such settings."""
     from transformers import GenerationConfig
 
     try:
         found: int | Sequence[int] | None = GenerationConfig.from_pretrained(
-            source, local_files_only=only_cached(source)
+            source, local_files_only=local_files_only or only_cached(source)
         ).eos_token_id
     except (OSError, ValueError):
         return None  # many models are saved without generation settings
     return found
+
+
+def silence_transformers() -> None:
+    """Switch off progress bars and warnings of transformers, because they interrupt rllm's own lines."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def check_vocabulary(name: str, tokenizer: Any, stops: frozenset[int], rows: int) -> None:

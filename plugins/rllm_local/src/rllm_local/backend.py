@@ -20,7 +20,7 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.notices import warn_once
-from rllm_local.early_renderer import try_renderer
+from rllm_local.early_renderer import early_renderer
 from rllm_local.engines import Engines, load_to_sample
 from rllm_local.hosting import Hosting
 from rllm_local.kv_cache import AS_NEEDED, PassShape
@@ -101,7 +101,7 @@ class LocalBackend(Backend):
             fix_order_of_sums()
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
         if run.calls_tools or settings.model.name != TINY:
-            await self._in_worker(try_renderer, run, settings.model.name)
+            await self._in_worker(early_renderer, run, settings.model.name)
         if run.overlaps and run.engine is None and settings.local.training_process:
             self._sampling = await self._start_apart(run)
         else:

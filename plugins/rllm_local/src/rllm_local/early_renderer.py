@@ -1,53 +1,64 @@
-"""An early check of a run's renderer, before the weights are loaded. Weights take minutes, a tokenizer seconds."""
+"""A run's renderer and context before the weights are loaded. Weights take minutes, a tokenizer seconds."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rllm_backend_kit.context_length import longest_context
 from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import stop_ids
+from rllm_backend_kit.model_files import generation_stop_ids, silence_transformers, stop_ids
 from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import RunContext
-from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_local.adapter_files import adapter_directory, read_base
 from rllm_local.model_name import TINY, directory_of
 
 
-def try_renderer(run: RunContext, name: str, *, local_files_only: bool = False) -> None:
-    """Create the renderer of the model `name` and discard it.
+def early_renderer(run: RunContext, name: str, *, local_files_only: bool = False) -> tuple[Renderer, int] | None:
+    """Return the renderer of the model `name`, and the run's longest context in tokens.
+
+    Return None if the files of the model cannot be read. Its loader reports the reason.
 
     Raises:
-        ConfigError: the renderer does not support the run's settings. Errors of the model itself are reported when it
-            is loaded.
+        ConfigError: the renderer does not support the run's settings.
     """
-    tokenizer = _tokenizer(name, local_files_only)
-    if tokenizer is not None and tokenizer.chat_template is not None:
-        options = options_without_thinking(tokenizer) if run.config.rllm.disable_thinking else {}
-        stops = stop_ids(tokenizer, None)
-        make_renderer(run, RendererSetup(name=name, tokenizer=tokenizer, stop_ids=stops, template_options=options))
+    adapter = adapter_directory(name)
+    if adapter is not None:
+        return early_renderer(run, read_base(adapter).name, local_files_only=local_files_only)
+    found = _files(name, local_files_only)
+    if found is None or found[0].chat_template is None:
+        return None
+    tokenizer, config, stops = found
+    options = options_without_thinking(tokenizer) if run.config.rllm.disable_thinking else {}
+    setup = RendererSetup(name=name, tokenizer=tokenizer, stop_ids=stops, template_options=options)
+    context = longest_context(config and config.get_text_config(), tokenizer.model_max_length)
+    return make_renderer(run, setup), min(context, run.backend_config.training.max_length)
 
 
-def check_renderer(run: RunContext) -> None:
-    """Call `try_renderer` if the tokenizer is on this machine. ``--dry-run`` uses it, so it makes no network requests.
+def cached_renderer(run: RunContext) -> tuple[Renderer, int] | None:
+    """Return `early_renderer` without network requests, for ``--dry-run``.
 
-    The template of `tiny` is always valid, so a dry run with it does not import torch.
+    Return None for `tiny`. Its template is always valid, so a dry run with it does not import torch.
     """
-    if run.backend_config.model.name != TINY:
-        try_renderer(run, run.backend_config.model.name, local_files_only=True)
+    name = run.backend_config.model.name
+    return None if name == TINY else early_renderer(run, name, local_files_only=True)
 
 
-def _tokenizer(name: str, local_files_only: bool) -> Any:
+def _files(name: str, local_files_only: bool) -> tuple[Any, Any, frozenset[int]] | None:
+    """Return the tokenizer, the config (None for `tiny`) and the stop tokens. None if they cannot be read."""
     if name == TINY:
         from rllm_local.tiny import build_tokenizer
 
-        return build_tokenizer()
-    adapter = adapter_directory(name)
-    if adapter is not None:
-        return _tokenizer(read_base(adapter).name, local_files_only)
-    from transformers import AutoTokenizer
+        tokenizer: Any = build_tokenizer()
+        return tokenizer, None, stop_ids(tokenizer, None)
+    from transformers import AutoConfig, AutoTokenizer
 
+    silence_transformers()
     source = directory_of(name) or name
+    cached = local_files_only or only_cached(source)
     try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=local_files_only or only_cached(source))
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        config = AutoConfig.from_pretrained(source, local_files_only=cached)
     except (OSError, ValueError, KeyError, ImportError):
-        return None  # The model loader reports the error.
+        return None
+    return tokenizer, config, stop_ids(tokenizer, generation_stop_ids(source, local_files_only=cached))

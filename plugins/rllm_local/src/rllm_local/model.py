@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from rllm_backend_kit.context_length import longest_context, longrope_limit
 from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import check_vocabulary, stop_ids
+from rllm_backend_kit.model_files import check_vocabulary, silence_transformers, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_directory, read_base
 from rllm_local.family_check import check_family
@@ -152,7 +152,7 @@ def _load_below(directory: Path) -> LoadedModel:
 
 
 def _load_float32(name: str, seed: int) -> LoadedModel:
-    _quiet()
+    silence_transformers()
     adapter = adapter_directory(name)
     if adapter is not None:
         below = _load_below(adapter)
@@ -202,7 +202,7 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         raise ConfigError(
             "model-not-loadable", f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name) + missing
         ) from error
-    # transformers fills missing weights with random numbers, and `_quiet` suppresses its warning.
+    # transformers fills missing weights with random numbers, and `silence_transformers` suppresses its warning.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     if random:
         raise ConfigError(
@@ -212,11 +212,3 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
             "Save or download the model again.",
         )
     return model, tokenizer
-
-
-def _quiet() -> None:
-    """Switch off progress bars and warnings of transformers, because they would interrupt rllm's own progress lines."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()

@@ -19,6 +19,7 @@ from rllm_local.settings import LocalConfig, TrainingSection
 from rllm_local.teacher_options import TeacherModelParams, check_teacher, list_weights
 
 if TYPE_CHECKING:
+    from rllm_core.contracts.renderer import Renderer
     from rllm_core.schema.run_config import RunConfig
 
 
@@ -43,10 +44,10 @@ def _examine_gpus() -> Iterable[Finding]:
     return examine_machine(look())
 
 
-def _check_renderer(run: RunContext) -> None:
-    from rllm_local.early_renderer import check_renderer
+def _early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
+    from rllm_local.early_renderer import cached_renderer
 
-    check_renderer(run)
+    return cached_renderer(run)
 
 
 @hookimpl
@@ -59,7 +60,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         check=check_model,
         check_run=check_training_process,
         footprint=footprint,
-        check_renderer=_check_renderer,
+        early_renderer=_early_renderer,
         examine_gpus=_examine_gpus,
         config_keys=COMMON_KEYS | {"rllm.rollout.engine"},
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "local.yaml",

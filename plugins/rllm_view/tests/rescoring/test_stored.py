@@ -64,9 +64,10 @@ def test_rollouts_of_steps_are_apart_unless_grouped_by_task(tmp_path: Path, epis
     assert [episode.trajectories[0].uid for episode in together] == ["a:0/agent", "a:1/agent", "a:2/agent"]
 
 
-def test_rollouts_without_a_model_call_are_skipped(tmp_path: Path, episodes: Make) -> None:
-    record(tmp_path, 0, [*episodes({"a": [1.0]}), Episode(id="b:0")])
-    assert [task.id for task in stored_in(tmp_path)] == ["a"]
+def test_unused_rollouts_are_counted(tmp_path: Path, episodes: Make, capsys: Any) -> None:
+    record(tmp_path, 0, [*episodes({"a": [1.0, 0.0, 0.0]}), Episode(id="b:0")])
+    assert [len(task.rollouts) for task in stored_in(tmp_path, min_reward=0.5)] == [1]
+    assert "2 without a reward of at least min_reward=0.5, 1 without a model call" in capsys.readouterr().err
     record(tmp_path / "none", 0, [Episode(id="b:0")])
     with expect_error(EpisodesError, "no-episodes"):
         stored_in(tmp_path / "none")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +14,11 @@ from rllm.config.paths import leaves
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import losses_in_force
 from rllm.planning.recommended import recommend
+from rllm.rows.summary import RowSummary
 from rllm_core.pipeline.graph import count_rollout_stages
+
+if TYPE_CHECKING:
+    from rllm.planning.lengths import Lengths
 
 BY_DERIVATION = ", by derivation"
 """How the origin of a value ends that a backend derives from others."""
@@ -50,6 +55,12 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
     show_values(plan, keys)
     for line in (*plan.warnings, *_show_footprint(plan)):
         click.echo(f"warning: {line}", err=True)
+
+
+def show_data(summaries: Iterable[RowSummary | Lengths]) -> None:
+    """Print what the data sources of a run contain."""
+    for line in (line for summary in summaries for line in summary.lines()):
+        click.echo(line)
 
 
 def show_losses(plan: RunPlan) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rllm.cli.configuring import PLANNING_FLAGS, config_options, plan_for, read_request, resumed_plan_for
-from rllm.cli.dry_run import chosen_keys, show_plan
+from rllm.cli.dry_run import chosen_keys, show_data, show_plan
 from rllm.planning.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -102,15 +102,18 @@ def train_or_check(plan: RunPlan, start: Start) -> int:
 
 def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     """Run the checks that come before the first step, except those that load a model or use a network."""
+    from rllm.planning.lengths import Model, measure_lengths
     from rllm.planning.preflight import check_to_train, load_plugins
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.contexts import run_context
     from rllm.training.setup import load_local_tasks
 
-    check_to_train(plan, load_local_tasks(plan, "train"), load_local_tasks(plan, "val"))
+    train_tasks, val_tasks = load_local_tasks(plan, "train"), load_local_tasks(plan, "val")
+    show_data(check_to_train(plan, train_tasks, val_tasks))
     load_plugins(plan)
-    if plan.backend.plugin.check_renderer is not None:
-        plan.backend.plugin.check_renderer(run_context(plan, total_steps=1))
+    make_renderer = plan.backend.plugin.early_renderer
+    found = None if make_renderer is None else make_renderer(run_context(plan, total_steps=1))
+    show_data(measure_lengths(plan, train_tasks, val_tasks, None if found is None else Model(*found)))
     RunDirectory.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
 
 
@@ -122,7 +125,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm.training.setup import load_tasks
 
     train_tasks, val_tasks = load_tasks(plan, "train"), load_tasks(plan, "val")
-    check_to_train(plan, train_tasks, val_tasks)
+    show_data(check_to_train(plan, train_tasks, val_tasks))
     directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(

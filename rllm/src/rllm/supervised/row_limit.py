@@ -48,9 +48,9 @@ class RowFitter:
 
     def __init__(self, limit: RowLimit) -> None:
         self._limit = limit
-        self._cut: list[str] = []
-        self._dropped: list[str] = []
-        self._empty: list[str] = []
+        self.cut: list[str] = []
+        self.dropped: list[str] = []
+        self.empty: list[str] = []
         self._has_warned = False
 
     def fit(self, episode: Episode, *, together: bool = False) -> Episode:
@@ -65,7 +65,7 @@ class RowFitter:
         """
         trajectories, limit = episode.trajectories, self._limit
         if not _has_trained(trajectories, together=together):
-            self._empty.append(episode.task_id)
+            self.empty.append(episode.task_id)
             return replace(episode, trajectories=[])
         longest = max(map(row_length, trajectories))
         if longest <= limit.tokens:
@@ -78,9 +78,9 @@ class RowFitter:
             )
         fitting = [] if limit.long_rows == "drop" else [_cut_off(each, limit.tokens) for each in trajectories]
         if not _has_trained(fitting, together=together):
-            self._dropped.append(episode.task_id)
+            self.dropped.append(episode.task_id)
             return replace(episode, trajectories=[])
-        self._cut.append(episode.task_id)
+        self.cut.append(episode.task_id)
         return replace(episode, trajectories=[each for each in fitting if each.response_length])
 
     def report(self, prefix: str) -> dict[str, float]:
@@ -88,21 +88,21 @@ class RowFitter:
 
         The first report with such rows also prints a warning.
         """
-        counts = {"rows_cut": len(self._cut), "rows_dropped": len(self._dropped) + len(self._empty)}
+        counts = {"rows_cut": len(self.cut), "rows_dropped": len(self.dropped) + len(self.empty)}
         metrics = {f"{prefix}/{name}": float(count) for name, count in counts.items() if count}
         if metrics and not self._has_warned:
             self._has_warned = True
             self._warn(prefix)
-        self._cut, self._dropped, self._empty = [], [], []
+        self.cut, self.dropped, self.empty = [], [], []
         return metrics
 
     def _warn(self, prefix: str) -> None:
         why = f"longer than {self._limit.text}"
-        for outcome, metric, rows in (("cut off", "cut", self._cut), ("dropped", "dropped", self._dropped)):
+        for outcome, metric, rows in (("cut off", "cut", self.cut), ("dropped", "dropped", self.dropped)):
             if rows:
                 warn_once(f"{_named(rows)} {why}: {outcome}. {prefix}/rows_{metric} counts them. {self._limit.remedy}.")
-        if self._empty:
-            warn_once(f"{_named(self._empty)} without a trained token: dropped. {prefix}/rows_dropped counts them.")
+        if self.empty:
+            warn_once(f"{_named(self.empty)} without a trained token: dropped. {prefix}/rows_dropped counts them.")
 
 
 def row_length(trajectory: Trajectory) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rllm.planning.lengths import Model, measure_lengths
 from rllm.planning.plan import RunPlan
 from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
@@ -34,6 +35,7 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Task
+from rllm_core.notices import say
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.rollout.runner import RolloutRunner
 
@@ -77,7 +79,7 @@ class TrainingLoop:
         self.directory = directory
         self._tracked = tracked_run(plan, directory)
         self._settings = plan.config.rllm.trainer
-        self._val_tasks = val_tasks
+        self._train_tasks, self._val_tasks = train_tasks, val_tasks
         self._resume = resume
         self._warn = warn
         self._schedule = TaskSchedule(train_tasks, plan.tasks_drawn(len(train_tasks)))
@@ -174,6 +176,7 @@ class TrainingLoop:
                         log=trackers.log,
                     ),
                 )
+                self._report_lengths(engine)
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
                 batches = RolloutBatches(
@@ -219,6 +222,12 @@ class TrainingLoop:
             raise _StoppedError from None
         finally:
             self._interrupt = None
+
+    def _report_lengths(self, engine: RolloutEngine) -> None:
+        """Print the lengths of the run's rows in tokens of the loaded model."""
+        model = Model(engine.renderer, engine.max_context)
+        for lengths in measure_lengths(self.plan, self._train_tasks, self._val_tasks, model):
+            say("\n".join(lengths.lines()))
 
     def _makes_steps(self) -> bool:
         return self._finished < self.total_steps and not self._settings.val_only

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.engine import EnginePlugin, Overlap, RolloutEngine
     from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
-    from rllm_core.contracts.renderer import RendererPlugin
+    from rllm_core.contracts.renderer import Renderer, RendererPlugin
     from rllm_core.contracts.translation import Translation
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.record import OptimizerStep, TokenTrace
@@ -336,9 +336,10 @@ class BackendPlugin(Plugin[ParamsT]):
     """Estimates the resources of a run. Takes the backend's own sections, the run's config and the columns that
     `process` must fill. ``--dry-run`` prints the result. It must take at most a few seconds and use no network. None if
     the backend gives no estimate."""
-    check_renderer: Callable[[RunContext], None] | None = None
-    """Makes the run's renderer and raises ConfigError if the renderer cannot read the model's chat template. Called by
-    ``--dry-run``. It must load no weights and use no network. If None, such an error appears only when the run starts.
+    early_renderer: Callable[[RunContext], tuple[Renderer, int] | None] | None = None
+    """Returns the run's renderer and `RolloutEngine.max_context`, so that ``--dry-run`` can measure the lengths of rows.
+    Raises ConfigError if the renderer cannot read the model's chat template. It must load no weights and use no
+    network. It returns None if it would need these. Without this function, such an error appears when the run starts.
     """
     fetch_model: Callable[[Path, Path], None] | None = None
     """Writes a model in the format of transformers or peft, for ``rllm export``. Takes a directory that `Backend.save`

@@ -19,6 +19,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
+from rllm_core.notices import say
 from rllm_core.pipeline import episode_metrics, find_reward
 from rllm_record.recorder import tokenizer_of
 from rllm_record.steps.files import sampler_of
@@ -90,27 +91,24 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     path = Path(params.path).expanduser()
     rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
-    skipped = 0
+    unused: Counter[str] = Counter()
     for step, file in find_episodes(path).files:
         for rollout, task in _rollouts(file):
-            if not _is_good(rollout, params.min_reward):
-                skipped += 1
+            if reason := _why_unused(rollout, params.min_reward):
+                unused[reason] += 1
                 continue
             name = rollout.episode.task_id
             rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
             data.setdefault(name, task or {})
-    if skipped and not rollouts:
-        raise EpisodesError(
-            "no-episodes",
-            f"{path} contains {skipped} rollouts, and none has a reward of at least {params.min_reward:g}.",
-            "Lower the option min_reward.",
-        )
+    counts = ", ".join(f"{count} {reason}" for reason, count in unused.items())
     if not rollouts:
         raise EpisodesError(
             "no-episodes",
-            f"{path} contains no rollout with a model call.",
-            "Set the option path to a different directory or file.",
+            f"{path} contains no rollout to use: {counts or 'it is empty'}.",
+            "Lower the option min_reward, or set the option path to a different directory or file.",
         )
+    if counts:
+        say(f"stored rollouts of {path} that are not used: {counts}")
     steps = Counter(name for name, _ in rollouts)
     return [
         StoredTask(
@@ -123,18 +121,22 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     ]
 
 
-def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
-    """True if every trajectory has at least this reward."""
-    rewards = map(find_reward, rollout.episode.trajectories)
-    return min_reward is None or all(reward is not None and reward >= min_reward for reward in rewards)
+def _why_unused(rollout: StoredRollout, min_reward: float | None) -> str:
+    """Return the reason why a rollout is not used. Empty if every trajectory has at least this reward."""
+    trajectories = rollout.episode.trajectories
+    if not any(trajectory.steps for trajectory in trajectories):
+        return "without a model call"
+    rewards = map(find_reward, trajectories)
+    if min_reward is None or all(reward is not None and reward >= min_reward for reward in rewards):
+        return ""
+    return f"without a reward of at least min_reward={min_reward:g}"
 
 
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
     """Yield the rollouts of a file, with the data of their tasks if it is stored."""
     sampler = sampler_of(file)
     for generated in read_record(file):
-        if any(trajectory.steps for trajectory in generated.episode.trajectories):
-            yield StoredRollout(generated.episode, sampler), generated.task
+        yield StoredRollout(generated.episode, sampler), generated.task
 
 
 class BringStored:
