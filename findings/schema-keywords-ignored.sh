@@ -7,11 +7,22 @@
 # support. So each constrained output is valid, and each valid document in the usual form can be sampled.
 #
 # Observed: only llguidance does this. The other two accept the schema, and then allow invalid documents ("ignored") or forbid
-# valid ones ("forbidden"). Even `minimum` and `maximum` are ignored, and a `pattern` must match the whole string.
+# valid ones ("forbidden"). Even `minimum` is ignored, and a `pattern` must match the whole string.
 #
 # Output:
-#   keyword            outlines-core  lm-format-enforcer  llguidance
-OUTPUT
+#   keyword            outlines-core     lm-format-enforcer  llguidance
+#   minimum            ignored           ignored             enforced
+#   multipleOf         ignored           ignored             enforced
+#   pattern            forbidden         forbidden           enforced
+#   not                ignored           ignored             error
+#   if, then           ignored           ignored             error
+#   dependentRequired  ignored           ignored             error
+#   $ref, maximum      ignored           ignored             enforced
+#   uniqueItems        ignored           ignored             error
+#   contains           ignored           ignored             error
+#   prefixItems        enforced          ignored             enforced
+#   allOf              forbidden         enforced            enforced
+#   oneOf              ignored           forbidden           error
 #
 # Why it matters: rewards of structured output are often "1, because the grammar makes it valid". With an ignored keyword the
 # invalid calls get that reward too. With a forbidden one, the best response has probability 0 and its log-prob is -inf.
@@ -104,6 +115,19 @@ observed = {}
 for name, row in ROWS.items():
     observed[name] = tuple(classify(library, *row) for library in LIBRARIES.values())
     print("{:19}{:18}{:20}{}".format(name, *observed[name]))
-if observed != {}:
+if observed != {
+    "minimum": ("ignored", "ignored", "enforced"),
+    "multipleOf": ("ignored", "ignored", "enforced"),
+    "pattern": ("forbidden", "forbidden", "enforced"),
+    "not": ("ignored", "ignored", "error"),
+    "if, then": ("ignored", "ignored", "error"),
+    "dependentRequired": ("ignored", "ignored", "error"),
+    "$ref, maximum": ("ignored", "ignored", "enforced"),
+    "uniqueItems": ("ignored", "ignored", "error"),
+    "contains": ("ignored", "ignored", "error"),
+    "prefixItems": ("enforced", "ignored", "enforced"),
+    "allOf": ("forbidden", "enforced", "enforced"),
+    "oneOf": ("ignored", "forbidden", "error"),
+}:
     sys.exit("The behavior changed.")
 END
