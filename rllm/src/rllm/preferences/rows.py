@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from rllm.rows.columns import check_columns
 from rllm.rows.problem import RowError
-from rllm.supervised.rows import Conversation, PlainText, read_row
+from rllm.supervised.rows import Conversation, PlainText, make_conversation
 from rllm_core.data.messages import read_text
 
 CHOSEN, REJECTED = "chosen", "rejected"
@@ -35,6 +36,8 @@ def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainTe
                     'Write {"prompt": [{"role": "user", "content": …}], …}.',
                 )
             prompt, chosen, rejected = start, chosen[len(start) :], rejected[len(start) :]
+            if not chosen and not rejected:
+                raise RowError("chosen", "and `rejected` are equal", _ONE_OF_THESE)
         found = {CHOSEN: chosen, REJECTED: rejected}
     elif completion is not None and label in (True, False):
         found = {CHOSEN if label else REJECTED: completion}
@@ -42,9 +45,18 @@ def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainTe
         raise _no_preference(data)
     if prompt is None:
         raise _no_preference(data)
-    others = {name: value for name, value in data.items() if name not in (CHOSEN, REJECTED, "messages", "text")}
-    row = others | {"prompt": prompt}
-    return {name: read_row({**row, "completion": each}, _ONE_OF_THESE) for name, each in found.items()}
+    check_columns(data)
+    return {
+        name: _example(prompt, name if chosen is not None else "completion", each, data) for name, each in found.items()
+    }
+
+
+def _example(prompt: Any, column: str, completion: Any, data: Mapping[str, Any]) -> Conversation | PlainText:
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return PlainText(prompt, completion)
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return make_conversation(("prompt", prompt), (column, completion), data.get("tools"), _ONE_OF_THESE)
+    raise RowError("prompt", f"and `{column}` must both be text, or both be lists of messages", _ONE_OF_THESE)
 
 
 def check_completions(names: Iterable[str], loss: str) -> None:

@@ -41,8 +41,8 @@ WITHOUT_MEANING = frozenset(("annotations", "cache_control", "id", "metadata", "
 """Keys of messages and of their parts that are ignored, because no chat template shows them."""
 OF_CALLS = frozenset(("id", "type", "function", "index"))
 """Keys of a tool call. ``index`` is ignored, because the position in the list says the same."""
-Unknown = Callable[[str, str], None]
-"""Takes the place of an unknown key or part, and its name. Raises an error, or ignores it."""
+Unknown = Callable[[RowError, str], None]
+"""Takes the error for an unknown key or part, and its name. Raises the error, or ignores the part."""
 
 
 class Chat(NamedTuple):
@@ -58,11 +58,14 @@ def is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, str | Sequence | Mapping) and not value)
 
 
-def refuse(place: str, name: str) -> NoReturn:
-    """Raise RowError for a key or a part that is not known."""
-    raise RowError(
-        place, "is not used by rllm", f"Remove {name!r}, or rename it. Keys of messages: docs/how-to/own-data.md."
-    )
+def unused(place: str, key: str) -> RowError:
+    """Return the error for a key that rllm does not use."""
+    return RowError(f"{place}.{key}", "is not used by rllm", f"Remove {key!r}, or rename it (docs/how-to/own-data.md).")
+
+
+def refuse(error: RowError, name: str) -> NoReturn:
+    """Raise the error for an unknown key or part."""
+    raise error
 
 
 def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse) -> Chat:
@@ -77,7 +80,10 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
         RowError: the messages cannot be used as they are.
     """
     if not isinstance(value, list | tuple) or not value:
-        raise RowError(place, f"{shown(value)}; it must be a list of messages", _EXAMPLE)
+        is_empty_list = isinstance(value, list | tuple)
+        raise RowError(
+            place, f"{'is empty' if is_empty_list else shown(value)}; it must be a list of messages", _EXAMPLE
+        )
     messages, untrained = list[Message](), set[int]()
     for number, found in enumerate(value):
         if type(found) is dict and len(found) == 2 and _is_plain(found):
@@ -129,7 +135,7 @@ class _Reader:
     def _check_unknown(self, rest: Mapping[str, Any], place: str) -> None:
         for key, value in rest.items():
             if not is_empty(value):
-                self._unknown(f"{place}.{key}", key)
+                self._unknown(unused(place, key), key)
 
     def _role(self, role: Any) -> str:
         if isinstance(role, str) and role in ROLES:
@@ -164,7 +170,8 @@ class _Reader:
                 others = part.keys() - {"type", kind} - WITHOUT_MEANING
                 self._check_unknown({key: part[key] for key in others}, where)
             else:
-                self._unknown(f"{where}, of type {kind!r:.40},", str(kind))
+                error = RowError(where, f"has type {kind!r:.40}, and prompts contain only text", "Remove the part.")
+                self._unknown(error, str(kind))
         return "".join(texts)
 
     def _reasoning(self, given: dict[str, Any], role: str) -> str:

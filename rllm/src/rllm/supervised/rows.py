@@ -54,14 +54,15 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
         RowError: the row has none of the columns, a part of it cannot be used, or nothing in it can be trained.
     """
     check_columns(data)
+    tools = data.get("tools")
     if data.get("messages") is not None:
-        return _conversation(data["messages"], 0, data, hint)
+        return make_conversation(None, ("messages", data["messages"]), tools, hint)
     prompt, completion = data.get("prompt"), data.get("completion")
     if prompt is not None and completion is not None:
         if isinstance(prompt, str) and isinstance(completion, str):
             return PlainText(prompt, completion)
         if isinstance(prompt, list) and isinstance(completion, list):
-            return _conversation([*prompt, *completion], len(prompt), data, hint)
+            return make_conversation(("prompt", prompt), ("completion", completion), tools, hint)
         raise RowError("prompt", "and `completion` must both be text, or both be lists of messages", hint)
     if isinstance(data.get("text"), str):
         return PlainText("", data["text"])
@@ -69,17 +70,37 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
     raise RowError(", ".join(data) or "the row", problem, hint)
 
 
-def _conversation(found: Any, trained_from: int, data: Mapping[str, Any], hint: str) -> Conversation:
-    column = "prompt and completion" if trained_from else "messages"
-    chat = read_messages(found, column)
-    answers = [at for at, each in enumerate(chat.messages) if each["role"] == "assistant" and at >= trained_from]
+Column = tuple[str, Any]
+"""Name and value of a column."""
+
+
+def make_conversation(prompt: Column | None, trained: Column, tools: Any, hint: str) -> Conversation:
+    """Return the conversation of columns with messages.
+
+    Args:
+        prompt: the messages before the trained ones, if they have their own column.
+        trained: the messages of which the assistant's are trained.
+        tools: the value of the column ``tools``.
+        hint: what to write, for errors of a conversation that cannot be trained.
+
+    Raises:
+        RowError: a part cannot be used, or nothing in `trained` can be trained.
+    """
+    before = [] if prompt is None else read_messages(prompt[1], prompt[0]).messages
+    column, value = trained
+    chat = read_messages(value, column)
+    answers = [at for at, each in enumerate(chat.messages) if each["role"] == "assistant"]
     if not answers:
         raise RowError(column, "has no assistant message to train on", hint)
-    if answers[-1] == 0:
+    if answers[-1] == 0 and not before:
         raise RowError(column, "starts with its only assistant message, and nothing comes before it", hint)
-    untrained = chat.untrained.intersection(answers)
-    if len(untrained) == len(answers):
+    if chat.untrained.issuperset(answers):
         raise RowError(column, "has only assistant messages with a weight of 0", "Remove the row.")
-    messages = chat.messages[: answers[-1] + 1]
-    unused = len(chat.messages) - len(messages)
-    return Conversation(messages, trained_from, read_tools(data.get("tools")), untrained, unused)
+    end = answers[-1] + 1
+    return Conversation(
+        messages=[*before, *chat.messages[:end]],
+        trained_from=len(before),
+        tools=read_tools(tools),
+        untrained=frozenset(len(before) + at for at in chat.untrained),
+        unused=len(chat.messages) - end,
+    )

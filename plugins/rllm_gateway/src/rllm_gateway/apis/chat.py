@@ -6,7 +6,7 @@ The Responses API shares its errors and ``tool_choice``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,7 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     form = fields.mapping(body, "response_format")
     holder = fields.mapping(form, "json_schema", "response_format")
     schema = schema_of(form, holder, "response_format") if form else None
-    tools = () if chosen.none else tools
+    tools = [] if chosen.none else tools
     return Asked(
         messages=messages,
         tools=tools,
@@ -159,22 +159,22 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     )
 
 
-def _read_rows(body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]) -> tuple[Sequence[Message], Sequence[Tool]]:
+def _read_rows(
+    body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]
+) -> tuple[list[Message], list[Tool]]:
     """Return messages and tools in the normal form of all readers. Calls and their results must have ids.
 
     Raises:
         RefusedError: a part of them cannot be used as it is.
     """
 
-    def unknown(place: str, name: str) -> None:
-        refuse_unless_ignored(place, unsupported)
+    def unknown(error: RowError, name: str) -> None:
+        refuse_unless_ignored(error.place, unsupported)
         outcomes[f"messages.{name:.64}"] = "ignored"
 
-    if not fields.objects(body, "messages"):
-        raise invalid("messages is empty; send at least one.", "messages")
     try:
-        messages = read_messages(body["messages"], unknown=unknown).messages
-        tools = read_tools(fields.objects(body, "tools"), unknown=unknown)
+        messages = read_messages(body.get("messages"), unknown=unknown).messages
+        tools = [*read_tools(body.get("tools"), unknown=unknown)]
     except RowError as error:
         raise invalid(f"{error}. {error.hint}", error.place) from None
     for number, message in enumerate(messages):
