@@ -83,7 +83,8 @@ class DealtRows:
                 "context-too-long",
                 f"A row has {int(lengths.max())} tokens, but verl's micro-batches have at most {micro.max_tokens}.",
                 "Raise actor_rollout_ref.actor.ppo_max_token_len_per_gpu, and log_prob_max_token_len_per_gpu of "
-                "rollout and ref; or lower data.max_prompt_length or data.max_response_length.",
+                "rollout and ref; or lower data.max_prompt_length or data.max_response_length (`rllm sft`: "
+                "--max-length).",
             )
         missing = -len(rows) % (ranks * micro.rows)
         rows = np.concatenate([rows, np.full(missing, PADDING, np.int64)])

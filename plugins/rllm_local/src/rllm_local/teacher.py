@@ -61,8 +61,9 @@ class ModelTeacher:
         if longest > limit:
             raise ConfigError(
                 "context-too-long",
-                f"A rollout has {longest} tokens, and the teacher {self._path!r} reads {limit}.",
-                "Set data.max_prompt_length and data.max_response_length lower, or choose a different teacher.",
+                f"A row has {longest} tokens, and the teacher {self._path!r} reads {limit}.",
+                "Set data.max_prompt_length and data.max_response_length (`rllm sft`: --max-length) lower, or choose a "
+                "different teacher.",
             )
         ids = np.unique(batch.tokens)
         size = self._loaded.model.get_input_embeddings().num_embeddings

@@ -165,7 +165,7 @@ def _sample(tasks: Sequence[Task], most: int) -> list[Task]:
 
 
 def _cost(value: Any) -> int:
-    """Return the number of characters to render for a value. Each turn of a conversation renders all turns before it."""
+    """Return the number of characters to render for a value. A turn of a conversation renders all turns before it."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
