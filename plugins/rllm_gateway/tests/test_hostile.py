@@ -192,6 +192,13 @@ def test_a_body_that_is_no_request(client: httpx.Client, api: str, body: bytes) 
     assert kind_of_error(api, answer) == "invalid_request_error"
 
 
+@pytest.mark.parametrize("api", WHOLE)
+def test_halves_of_characters_are_replaced(client: httpx.Client, api: str) -> None:
+    body = json.dumps(WHOLE[api]).replace('"x"', '"caf\\udce9"')
+    answer = client.post(api, content=body.encode())
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize(("api", "kind"), [("messages", "request_too_large"), ("responses", "invalid_request_error")])
 def test_a_body_that_is_too_large(client: httpx.Client, api: str, kind: str) -> None:
     answer = client.post(api, content=b'{"messages": "' + b"x" * 200_000 + b'"}')

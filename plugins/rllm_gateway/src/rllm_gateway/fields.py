@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
 import orjson
+
+from rllm.rows.valid_json import has_surrogates, with_valid_text
+from rllm_core.notices import warn_once
 
 Kind = Literal["invalid", "authentication", "permission", "not_found", "conflict", "too_large", "busy", "failed"]
 RETRY_AFTER = 1
@@ -58,7 +62,7 @@ def json_object(body: bytes, what: str = "The body") -> Json:
         RefusedError: `body` is not JSON, is not an object, or is nested more deeply than orjson can write.
     """
     try:
-        found = orjson.loads(body)
+        found = _parse(body)
         # orjson reads 1024 levels but writes only 254. The gateway must be able to store each request it accepts.
         orjson.dumps(found)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
@@ -128,6 +132,21 @@ def stop_texts(found: Mapping[str, Any], key: str, most: int) -> tuple[str, ...]
     if not isinstance(texts, list) or len(texts) > most or not all(isinstance(each, str) and each for each in texts):
         raise _wrong(value, key, "", f"up to {most} strings that are not empty")
     return tuple(dict.fromkeys(texts))
+
+
+def _parse(body: bytes) -> Any:
+    """Parse JSON. Clients send halves of characters, for example of file names that are not UTF-8."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if not has_surrogates(body):
+            raise
+        try:
+            found = with_valid_text(json.loads(body))
+        except (ValueError, RecursionError):
+            raise error from None
+        warn_once("a request has characters that are not valid Unicode. Each becomes U+FFFD.")
+        return found
 
 
 def arguments(written: str, where: str) -> str:

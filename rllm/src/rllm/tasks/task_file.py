@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rllm.rows.valid_json import has_surrogates, with_valid_text
 from rllm.tasks.options import DEFAULT_ID_KEY, TaskFileParams
 from rllm.tasks.task_rows import Row, ids_of_rows, source_of_row
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.files import open_to_read
 from rllm_core.notices import warn_once
-from rllm_core.rollout.control_tokens import join_surrogates
-
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a character in JSON. Without its other half, it is not valid Unicode."""
 
 
 def read_tasks(params: TaskFileParams) -> Sequence[Task]:
@@ -53,7 +49,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
                 stripped = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
                 if stripped:
                     row = _row(stripped, f"{path}, line {number}")
-                    valid = _join_surrogates(row) if SURROGATE.search(stripped) else row
+                    valid = with_valid_text(row) if has_surrogates(stripped) else row
                     invalid += [number] * (valid != row)
                     yield number, valid
     except OSError as error:
@@ -67,11 +63,6 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
             f"{path} has characters that are not valid Unicode in {len(invalid):,} rows, such as line {invalid[0]}. "
             "Each becomes U+FFFD."
         )
-
-
-def _join_surrogates(row: Row) -> Row:
-    joined: Row = json.loads(join_surrogates(json.dumps(row, ensure_ascii=False)))
-    return joined
 
 
 def _row(line: bytes, where: str) -> Row:
