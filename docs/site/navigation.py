@@ -59,6 +59,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/errors",
             "reference/kinds",
             "plugins",
+            "reference/rows",
             "reference/pipeline",
             "reference/run-directory",
             "reference/testing",

@@ -1,7 +1,7 @@
 """Chats and tools without the nulls that a file format adds.
 
 Columns of files have one type. So a struct gets all fields that any row has, and rows without a field have null. In a
-chat these nulls would become arguments of tool calls and properties of tools that nobody wrote.
+chat these nulls would become arguments of tool calls and properties of tools that are in no row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROLE, CONTENT = "role", "content"
 def cleaner_of(feature: Any, *, is_inside: bool = False) -> Clean | None:
     """Return a function that removes the nulls in the chats and tools of a value. None if the feature has none of them.
 
-    Values of the feature `Json` stay as they are, because it stores what a row has. A message keeps the key `content`.
+    Values of the feature `Json` are unchanged, because it stores only what a row has. A message keeps the key `content`.
 
     Args:
         feature: feature of the library `datasets`, or a mapping of features.

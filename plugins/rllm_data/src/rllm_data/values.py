@@ -17,8 +17,8 @@ class NotJsonError(Exception):
 
 
 def is_json(feature: Any) -> bool:
-    """Return True if all values of a feature of the library `datasets` are JSON data: texts, integers, and structs and
-    lists of them."""
+    """Return True if all values of a feature of the library `datasets` are JSON data: strings, integers, and structs
+    and lists of them."""
     if isinstance(feature, Mapping):
         return all(map(is_json, feature.values()))
     if hasattr(feature, "feature"):

@@ -101,7 +101,7 @@ def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSumm
         source: the file or the dataset, for errors.
 
     Raises:
-        ConfigError: a row cannot be used as it is.
+        ConfigError: a part of a row cannot be used.
     """
     preferences = plan.preferences
     summary = RowSummary(source, used=(*EXAMPLE_COLUMNS, *(PREFERENCE_COLUMNS if preferences else ())))

@@ -13,7 +13,7 @@ from rllm_core.data.messages import read_text
 
 CHOSEN, REJECTED = "chosen", "rejected"
 COLUMNS = (CHOSEN, REJECTED, "label")
-"""Columns that are used besides those of `rllm.supervised.rows`."""
+"""Columns that are used besides the ones in `rllm.supervised.rows`."""
 _PAIR = '{"prompt": …, "chosen": …, "rejected": …}'
 _ONE_OF_THESE = f'Write {_PAIR}, or for --loss kto {{"prompt": …, "completion": …, "label": true}}.'
 

@@ -72,6 +72,46 @@ def check_shown(messages: Sequence[Message], tools: Sequence[Tool], renderer: Re
             known[form] = hidden_part(form, renderer)
         if (part := known[form]) is not None:
             raise RowError(f"{place}[{number}].{part}", _problem(form, part), _hint(form, part, renderer))
+    _check_order_of_results(messages, tools, renderer, place)
+
+
+def _check_order_of_results(messages: Sequence[Message], tools: Sequence[Tool], renderer: Renderer, place: str) -> None:
+    """Check that results of tools follow the order of their calls if the renderer does not show their ids."""
+    order: dict[str, int] = {}
+    last = -1
+    for number, message in enumerate(messages):
+        if message["role"] != "tool":
+            calls = message.get("tool_calls") or ()
+            order, last = {call["id"]: at for at, call in enumerate(calls) if "id" in call}, -1
+            continue
+        at = order.get(message.get("tool_call_id", ""), last + 1)
+        if at < last and _hides_ids(tools, renderer):
+            raise RowError(
+                f"{place}[{number}].tool_call_id",
+                "is not in the order of the tool calls, and the model's chat template shows the order only",
+                "Sort the results by their calls.",
+            )
+        last = at
+
+
+def _hides_ids(tools: Sequence[Tool], renderer: Renderer) -> bool:
+    form = Form("assistant", frozenset(("tool_calls",)), None, 2, bool(tools))
+    call = {"role": "assistant", "content": "", **_calls(form, 0)}
+    orders = (("call00000", "call00001"), ("call00001", "call00000"))
+    try:
+        one, other = (
+            renderer.prompt(
+                [USER, call, *(_result(id_, text) for id_, text in zip(ids, (ONE, OTHER), strict=True))], TOOLS
+            )
+            for ids in orders
+        )
+    except RolloutError:
+        return False
+    return one.tolist() == other.tolist()
+
+
+def _result(id_: str, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": id_, "content": text}
 
 
 def form_of(message: Message, *, has_tools: bool) -> Form:

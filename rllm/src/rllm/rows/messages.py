@@ -60,7 +60,7 @@ def is_empty(value: Any) -> bool:
 
 def unused(place: str, key: str) -> RowError:
     """Return the error for a key that rllm does not use."""
-    return RowError(f"{place}.{key}", "is not used by rllm", f"Remove {key!r}, or rename it (docs/how-to/own-data.md).")
+    return RowError(f"{place}.{key}", "is not used by rllm", f"Remove {key!r}, or rename it (docs/reference/rows.md).")
 
 
 def refuse(error: RowError, name: str) -> NoReturn:
@@ -77,7 +77,7 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
         unknown: called for a key or a part that rllm does not know and that is not empty.
 
     Raises:
-        RowError: the messages cannot be used as they are.
+        RowError: a part of the messages cannot be used.
     """
     if not isinstance(value, list | tuple) or not value:
         is_empty_list = isinstance(value, list | tuple)
@@ -106,7 +106,7 @@ def _is_plain(found: dict[str, Any]) -> bool:
 
 
 class _Reader:
-    """Reads one message."""
+    """The reader of the message at a place."""
 
     def __init__(self, place: str, unknown: Unknown) -> None:
         self._place = place

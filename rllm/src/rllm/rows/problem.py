@@ -1,4 +1,4 @@
-"""`RowError`: a part of a row that cannot be used as it is."""
+"""`RowError`: a part of a row that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data source contains: rows, messages by role, and columns that are used or ignored."""
+"""Content of a data source: rows, messages by role, and columns that are used or ignored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RowSummary:
     """The file or the dataset."""
     rows: int = 0
     roles: Counter[str] = field(default_factory=Counter)
-    """Messages by role."""
+    """Number of messages, by role."""
     columns: Counter[str] = field(default_factory=Counter)
     """Rows that have a column, by column."""
     used: Collection[str] = ()
@@ -44,13 +44,13 @@ class RowSummary:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print."""
-        yield f"Data {self.source}: {self.rows:,} rows"
+        yield f"Data {self.source}: {_count(self.rows, 'row')}"
         if self.roles:
             yield f"  messages: {', '.join(f'{count:,} {role}' for role, count in self.roles.items())}"
         if self.untrained:
-            yield f"  not trained: {self.untrained:,} assistant messages with a weight of 0"
+            yield f"  not trained: {_count(self.untrained, 'assistant message')} with a weight of 0"
         if self.after_last:
-            yield f"  not used: {self.after_last:,} messages after the last assistant message of a row"
+            yield f"  not used: {_count(self.after_last, 'message')} after the last assistant message of a row"
         used = [column for column in self.columns if column in self.used]
         others = [column for column in self.columns if column not in self.used and column not in NAMES]
         if used:
@@ -62,8 +62,12 @@ class RowSummary:
     def _named(self, columns: Sequence[str]) -> str:
         """Return names of columns. A column that some rows lack has the number of rows that have it."""
         names = [
-            column if self.columns[column] == self.rows else f"{column} ({self.columns[column]:,} rows)"
+            column if self.columns[column] == self.rows else f"{column} ({_count(self.columns[column], 'row')})"
             for column in columns[:NAMED]
         ]
         more = len(columns) - NAMED
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

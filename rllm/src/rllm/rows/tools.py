@@ -24,7 +24,7 @@ def read_tools(value: Any, place: str = "tools", unknown: Unknown = refuse) -> t
         unknown: called for a key that rllm does not know and that is not empty.
 
     Raises:
-        RowError: the tools cannot be used as they are.
+        RowError: a part of the tools cannot be used.
     """
     found = _parsed(value, place)
     if is_empty(found):

@@ -165,7 +165,7 @@ def _read_rows(
     """Return messages and tools in the normal form of all readers. Calls and their results must have ids.
 
     Raises:
-        RefusedError: a part of them cannot be used as it is.
+        RefusedError: a part of them cannot be used.
     """
 
     def unknown(error: RowError, name: str) -> None:
