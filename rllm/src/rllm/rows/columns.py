@@ -1,4 +1,4 @@
-"""Columns of rows that other programs read, and that change what a model sees."""
+"""Columns of rows that other programs read, and that change the prompt or the loss."""
 
 from __future__ import annotations
 

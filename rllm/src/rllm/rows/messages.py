@@ -1,6 +1,6 @@
 """Chat messages in one normal form, for each command and server that reads them.
 
-Every key of a message is used, is in `WITHOUT_MEANING`, or is refused. Templates see only the normal form, so equal
+Every key of a message is used, is in `WITHOUT_MEANING`, or is an error. Templates see only the normal form, so equal
 messages have equal prompts in `train`, `sft`, `prefer`, `eval` and the gateway.
 """
 
@@ -34,13 +34,13 @@ RENAMED: Mapping[str, str] = {
 }
 """Role of other formats -> the role that the user probably means."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
-"""Keys of an assistant's reasoning. The first one is in the normal form."""
+"""Keys of an assistant's reasoning. The normal form has the first key."""
 TRAINED = ("weight", "loss", "train", "training")
-"""Keys that say with 0 or 1 if an assistant message is trained. They change no prompt."""
+"""Keys with 0 or 1: if an assistant message is trained. They change no prompt."""
 WITHOUT_MEANING = frozenset(("annotations", "cache_control", "id", "metadata", "provider_specific_fields", "timestamp"))
 """Keys of messages and of their parts that are ignored, because no chat template shows them."""
 OF_CALLS = frozenset(("id", "type", "function", "index"))
-"""Keys of a tool call. ``index`` is ignored, because the position in the list says the same."""
+"""Keys of a tool call. ``index`` is ignored, because it is the position in the list."""
 Unknown = Callable[[RowError, str], None]
 """Takes the error for an unknown key or part, and its name. Raises the error, or ignores the part."""
 
@@ -74,7 +74,7 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
     Args:
         value: a list of messages, as found in data or in a request.
         place: the key of `value`, for errors.
-        unknown: called for a key or a part that rllm does not know and that is not empty.
+        unknown: called for an unknown key or part that is not empty.
 
     Raises:
         RowError: a part of the messages cannot be used.
@@ -82,7 +82,7 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
     if not isinstance(value, list | tuple) or not value:
         is_empty_list = isinstance(value, list | tuple)
         raise RowError(
-            place, f"{'is empty' if is_empty_list else shown(value)}; it must be a list of messages", _EXAMPLE
+            place, f"{'is empty' if is_empty_list else shown(value)} instead of a list of messages", _EXAMPLE
         )
     messages, untrained = list[Message](), set[int]()
     for number, found in enumerate(value):
@@ -113,9 +113,9 @@ class _Reader:
         self._unknown = unknown
 
     def message(self, found: Any) -> tuple[dict[str, Any], bool | None]:
-        """Return the message, and whether it is trained. None if the message does not say that."""
+        """Return the message, and whether it is trained. None if the message has no such key."""
         if not isinstance(found, Mapping):
-            raise RowError(self._place, f"{shown(found)}; it must be an object", _EXAMPLE)
+            raise RowError(self._place, f"{shown(found)} instead of an object", _EXAMPLE)
         given = {key: value for key, value in found.items() if not is_empty(value) or key in ("content", *TRAINED)}
         role = self._role(given.pop("role", None))
         calls = self._calls(given, role)
@@ -155,7 +155,7 @@ class _Reader:
             raise RowError(place, "is missing", "Write text, or remove the message.")
         if not isinstance(content, list | tuple):
             hint = "Write the text in quotation marks." if role != "tool" else "Write the result as JSON text."
-            raise RowError(place, f"{shown(content)}; it must be text, or a list of parts", hint)
+            raise RowError(place, f"{shown(content)} instead of text or a list of parts", hint)
         return self._parts(content, place)
 
     def _parts(self, parts: Sequence[Any], place: str) -> str:
@@ -163,7 +163,7 @@ class _Reader:
         for number, part in enumerate(parts):
             where = f"{place}[{number}]"
             if not isinstance(part, Mapping):
-                raise RowError(where, f"{shown(part)}; it must be an object", 'Write {"type": "text", "text": …}.')
+                raise RowError(where, f"{shown(part)} instead of an object", 'Write {"type": "text", "text": …}.')
             kind = part.get("type", "text")
             if kind in ("text", "refusal"):
                 texts.append(self._text(part.get(kind), kind, where))
@@ -177,7 +177,7 @@ class _Reader:
     def _reasoning(self, given: dict[str, Any], role: str) -> str:
         found = {key: self._text(given.pop(key), key) for key in REASONING if key in given}
         if len(set(found.values())) > 1:
-            raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one of them.")
+            raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one.")
         key, text = next(iter(found.items()), ("", ""))
         if text and role != "assistant":
             raise RowError(f"{self._place}.{key}", f"belongs to a message of {role}", "Only assistants reason.")
@@ -191,7 +191,7 @@ class _Reader:
                 raise RowError(self._place, "has function_call and tool_calls", "Remove function_call.")
             place, found = f"{self._place}.function_call", [{"function": old}]
         if not isinstance(found, list | tuple):
-            raise RowError(place, f"{shown(found)}; it must be a list of calls", _CALL)
+            raise RowError(place, f"{shown(found)} instead of a list of calls", _CALL)
         if found and role != "assistant":
             raise RowError(place, f"belongs to a message of {role}", "Only assistants call tools.")
         places = [place] if old is not None else [f"{place}[{number}]" for number in range(len(found))]
@@ -199,7 +199,7 @@ class _Reader:
 
     def _call(self, call: Any, place: str) -> dict[str, Any]:
         if not isinstance(call, Mapping):
-            raise RowError(place, f"{shown(call)}; it must be an object", _CALL)
+            raise RowError(place, f"{shown(call)} instead of an object", _CALL)
         given = {key: value for key, value in call.items() if value is not None}
         if "function" not in given and "name" in given:  # the call itself, without the key `function`
             given = {key: value for key, value in given.items() if key in OF_CALLS} | {
@@ -234,12 +234,12 @@ class _Reader:
                     f"{self._place}.{key}", f"belongs to a message of {role}", "Only assistants are trained."
                 )
         if len(set(map(bool, found.values()))) > 1:
-            raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one of them.")
+            raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one.")
         return next((bool(value) for value in found.values()), None)
 
     def _text(self, value: Any, key: str, place: str | None = None) -> str:
         if not isinstance(value, str):
-            raise RowError(f"{place or self._place}.{key}", f"{shown(value)}; it must be text", "Write text.")
+            raise RowError(f"{place or self._place}.{key}", f"{shown(value)} instead of text", "Write text.")
         return value
 
 
@@ -261,7 +261,7 @@ def read_arguments(value: Any, place: str) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         raise RowError(place, f"is not JSON ({error})", hint) from error
     if not isinstance(found, Mapping):
-        raise RowError(place, f"{shown(value)}; it must be an object", hint)
+        raise RowError(place, f"{shown(value)} instead of an object", hint)
     return text
 
 

@@ -12,7 +12,7 @@ CODE = "bad-row"
 
 
 class RowError(Exception):
-    """A part of a row that is neither used nor known to have no meaning."""
+    """A part of a row that is not used and may have a meaning."""
 
     def __init__(self, place: str, problem: str, hint: str) -> None:
         super().__init__(f"{place} {problem}")
@@ -25,7 +25,7 @@ class RowError(Exception):
 
 @contextmanager
 def naming(row: str) -> Iterator[None]:
-    """Turn a RowError of the block into a ConfigError that names the row, such as ``Row '7'``."""
+    """Turn a RowError of the block into a ConfigError with the row, such as ``Row '7'``."""
     try:
         yield
     except RowError as error:

@@ -21,7 +21,7 @@ def read_tools(value: Any, place: str = "tools", unknown: Unknown = refuse) -> t
     Args:
         value: a list of tools, or its JSON text. Each tool may be JSON text too. Null and empty mean no tools.
         place: the key of `value`, for errors.
-        unknown: called for a key that rllm does not know and that is not empty.
+        unknown: called for an unknown key that is not empty.
 
     Raises:
         RowError: a part of the tools cannot be used.
@@ -30,38 +30,38 @@ def read_tools(value: Any, place: str = "tools", unknown: Unknown = refuse) -> t
     if is_empty(found):
         return ()
     if not isinstance(found, list | tuple):
-        raise RowError(place, f"{shown(found)}; it must be a list of tools", _EXAMPLE)
+        raise RowError(place, f"{shown(found)} instead of a list of tools", _EXAMPLE)
     tools = [
         _tool(_parsed(each, f"{place}[{number}]"), f"{place}[{number}]", unknown) for number, each in enumerate(found)
     ]
     names = [tool["function"]["name"] for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RowError(place, f"has two tools named {twice!r}", "Rename one of them, or remove it.")
+        raise RowError(place, f"has two tools named {twice!r}", "Rename one, or remove it.")
     return tuple(tools)
 
 
 def _tool(found: Any, place: str, unknown: Unknown) -> Tool:
     if not isinstance(found, Mapping):
-        raise RowError(place, f"{shown(found)}; it must be an object", _EXAMPLE)
+        raise RowError(place, f"{shown(found)} instead of an object", _EXAMPLE)
     function = found.get("function", found)  # the function itself, without the key `function`
     if not isinstance(function, Mapping) or found.get("type", "function") not in ("function", None):
         raise RowError(place, "describes no function", _EXAMPLE)
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise RowError(f"{place}.function.name", shown(function.get("name")), _EXAMPLE)
     if not is_empty(function.get("input_schema")):
-        raise RowError(f"{place}.input_schema", "is a key of another format", "Rename it to 'parameters'.")
+        raise RowError(f"{place}.input_schema", "is a key of Anthropic's format", "Rename it to 'parameters'.")
     kept = {
         key: value
         for key, value in function.items()
         if value is not None and key not in WITHOUT_MEANING and not (function is found and key == "type")
     }
     if "description" in kept and not isinstance(kept["description"], str):
-        raise RowError(f"{place}.function.description", f"{shown(kept['description'])}; it must be text", _EXAMPLE)
+        raise RowError(f"{place}.function.description", f"{shown(kept['description'])} instead of text", _EXAMPLE)
     if "parameters" in kept:
         kept["parameters"] = _parsed(kept["parameters"], f"{place}.function.parameters")
         if not isinstance(kept["parameters"], Mapping):
             raise RowError(
-                f"{place}.function.parameters", f"{shown(kept['parameters'])}; it must be an object", _EXAMPLE
+                f"{place}.function.parameters", f"{shown(kept['parameters'])} instead of an object", _EXAMPLE
             )
     if function is not found:
         for key in found.keys() - {"type", "function"} - WITHOUT_MEANING:

@@ -71,7 +71,7 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
     if isinstance(value, str):
         return value
     if not isinstance(value, list | tuple):
-        raise RowError(column, f"{shown(value)}; it must be text, or a list of messages", f"Set {PROMPT_KEY}=COLUMN.")
+        raise RowError(column, f"{shown(value)} instead of text or a list of messages", f"Set {PROMPT_KEY}=COLUMN.")
     return _messages(value, column)
 
 
