@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 from chat_templates import setup_of, templates
+from expecting import expect_error
 
 from rllm_backend_kit.renderer_checks import TOOLS, check_tool_calls
 from rllm_core.data.messages import ToolCall
+from rllm_core.errors import RolloutError
 from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
 from rllm_renderers.auto import make_auto
-from rllm_renderers.choice import family_of
+from rllm_renderers.choice import family_of, make_renderers
 from rllm_renderers.library_renderer import LibraryRenderer
+from rllm_renderers.options import RenderersParams
 
 FAMILIES = {
     "glm4moe": "glm-4.5",
@@ -70,6 +73,13 @@ def test_prompts_are_those_of_the_template_token_for_token(name: str) -> None:
     of_template = TemplateRenderer(setup.tokenizer, setup.stop_ids)
     for tools in ((), TOOLS):
         assert _auto(name).prompt([USER], tools).tolist() == of_template.prompt([USER], tools).tolist()
+
+
+def test_pictures_are_rejected_and_not_dropped() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    renderer = make_renderers(setup_of(BY_NAME["qwen3"]), RenderersParams(config="qwen3"))
+    with expect_error(RolloutError, "unsupported-chat-template"):
+        renderer.prompt([{"role": "user", "content": [{"type": "text", "text": "look"}, picture]}])
 
 
 @FAMILY

@@ -177,6 +177,24 @@ def test_hint_names_a_renderer_that_shows_the_part(name: str, case: str, shows: 
     assert "tapir" in _text(setup, example.trajectories[0].steps[0].response_ids)
 
 
+@pytest.mark.parametrize("shows_ids", [False, True])
+def test_results_follow_the_order_of_their_calls_unless_the_template_shows_ids(shows_ids: bool) -> None:
+    messages, tools = CASES["calls, results"]
+    first, second = (place for place, message in enumerate(messages) if message["role"] == "tool")
+    swapped = [*messages[:first], messages[second], messages[first], *messages[second + 1 :]]
+    setup, result = setup_of(BY_NAME["qwen2_5"]), "<tool_response>\\n' }}"
+    if shows_ids:
+        shown = setup.tokenizer.chat_template.replace(result, f"{result}{{{{ message.tool_call_id }}}}")
+        assert shown != setup.tokenizer.chat_template
+        setup.tokenizer.chat_template = shown
+    task = Task(id="7", data={"messages": swapped, "tools": [*tools]})
+    if shows_ids:
+        make_examples(task, _renderer(setup), ExamplesParams())
+        return
+    with expect_error(ConfigError, "bad-row", f"messages[{second}].tool_call_id", "Sort the results"):
+        make_examples(task, _renderer(setup), ExamplesParams())
+
+
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The vocabulary of Qwen3.6."""

@@ -22,6 +22,7 @@ from rllm_core.rollout.template_renderer import (
     THINK,
     TemplateRenderer,
     in_reasoning,
+    plain_message,
     token_texts,
 )
 
@@ -219,17 +220,8 @@ def _call(parsed: ParsedToolCall, number: int) -> ToolCall | MalformedToolCall:
 
 
 def _plain(messages: Sequence[Message]) -> list[Any]:
-    """Convert messages for the library: arguments of tool calls become objects, and null content becomes empty."""
-    plain = []
-    for message in messages:
-        changed = dict(message) | {"content": message.get("content") or ""}
-        if calls := message.get("tool_calls"):
-            changed["tool_calls"] = [
-                dict(call) | {"function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
-                for call in calls
-            ]
-        plain.append(changed)
-    return plain
+    """Convert messages for the library: as for a template, and null content becomes empty."""
+    return [plain_message(dict(message) | {"content": message.get("content") or ""}) for message in messages]
 
 
 def _convert_tools(tools: Sequence[Tool]) -> list[Any] | None:

@@ -104,6 +104,7 @@ def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     """Run the checks that come before the first step, except those that load a model or use a network."""
     from rllm.planning.lengths import Model, measure_lengths
     from rllm.planning.preflight import check_to_train, load_plugins
+    from rllm.planning.rendering_check import check_rendering
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.contexts import run_context
     from rllm.training.setup import load_local_tasks
@@ -113,6 +114,8 @@ def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     load_plugins(plan)
     make_renderer = plan.backend.plugin.early_renderer
     found = None if make_renderer is None else make_renderer(run_context(plan, total_steps=1))
+    if found is not None:
+        check_rendering(plan, found[0], train_tasks or (), val_tasks or ())
     show_data(measure_lengths(plan, train_tasks, val_tasks, None if found is None else Model(*found)))
     RunDirectory.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
 

@@ -13,6 +13,7 @@ from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.progress import ProgressReport
 from rllm.evaluation.rollouts import FinishedRollout, Job, missing_rollouts, run_job
 from rllm.evaluation.stopping import until_stopped
+from rllm.planning.rendering_check import check_rendering
 
 if TYPE_CHECKING:
     from rllm.evaluation.saving import SaveDirectory
@@ -53,6 +54,7 @@ class Session:
         with ProgressReport() as progress:
             async with aclosing(with_engines(jobs)) as opened:
                 async for job, engine in opened:
+                    check_rendering(job.evaluation.plan, engine.renderer, (), job.tasks)
                     outcomes = self.outcomes[job.name]
                     done = {(outcome.task_id, outcome.index) for outcome in outcomes}
                     progress.begin(job.name, job.rollouts)

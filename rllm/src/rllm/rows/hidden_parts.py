@@ -107,7 +107,7 @@ def _hides_ids(tools: Sequence[Tool], renderer: Renderer) -> bool:
         )
     except RolloutError:
         return False
-    return one.tolist() == other.tolist()
+    return bool(one.tolist() == other.tolist())
 
 
 def _result(id_: str, text: str) -> Message:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rllm.planning.lengths import Model, measure_lengths
 from rllm.planning.plan import RunPlan
+from rllm.planning.rendering_check import check_rendering
 from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
@@ -163,6 +164,7 @@ class TrainingLoop:
             checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(create_scorer(self.plan))
             engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
+            check_rendering(self.plan, engine.renderer, self._train_tasks, self._val_tasks)
             opening = open_runner(self.plan, engine, self.directory.path, score, replaces=self.directory.replaces)
             async with opening as runner:
                 pipeline = Pipeline(

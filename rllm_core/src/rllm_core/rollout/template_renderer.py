@@ -307,7 +307,7 @@ class TemplateRenderer:
     def _template(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
         with failures_as(RolloutError, "The model's chat template", "Choose a different renderer with rllm.renderer."):
             rendered = self.tokenizer.apply_chat_template(
-                [_plain(message) for message in messages],
+                [plain_message(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=True,
                 **({"tools": tools} if tools else {}),
@@ -379,8 +379,12 @@ def ends_in_reasoning(prompt_ids: TokenIds, response_ids: TokenIds, reasoning_id
     return bool(marks[-1] == reasoning_ids[0]) if marks.size else in_reasoning(prompt_ids, reasoning_ids)
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message in the form that templates accept: parts as one string, arguments of tool calls as objects."""
+def plain_message(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in the form that templates accept: parts as one string, arguments of tool calls as objects.
+
+    Raises:
+        RolloutError: a part of the message is not text.
+    """
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         if any(part.get("type") != "text" for part in content):
