@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -76,8 +77,16 @@ def test_the_reward_of_the_guide_says_what_is_correct() -> None:
     assert scored("7") == {"value": 0.1, "correct": False}
 
 
-@pytest.mark.long
-def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(directory: Path, rllm_here: Rllm) -> None:
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        pytest.param("rewards.py", "0.1 *", "0.2 *", ("reward python: rewards.py", "line 4"), marks=pytest.mark.long),
+        pytest.param("train.jsonl", '"5"', '"6"', ("Training tasks of train.jsonl", "('2')"), marks=pytest.mark.smoke),
+    ],
+)
+def test_a_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
+    file: str, old: str, new: str, named: tuple[str, str], directory: Path, rllm_here: Rllm
+) -> None:
     words = "train question --data train.jsonl --reward rewards.py:score data.max_response_length=1 rllm.rollout.n=2"
     accepted = "rllm.trainer.on_changed_source=warn"
 
@@ -85,17 +94,66 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(dir
         return rllm_here(*shlex.split(words), f"rllm.trainer.total_batches={steps}", *more)
 
     assert go_on(1).returncode == 0
-    rewards = directory / "rewards.py"
-    rewards.write_text(rewards.read_text().replace("0.1 *", "0.2 *"))
+    path = directory / file
+    path.write_text(path.read_text().replace(old, new))
     refused = go_on(2, "--resume")
     assert refused.returncode != 0
-    check_printed(refused.stderr, "source-changed", "reward python: rewards.py", "line 4", accepted)
+    check_printed(refused.stderr, "source-changed", *named, accepted)
     warned = go_on(2, "--resume", accepted)
     assert warned.returncode == 0, warned.stderr
-    check_values(warned.stderr, "warning: ", "reward python: rewards.py")
+    check_values(warned.stderr, "warning: ", named[0])
     again = go_on(3, "--resume")
-    assert (again.returncode, again.stderr.count("reward python")) == (0, 0)
+    assert (again.returncode, again.stderr.count(named[0])) == (0, 0)
     assert len(steps(directory)) == 3
+
+
+ROW = '{"prompt": [{"role": "user", "content": "%d?"}], "%s": [{"role": "assistant", "content": "%s"}]%s}\n'
+REJECTED = ', "rejected": [{"role": "assistant", "content": "no"}]'
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "row"),
+    [
+        ("sft --data rows.jsonl", lambda n, answer: ROW % (n, "completion", answer, "")),
+        ("sft --data rows.json", lambda n, answer: ROW % (n, "completion", answer, "")),
+        ("prefer --data rows.jsonl", lambda n, answer: ROW % (n, "chosen", answer, REJECTED)),
+    ],
+)
+def test_a_changed_row_is_named_in_every_family(
+    command: str, row: Callable[[int, str], str], tmp_path: Path, rllm_here: Rllm
+) -> None:
+    file = tmp_path / command.rpartition(" ")[2]
+
+    def write(answer: str) -> None:
+        file.write_text("".join(row(n, answer if n == 3 else "yes") for n in (1, 2, 3, 4)))
+        os.utime(file, (0, 0))  # as a program does that copies it with its time
+
+    write("two")
+    assert rllm_here(*command.split(), "rllm.trainer.total_batches=1").returncode == 0
+    write("six")
+    refused = rllm_here(*command.split(), "--resume", "rllm.trainer.total_batches=2")
+    place = 3 if file.suffix == ".jsonl" else 2
+    check_printed(refused.stderr, "source-changed", file.name, f"content of 1 of 4 tasks ('{place}')")
+    file.write_text(file.read_text() + row(5, "yes"))
+    refused = rllm_here(*command.split(), "--resume", "rllm.trainer.total_batches=2")
+    check_printed(
+        refused.stderr, "run-changed", file.name, f"1 of 4 tasks ('{place}'), and 1 added at the end", "--model"
+    )
+
+
+@pytest.mark.long
+def test_more_stored_rollouts_stop_a_resumed_run(rllm_here: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "")
+
+    def train(steps: int) -> int:
+        words = "train guess rllm.record=tokens rllm.rollout.n=2 data.train_batch_size=4 --resume"
+        return rllm_here(*words.split(), f"rllm.trainer.total_batches={steps}").returncode
+
+    sft = ["sft", "--stored", "runs/rllm-training/default", "rllm.trainer.total_batches=1"]
+    assert train(1) == rllm_here(*sft).returncode == train(2) == 0
+    refused = rllm_here(*sft, "--resume")
+    check_printed(refused.stderr, "run-changed", "runs/rllm-training/default", "4 added to 4 tasks")
 
 
 @pytest.mark.parametrize(

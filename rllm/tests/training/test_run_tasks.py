@@ -56,10 +56,10 @@ def checkpoint_of(tasks: RunTasks, directory: Path) -> Checkpoint:
         ([dataclasses.replace(TASKS[0], data=dict(reversed(TASKS[0].data.items()))), *TASKS[1:]], None),
         ([*TASKS[:2], changed(TASKS[2], answer="5"), *TASKS[3:]], "different content of 1 of 9 tasks ('2')."),
         ([changed(task, n=1) for task in TASKS], "different content of 9 of 9 tasks ('0', '1', '2', '3', '4', …)."),
-        ([changed(TASKS[0], n=1), *TASKS[1:8]], "different content of 1 of 8 tasks ('0'), and 1 removed at the end."),
+        ([changed(TASKS[0], n=1), *TASKS[1:8]], "different content of 1 of 9 tasks ('0'), and 1 removed at the end."),
         (
             [changed(TASKS[0], n=1), *TASKS[1:], Task(id="new")],
-            "different content of 1 of 10 tasks ('0'), and 1 added at the end.",
+            "different content of 1 of 9 tasks ('0'), and 1 added at the end.",
         ),
         ([*TASKS, Task(id="new")], "1 added to 9 tasks, from task '9' on."),
         ([Task(id="new"), *TASKS], "1 added to 9 tasks, from task '0' on."),

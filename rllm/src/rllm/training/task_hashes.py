@@ -73,7 +73,7 @@ class TaskHashes:
         longer = len(now) - len(was)
         if len(places) == gone - max(-longer, 0) == new - max(longer, 0) != 0:
             after = f", and {abs(longer)} {'added' if longer > 0 else 'removed'} at the end" if longer else ""
-            return f"different content of {_names(places, len(now), ids)}{after}."
+            return f"different content of {_names(places, len(was), ids)}{after}."
         first = int(places[0]) if len(places) else shared
         where = f"from task {ids[first]!r} on" if first < len(ids) else f"after task {ids[-1]!r}"
         lost = f"{gone} of {len(was)} tasks removed" if gone else ""
