@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from chat_server import serving
 from numpy.typing import NDArray
 from prompt_logprobs_server import hugging_face_distributions, hugging_face_logprobs, prompt_logprobs_app
@@ -239,10 +241,31 @@ def test_server_that_is_not_there_is_an_error() -> None:
     assert caught.value.code == "service-failed"
 
 
-def test_model_with_other_tokens_is_an_error() -> None:
-    teacher = ModelTeacher(TeacherModelParams(path="tiny"), setup())
-    trajectory = Trajectory("agent", [Step([1], [len(renderer().tokenizer) + 5], [-1.0])])
-    batch = build_batch([TrajectoryGroup(group_id="task:agent", trajectories=[trajectory])])
+def test_model_with_other_tokens_is_an_error(other: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    saved = json.loads(file.read_text())
+    vocabulary = saved["model"]["vocab"]
+    vocabulary["1"], vocabulary["2"] = vocabulary["2"], vocabulary["1"]
+    file.write_text(json.dumps(saved))
     with pytest.raises(ConfigError) as caught:
-        asyncio.run(teacher.logprobs(batch))
+        score(ModelTeacher(TeacherModelParams(path=str(tmp_path)), setup()))
     assert caught.value.code == "teacher-with-other-tokens"
+
+
+@pytest.mark.parametrize("k", [None, 7])
+def test_padding_of_vocabularies_is_ignored(k: int | None, tmp_path: Path) -> None:
+    """The rows of the teacher's padding have large weights. The trained model has padding, too, and samples it."""
+    tokens = len(renderer().tokenizer)
+    padded = tiny.build_model(tokens + 64, 0).eval()
+    torch.nn.init.normal_(padded.lm_head.weight)
+    for name, weights in model().state_dict().items():
+        padded.state_dict()[name][: len(weights)] = weights
+    padded.save_pretrained(tmp_path)
+    renderer().tokenizer.save_pretrained(tmp_path)
+    teacher = ModelTeacher(TeacherModelParams(path=str(tmp_path)), setup())
+    assert_likeliest(build_batch(conversations()), teacher, (model(),) * 3, k)
+    trajectory = Trajectory("agent", [Step([1], [tokens + 99, 2], [-1.0, -1.0])])
+    batch = build_batch([TrajectoryGroup(group_id="task:agent", trajectories=[trajectory])])
+    batch = batch.with_columns(old_logprobs=np.array([0, -20, -1], np.float32))
+    expected = [-20, hugging_face_logprobs(model(), [1, 0, 2])[1]]
+    np.testing.assert_allclose(asyncio.run(teacher.logprobs(batch))[1:], expected, rtol=0, atol=1e-5)

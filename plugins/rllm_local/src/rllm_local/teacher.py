@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from rllm_local.teacher_options import TeacherModelParams, errors_of_teacher
 class ModelTeacher:
     """Scores tokens with a frozen model, at the temperature of the rollouts, as the trained model is scored.
 
-    The run's seed gives `tiny` the same random weights as to the trained model.
+    The run's seed gives `tiny` the same random weights as to the trained model. Many models have more rows of weights
+    than tokens. This padding is removed, so that the vocabulary of all models with the same tokenizer has one size.
     """
 
     def __init__(self, params: TeacherModelParams, setup: TeacherSetup) -> None:
@@ -28,6 +30,10 @@ class ModelTeacher:
         self._renderer = setup.renderer
         with errors_of_teacher():
             self._loaded = load_model(params.section, derive_seed(setup.seed, "model"))
+        rows = self._loaded.model.get_input_embeddings().num_embeddings
+        self._size = min(rows, 1 + max(self._loaded.tokenizer.get_vocab().values()))
+        if self._size < rows:
+            self._loaded.model.resize_token_embeddings(self._size)
         self._filler = ColumnFiller(
             self._loaded.model,
             temperature=setup.temperature,
@@ -38,12 +44,15 @@ class ModelTeacher:
     async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
         """Return log-probs, (n_token,), of the sampled tokens. Other tokens get 0.
 
+        Padding of the trained model's vocabulary gets the log-prob of the trained model, which has no gradient.
+
         Raises:
             ConfigError: the teacher has other tokens than the trained model, or a row is longer than its context.
         """
-        self._check(batch)
-        columns = await asyncio.to_thread(self._filler.columns, batch, frozenset({"old_logprobs"}))
-        return columns["old_logprobs"]
+        readable = self._readable(batch)
+        columns = await asyncio.to_thread(self._filler.columns, readable, frozenset({"old_logprobs"}))
+        known, logprobs = readable.tokens == batch.tokens, columns["old_logprobs"]
+        return logprobs if batch.old_logprobs is None else np.where(known, logprobs, batch.old_logprobs)
 
     async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return ids and log-probs, (n_sampled, k) each, of the k likeliest tokens at each sampled token.
@@ -53,10 +62,14 @@ class ModelTeacher:
         Raises:
             ConfigError: as `logprobs`.
         """
-        self._check(batch)
-        return await asyncio.to_thread(self._filler.top_logprobs, batch, k)
+        return await asyncio.to_thread(self._filler.top_logprobs, self._readable(batch), k)
 
-    def _check(self, batch: TokenBatch) -> None:
+    def _readable(self, batch: TokenBatch) -> TokenBatch:
+        """Return the batch with token 0 instead of tokens that are padding of the trained model's vocabulary.
+
+        Raises:
+            ConfigError: as `logprobs`.
+        """
         longest, limit = int(batch.row_lengths.max(initial=0)), self._loaded.max_context
         if longest > limit:
             raise ConfigError(
@@ -66,14 +79,14 @@ class ModelTeacher:
                 "different teacher.",
             )
         ids = np.unique(batch.tokens)
-        size = self._loaded.model.get_input_embeddings().num_embeddings
-        known = ids[ids < size]
-        texts = self._renderer.token_texts(known), token_texts(self._loaded.tokenizer, known)
-        different = [*known[[one != other for one, other in zip(*texts, strict=True)]], *ids[ids >= size]]
-        if different:
+        texts = token_texts(self._loaded.tokenizer, ids[ids < self._size])
+        texts += [""] * (len(ids) - len(texts))
+        pairs = zip(ids, self._renderer.token_texts(ids), texts, strict=True)
+        if different := [token for token, one, other in pairs if one != other]:
             raise ConfigError(
                 "teacher-with-other-tokens",
                 f"The teacher {self._path!r} has a different tokenizer than the trained model: token {different[0]} is "
                 "not the same text.",
                 "Choose a teacher of the same model family.",
             )
+        return replace(batch, tokens=np.where(batch.tokens < self._size, batch.tokens, 0))
