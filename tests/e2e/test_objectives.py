@@ -153,6 +153,21 @@ def test_fine_tuning_learns_and_validates(rllm_here: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("words", "limit"), [(SFT, "11"), (PREFER, "12")], ids=["sft", "prefer"])
+def test_long_rows_are_counted_and_named(words: tuple[str, ...], limit: str, rllm_here: Any, tmp_path: Path) -> None:
+    once = ("--max-length", limit, "--long-rows", "drop", "rllm.trainer.total_epochs=1", "rllm.trainer.test_freq=1")
+    done = rllm_here(*words, *once)
+    assert done.returncode == 0, done.stderr
+    run, source = tmp_path / f"runs/rllm-{words[0]}/default", words[4].removesuffix(".jsonl")
+    dropped = sum(values(run, "batch/rows_dropped"))
+    assert sum(values(run, "batch/examples")) == 24 - dropped
+    assert dropped > 0
+    assert values(run, f"val/{source}/rows_dropped")[0] > 0
+    check_values(done.stderr, "Lengths of 24 rows of", f"{dropped:.0f} are longer and dropped", f"max_length={limit}.")
+    check_values(done.stderr, f"max_length={limit}: dropped", "batch/rows_dropped", f"val/{source}/rows_dropped")
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("with_view")
 def test_good_stored_episodes_are_imitated(rllm_here: Any, recorded_runs: RecordedRuns, tmp_path: Path) -> None:
     words = ("sft", "--stored", str(recorded_runs.path("synchronous")), "--min-reward")

@@ -126,8 +126,9 @@ def _cut_off(trajectory: Trajectory, tokens: int) -> Trajectory:
 
 
 def _named(rows: list[str]) -> str:
-    """Return the subject and the verb of a sentence about rows."""
-    first = ", ".join(map(repr, rows[:NAMED]))
-    if len(rows) > NAMED:
+    """Return the subject and the verb of a sentence about rows. Stored rollouts of a task are its rows."""
+    different = [*dict.fromkeys(rows)]
+    first = ", ".join(map(repr, different[:NAMED]))
+    if len(different) > NAMED:
         return f"{len(rows)} rows, such as {first}, are"
-    return f"row {first} is" if len(rows) == 1 else f"rows {first} are"
+    return f"row {first} is" if len(different) == 1 else f"rows {first} are"
