@@ -75,7 +75,7 @@ class ControlTokens:
         rests: dict[str, list[str]] = {}
         for text in sorted(self.texts, key=len, reverse=True):
             rests.setdefault(text[:2], []).append(re.escape(text[2:]))
-        # A vocabulary has up to a thousand of them. One pattern for each start is thirty times as fast.
+        # A vocabulary has up to a thousand of them. A pattern for each start is five times as fast.
         return re.compile("|".join(f"{re.escape(start)}(?:{'|'.join(rest)})" for start, rest in rests.items()) or NEVER)
 
     def read(self, messages: Sequence[Mapping[str, Any]], after_response: bool = False) -> list[dict[str, Any]]:
