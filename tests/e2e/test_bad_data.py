@@ -57,12 +57,20 @@ def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
     assert not (directory / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("row", "code", "values"),
+    [
+        ({"question": "1+1"}, "missing-column", ["'answer'"]),
+        ({"question": "1+1", "answer": " "}, "missing-column", ["' '"]),
+        ({"question": "1+1", "answer": "$$"}, "unreadable-answer", ["'$$'"]),
+    ],
+)
 def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed_over(
-    directory: Path, rllm_here: Rllm
+    row: dict[str, str], code: str, values: list[str], directory: Path, rllm_here: Rllm
 ) -> None:
-    write(directory / "train.jsonl", [{"question": "1+1"}, *ROWS])
-    words = f"{DRY} train.jsonl --reward exact"
-    assert "has no 'answer'" in read_refusal(rllm_here, words)
+    write(directory / "train.jsonl", [*ROWS, row])
+    words = f"{DRY} train.jsonl --reward math"
+    check_printed(read_refusal(rllm_here, words), code, *values, "task '5' of train.jsonl")
     assert rllm_here(*shlex.split(words), "rllm.algorithm.on_missing_reward=drop").returncode == 0
 
 

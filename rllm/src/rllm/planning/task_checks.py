@@ -29,8 +29,7 @@ COMPARED, NAMED = 20_000, 5
 def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> list[RowSummary]:
     """Check the tasks of both splits, and tasks that are in both. Return what the datasets contain.
 
-    The environment checks all tasks of a dataset and all tasks in memory. Rewards check the first tasks, and later
-    tasks with other columns.
+    The environment and the rewards check all tasks of a dataset and all tasks in memory.
 
     Raises:
         ConfigError: the environment cannot run a task, a reward cannot score it and ``on_missing_reward`` is error, or
@@ -58,16 +57,12 @@ def _check_split(
     """Check the tasks of a split. Return None if they come from a generator, because only its first are made."""
     is_stored = dataset is not None or isinstance(tasks, list)
     summary = RowSummary(name_of_source(dataset, key))
-    seen: set[frozenset[str]] = set()
-    for number, task in enumerate(tasks if is_stored else islice(tasks, FIRST)):
+    for task in tasks if is_stored else islice(tasks, FIRST):
         summary.add(task.data)
         with _naming(task, summary.source):
             _check_environment(plan, task)
-        columns = frozenset(name for name, value in task.data.items() if value is not None)
-        if plan.config.rllm.algorithm.on_missing_reward == "error" and (number < FIRST or columns not in seen):
-            with _naming(task, summary.source):
+            if plan.config.rllm.algorithm.on_missing_reward == "error":
                 _check_rewards(plan, task)
-        seen.add(columns)
     return summary if dataset is not None else None
 
 

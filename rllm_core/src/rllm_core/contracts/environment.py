@@ -110,7 +110,7 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     """True if plain `reset` and `step` methods may wait, for example for a process, a network or a lock."""
     check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
     """Takes the options and the data of a task. Raises ConfigError if the environment cannot run the task. Called with
-    the first tasks by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
+    all tasks of a dataset by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Default config values for runs with this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
     Users' values take precedence."""

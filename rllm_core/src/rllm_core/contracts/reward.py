@@ -77,8 +77,8 @@ class RewardPlugin(Plugin[ParamsT]):
     """Keys of a task's data that the reward reads, such as ``answer``. A rollout of a task without them has no reward.
     """
     check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
-    """Takes the options and the data of a task. Raises ConfigError if the reward cannot score the task. Called with the
-    first tasks by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
+    """Takes the options and the data of a task. Raises ConfigError if the reward cannot score the task. Called with all
+    tasks of a dataset by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     timeout: float = 60.0
     """Time limit in seconds for one rollout. If it is exceeded, the reward is missing."""
     blocking: bool = True
