@@ -19,9 +19,9 @@ from rllm_local.update import Updater
 @pytest.fixture(autouse=True)
 def quiet() -> None:
     """As in a run, where a model is loaded before anything is saved."""
-    from rllm_local.model import _quiet
+    from rllm_backend_kit.model_files import silence_transformers
 
-    _quiet()
+    silence_transformers()
 
 
 @pytest.fixture
