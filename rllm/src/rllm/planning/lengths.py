@@ -159,9 +159,13 @@ def _of_first_prompts(
 
 def _sample(tasks: Sequence[Task], most: int) -> list[Task]:
     """Return at most `most` evenly spaced tasks, and fewer if their text is long."""
-    count = min(len(tasks), most)
-    sample = [tasks[place * len(tasks) // count] for place in range(count)]
-    return sample[:: max(1, -(-sum(_cost(task.data) for task in sample) // CHARACTERS))]
+    sample = _spread(tasks, most)
+    return _spread(sample, len(sample) * CHARACTERS // max(1, sum(_cost(task.data) for task in sample)))
+
+
+def _spread(tasks: Sequence[Task], most: int) -> list[Task]:
+    count = max(1, min(len(tasks), most))
+    return [tasks[place * len(tasks) // count] for place in range(count)]
 
 
 def _cost(value: Any) -> int:
