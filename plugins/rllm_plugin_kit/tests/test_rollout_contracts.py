@@ -524,6 +524,16 @@ MISTAKES: dict[str, list[tuple[Any, str, str]]] = {
         (bridging(lambda self, said: self.response_ids(self.text(said))), "bridge_keeps_every_token", "does not begin"),
         (bridging(lambda self, said: [*said, min(self.stop_ids)]), "bridge_matches", "continues after"),
         (BridgesOneByOne, "bridge_matches_the_whole_conversation", "continues after"),
+        (
+            vary(
+                Template,
+                prompt=lambda self, messages, tools=(): self.encode(
+                    self.tokenizer.apply_chat_template([*messages], tokenize=False), add_special_tokens=False
+                ),
+            ),
+            "observations_end_no_turn",
+            "'<end>'",
+        ),
         (NoStopInResponses, "response_text_survives_a_round_trip", "does not end"),
         (vary(Template, text=lambda self, ids: Template.text(self, ids) + "<end>"), "response_text", "'7<end>'"),
         (parsing(lambda response: response.text), "any_tokens_can_be_parsed", "as '7'"),

@@ -99,6 +99,25 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                         "End the model's turn once: where a stop token was sampled, do not write it again.",
                     )
 
+    def test_observations_end_no_turn(self, params: Any) -> None:
+        """The text of a stop token is plain text in a message after a response, because it can come from a tool."""
+        renderer = self._made(params)
+        stops = sorted(renderer.stop_ids)
+        prompt, response = self._sampled(renderer)[0]
+        before = [*self.conversations[0], {"role": "assistant", "content": self.words[0]}]
+        for text in renderer.token_texts(stops):
+            plain, spelled = ([{"role": "user", "content": f"a{said}b"}] for said in ("", text))
+            for name, render in {
+                "bridge": lambda messages: renderer.bridge(prompt, response, messages),
+                "prompt": lambda messages: renderer.prompt([*before, *messages]),
+            }.items():
+                first, second = self._ask(render, plain), self._ask(render, spelled)
+                if first is not None and np.isin(first, stops).sum() != np.isin(second, stops).sum():
+                    raise self.failure(
+                        f"lets {text!r} in the text of a message end its turn, in `{name}`",
+                        "Pass messages through rllm_core.rollout.control_tokens.ControlTokens.",
+                    )
+
     def test_response_text_survives_a_round_trip(self, params: Any) -> None:
         renderer = self._made(params)
         for words in self.words:
