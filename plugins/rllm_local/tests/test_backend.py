@@ -26,6 +26,7 @@ from rllm_core.errors import CheckpointError, ConfigError, RolloutError
 from rllm_core.schema.run_config import RllmSection, RunConfig
 from rllm_local import tiny
 from rllm_local.backend import LocalBackend
+from rllm_local.early_renderer import cached_renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.plugin import rllm_backends
 from rllm_local.settings import LocalConfig
@@ -197,6 +198,25 @@ def test_a_row_above_the_context_is_refused_in_every_pass() -> None:
             await backend.update(too_long, make_plan())
 
     run_scenario(_context(training={"max_length": 32}), scenario)
+
+
+def test_early_renderer_is_the_renderer_of_the_run(tmp_path: Path) -> None:
+    tokenizer = tiny.build_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    model = tiny.build_model(len(tokenizer), 0)
+    model.generation_config.eos_token_id = [2, 7]
+    model.save_pretrained(tmp_path)
+    for training, longest in ({}, 512), ({"max_length": 99}, 99):
+        context = _context(model={"name": str(tmp_path)}, training=training)
+        found = cached_renderer(context)
+        assert found is not None
+
+        async def scenario(backend: LocalBackend, engine: LocalEngine) -> tuple[Any, int]:
+            return engine.renderer, engine.max_context
+
+        for renderer, max_context in (found, run_scenario(context, scenario)):
+            assert (max_context, renderer.stop_ids) == (longest, {2, 7})
+            assert renderer.prompt([{"role": "user", "content": "guess"}]).tolist() == tokenizer.encode("guess")
 
 
 def test_the_event_loop_stays_free_while_the_model_computes() -> None:
