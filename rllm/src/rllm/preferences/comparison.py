@@ -88,7 +88,7 @@ def count_prompts(batch: TokenBatch) -> int:
 
 
 def mismatched(batch: TokenBatch) -> TokenBatch:
-    """Return a batch in which each trajectory has its prompt and the completion of a trajectory with another prompt.
+    """Return a batch in which each trajectory has its prompt, and a completion of a different prompt.
 
     Sorted by prompts, each gets the completion that is as many places before it as the most common prompt has
     completions. The first ones get the last completions. If all prompts differ, these are the pairs of TRL. If one
