@@ -15,12 +15,17 @@ MIXED = re.compile(r"(-?\d+)\s+(\d+)/(\d+)")
 WITH_UNIT = re.compile(r"([-+]?[\d.,]+)\s+(?:[A-Za-z]{3,}|[A-Za-z]{2,}/[A-Za-z]+)")
 
 
+def find_result(answer: str) -> str:
+    """Return an answer without its solution. Answers of GSM8K end with the number, after ``####``."""
+    return answer.rpartition("####")[2].strip()
+
+
 def write_forms(answer: str) -> list[str]:
     """Return an answer in one or more ways that the library reads. Empty if the answer contains nothing to read.
 
-    Answers that are not marked as mathematics get a box. Answers of GSM8K end with the number, after ``####``.
+    Answers that are not marked as mathematics get a box.
     """
-    answer = answer.rpartition("####")[2].strip()
+    answer = find_result(answer)
     if MARKED.search(answer):
         return [answer]
     answer = CURRENCY.sub("", answer).replace("{,}", ",").replace("°", r"^\circ")

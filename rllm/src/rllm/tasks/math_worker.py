@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any
 
-from rllm.tasks.math_keys import write_forms
+from rllm.tasks.math_keys import find_result, write_forms
 
 LONGEST_EXTRACT = 200
 
@@ -42,11 +42,14 @@ def main() -> None:
 
 
 def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[str, Any]:
-    right = [parse(form, parsing_timeout=None) for each in answers for form in write_forms(each)]
     found = parse(said, parsing_timeout=None)
     # The last entry is the text that the others were read from.
-    extracted = str(found[-1])[:LONGEST_EXTRACT] if found else None
-    return {"correct": any(verify(each, found, timeout_seconds=None) for each in right), "extracted": extracted}
+    extracted = str(found[-1]) if found else None
+    correct = extracted in map(find_result, answers)
+    if found and not correct:
+        right = [parse(form, parsing_timeout=None) for each in answers for form in write_forms(each)]
+        correct = any(verify(each, found, timeout_seconds=None) for each in right)
+    return {"correct": correct, "extracted": extracted and extracted[:LONGEST_EXTRACT]}
 
 
 if __name__ == "__main__":
