@@ -45,7 +45,7 @@ def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[st
     found = parse(said, parsing_timeout=None)
     # The last entry is the text that the others were read from.
     extracted = str(found[-1]) if found else None
-    correct = extracted in map(find_result, answers)
+    correct = extracted in {find_result(each) for each in answers}
     if found and not correct:
         right = [parse(form, parsing_timeout=None) for each in answers for form in write_forms(each)]
         correct = any(verify(each, found, timeout_seconds=None) for each in right)
