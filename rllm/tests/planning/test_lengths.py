@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from expecting import expect_error
+from letters import Letters
 
 from rllm.cli.configuring import plan_for, read_request, read_sft_request
 from rllm.cli.prefer import read_prefer_request
@@ -16,20 +16,6 @@ from rllm.planning import lengths
 from rllm.planning.lengths import Lengths, Model, measure_lengths
 from rllm.training.setup import load_tasks
 from rllm_core.errors import ConfigError
-
-
-class Letters:
-    """A renderer whose tokens are letters: `Uab|Acd$|A` is a message of each role and a prompt."""
-
-    stop_ids = frozenset({ord("$")})
-
-    def prompt(self, messages: Any, tools: Any = ()) -> np.ndarray:
-        turns = [
-            f"{each['role'][0].upper()}{each['content']}{'$' if each['role'] == 'assistant' else ''}|"
-            for each in messages
-        ]
-        return np.array([*map(ord, "".join(turns) + "A")], np.int32)
-
 
 MODEL = Model(Letters(), max_context=30)  # type: ignore[arg-type]
 ROW_TOKENS = len("Uab|A" + "$")

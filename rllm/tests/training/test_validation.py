@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from letters import Letters
 
 from rllm.preferences.options import PreferParams
 from rllm.supervised.options import ExamplesParams
@@ -84,10 +85,7 @@ def test_batch_size_does_not_change_the_metrics(batch_size: int) -> None:
     assert _validate(SolvesEveryOther(), config) == _validate(SolvesEveryOther(), _config())
 
 
-RENDERER = SimpleNamespace(
-    tokenizer=SimpleNamespace(encode=lambda text, add_special_tokens: [*text.encode()], eos_token_id=0)
-)
-ENGINE: Any = SimpleNamespace(renderer=RENDERER, max_context=100)
+ENGINE: Any = SimpleNamespace(renderer=Letters(stop="\0"), max_context=100)
 
 
 class Bytes:
@@ -102,10 +100,17 @@ class Bytes:
         return batch.with_columns(old_logprobs=ratios - 1, ref_logprobs=np.full_like(ratios, -1))
 
 
+def chat(prompt: str, completion: str) -> dict[str, Any]:
+    return {
+        "prompt": [{"role": "user", "content": prompt}],
+        "completion": [{"role": "assistant", "content": completion}],
+    }
+
+
 def validate_rows(backend: Any, labels: str, size: int) -> dict[str, float]:
     """Validate on rows whose completions are digits. Labels are + or -."""
     tasks = [
-        Task(id=str(at), data={"prompt": f"{at}?", "completion": str(at), "label": label == "+"}, data_source="val")
+        Task(id=str(at), data={**chat(f"{at}?", str(at)), "label": label == "+"}, data_source="val")
         for at, label in enumerate(labels)
     ]
     config = RunConfig.model_validate({"data": {"val_batch_size": size}})
