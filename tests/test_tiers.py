@@ -33,7 +33,7 @@ def test_the_files_of_each_part_exist() -> None:
     missing = [
         place
         for places in PARTS.values()
-        for place in places
+        for place in (each.removeprefix("/") for each in places)
         if not (ROOT / place).exists() and not any(ROOT.glob(f"{place}*")) and not any(ROOT.glob(f"*/{place}"))
     ]
 
