@@ -97,7 +97,7 @@ def check_record(rllm: Any, run: Path, stage: str) -> None:
         ((*SFT, "rllm.algorithm.adv_estimator=rloo"), "unused-key", "adv_estimator"),
         ((*SFT, "rllm.pipeline.stages=null"), "not-for-examples", "rllm.pipeline"),
         ((*SFT, "--min-reward", "1"), "usage-error", "--stored"),
-        ((*SFT, "--data", "questions.jsonl"), "bad-example", "'question'"),
+        ((*SFT, "--data", "questions.jsonl"), "bad-row", "'question'"),
         (("sft",), "no-training-tasks", "--data"),
         ((*PREFER, "training.num_minibatches=2"), "not-for-preferences", "num_minibatches"),
         ((*PREFER, "training.num_epochs=2"), "not-for-preferences", "num_epochs"),
@@ -108,7 +108,7 @@ def check_record(rllm: Any, run: Path, stage: str) -> None:
         ((*PREFER, "rllm.rollout.n=4"), "unused-key", "rllm.rollout.n"),
         ((*PREFER, "--beta", "0"), "wrong-value", "beta"),
         ((*PREFER, "--loss", "kto", "data.train_batch_size=1"), "too-few-tasks", "train_batch_size"),
-        ((*PREFER, "--data", "labels.jsonl"), "bad-example", "'label'"),
+        ((*PREFER, "--data", "labels.jsonl"), "bad-row", "'label'"),
         ((*PREFER, "rllm.pipeline.stages=null"), "not-for-preferences", "rllm.pipeline"),
         (
             (*PREFER, "rllm.pipeline.stages=[examples,group,build_batch,prefer,update,log]"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from rllm.rows.columns import check_columns
+from rllm.rows.columns import check_columns, named
 from rllm.rows.problem import RowError
 from rllm.supervised.rows import Conversation, PlainText, make_conversation
 from rllm_core.data.messages import read_text
@@ -82,7 +82,7 @@ def _text(message: Any) -> str:
 
 def _no_preference(data: Mapping[str, Any]) -> RowError:
     return RowError(
-        ", ".join(data) or "the row",
-        "has no preference; needed is prompt, chosen and rejected, or for loss kto also prompt, completion and label",
+        named(data),
+        "contain no preference. They must be prompt, chosen and rejected, or for loss kto prompt, completion and label",
         _ONE_OF_THESE,
     )

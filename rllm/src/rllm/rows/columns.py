@@ -38,3 +38,8 @@ def check_no_tools(row: Mapping[str, Any]) -> None:
             "describes tools, and this environment runs none",
             "Remove the column, and give functions: --tools FILE.py:FUNCTION. Examples of `rllm sft` may have tools.",
         )
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """Return the columns of a row as the subject of a sentence."""
+    return f"the columns {', '.join(map(repr, row))}" if row else "no columns"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rllm.rows.problem import CODE
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message
 from rllm_core.errors import ConfigError
@@ -44,6 +43,6 @@ class ControlTokenRows:
         count = f"{len(self._rows):,} rows have" if len(self._rows) > 1 else "1 row has"
         problem = f"{self._source}: {count} control tokens of the model in the text, such as {token!r} in row {row!r}."
         if self._control_tokens.in_text == "refuse":
-            raise ConfigError(CODE, problem, REMEDY)
+            raise ConfigError("bad-row", problem, REMEDY)
         outcome = "are plain text" if self._control_tokens.in_text == "plain" else "keep their meaning"
         warn_once(f"{problem} They {outcome} (rllm.renderer.control_tokens={self._control_tokens.in_text}).")

@@ -8,8 +8,6 @@ from typing import Any
 
 from rllm_core.errors import ConfigError
 
-CODE = "bad-row"
-
 
 class RowError(Exception):
     """A part of a row that is not used and may have a meaning."""
@@ -19,7 +17,7 @@ class RowError(Exception):
         self.place = place
         """The part, such as ``messages[0].role``."""
         self.problem = problem
-        """The part's value and what is wrong with it, such as ``is 'human', which is no role``."""
+        """The part's value and its problem, such as ``is 'human', which is no role``."""
         self.hint = hint
 
 
@@ -29,7 +27,7 @@ def naming(row: str) -> Iterator[None]:
     try:
         yield
     except RowError as error:
-        raise ConfigError(CODE, f"{row}: {error}.", error.hint) from error
+        raise ConfigError("bad-row", f"{row}: {error}.", error.hint) from error
 
 
 def shown(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm.rows.columns import check_columns
+from rllm.rows.columns import check_columns, named
 from rllm.rows.messages import read_messages
 from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
@@ -66,8 +66,8 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
         raise RowError("prompt", "and `completion` must both be text, or both be lists of messages", hint)
     if isinstance(data.get("text"), str):
         return PlainText("", data["text"])
-    problem = "has no example; needed is messages, prompt and completion, or text"
-    raise RowError(", ".join(data) or "the row", problem, hint)
+    problem = "contain no example. They must be messages, prompt and completion, or text"
+    raise RowError(named(data), problem, hint)
 
 
 Column = tuple[str, Any]
