@@ -63,7 +63,7 @@ def test_models_that_the_library_does_not_know_keep_their_template(name: str) ->
         ("nemotron_3_5_lightning", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16", "nemotron-3.5"),
     ],
 )
-def test_family_of_a_hub_name_writes_the_same_as_the_template(template: str, hub_name: str, family: str | None) -> None:
+def test_family_of_hub_name_equals_the_template(template: str, hub_name: str, family: str | None) -> None:
     assert family_of(replace(setup_of(BY_NAME[template]), name=hub_name)) == family
 
 

@@ -178,7 +178,7 @@ def test_hint_names_a_renderer_that_shows_the_part(name: str, case: str, shows: 
 
 
 @pytest.mark.parametrize("shows_ids", [False, True])
-def test_results_follow_the_order_of_their_calls_unless_the_template_shows_ids(shows_ids: bool) -> None:
+def test_results_out_of_order_need_shown_ids(shows_ids: bool) -> None:
     messages, tools = CASES["calls, results"]
     first, second = (place for place, message in enumerate(messages) if message["role"] == "tool")
     swapped = [*messages[:first], messages[second], messages[first], *messages[second + 1 :]]
@@ -233,7 +233,7 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Any:
         *(("deepseek", name) for name in BY_NAME if name.startswith("deepseek")),
     ],
 )
-def test_turns_are_trained_as_the_template_writes_them_with_real_vocabularies(
+def test_turns_with_real_vocabularies_are_the_templates(
     vocabulary: str, name: str, request: pytest.FixtureRequest
 ) -> None:
     tokenizer = request.getfixturevalue(vocabulary)

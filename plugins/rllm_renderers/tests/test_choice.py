@@ -23,13 +23,13 @@ def setup(name: str = "./mine") -> RendererSetup:
 
 
 @pytest.mark.parametrize(("name", "family"), [("Qwen/Qwen3-0.6B", "qwen3"), ("Qwen/Qwen3-0.6B-mine", None)])
-def test_a_model_without_template_is_known_by_its_hub_name(name: str, family: str | None) -> None:
+def test_model_without_template_is_known_by_name(name: str, family: str | None) -> None:
     model = setup(name)
     model.tokenizer.chat_template = None
     assert family_of(model) == family
 
 
-def test_a_hub_name_with_a_different_template_keeps_the_template(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hub_name_with_different_template_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
     forget_warnings()
     assert family_of(setup("Qwen/Qwen3-8B")) is None
     assert "rllm.renderer=renderers:qwen3" in capsys.readouterr().err

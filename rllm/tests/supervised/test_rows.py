@@ -126,7 +126,7 @@ CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
         (ASSISTANT | {"name": "ann"}, "messages[1].name"),
     ],
 )
-def test_row_with_a_part_that_the_model_does_not_see_is_named(message: dict[str, Any], hidden: str) -> None:
+def test_row_with_a_hidden_part_is_named(message: dict[str, Any], hidden: str) -> None:
     with expect_error(ConfigError, "bad-row", "'0'", hidden):
         batch_of({"messages": [USER, message]}, Letters())
 

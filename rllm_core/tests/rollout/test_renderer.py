@@ -55,7 +55,7 @@ def test_a_sampled_stop_token_is_not_repeated(
 
 
 @pytest.mark.parametrize("tools", [(), ({"type": "function", "function": {"name": "look_up"}},)])
-def test_all_messages_are_written_with_the_same_named_template(tokenizer: Any, tools: Any) -> None:
+def test_all_messages_use_the_same_named_template(tokenizer: Any, tools: Any) -> None:
     def render(messages: Any, **options: Any) -> str:
         end = "%" if options.get("tools") else "$"
         return "".join(f"<{each['role'][0]}>{each['content']}{end}" for each in messages) + "<a>"
