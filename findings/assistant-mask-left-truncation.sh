@@ -3,19 +3,20 @@
 #
 # Versions: transformers 5.10.4, tokenizers 0.22.2.
 #
-# Expected: `apply_chat_template(return_assistant_tokens_mask=True, truncation=True)` cuts the token ids and the mask alike.
-# Each assistant token that remains has mask 1. Right truncation does exactly this.
+# Expected: `apply_chat_template(return_assistant_tokens_mask=True, truncation=True)` cuts the token ids and the mask
+# alike. Each assistant token that remains has mask 1. Right truncation does exactly this.
 #
-# Observed: with `truncation_side="left"` all of the mask is 0, also for assistant turns that are complete. The loop over the
-# assistant's spans stops at the first span that begins in the removed part, and later spans are never marked. No warning.
+# Observed: with `truncation_side="left"` all of the mask is 0, also for assistant turns that are complete. The loop
+# over the assistant's spans stops at the first span that begins in the removed part, and later spans are never marked.
+# No warning.
 #
 # Output:
 #   all     <u>qq<e><a>first<e><u>rr<e><a>second<e>  trained: first<e>second<e>
 #   right   <u>qq<e><a>first<e><u>rr<e><a>           trained: first<e>
 #   left    rst<e><u>rr<e><a>second<e>               trained: nothing
 #
-# Why it matters: left truncation is usual for long agent conversations, because the end has the answer. Each row that is too
-# long then has no loss, so the run trains on its short rows only.
+# Why it matters: left truncation is usual for long agent conversations, because the end has the answer. Each row that
+# is too long then has no loss, so the run trains on its short rows only.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -28,7 +29,9 @@ import sys
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-bytes_only = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+bytes_only = Tokenizer(
+    models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[])
+)
 bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 bytes_only.add_special_tokens(["<u>", "<a>", "<e>"])
 template = (

@@ -3,20 +3,20 @@
 #
 # Versions: transformers 5.10.4, jinja2 3.1.6, with chat templates that trl 1.16.0 ships.
 #
-# Expected: a template removes the reasoning of earlier turns and keeps the reasoning of the last response, as Qwen3's does. The
-# prompt of a rollout and its response are then the beginning and the end of the rendered conversation.
+# Expected: a template removes the reasoning of earlier turns and keeps the reasoning of the last response, as Qwen3's
+# does. The prompt of a rollout and its response are then the beginning and the end of the rendered conversation.
 #
-# Observed: the templates `deepseek_r1_distill` and `deepseekv3` end the prompt with `<think>`. They cut the content of each
-# assistant message at `</think>`, also of the last one, and read no reasoning field. So the rendered conversation has no
-# reasoning, and does not begin with the prompt.
+# Observed: the templates `deepseek_r1_distill` and `deepseekv3` end the prompt with `<think>`. They cut the content of
+# each assistant message at `</think>`, also of the last one, and read no reasoning field. So the rendered conversation
+# has no reasoning, and does not begin with the prompt.
 #
 # Output:
 #   deepseek_r1_distill  prompt is a prefix: False  reasoning of the last turn: inline False, reasoning_content False
 #   deepseekv3           prompt is a prefix: False  reasoning of the last turn: inline False, reasoning_content False
 #   qwen3                prompt is a prefix: True   reasoning of the last turn: inline True, reasoning_content True
 #
-# Why it matters: fine-tuning on reasoning traces through these templates trains the answers only, and the loss looks normal. Code
-# that finds the response as the text after the prompt trains wrong tokens or stops.
+# Why it matters: fine-tuning on reasoning traces through these templates trains the answers only, and the loss looks
+# normal. Code that finds the response as the text after the prompt trains wrong tokens or stops.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -3,11 +3,12 @@
 #
 # Versions: datasets 5.2.0, pyarrow 26.0.1.
 #
-# Expected: rows with different keys get the union of the columns, with nulls, or raise an error. `load_dataset("json")` makes the
-# union.
+# Expected: rows with different keys get the union of the columns, with nulls, or raise an error. `load_dataset("json")`
+# makes the union.
 #
-# Observed: the columns are the keys of the first row. Keys that only later rows have are lost, without a warning. In a nested
-# dictionary the same functions do make the union. So a list of rows keeps or loses a key, depending on the order of its rows.
+# Observed: the columns are the keys of the first row. Keys that only later rows have are lost, without a warning. In a
+# nested dictionary the same functions do make the union. So a list of rows keeps or loses a key, depending on the order
+# of its rows.
 #
 # Output:
 #   datasets from_list        [{'prompt': 'a'}, {'prompt': 'b'}]
@@ -16,8 +17,8 @@
 #   from_list, nested         [{'row': {'prompt': 'a', 'answer': None}}, {'row': {'prompt': 'b', 'answer': '7'}}]
 #   JSON lines                [{'prompt': 'a', 'answer': None}, {'prompt': 'b', 'answer': '7'}]
 #
-# Why it matters: optional keys, for example `tools`, `answer` or `images`, are usual in mixed training data. A shuffled list
-# trains with or without them, depending on its seed.
+# Why it matters: optional keys, for example `tools`, `answer` or `images`, are usual in mixed training data. A shuffled
+# list trains with or without them, depending on its seed.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -3,11 +3,12 @@
 #
 # Versions: datasets 5.2.0, dill 0.4.1.
 #
-# Expected: the cache of `map` is keyed by a hash of the function's code and of the functions that it calls. An edit of the
-# function runs it again.
+# Expected: the cache of `map` is keyed by a hash of the function's code and of the functions that it calls. An edit of
+# the function runs it again.
 #
-# Observed: functions of the main script are hashed by their code, and functions of an imported module by their name. So an edit
-# in a module of one's project is not seen in the next process. The old column is read from the cache, without a warning.
+# Observed: functions of the main script are hashed by their code, and functions of an imported module by their name. So
+# an edit in a module of one's project is not seen in the next process. The old column is read from the cache, without a
+# warning.
 #
 # Output:
 #   function in the script    before: v1 hi   after the edit: v2 hi

@@ -5,8 +5,8 @@
 #
 # Expected: `verify(parse(gold), parse(answer))` is True for equal values, and False if one of the two cannot be read.
 #
-# Observed: no input is an error. A time is a quotient, a repeating decimal is its integer, the base of a number is ignored, `1e3` is 1,
-# and the order of assignments is ignored.
+# Observed: no input is an error. A time is a quotient, a repeating decimal is its integer, the base of a number is
+# ignored, `1e3` is 1, and the order of assignments is ignored.
 #
 # Output:
 #   gold                  wrong answer            right answer
@@ -16,8 +16,8 @@
 #   1e3                   1               True    1000            False
 #   $a=1, b=2$            $2, 1$          True    $1, 2$          True
 #
-# Why it matters: a policy gets rewards for wrong answers and none for right ones, only in the tasks with these forms. The mean
-# reward hides it. Look for colons, `\overline`, subscripts and exponents in your answers before you train.
+# Why it matters: a policy gets rewards for wrong answers and none for right ones, only in the tasks with these forms.
+# The mean reward hides it. Look for colons, `\overline`, subscripts and exponents in your answers before you train.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -3,10 +3,12 @@
 #
 # Versions: mistral-common 1.9.1, sentencepiece 0.2.1, with the vocabularies that mistral-common ships.
 #
-# Expected: the prompt of turn 2 begins with the prompt of turn 1, because a conversation grows at its end. Versions 1 and 7 do this.
+# Expected: the prompt of turn 2 begins with the prompt of turn 1, because a conversation grows at its end. Versions 1
+# and 7 do this.
 #
-# Observed: versions 2 and 3 (for example Mistral 7B Instruct v0.2 and v0.3) write the system message into the last user turn,
-# and version 3 writes the tools before it. At each new question both move, so the prompts differ from the third token.
+# Observed: versions 2 and 3 (for example Mistral 7B Instruct v0.2 and v0.3) write the system message into the last user
+# turn, and version 3 writes the tools before it. At each new question both move, so the prompts differ from the third
+# token.
 #
 # Output:
 #   v1  prefix: True
@@ -18,8 +20,9 @@
 #   v7  prefix: True
 #   v3, tools are in turn 1 of 1: True, in turn 1 of 2: False
 #
-# Why it matters: rows of a rollout do not extend each other, so a rollout of ten questions is ten rows instead of one, and the
-# server's prefix cache has no hits. Fine-tuning on whole conversations trains answers whose prompts had no system message.
+# Why it matters: rows of a rollout do not extend each other, so a rollout of ten questions is ten rows instead of one,
+# and the server's prefix cache has no hits. Fine-tuning on whole conversations trains answers whose prompts had no
+# system message.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -46,7 +49,8 @@ for version in ("v1", "v2", "v3", "v7"):
         print(f"    {first.text}\n    {second.text}")
 tools = [Tool(function=Function(name="look", description="Look up", parameters={"type": "object", "properties": {}}))]
 texts = [
-    MistralTokenizer.v3().encode_chat_completion(ChatCompletionRequest(messages=turns, tools=tools)).text for turns in (one, two)
+    MistralTokenizer.v3().encode_chat_completion(ChatCompletionRequest(messages=turns, tools=tools)).text
+    for turns in (one, two)
 ]
 moved = [text.startswith("<s>[AVAILABLE_TOOLS]") for text in texts]
 print(f"v3, tools are in turn 1 of 1: {moved[0]}, in turn 1 of 2: {moved[1]}")

@@ -3,13 +3,14 @@
 #
 # Versions: reasoning-gym 0.1.25.
 #
-# Expected: the scorer of a procedural task compares an answer with its question, so a constant answer is right by luck only.
-# About half of the answers "False" are right for the yes-or-no question of `game_of_life_halting`.
+# Expected: the scorer of a procedural task compares an answer with its question, so a constant answer is right by luck
+# only. About half of the answers "False" are right for the yes-or-no question of `game_of_life_halting`.
 #
 # Observed:
-# - `puzzle24` checks that four numbers in the allowed range give 24. It never compares them with the numbers of the question.
-# - `game_of_life_halting` compares `bool(answer)` with `bool(correct)`. Both are strings, and each string that is not empty is
-#   true, so every answer is right.
+# - `puzzle24` checks that four numbers in the allowed range give 24. It never compares them with the numbers of the
+#   question.
+# - `game_of_life_halting` compares `bool(answer)` with `bool(correct)`. Both are strings, and each string that is not
+#   empty is true, so every answer is right.
 #
 # Output (mean score of 100 tasks):
 #   puzzle24              (1+2+3)*4   1.0
@@ -19,8 +20,8 @@
 #   game_of_life_halting  no idea     1.0
 #   correct answers of game_of_life_halting: False and True
 #
-# Why it matters: reinforcement learning finds such an answer in a few steps. The reward curve then looks perfect, and in
-# a mixture these tasks push the policy toward an answer without reasoning.
+# Why it matters: reinforcement learning finds such an answer in a few steps. The reward curve then looks perfect, and
+# in a mixture these tasks push the policy toward an answer without reasoning.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -3,11 +3,13 @@
 #
 # Versions: renderers 0.1.12, transformers 5.10.4, with the model's chat template that trl 1.16.0 ships.
 #
-# Expected: `create_renderer` selects a renderer by the name of the model, so the renderer writes the tokens of the model's own
-# chat template. The names Qwen/Qwen3-4B-Instruct-2507 and Qwen/Qwen3-30B-A3B-Instruct-2507 are in its table.
+# Expected: `create_renderer` selects a renderer by the name of the model, so the renderer writes the tokens of the
+# model's own chat template. The names Qwen/Qwen3-4B-Instruct-2507 and Qwen/Qwen3-30B-A3B-Instruct-2507 are in its
+# table.
 #
-# Observed: prompts are equal, also with tools. The last response gets an empty thought, and a reasoning field is written, which
-# this template ignores. The models without reasoning are in the table as the family of the models with reasoning.
+# Observed: prompts are equal, also with tools. The last response gets an empty thought, and a reasoning field is
+# written, which this template ignores. The models without reasoning are in the table as the family of the models with
+# reasoning.
 #
 # Output:
 #   prompt with tools     equal
@@ -15,8 +17,9 @@
 #   response  template:  '<|im_start|>assistant\nANSWER<|im_end|>\n'
 #             renderer:  '<|im_start|>assistant\n<think>\n\n</think>\n\nANSWER<|im_end|>\n'
 #
-# Why it matters: a comparison of prompts shows no difference. Fine-tuning then trains four tokens before each answer that the model
-# never samples and that later prompts do not have. Log-probs of such rows are those of text that a server never sees.
+# Why it matters: a comparison of prompts shows no difference. Fine-tuning then trains four tokens before each answer
+# that the model never samples and that later prompts do not have. Log-probs of such rows are those of text that a
+# server never sees.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

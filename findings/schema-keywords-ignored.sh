@@ -3,11 +3,11 @@
 #
 # Versions: outlines-core 0.2.14, lm-format-enforcer 0.11.3, llguidance 1.9.1, jsonschema 4.26.0.
 #
-# Expected: a library that constrains output to a schema enforces each keyword or raises an error for a keyword that it does not
-# support. So each constrained output is valid, and each valid document in the usual form can be sampled.
+# Expected: a library that constrains output to a schema enforces each keyword or raises an error for a keyword that it
+# does not support. So each constrained output is valid, and each valid document in the usual form can be sampled.
 #
-# Observed: only llguidance does this. The other two accept the schema, and then allow invalid documents ("ignored") or forbid
-# valid ones ("forbidden"). Even `minimum` is ignored, and a `pattern` must match the whole string.
+# Observed: only llguidance does this. The other two accept the schema, and then allow invalid documents ("ignored") or
+# forbid valid ones ("forbidden"). Even `minimum` is ignored, and a `pattern` must match the whole string.
 #
 # Output:
 #   keyword            outlines-core     lm-format-enforcer  llguidance
@@ -24,8 +24,9 @@
 #   allOf              forbidden         enforced            enforced
 #   oneOf              ignored           forbidden           error
 #
-# Why it matters: rewards of structured output are often "1, because the grammar makes it valid". With an ignored keyword the
-# invalid calls get that reward too. With a forbidden one, the best response has probability 0 and its log-prob is -inf.
+# Why it matters: rewards of structured output are often "1, because the grammar makes it valid". With an ignored
+# keyword the invalid calls get that reward too. With a forbidden one, the best response has probability 0 and its
+# log-prob is -inf.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -100,7 +101,11 @@ ROWS = {
     "multipleOf": ({"type": "integer", "multipleOf": 3}, "4", "9"),
     "pattern": ({"type": "string", "pattern": "b"}, '"a"', '"abc"'),
     "not": ({"type": "integer", "not": {"const": 0}}, "0", "1"),
-    "if, then": (make_object(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}), '{"a": 1}', '{"a": 1, "b": 2}'),
+    "if, then": (
+        make_object(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}),
+        '{"a": 1}',
+        '{"a": 1, "b": 2}',
+    ),
     "dependentRequired": (make_object(dependentRequired={"a": ["b"]}), '{"a": 1}', '{"a": 1, "b": 2}'),
     "$ref, maximum": ({"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n", "maximum": 5}, "9", "3"),
     "uniqueItems": ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}, "[1, 1]", "[1, 2]"),

@@ -3,12 +3,12 @@
 #
 # Versions: transformers 5.10.4, jinja2 3.1.6, with the 41 original chat templates that trl 1.16.0 ships.
 #
-# Expected: `content` is a string or a list of parts, `[{"type": "text", "text": "…"}]`, as in the OpenAI format. A text-only
-# template raises an error for a list, or joins the text of its parts.
+# Expected: `content` is a string or a list of parts, `[{"type": "text", "text": "…"}]`, as in the OpenAI format. A
+# text-only template raises an error for a list, or joins the text of its parts.
 #
-# Observed: the templates of Qwen3 and Qwen3-Instruct-2507 write the frame of the message without its text, for users and
-# assistants. Eleven templates, for example Llama 3 and Nemotron 3, write the list as Python code or JSON into the prompt. Only
-# seven raise an error. In the other direction, three templates of vision models lose a string.
+# Observed: the templates of Qwen3 and Qwen3-Instruct-2507 write the frame of the message without its text, for users
+# and assistants. Eleven templates, for example Llama 3 and Nemotron 3, write the list as Python code or JSON into the
+# prompt. Only seven raise an error. In the other direction, three templates of vision models lose a string.
 #
 # Output:
 #   content   rendered  lost  code  error
@@ -17,8 +17,8 @@
 #   qwen3: '<|im_start|>user\n<|im_end|>\n'
 #   llama3: "<bos><|start_header_id|>user<|end_header_id|>\n\n[{'type': 'text', 'text': 'QUESTION'}]<|eot_id|>"
 #
-# Why it matters: clients of agents and multimodal data sets use parts. Each prompt of such a run on Qwen3 is empty, the run has
-# no error, and the rewards look like a weak model's.
+# Why it matters: clients of agents and multimodal data sets use parts. Each prompt of such a run on Qwen3 is empty, the
+# run has no error, and the rewards look like a weak model's.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -3,8 +3,8 @@
 #
 # Versions: transformers 5.10.4, jinja2 3.1.6, with the 41 original chat templates that trl 1.16.0 ships.
 #
-# Expected: `developer` is the newer name of `system` in the OpenAI format, so a template writes the message, or raises an error for
-# a role that its model does not have.
+# Expected: `developer` is the newer name of `system` in the OpenAI format, so a template writes the message, or raises
+# an error for a role that its model does not have.
 #
 # Observed: eleven templates compare the role with a few names, and write nothing for other roles. Qwen 2.5, Qwen3 and
 # DeepSeek-V3 are among them. Qwen3.5 raises an error, Llama 3 writes a turn of this role.
@@ -15,8 +15,9 @@
 #   error: 8 (cohere, gemma, gemma3, llava_next, qwen3_5_nothink, qwen3_5_think, qwen3_6, qwen3_8)
 #   qwen3: '<|im_start|>user\nQUESTION<|im_end|>\n'
 #
-# Why it matters: agents that were written for newer OpenAI models put their instructions into this role. A model that never sees
-# the instructions gets low rewards, or learns them from the rewards, and fails with the instructions of production.
+# Why it matters: agents that were written for newer OpenAI models put their instructions into this role. A model that
+# never sees the instructions gets low rewards, or learns them from the rewards, and fails with the instructions of
+# production.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -33,7 +34,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 package = Path(importlib.util.find_spec("trl").origin).parent
-templates = {p.stem: p.read_text() for p in sorted((package / "chat_templates").glob("*.jinja")) if "_training" not in p.stem}
+templates = {
+    p.stem: p.read_text() for p in sorted((package / "chat_templates").glob("*.jinja")) if "_training" not in p.stem
+}
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<bos>", eos_token="<eos>")
 
 

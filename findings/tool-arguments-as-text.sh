@@ -3,13 +3,13 @@
 #
 # Versions: transformers 5.10.4, jinja2 3.1.6, with chat templates that trl 1.16.0 ships.
 #
-# Expected: a template accepts `arguments` as an object and as JSON text, because clients of OpenAI return text, and the model wrote
-# the same tokens in both cases.
+# Expected: a template accepts `arguments` as an object and as JSON text, because clients of OpenAI return text, and the
+# model wrote the same tokens in both cases.
 #
-# Observed: of 41 original templates only three write the same text for both. Eight write something that the model would not
-# sample: Qwen 2.5, Llama 3.1 and gpt-oss quote the text a second time, and Gemma 4 writes two pairs of braces. Seven drop the call
-# in both forms. Sixteen need an object, and DeepSeek-V3 needs text. TRL's training version of DeepSeek-V3's template does the
-# opposite: it quotes text.
+# Observed: of 41 original templates only three write the same text for both. Eight write something that the model would
+# not sample: Qwen 2.5, Llama 3.1 and gpt-oss quote the text a second time, and Gemma 4 writes two pairs of braces.
+# Seven drop the call in both forms. Sixteen need an object, and DeepSeek-V3 needs text. TRL's training version of
+# DeepSeek-V3's template does the opposite: it quotes text.
 #
 # Output:
 #   no calls            6  cohere, gemma, gemma3, idefics3, llava_next, smolvlm
@@ -23,8 +23,9 @@
 #   deepseekv3            'look\n```json\n{"city": "OSLO"}\n`'
 #   deepseekv3_training   'look\n```json\n"{\\"city\\": \\"OSLO\\"}"'
 #
-# Why it matters: the messages of an agent come from a client, and rollouts are rendered again for each next turn. Then the prompt has
-# a call that differs from the sampled one, the rows of a rollout do not extend each other, and fine-tuning trains quoted arguments.
+# Why it matters: the messages of an agent come from a client, and rollouts are rendered again for each next turn. Then
+# the prompt has a call that differs from the sampled one, the rows of a rollout do not extend each other, and
+# fine-tuning trains quoted arguments.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -44,7 +45,11 @@ from transformers import PreTrainedTokenizerFast
 package = Path(importlib.util.find_spec("trl").origin).parent
 templates = {p.stem: p.read_text() for p in sorted((package / "chat_templates").glob("*.jinja"))}
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<bos>", eos_token="<eos>")
-parameters = {"type": "object", "properties": {"city": {"type": "string", "description": "A city"}}, "required": ["city"]}
+parameters = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "description": "A city"}},
+    "required": ["city"],
+}
 tools = [{"type": "function", "function": {"name": "look", "description": "Look up", "parameters": parameters}}]
 ARGUMENTS = {"city": "OSLO"}
 
@@ -83,13 +88,17 @@ for name in ("qwen2_5", "gemma4", "deepseekv3", "deepseekv3_training"):
     text = render(name, json.dumps(ARGUMENTS))
     print(f"{name:22}{text[text.index('look', text.index('QUESTION')) : text.index('OSLO') + 8]!r}")
 counts = {outcome: len(names) for outcome, names in observed.items()}
-if counts != {
-    "no calls": 6,
-    "drops the call": 7,
-    "needs text": 1,
-    "needs an object": 16,
-    "other call": 8,
-    "same": 3,
-} or classify("deepseekv3_training") != "other call":
+if (
+    counts
+    != {
+        "no calls": 6,
+        "drops the call": 7,
+        "needs text": 1,
+        "needs an object": 16,
+        "other call": 8,
+        "same": 3,
+    }
+    or classify("deepseekv3_training") != "other call"
+):
     sys.exit("The behavior changed.")
 END

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # `Dataset.from_list` and parquet files add null arguments to tool calls, and the chat template writes them.
 #
-# Versions: datasets 5.2.0, pyarrow 26.0.1, transformers 5.10.4, jinja2 3.1.6, with Qwen3's chat template that trl 1.16.0 ships.
+# Versions: datasets 5.2.0, pyarrow 26.0.1, transformers 5.10.4, jinja2 3.1.6, with Qwen3's chat template that trl
+# 1.16.0 ships.
 #
 # Expected: the same rows give the same conversation, from a list, from JSON lines and from a parquet file.
 #
-# Observed: a column of Arrow has one structure, so a call with `city` gets `words: null` if a different call has `words`. Since version 5,
-# `datasets` stores such JSON lines as JSON and adds nothing. `from_list` and parquet files still add the nulls, and a template writes
-# every key.
+# Observed: a column of Arrow has one structure, so a call with `city` gets `words: null` if a different call has
+# `words`. Since version 5, `datasets` stores such JSON lines as JSON and adds nothing. `from_list` and parquet files
+# still add the nulls, and a template writes every key.
 #
 # Output:
 #   JSON lines  {"name": "weather", "arguments": {"city": "Oslo"}}
 #   from_list   {"name": "weather", "arguments": {"city": "Oslo", "words": null}}
 #   parquet     {"name": "weather", "arguments": {"city": "Oslo", "words": null}}
 #
-# Why it matters: fine-tuning teaches the model to call each tool with all arguments of all tools. A test on a small JSON file does not
-# show it, and the parquet file of the run does.
+# Why it matters: fine-tuning teaches the model to call each tool with all arguments of all tools. A test on a small
+# JSON file does not show it, and the parquet file of the run does.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -3,19 +3,21 @@
 #
 # Versions: trl 1.16.0 (31 training templates), transformers 5.10.4, jinja2 3.1.6.
 #
-# Expected: `{% generation %}` surrounds the text that the model samples in an assistant turn: all after the generation prompt, up to
-# the stop token. The mask of `assistant_only_loss` then trains a model on its own tokens.
+# Expected: `{% generation %}` surrounds the text that the model samples in an assistant turn: all after the generation
+# prompt, up to the stop token. The mask of `assistant_only_loss` then trains a model on its own tokens.
 #
-# Observed: 22 templates also mark the line break after the stop token. 13 begin inside the generation prompt: gpt-oss's marks the
-# header of the turn, Qwen 2.5's the line break before the answer, and Qwen3.5's the `<think>` that the prompt already has.
+# Observed: 22 templates also mark the line break after the stop token. 13 begin inside the generation prompt: gpt-oss's
+# marks the header of the turn, Qwen 2.5's the line break before the answer, and Qwen3.5's the `<think>` that the prompt
+# already has.
 #
 # Output (two of 31 lines):
 #   gptoss_training           in the prompt: '<|start|>assistant'  answer and rest: 'ANSWER<|return|>'
 #   qwen2_5_training          in the prompt: '\n'                  answer and rest: 'ANSWER<|im_end|>\n'
 #   31 templates: 13 mark a part of the prompt, 22 mark a line break after the stop token
 #
-# Why it matters: a loss or entropy per token contains tokens with a probability of almost 1. If answers are short, half of
-# the mean is such tokens. Numbers of two programs then differ without a fault in either, and rollouts never have these tokens.
+# Why it matters: a loss or entropy per token contains tokens with a probability of almost 1. If answers are short, half
+# of the mean is such tokens. Numbers of two programs then differ without a fault in either, and rollouts never have
+# these tokens.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -51,7 +53,9 @@ for name, template in templates.items():
         inside.append(name)
     if "\n" in rest:
         after.append(name)
-print(f"{len(templates)} templates: {len(inside)} mark a part of the prompt, {len(after)} mark a line break after the stop token")
+print(
+    f"{len(templates)} templates: {len(inside)} mark a part of the prompt, {len(after)} mark a line break after the stop token"
+)
 if (len(templates), len(inside), len(after)) != (31, 13, 22):
     sys.exit("The behavior changed.")
 END
