@@ -108,7 +108,7 @@ def check_record(rllm: Any, run: Path, stage: str) -> None:
         ((*PREFER, "rllm.rollout.n=4"), "unused-key", "rllm.rollout.n"),
         ((*PREFER, "--beta", "0"), "wrong-value", "beta"),
         ((*PREFER, "--loss", "kto", "data.train_batch_size=1"), "too-few-tasks", "train_batch_size"),
-        ((*PREFER, "--data", "labels.jsonl"), "bad-row", "'label'"),
+        ((*PREFER, "--data", "labels.jsonl"), "bad-row", "label belongs to"),
         ((*PREFER, "rllm.pipeline.stages=null"), "not-for-preferences", "rllm.pipeline"),
         (
             (*PREFER, "rllm.pipeline.stages=[examples,group,build_batch,prefer,update,log]"),
@@ -154,17 +154,18 @@ def test_fine_tuning_learns_and_validates(rllm_here: Any, tmp_path: Path) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize(("words", "limit"), [(SFT, "11"), (PREFER, "12")], ids=["sft", "prefer"])
-def test_long_rows_are_counted_and_named(words: tuple[str, ...], limit: str, rllm_here: Any, tmp_path: Path) -> None:
-    once = ("--max-length", limit, "--long-rows", "drop", "rllm.trainer.total_epochs=1", "rllm.trainer.test_freq=1")
-    done = rllm_here(*words, *once)
+def test_long_rows_are_cut_counted_and_named(
+    words: tuple[str, ...], limit: str, rllm_here: Any, tmp_path: Path
+) -> None:
+    done = rllm_here(*words, "--max-length", limit, "rllm.trainer.total_epochs=1", "rllm.trainer.test_freq=1")
     assert done.returncode == 0, done.stderr
     run, source = tmp_path / f"runs/rllm-{words[0]}/default", words[4].removesuffix(".jsonl")
-    dropped = sum(values(run, "batch/rows_dropped"))
-    assert sum(values(run, "batch/examples")) == 24 - dropped
-    assert dropped > 0
-    assert values(run, f"val/{source}/rows_dropped")[0] > 0
-    check_values(done.stderr, "Lengths of 24 rows of", f"{dropped:.0f} are longer and dropped", f"max_length={limit}.")
-    check_values(done.stderr, f"max_length={limit}: dropped", "batch/rows_dropped", f"val/{source}/rows_dropped")
+    assert sum(values(run, "batch/examples")) == sum(values(run, "batch/rows_cut")) == 24
+    assert values(run, f"val/{source}/rows_cut")[0] == 4
+    check_values(done.stderr, "Lengths of 24 rows of", f"max_length={limit}. 24 are longer and cut off")
+    check_values(done.stderr, f"max_length={limit}: cut off", "batch/rows_cut", f"val/{source}/rows_cut")
+    done = rllm_here(*words, "--max-length", "3", "--overwrite")
+    check_printed(done.stderr, "row-too-long", "max_length=3")
 
 
 @pytest.mark.long
