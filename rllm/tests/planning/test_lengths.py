@@ -59,7 +59,6 @@ QUESTIONS = [{"question": "q" * length, "answer": "1"} for length in (3, 6, 7)]
     [
         ("sft", [chat(1), chat(24), chat(25)], {}, [ROW_TOKENS + 1, 30, 31], {CUT: 1}),
         ("sft", [chat(1), chat(24)], {"max_length": 12, "long_rows": "drop"}, [7, 30], {DROPPED: 1}),
-        ("sft", [chat(1), chat(24)], {"max_length": 5}, [7, 30], {DROPPED: 2}),
         ("prefer", [pair(1), pair(25)], {}, [7, 31], {CUT: 1}),
         ("train", QUESTIONS, {}, [6, 9, 10], {"are too long to get a response": 1}),
     ],
@@ -69,6 +68,11 @@ def test_tokens_and_effects_of_the_limit(
 ) -> None:
     (found,) = measured(command, rows, flags)
     assert (found.unit, [*found.measured.values()], found.effects) == ("tokens", sizes, effects)
+
+
+def test_run_without_a_row_that_fits_does_not_start(measured: Any) -> None:
+    with expect_error(ConfigError, "row-too-long", "2 rows of", "max_length=5"):
+        measured("sft", [chat(1), chat(24)], {"max_length": 5})
 
 
 def test_row_that_stops_the_run_is_named_before_it(measured: Any) -> None:

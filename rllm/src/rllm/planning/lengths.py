@@ -19,6 +19,7 @@ from rllm.supervised.stages import HasExamples, make_examples
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, read_text
 from rllm_core.data.types import Episode, Task
+from rllm_core.errors import ConfigError
 
 SAMPLE = 1000
 """Maximum number of rows to measure in a data source. Tokenizing all rows of a large file takes minutes."""
@@ -77,7 +78,8 @@ def measure_lengths(
         model: the model. If it is None, characters of messages are counted instead of tokens.
 
     Raises:
-        ConfigError: a measured row cannot be rendered, or is too long and ``long_rows`` is ``error``.
+        ConfigError: a measured row cannot be rendered, or is too long and ``long_rows`` is ``error``. Or all measured
+            rows of a source are dropped.
     """
     splits = ((plan.train_dataset, train_tasks), (plan.val_dataset, val_tasks))
     found = [_measure(plan, name_of_source(data, ""), tasks, model) for data, tasks in splits if data and tasks]
@@ -116,6 +118,10 @@ def _rows(plan: RunPlan, of: str, rows: Mapping[str, Episode], model: Model | No
     fitter = RowFitter(limit)
     for episode in rows.values():
         fitter.fit(episode, together=plan.preferences is not None)
+    if len(fitter.dropped) == len(rows):
+        raise ConfigError(
+            "row-too-long", f"All measured rows are dropped ({of}), because of {limit.text}.", f"{limit.remedy}."
+        )
     counts = {
         "are longer and cut off": len(fitter.cut),
         "are longer and dropped": len(fitter.dropped),
