@@ -35,12 +35,18 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 GROWTH_BETWEEN_COLLECTIONS = 200 * 1024
 """KiB of resident memory."""
+REPORTED, SHOWN = 100 * 1024, 8
+"""KiB by which a test raises the peak memory of its process to be reported, and the number of such tests."""
 BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
 """Distributions that import much when `rllm plugins doctor` loads their plugins. One test of it loads most."""
 TIERS = ("smoke", "long", "nightly", "gpu")
 """Marks of tests that `make test` does not run. A test without one of them belongs to `make test`."""
 _of_several_tiers = pytest.StashKey[list[str]]()
 _peak_at_collection = 0
+_growths: dict[str, int] = {}
+"""KiB by which a test raised the peak memory of this process, by its id."""
+_of_processes: dict[str, dict[str, int]] = {}
+"""`_growths` of each test process, in the process that prints the summary."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,9 +87,37 @@ def pytest_runtest_setup() -> None:
     gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = yield
+    _growths[item.nodeid] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return result
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Unfreeze, so that the collection at exit finds unclosed resources among all objects."""
     gc.unfreeze()
+    if hasattr(session.config, "workeroutput"):
+        largest = dict(sorted(_growths.items(), key=lambda each: -each[1])[:SHOWN])
+        session.config.workeroutput["memory"] = {
+            **largest,
+            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep the memory of a test process that has ended."""
+    _of_processes[node.gateway.id] = getattr(node, "workeroutput", {}).get("memory", {})
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the peak memory of each test process, and the tests that raised it most."""
+    for process, growths in _of_processes.items():
+        if peak := growths.pop("peak", 0):
+            most = ", ".join(f"{name} +{size / 2**20:.2f}" for name, size in growths.items() if size > REPORTED)
+            terminalreporter.write_line(f"peak memory of {process}: {peak / 2**20:.2f} GiB; most: {most or 'no test'}")
 
 
 @pytest.fixture
