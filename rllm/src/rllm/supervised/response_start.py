@@ -15,6 +15,8 @@ from rllm_core.rollout.template_renderer import REASONING_MARKS
 Ids = NDArray[np.int32]
 SHOWN = 12
 """Maximum number of tokens in an error."""
+CHANNEL = ("<|channel|>analysis<|message|>", "<|end|>")
+"""The strings around the reasoning of gpt-oss, which are several tokens."""
 
 
 def start_after(prompt: Ids, whole: Ids, renderer: Renderer) -> tuple[Ids, int] | None:
@@ -79,4 +81,5 @@ def explain_mismatch(prompt: Ids, whole: Ids, renderer: Renderer, message: Messa
 
 
 def _opens_reasoning(end_of_prompt: str) -> bool:
-    return any(start in end_of_prompt and end not in end_of_prompt for start, end, _ in REASONING_MARKS)
+    marks = (*((start, end) for start, end, _ in REASONING_MARKS), CHANNEL)
+    return any(start in end_of_prompt and end not in end_of_prompt.rpartition(start)[2] for start, end in marks)
