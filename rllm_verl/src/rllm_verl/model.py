@@ -95,8 +95,14 @@ def open_model(name: str, *, seed: int, directory: Path, without_thinking: bool)
     assert digest is not None
     found = model_directory(path)
     if found is not None:
-        return _opened(found, str(found.resolve()), str(found.resolve()), digest, without_thinking)
+        return open_directory(found, digest=digest, without_thinking=without_thinking)
     return _opened(name, name, name, digest, without_thinking)
+
+
+def open_directory(directory: Path, *, digest: str, without_thinking: bool) -> Model:
+    """Read the files of a Hugging Face directory except its weights. `open_model` has the arguments and errors."""
+    path = str(directory.resolve())
+    return _opened(directory, path, path, digest, without_thinking)
 
 
 def _opened(source: Path | str, name: str, path: str, digest: str, without_thinking: bool) -> Model:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rllm_backend_kit.config_keys import COMMON_KEYS
-from rllm_core.contracts.backend import BackendPlugin, Capabilities
+from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext
 from rllm_core.contracts.finding import Finding
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
@@ -20,6 +21,9 @@ from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL,
 from rllm_verl.translation import translate
 from rllm_verl.unused_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 
+if TYPE_CHECKING:
+    from rllm_core.contracts.renderer import Renderer
+
 requires_api = 1
 
 
@@ -27,6 +31,12 @@ def _fetch_model(directory: Path, into: Path) -> None:
     from rllm_verl.fetching import fetch_model
 
     fetch_model(directory, into)
+
+
+def _early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
+    from rllm_verl.early_renderer import early_renderer
+
+    return early_renderer(run)
 
 
 def _examine_gpus() -> Iterable[Finding]:
@@ -45,6 +55,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         check=check_config,
         check_run=check_overlap,
         footprint=footprint,
+        early_renderer=_early_renderer,
         config_keys=COMMON_KEYS,
         config_yaml=config_yaml,
         config_search_path=config_search_path(),
