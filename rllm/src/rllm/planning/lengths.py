@@ -49,7 +49,7 @@ class Lengths:
     measured: Mapping[str, int]
     """Length of each measured row or prompt by its id."""
     limit: str = ""
-    """The limit of the lengths. Empty if it is not known before the run."""
+    """The limit of the lengths. Empty if it is not available before the run."""
     effects: Mapping[str, int] = field(default_factory=dict)
     """Number of measured rows or prompts by the effect of the limit, such as ``cut off``. Without zeros."""
 
@@ -69,7 +69,7 @@ class Lengths:
 def measure_lengths(
     plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None, model: Model | None
 ) -> list[Lengths]:
-    """Return the lengths in each data source of a run, except sources whose prompts are not known before the run.
+    """Return the lengths in each data source of a run, except sources whose prompts are not available before the run.
 
     Args:
         plan: the run's plan.
