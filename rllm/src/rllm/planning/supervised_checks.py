@@ -7,10 +7,10 @@ from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
-from rllm.preferences.rows import COLUMNS as PREFERENCE_COLUMNS, check_completions, read_preference
+from rllm.preferences.rows import check_completions, read_preference, used_columns as columns_of_preference
 from rllm.rows.problem import naming
 from rllm.rows.summary import RowSummary
-from rllm.supervised.rows import COLUMNS as EXAMPLE_COLUMNS, Conversation, read_row
+from rllm.supervised.rows import Conversation, read_row, used_columns as columns_of_example
 from rllm_core.data.types import Task
 
 LOSS = "rllm.algorithm.loss_fn"
@@ -104,7 +104,8 @@ def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSumm
         ConfigError: a part of a row cannot be used.
     """
     preferences = plan.preferences
-    summary = RowSummary(source, used=(*EXAMPLE_COLUMNS, *(PREFERENCE_COLUMNS if preferences else ())))
+    summary = RowSummary(source)
+    columns_of_row = columns_of_example if preferences is None else columns_of_preference
     for task in tasks:
         if type(task) is not Task:
             summary.rows += 1
@@ -117,11 +118,10 @@ def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSumm
                 completions = read_preference(task.data)
                 check_completions(completions, preferences.loss)
                 examples = [*completions.values()]
+        summary.used.update(columns_of_row(task.data))
         for example in examples:
             if isinstance(example, Conversation):
                 summary.add_messages(example.messages)
                 summary.untrained += len(example.untrained)
                 summary.after_last += example.unused
-    if summary.columns["messages"] == summary.rows:
-        summary.used = ("messages", "tools")  # They come before all others.
     return summary

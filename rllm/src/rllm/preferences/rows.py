@@ -12,8 +12,6 @@ from rllm.supervised.rows import Conversation, PlainText, make_conversation
 from rllm_core.data.messages import read_text
 
 CHOSEN, REJECTED = "chosen", "rejected"
-COLUMNS = (CHOSEN, REJECTED, "label")
-"""Columns that are used besides the ones in `rllm.supervised.rows`."""
 _PAIR = '{"prompt": …, "chosen": …, "rejected": …}'
 _ONE_OF_THESE = f'Write {_PAIR}, or for --loss kto {{"prompt": …, "completion": …, "label": true}}.'
 
@@ -49,6 +47,12 @@ def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainTe
     return {
         name: _example(prompt, name if chosen is not None else "completion", each, data) for name, each in found.items()
     }
+
+
+def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns that `read_preference` reads of a row with a preference."""
+    is_pair = data.get(CHOSEN) is not None and data.get(REJECTED) is not None
+    return ("prompt", *((CHOSEN, REJECTED) if is_pair else ("completion", "label")), "tools")
 
 
 def _example(prompt: Any, column: str, completion: Any, data: Mapping[str, Any]) -> Conversation | PlainText:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +26,10 @@ class RowSummary:
     """Number of messages, by role."""
     columns: Counter[str] = field(default_factory=Counter)
     """Rows that have a column, by column."""
-    used: Collection[str] = ()
+    used: set[str] = field(default_factory=set)
     """Columns that the run reads. Empty if the environment and the rewards decide that."""
     untrained: int = 0
-    """Assistant messages with a weight of 0."""
+    """Assistant messages with a weight of 0, or at the start of a row, where no prompt comes before them."""
     after_last: int = 0
     """Messages after the last assistant message of a row. They are not used."""
 
@@ -48,7 +48,7 @@ class RowSummary:
         if self.roles:
             yield f"  messages: {', '.join(f'{count:,} {role}' for role, count in self.roles.items())}"
         if self.untrained:
-            yield f"  not trained: {_count(self.untrained, 'assistant message')} with a weight of 0"
+            yield f"  not trained: {_count(self.untrained, 'assistant message')} with a weight of 0 or nothing before"
         if self.after_last:
             yield f"  not used: {_count(self.after_last, 'message')} after the last assistant message of a row"
         used = [column for column in self.columns if column in self.used]

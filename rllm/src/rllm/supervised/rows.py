@@ -12,8 +12,6 @@ from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 
-COLUMNS = ("messages", "prompt", "completion", "text", "tools")
-"""Columns that are used."""
 _ONE_OF_THESE = (
     'Write {"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}]}, '
     '{"prompt": …, "completion": …} or {"text": …}.'
@@ -28,7 +26,7 @@ class Conversation:
     trained_from: int
     tools: Sequence[Tool] = ()
     untrained: frozenset[int] = frozenset()
-    """Positions of assistant messages that say that they must not be trained."""
+    """Positions of assistant messages that are not trained: with a weight of 0, or at the start."""
     unused: int = 0
     """Messages of the row after the last assistant message."""
 
@@ -44,7 +42,7 @@ class PlainText:
 def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation | PlainText:
     """Return the example in a row.
 
-    Columns other than `COLUMNS` are ignored, except those in `rllm.rows.columns.UNSUPPORTED`.
+    Columns that `used_columns` does not return are ignored, except the ones in `rllm.rows.columns.UNSUPPORTED`.
 
     Args:
         data: the row.
@@ -68,6 +66,14 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
         return PlainText("", data["text"])
     problem = "contain no example. They must be messages, prompt and completion, or text"
     raise RowError(named(data), problem, hint)
+
+
+def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns that `read_row` reads of a row with an example."""
+    if data.get("messages") is not None:
+        return "messages", "tools"
+    is_pair = data.get("prompt") is not None and data.get("completion") is not None
+    return ("prompt", "completion", "tools") if is_pair else ("text",)
 
 
 Column = tuple[str, Any]
@@ -94,13 +100,16 @@ def make_conversation(prompt: Column | None, trained: Column, tools: Any, hint: 
         raise RowError(column, "has no assistant message to train on", hint)
     if answers[-1] == 0 and not before:
         raise RowError(column, "starts with its only assistant message, and nothing comes before it", hint)
+    untrained = {len(before) + at for at in chat.untrained}
+    if not before and answers[0] == 0:
+        untrained.add(0)  # No prompt comes before it.
     if chat.untrained.issuperset(answers):
-        raise RowError(column, "has only assistant messages with a weight of 0", "Remove the row.")
+        raise RowError(column, "has no assistant message that is trained: their weights are 0", "Remove the row.")
     end = answers[-1] + 1
     return Conversation(
         messages=[*before, *chat.messages[:end]],
         trained_from=len(before),
         tools=read_tools(tools),
-        untrained=frozenset(len(before) + at for at in chat.untrained),
+        untrained=frozenset(untrained),
         unused=len(chat.messages) - end,
     )
