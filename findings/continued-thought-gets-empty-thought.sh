@@ -7,8 +7,8 @@
 # The prompt is the generation prompt and the text that was sampled, as with DeepSeek's and Nemotron's templates.
 #
 # Observed: the templates look for `</think>` to split a message into thought and answer. A partial thought has none, so
-# it is rendered as an answer after an empty thought. Six of fifteen templates with `<think>` do this. No error is
-# raised.
+# it is rendered as an answer after an empty thought. Six of fifteen templates with `<think>` do this, without an error.
+# If the thought is in its own field, `continue_final_message="reasoning_content"` gives the right prompt.
 #
 # Output:
 #   qwen3                   '\n<|im_start|>assistant\n<think>\n\n</think>\n\n<think>\nLet me see'

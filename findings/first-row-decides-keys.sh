@@ -6,9 +6,9 @@
 # Expected: rows with different keys get the union of the columns, with nulls, or raise an error. `load_dataset("json")`
 # makes the union.
 #
-# Observed: the columns are the keys of the first row. Keys that only later rows have are lost, without a warning. In a
-# nested dictionary the same functions do make the union. So a list of rows keeps or loses a key, depending on the order
-# of its rows.
+# Observed: the columns are the keys of the first row, which one sentence of both documentations mentions. Keys that
+# only later rows have are lost, without a warning. In a nested dictionary the same functions do make the union. So a
+# list of rows keeps or loses a key, depending on its depth and on the order of the rows.
 #
 # Output:
 #   datasets from_list        [{'prompt': 'a'}, {'prompt': 'b'}]

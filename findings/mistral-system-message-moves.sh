@@ -6,9 +6,9 @@
 # Expected: the prompt of turn 2 begins with the prompt of turn 1, because a conversation grows at its end. Versions 1
 # and 7 do this.
 #
-# Observed: versions 2 and 3 (for example Mistral 7B Instruct v0.2 and v0.3) write the system message into the last user
-# turn, and version 3 writes the tools before it. At each new question both move, so the prompts differ from the third
-# token.
+# Observed: versions 2 and 3 (for example Mistral Small 2402 and Mixtral 8x22B) write the system message into the last
+# user turn, and version 3 writes the tools before it. At each new question both move, so the prompts differ from the
+# third token.
 #
 # Output:
 #   v1  prefix: True
