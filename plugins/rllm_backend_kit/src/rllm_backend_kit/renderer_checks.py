@@ -161,6 +161,8 @@ def _problem_with_tools(renderer: Renderer) -> str | None:
         return "it leaves the arguments of earlier calls out"
     if called.tolist() == renderer.prompt([*asked, _calling(1), _result("4")], TOOLS).tolist():
         return "it leaves the results of tools out"
+    if _first_difference(called, first) < len(first):  # The prompt begins reasoning, so the model reasons first.
+        called = renderer.prompt([*asked, _calling(1) | {"reasoning_content": REASONING}, _result("3")], TOOLS)
     before, response = _response_in(called, first, renderer.stop_ids)
     calls = renderer.parse(before, response, TOOLS).tool_calls
     if [(call.name, dict(call.arguments)) for call in calls] != [(ADD, {"first": 1, "second": 2})]:
