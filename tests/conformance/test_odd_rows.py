@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm.preferences.rows import read_preference
 from rllm.rows.messages import REASONING, ROLES, TRAINED, WITHOUT_MEANING, read_messages
 from rllm.rows.problem import RowError
+from rllm.rows.tools import read_tools
 from rllm.supervised.rows import Conversation, read_row
 from rllm.tasks.options import QuestionParams
 from rllm.tasks.question import Question
@@ -236,6 +237,15 @@ ROWS = st.fixed_dictionaries(
 )
 
 
+SCHEMAS = st.fixed_dictionaries({}, optional={"type": TEXTS, "properties": st.dictionaries(TEXTS, ANY, max_size=2)})
+FUNCTIONS = st.fixed_dictionaries(
+    {"name": TEXTS}, optional={"description": LEAVES, "parameters": SCHEMAS | ANY, "x": ANY}
+)
+OFFERED = st.fixed_dictionaries(
+    {"function": FUNCTIONS}, optional={"type": st.just("function") | LEAVES, "strict": st.booleans(), "x": ANY}
+)
+
+
 def leaves_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict | list) and value:
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
@@ -255,16 +265,19 @@ def changed(value: Any, path: tuple[Any, ...]) -> Any:
     return copied
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.filter_too_much])
-@given(st.lists(ROWS, min_size=1, max_size=3), st.data())
-def test_no_leaf_of_a_message_vanishes(messages: list[Any], data: st.DataObject) -> None:
-    try:
-        read = read_messages(messages)
-    except RowError:
-        return
-    path = data.draw(st.sampled_from([*leaves_of(messages)]))
-    try:
-        other = read_messages(changed(messages, path))
-    except RowError:
-        return
-    assert other != read or path[-1] == "index" or WITHOUT_MEANING.intersection(path), path
+IGNORED = WITHOUT_MEANING | {"index", "strict"}
+
+
+@pytest.mark.parametrize(("read", "items"), [(read_messages, ROWS), (read_tools, OFFERED | FUNCTIONS)])
+@given(st.data())
+def test_no_leaf_of_a_row_vanishes(read: Any, items: Any, data: st.DataObject) -> None:
+    """A change of any leaf changes what is read, or is refused."""
+    row = data.draw(st.lists(items, min_size=1, max_size=3))
+    path = data.draw(st.sampled_from([*leaves_of(row)]))
+    found = []
+    for each in (row, changed(row, path)):
+        try:
+            found.append(read(each))
+        except RowError:
+            return
+    assert found[0] != found[1] or IGNORED.intersection(path), path
