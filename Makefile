@@ -121,7 +121,7 @@ help:
 	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
 	@echo "make docs     make the pages and pictures of docs/ that schemas, records, signatures and scripts give"
 	@echo "make site     build the documentation site into site/, and check its links; open site/index.html (no network after the first time)"
-	@echo "make findings surprises about public libraries: run each script of findings/ in its own environment (ten minutes)"
+	@echo "make findings surprises about public libraries: run each script of findings/ in its own environment (about 20 minutes)"
 	@echo "make clean    remove the virtual environments"
 
 install: $(INSTALLED)
