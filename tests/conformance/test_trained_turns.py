@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +147,44 @@ def test_turns_are_trained_as_the_template_writes_them(name: str) -> None:
     check_all(setup_of(BY_NAME[name]), name)
 
 
+PIECES = ("a", "b c", " ", "\n\n", ".", "é", "🎲", "<think>", "</think>", "<|im_end|>", "<tool_call>", "{", "\t")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in REFUSED_MODELS])
+def test_random_text_is_trained_as_the_template_writes_it(name: str) -> None:
+    random, setup = Random(name), setup_of(BY_NAME[name])
+    renderer = _renderer(setup)
+    for _ in range(40):
+        messages, tools = _random_conversation(random)
+        task = Task(id="7", data={"messages": messages, "tools": [*tools]})
+        try:
+            (example,) = make_examples(task, renderer, ExamplesParams())
+        except ConfigError:
+            continue
+        for place, step in zip(_responses(messages), example.trajectories[0].steps, strict=True):
+            _check_tokens(setup, renderer, step, messages[: place + 1], tools)
+
+
+def _random_conversation(random: Random) -> tuple[list[Message], tuple[Tool, ...]]:
+    def text(most: int = 6) -> str:
+        return "".join(random.choices(PIECES, k=random.randint(0, most)))
+
+    def reasoning() -> str:
+        return text(3).strip() if random.random() < 0.3 else ""
+
+    messages: list[Message] = [{"role": "system", "content": text()}] if random.random() < 0.3 else []
+    has_tools = random.random() < 0.5
+    for _ in range(random.randint(1, 2)):
+        messages.append(_user(text()))
+        if has_tools:
+            titles = [text(2) for _ in range(random.randint(1, 2))]
+            messages.append(_assistant(text(3) if random.random() < 0.5 else "", reasoning(), *titles))
+            messages += [_result(number, text()) for number in range(len(titles))]
+        messages.append(_assistant(text(), reasoning()))
+    return messages, TOOLS if has_tools else ()
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED_MODELS & BY_NAME.keys()))
 def test_models_whose_template_cannot_be_used_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
@@ -268,17 +307,26 @@ def check_exact(setup: RendererSetup, renderer: Renderer, messages: Sequence[Mes
 def _check_turn(
     setup: RendererSetup, renderer: Renderer, step: Step, messages: Sequence[Message], tools: Sequence[Tool]
 ) -> None:
-    prompt, response = _text(setup, step.prompt_ids), _text(setup, step.response_ids)
-    assert prompt == _rendered(setup, messages[:-1], tools, add_generation_prompt=True)
+    prompt, response, whole = _check_tokens(setup, renderer, step, messages, tools)
     assert step.prompt_ids.tolist() == setup.tokenizer.encode(prompt, add_special_tokens=False)
-    whole, stop = _rendered(setup, messages, tools), _text(setup, step.response_ids[-1:])
-    # Some models end a response with the header of the next turn, which the whole conversation does not have yet.
-    assert f"{whole}{stop}".startswith(prompt + response)
-    assert np.isin(step.response_ids, [*renderer.stop_ids]).tolist() == [False] * (len(step.response_ids) - 1) + [True]
+    assert np.isin(step.response_ids, [*renderer.stop_ids]).sum() == 1
     assert [word for word in WORDS if word in response] == _words(messages[-1:])
     assert not [word for word in WORDS if word in whole[len(prompt + response) :]]
     shown = [{key: value for key, value in each.items() if key != "reasoning_content"} for each in messages[:-1]]
     assert not [word for word in _words(shown) if word not in prompt]
+
+
+def _check_tokens(
+    setup: RendererSetup, renderer: Renderer, step: Step, messages: Sequence[Message], tools: Sequence[Tool]
+) -> tuple[str, str, str]:
+    """Check that the template writes the prompt and the response. Return both, and the whole conversation."""
+    prompt, response = _text(setup, step.prompt_ids), _text(setup, step.response_ids)
+    assert prompt == _rendered(setup, messages[:-1], tools, add_generation_prompt=True)
+    whole, stop = _rendered(setup, messages, tools), _text(setup, step.response_ids[-1:])
+    # Some models end a response with the header of the next turn, which the whole conversation does not have yet.
+    assert f"{whole}{stop}".startswith(prompt + response)
+    assert int(step.response_ids[-1]) in renderer.stop_ids
+    return prompt, response, whole
 
 
 def _check_preference(renderer: Renderer, step: Step, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
