@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rllm.preferences.rows import read_preference
-from rllm.rows.messages import REASONING, ROLES, TRAINED, WITHOUT_MEANING, read_messages
+from rllm.rows.messages import REASONING, TRAINED, WITHOUT_MEANING, read_messages
 from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
 from rllm.supervised.rows import Conversation, read_row
@@ -208,42 +208,47 @@ def test_readers_offer_the_same_tools_or_refuse_the_same_part(reader: Any, tools
 TEXTS = st.text(max_size=3)
 LEAVES = st.none() | st.booleans() | st.integers(0, 2) | TEXTS
 ANY = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2))
-CALLS = st.fixed_dictionaries(
-    {},
+OBJECTS = st.dictionaries(TEXTS, ANY, max_size=2)
+WORDS = st.text(min_size=1, max_size=3)
+BLANK = st.sampled_from([None, "", [], {}, False])
+PARTS = st.fixed_dictionaries({"text": TEXTS}, optional={"type": st.just("text"), "cache_control": ANY, "note": BLANK})
+CONTENTS = TEXTS | st.lists(PARTS, max_size=2)
+CALLED = st.fixed_dictionaries(
+    {"name": WORDS}, optional={"arguments": OBJECTS | st.none() | st.builds(json.dumps, OBJECTS), "output": BLANK}
+)
+CALLS = st.builds(
+    dict, st.fixed_dictionaries({}, optional={"id": TEXTS, "index": st.integers(0, 1), "type": st.just("function")})
+).flatmap(lambda call: CALLED.map(lambda function: {**call, "function": function} if call else function))
+NO_CALLS = {"refusal": BLANK, "audio": BLANK, "mood": BLANK, "metadata": ANY, "id": LEAVES}
+ASSISTANTS = st.fixed_dictionaries(
+    {"role": st.just("assistant"), "content": CONTENTS | st.none()},
     optional={
-        "id": TEXTS,
-        "type": st.just("function") | LEAVES,
-        "function": st.fixed_dictionaries({"name": TEXTS}, optional={"arguments": ANY | st.just("{}"), "x": ANY}),
-        "name": TEXTS,
-        "arguments": ANY,
-        "index": st.integers(0, 1),
+        "tool_calls": st.lists(CALLS, max_size=2) | BLANK.filter(lambda each: each != {}),
+        "name": WORDS,
+        **NO_CALLS,
     },
 )
-PARTS = st.fixed_dictionaries(
-    {"type": st.sampled_from(["text", "refusal", "image_url"])}, optional={"text": TEXTS, "x": ANY}
+TRAINABLE = st.builds(
+    lambda message, key, text, mark, weight: message | ({key: text} if text else {}) | ({mark: weight} if mark else {}),
+    ASSISTANTS,
+    st.sampled_from(REASONING),
+    TEXTS,
+    st.sampled_from([*TRAINED, ""]),
+    st.sampled_from([0, 1, True, False, None]),
 )
-ROWS = st.fixed_dictionaries(
-    {"role": st.sampled_from([*ROLES, "human"])},
-    optional={
-        "content": TEXTS | LEAVES | st.lists(PARTS, max_size=2),
-        "tool_calls": LEAVES | st.lists(CALLS, max_size=2),
-        "function_call": LEAVES | st.fixed_dictionaries({"name": TEXTS}, optional={"arguments": ANY}),
-        "tool_call_id": LEAVES,
-        "name": LEAVES,
-        "refusal": LEAVES,
-        "mood": ANY,
-        **dict.fromkeys((*REASONING, *TRAINED), LEAVES),
-    },
+OTHERS = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user"]), "content": CONTENTS},
+    optional={"name": WORDS, **NO_CALLS},
 )
-
-
-SCHEMAS = st.fixed_dictionaries({}, optional={"type": TEXTS, "properties": st.dictionaries(TEXTS, ANY, max_size=2)})
+RESULTS = st.fixed_dictionaries(
+    {"role": st.sampled_from(["tool", "function"]), "content": CONTENTS | st.none()},
+    optional={"tool_call_id": WORDS, "name": WORDS, **NO_CALLS},
+)
 FUNCTIONS = st.fixed_dictionaries(
-    {"name": TEXTS}, optional={"description": LEAVES, "parameters": SCHEMAS | ANY, "x": ANY}
+    {"name": WORDS},
+    optional={"description": TEXTS | st.none(), "parameters": OBJECTS | st.none(), "x": ANY, "strict": st.booleans()},
 )
-OFFERED = st.fixed_dictionaries(
-    {"function": FUNCTIONS}, optional={"type": st.just("function") | LEAVES, "strict": st.booleans(), "x": ANY}
-)
+OFFERED = st.fixed_dictionaries({"function": FUNCTIONS}, optional={"type": st.just("function"), "note": BLANK})
 
 
 def leaves_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -268,16 +273,21 @@ def changed(value: Any, path: tuple[Any, ...]) -> Any:
 IGNORED = WITHOUT_MEANING | {"index", "strict"}
 
 
-@pytest.mark.parametrize(("read", "items"), [(read_messages, ROWS), (read_tools, OFFERED | FUNCTIONS)])
+@pytest.mark.parametrize(
+    ("read", "rows"),
+    [
+        (read_messages, st.lists(TRAINABLE | OTHERS | RESULTS, min_size=1, max_size=3)),
+        (read_tools, st.lists(OFFERED | FUNCTIONS, min_size=1, max_size=1)),
+    ],
+)
 @given(st.data())
-def test_no_leaf_of_a_row_vanishes(read: Any, items: Any, data: st.DataObject) -> None:
-    """A change of any leaf changes what is read, or is refused."""
-    row = data.draw(st.lists(items, min_size=1, max_size=3))
+def test_no_leaf_of_a_row_vanishes(read: Any, rows: Any, data: st.DataObject) -> None:
+    """A change of any leaf of a valid row changes what is read, or is refused."""
+    row = data.draw(rows)
+    before = read(row)
     path = data.draw(st.sampled_from([*leaves_of(row)]))
-    found = []
-    for each in (row, changed(row, path)):
-        try:
-            found.append(read(each))
-        except RowError:
-            return
-    assert found[0] != found[1] or IGNORED.intersection(path), path
+    try:
+        after = read(changed(row, path))
+    except RowError:
+        return
+    assert before != after or IGNORED.intersection(path), path
