@@ -49,6 +49,7 @@ def chosen(kind: str, choice: Any) -> Any:
             "workflow tool_calling: tools.py",
         ),
         ("environment", {"name": "trl", "factory": "world.py:World"}, "world.py", "environment trl: world.py"),
+        ("environment", "inspect:world.py@task", "world.py", "environment inspect: world.py"),
         ("environment", TASKS, "tasks/one/tests/test.sh", "environment tasks: one"),
         ("environment", TASKS, "tasks/one/tests/new.sh", "environment tasks: one"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
@@ -39,6 +40,13 @@ def _check(params: InspectParams) -> None:
     check_task(params)
 
 
+def _sources(params: InspectParams) -> dict[str, str]:
+    """Return the file of the task, if it has one."""
+    before, suffix, _ = params.task.partition(".py")
+    file = Path(before + suffix).expanduser()
+    return {str(file): file.read_text(encoding="utf-8")} if suffix and file.is_file() else {}
+
+
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name=NAME,
@@ -46,6 +54,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         params=InspectParams,
         load=_environment,
         check=_check,
+        sources=_sources,
         family_option="task",
         # A prompt contains all earlier turns.
         defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 1024},

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from inspect_ai.dataset import Sample
 
 from rllm_core.contracts.environment import Split
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
-from rllm_envs.hosted import WorkflowEnvironment
+from rllm_envs.hosted import HostedTask, WorkflowEnvironment
 from rllm_envs.inspect.loading import list_samples, load_models, load_task
 from rllm_envs.inspect.options import InspectParams
 
@@ -35,7 +39,8 @@ class InspectTasks(WorkflowEnvironment):
                 "Set rllm.env.env_args.val_size to a number, or rllm.env.env_args.train_args={split: train}.",
             )
         task = load_task(params, (params.train_args or {}) if split == "train" else {}, load_models(params))
-        ids = list(list_samples(task))
+        samples = list_samples(task)
+        ids = list(samples)
         held_out = params.val_size or 0
         is_all = split == "train" and not separate and held_out == len(ids)
         if (split == "val" or not separate) and (held_out > len(ids) or is_all):
@@ -53,6 +58,19 @@ class InspectTasks(WorkflowEnvironment):
         # Ids of different splits must differ.
         suffix = "-train" if separate and split == "train" else ""
         return [
-            Task(id=f"{task.name}-{each}{suffix}", data={SAMPLE: each, SPLIT: split}, data_source=task.name)
+            HostedTask(
+                id=f"{task.name}-{each}{suffix}",
+                data={SAMPLE: each, SPLIT: split},
+                data_source=task.name,
+                original=partial(_content_of, samples[each]),
+            )
             for each in ids
         ]
+
+
+def _content_of(sample: Sample) -> dict[str, Any]:
+    """Return the content of a sample. Its messages have random ids, which are not in it."""
+    messages = sample.input
+    asked = messages if isinstance(messages, str) else [[each.role, each.text] for each in messages]
+    rest = {"target": sample.target, "choices": sample.choices, "metadata": sample.metadata, "setup": sample.setup}
+    return {"input": asked, "files": sample.files, **rest}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import verifiers.v1 as vf
@@ -13,7 +14,7 @@ from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
-from rllm_envs.hosted import WorkflowEnvironment
+from rllm_envs.hosted import HostedTask, WorkflowEnvironment
 from rllm_envs.verifiers.loading import load_taskset
 from rllm_envs.verifiers.options import ENDLESS_TRAIN_SIZE, VerifiersParams
 
@@ -82,7 +83,11 @@ class Splits:
 
     def find(self, data: Mapping[str, Any]) -> vf.Task:
         """Return the task of verifiers that belongs to a task's data."""
-        return (self._train if data[SPLIT] == "train" else self._val)[data[INDEX]]
+        return self.source(data[SPLIT])[data[INDEX]]
+
+    def source(self, split: Split) -> TaskSource:
+        """Return the taskset of a split."""
+        return self._train if split == "train" else self._val
 
     @property
     def _train_size(self) -> int | None:
@@ -103,7 +108,8 @@ class VerifiersTasks(WorkflowEnvironment):
         Raises:
             ConfigError: the taskset has fewer tasks than validation needs.
         """
-        indices = Splits(params).indices(split)
+        splits = Splits(params)
+        indices = splits.indices(split)
         if split == "val" and len(indices) < params.val_size:
             raise ConfigError(
                 "too-few-tasks",
@@ -114,7 +120,16 @@ class VerifiersTasks(WorkflowEnvironment):
         suffix = "-val" if split == "val" and params.val_taskset is not None else ""
         ids = [f"{params.id}-{index}{suffix}" for index in indices]
 
-        def make(at: int) -> Task:
-            return Task(id=ids[at], data={INDEX: indices[at], SPLIT: split}, data_source=params.id)
+        source = splits.source(split)
 
-        return LazyTasks(ids, make)
+        def hash_of(index: int) -> str | None:
+            """Return verifiers' hash of a task's content. None if the taskset is endless, and loads tasks on demand."""
+            return source[index].hash if source.bounded else None
+
+        def make(at: int) -> Task:
+            data = {INDEX: indices[at], SPLIT: split}
+            original = partial(hash_of, indices[at])
+            return HostedTask(id=ids[at], data=data, data_source=params.id, original=original)
+
+        tasks = LazyTasks(ids, make)
+        return list(tasks) if source.bounded else tasks

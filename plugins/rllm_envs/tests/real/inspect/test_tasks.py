@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.tasks.task_content import content_of
 from rllm_core.errors import ConfigError
 from rllm_envs.inspect.tasks import InspectTasks
 
@@ -40,6 +41,14 @@ def test_split_without_samples_is_rejected() -> None:
         with expect_error(ConfigError, "too-few-tasks"):
             InspectTasks.tasks("train", make_params("sums", val_size=val_size))
     assert len(InspectTasks.tasks("val", make_params("sums", val_size=5))) == 5
+
+
+def test_content_of_samples_changes_with_their_task() -> None:
+    def contents(name: str, **args: Any) -> list[Any]:
+        return [content_of(task)["original"] for task in InspectTasks.tasks("val", make_params(name, args=args))]
+
+    assert contents("sums") == contents("sums") != contents("sums", first=2)
+    assert contents("sums")[0]["input"] == "What is 1 + 1?"
 
 
 def test_training_arguments_do_not_change_validation() -> None:

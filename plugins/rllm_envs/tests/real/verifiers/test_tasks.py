@@ -7,6 +7,7 @@ import random
 import pytest
 from expecting import expect_error
 
+from rllm.tasks.task_content import content_of
 from rllm_core.errors import ConfigError
 from rllm_envs.verifiers.options import VerifiersParams
 from rllm_envs.verifiers.tasks import Splits, VerifiersTasks
@@ -51,3 +52,13 @@ def test_splits_share_no_task(options: dict[str, object], train: range, val: ran
 def test_too_few_validation_tasks_are_rejected() -> None:
     with expect_error(ConfigError, "too-few-tasks"):
         VerifiersTasks.tasks("val", VerifiersParams(id="vf_adds", train_size=1, val_size=3))
+
+
+def test_content_of_tasks_changes_with_their_taskset() -> None:
+    def contents(first: int) -> list[object]:
+        params = VerifiersParams(id="vf_adds", config={"taskset": {"first": first, "tasks": 3}})
+        return [content_of(task) for task in VerifiersTasks.tasks("train", params)]
+
+    assert contents(1) == contents(1) != contents(2)
+    (first, *_) = VerifiersTasks.tasks("train", VerifiersParams(id="vf_endless"))
+    assert content_of(first)["original"] is None

@@ -54,7 +54,7 @@ class StoredTask(Task):
     rollouts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
 
     def content(self) -> dict[str, Any]:
-        """Return the task's data and rollouts, which a resumed run compares with those of its start."""
+        """Return the task's data and rollouts, which a resumed run compares with its start."""
         return {**self.data, "rollouts": [episode_to_json(rollout.episode) for rollout in self.rollouts]}
 
     def episodes(self) -> list[Episode]:
