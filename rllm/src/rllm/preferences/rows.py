@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from rllm.rows.columns import check_columns, named
-from rllm.rows.problem import RowError
+from rllm.rows.columns import check_columns, check_no_tools, without_example
+from rllm.rows.problem import RowError, shown
 from rllm.supervised.rows import Conversation, PlainText, make_conversation
 from rllm_core.data.messages import read_text
 
@@ -36,8 +36,18 @@ def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainTe
             prompt, chosen, rejected = start, chosen[len(start) :], rejected[len(start) :]
             if not chosen and not rejected:
                 raise RowError("chosen", "and `rejected` are equal", _ONE_OF_THESE)
+        elif isinstance(prompt, list) and isinstance(chosen, list) and isinstance(rejected, list) and prompt:
+            # Some data sets repeat the prompt in both.
+            if chosen[: len(prompt)] == prompt == rejected[: len(prompt)]:
+                chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+        elif isinstance(prompt, str) and all(
+            isinstance(each, str) and prompt and each.startswith(prompt) for each in (chosen, rejected)
+        ):
+            raise RowError("chosen", "and `rejected` start with `prompt`", "Remove the prompt from both.")
         found = {CHOSEN: chosen, REJECTED: rejected}
-    elif completion is not None and label in (True, False):
+    elif completion is not None and label is not None and label not in (True, False):
+        raise RowError("label", f"{shown(label)} instead of true or false", _ONE_OF_THESE)
+    elif completion is not None and label is not None:
         found = {CHOSEN if label else REJECTED: completion}
     else:
         raise _no_preference(data)
@@ -57,6 +67,7 @@ def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _example(prompt: Any, column: str, completion: Any, data: Mapping[str, Any]) -> Conversation | PlainText:
     if isinstance(prompt, str) and isinstance(completion, str):
+        check_no_tools(data, "text has no chat template", "Write lists of messages, or remove the tools.")
         return PlainText(prompt, completion)
     if isinstance(prompt, list) and isinstance(completion, list):
         return make_conversation(("prompt", prompt), (column, completion), data.get("tools"), _ONE_OF_THESE)
@@ -85,8 +96,8 @@ def _text(message: Any) -> str:
 
 
 def _no_preference(data: Mapping[str, Any]) -> RowError:
-    return RowError(
-        named(data),
+    return without_example(
+        data,
         "contain no preference. They must be prompt, chosen and rejected, or for loss kto prompt, completion and label",
         _ONE_OF_THESE,
     )

@@ -25,25 +25,41 @@ UNSUPPORTED: Mapping[str, str] = {
     "weight": "Weights of rows are not supported: repeat a row, or remove it.",
 }
 """Column -> what to do with it."""
+OTHER_FORMATS: Mapping[str, str] = {
+    "conversations": "Rename 'conversations' to 'messages', and its keys 'from' to 'role' and 'value' to 'content'.",
+    "conversation": "Rename 'conversation' to 'messages', with the keys 'role' and 'content'.",
+    "preferred_output": "Rename 'preferred_output' to 'chosen', and 'non_preferred_output' to 'rejected'.",
+    "instruction": "Join 'instruction' and 'input' to 'prompt', and rename 'output' to 'completion'.",
+    "response": "Rename 'response' to 'completion', and the question to 'prompt'.",
+    "answer": "Rename 'answer' to 'completion', and the question to 'prompt'. Or use `rllm train question`.",
+}
+"""Column of a format that rllm does not read -> how to change the row."""
 
 
 def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> None:
     """Raise RowError if a row has a column of `UNSUPPORTED` that is not empty and not in `used`. False is not empty."""
     for column in UNSUPPORTED.keys() & row.keys():
-        if column not in used and (row[column] is False or not is_empty(row[column])):
+        value = row[column]
+        if isinstance(value, Mapping):  # The file format fills structs with nulls.
+            value = {key: each for key, each in value.items() if each is not None}
+        if column not in used and (value is False or not is_empty(value)):
             raise RowError(column, "is not used by rllm", f"{UNSUPPORTED[column]} Otherwise remove the column.")
 
 
-def check_no_tools(row: Mapping[str, Any]) -> None:
-    """Raise RowError if a row offers tools, for readers that cannot run them."""
+def check_no_tools(row: Mapping[str, Any], reason: str, hint: str) -> None:
+    """Raise RowError if a row has tools, for readers that cannot show them."""
     if not is_empty(row.get("tools")):
-        raise RowError(
-            "tools",
-            "describes tools, and this environment runs none",
-            "Remove the column, and give functions: --tools FILE.py:FUNCTION. Examples of `rllm sft` may have tools.",
-        )
+        raise RowError("tools", f"is not used, because {reason}", hint)
 
 
-def named(row: Mapping[str, Any]) -> str:
-    """Return the columns of a row as the subject of a sentence."""
-    return f"the columns {', '.join(map(repr, row))}" if row else "no columns"
+def without_example(row: Mapping[str, Any], problem: str, hint: str) -> RowError:
+    """Return the error for a row whose columns are not the needed ones. The hint is for its format, if that is known.
+
+    Args:
+        row: the row.
+        problem: the columns that it needs.
+        hint: what to write, for an unknown format.
+    """
+    columns = f"the columns {', '.join(map(repr, row))}" if row else "no columns"
+    known = next((text for column, text in OTHER_FORMATS.items() if not is_empty(row.get(column))), None)
+    return RowError(columns, problem, known or hint)

@@ -37,7 +37,32 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 """Keys of an assistant's reasoning. The normal form has the first key."""
 TRAINED = ("weight", "loss", "train", "training")
 """Keys with 0 or 1: if an assistant message is trained. They change no prompt."""
-WITHOUT_MEANING = frozenset(("annotations", "cache_control", "id", "metadata", "provider_specific_fields", "timestamp"))
+TEXT_PARTS: Mapping[str, str] = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
+"""Type of a part with text -> its key with the text."""
+OTHER_PARTS: Mapping[str, str] = {
+    "thinking": "Write its text into the message's `reasoning_content`.",
+    "reasoning": "Write its text into the message's `reasoning_content`.",
+    "tool_use": "Write it into the message's `tool_calls`.",
+    "tool_result": "Write it as a message of role 'tool'.",
+}
+"""Type of a part without a place in `content` -> where to write it."""
+WITHOUT_MEANING = frozenset(
+    (
+        "annotations",
+        "cache_control",
+        "created",
+        "created_at",
+        "finish_reason",
+        "id",
+        "metadata",
+        "model",
+        "provider_specific_fields",
+        "timestamp",
+        "token_count",
+        "turn",
+        "usage",
+    )
+)
 """Keys of messages and of their parts that are ignored, because no chat template shows them."""
 OF_CALLS = frozenset(("id", "type", "function", "index"))
 """Keys of a tool call. ``index`` is ignored, because it is the position in the list."""
@@ -56,6 +81,16 @@ class Chat(NamedTuple):
 def is_empty(value: Any) -> bool:
     """Return True if a value means the same as a missing key: null, false, or an empty text, list or object."""
     return value is None or value is False or (isinstance(value, str | Sequence | Mapping) and not value)
+
+
+def read_json_text(value: Any) -> Any:
+    """Return the list in JSON text, which many columns of files have. Return other values unchanged."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def unused(place: str, key: str) -> RowError:
@@ -79,6 +114,7 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
     Raises:
         RowError: a part of the messages cannot be used.
     """
+    value = read_json_text(value)
     if not isinstance(value, list | tuple) or not value:
         is_empty_list = isinstance(value, list | tuple)
         raise RowError(
@@ -140,7 +176,8 @@ class _Reader:
     def _role(self, role: Any) -> str:
         if isinstance(role, str) and role in ROLES:
             return ROLES[role]
-        instead = RENAMED.get(role) if isinstance(role, str) else None
+        written = role.strip().lower() if isinstance(role, str) else ""
+        instead = RENAMED.get(written, written if written in ROLES else None)
         hint = f"Rename it to {instead!r}." if instead else f"Roles are {', '.join(ROLES)}."
         raise RowError(f"{self._place}.role", f"{shown(role)}, which is no role", hint)
 
@@ -164,14 +201,14 @@ class _Reader:
             where = f"{place}[{number}]"
             if not isinstance(part, Mapping):
                 raise RowError(where, f"{shown(part)} instead of an object", 'Write {"type": "text", "text": …}.')
-            kind = part.get("type", "text")
-            if kind in ("text", "refusal"):
-                texts.append(self._text(part.get(kind), kind, where))
-                others = part.keys() - {"type", kind} - WITHOUT_MEANING
-                self._check_unknown({key: part[key] for key in others}, where)
+            kind = str(part.get("type") or "text")
+            if (key := TEXT_PARTS.get(kind)) is not None:
+                texts.append(self._text(part.get(key), key, where))
+                others = part.keys() - {"type", key} - WITHOUT_MEANING
+                self._check_unknown({name: part[name] for name in others}, where)
             else:
-                error = RowError(where, f"has type {kind!r:.40}, and prompts contain only text", "Remove the part.")
-                self._unknown(error, str(kind))
+                hint = OTHER_PARTS.get(kind, "Remove the part. Prompts contain only text.")
+                self._unknown(RowError(where, f"has type {kind!r:.40}, which is not text", hint), kind)
         return "".join(texts)
 
     def _reasoning(self, given: dict[str, Any], role: str) -> str:
@@ -184,7 +221,7 @@ class _Reader:
         return text
 
     def _calls(self, given: dict[str, Any], role: str) -> list[dict[str, Any]]:
-        found, old = given.pop("tool_calls", ()), given.pop("function_call", None)
+        found, old = read_json_text(given.pop("tool_calls", ())), given.pop("function_call", None)
         place = f"{self._place}.tool_calls"
         if old is not None:
             if found:
@@ -209,10 +246,14 @@ class _Reader:
         if given.get("type", "function") != "function" or not isinstance(function, Mapping):
             raise RowError(place, "calls no function", _CALL)
         written = dict(function)
+        if "arguments" not in written and not is_empty(written.get("parameters")):
+            raise RowError(f"{place}.function.parameters", "is not used by rllm", "Rename it to 'arguments'.")
+        if is_empty(written.get("name")):
+            raise RowError(f"{place}.function.name", "is missing", _CALL)
         read = {
             "type": "function",
             "function": {
-                "name": self._text(written.pop("name", None), "name", f"{place}.function"),
+                "name": self._text(written.pop("name"), "name", f"{place}.function"),
                 "arguments": read_arguments(written.pop("arguments", None), f"{place}.function.arguments"),
             },
         }

@@ -30,7 +30,8 @@ def read_tools(value: Any, place: str = "tools", unknown: Unknown = refuse) -> t
     if is_empty(found):
         return ()
     if not isinstance(found, list | tuple):
-        raise RowError(place, f"{shown(found)} instead of a list of tools", _EXAMPLE)
+        hint = "Put it into a list." if isinstance(found, Mapping) else _EXAMPLE
+        raise RowError(place, f"{shown(found)} instead of a list of tools", hint)
     tools = [
         _tool(_parsed(each, f"{place}[{number}]"), f"{place}[{number}]", unknown) for number, each in enumerate(found)
     ]

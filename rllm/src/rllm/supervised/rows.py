@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm.rows.columns import check_columns, named
+from rllm.rows.columns import check_columns, check_no_tools, without_example
 from rllm.rows.messages import read_messages
-from rllm.rows.problem import RowError
+from rllm.rows.problem import RowError, shown
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 
@@ -58,14 +58,17 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
     prompt, completion = data.get("prompt"), data.get("completion")
     if prompt is not None and completion is not None:
         if isinstance(prompt, str) and isinstance(completion, str):
+            check_no_tools(data, "text has no chat template", "Write lists of messages, or remove the tools.")
             return PlainText(prompt, completion)
         if isinstance(prompt, list) and isinstance(completion, list):
             return make_conversation(("prompt", prompt), ("completion", completion), tools, hint)
         raise RowError("prompt", "and `completion` must both be text, or both be lists of messages", hint)
-    if isinstance(data.get("text"), str):
-        return PlainText("", data["text"])
-    problem = "contain no example. They must be messages, prompt and completion, or text"
-    raise RowError(named(data), problem, hint)
+    if (text := data.get("text")) is not None:
+        if not isinstance(text, str):
+            raise RowError("text", f"{shown(text)} instead of text", hint)
+        check_no_tools(data, "text has no chat template", "Write `messages`, or remove the tools.")
+        return PlainText("", text)
+    raise without_example(data, "contain no example. They must be messages, prompt and completion, or text", hint)
 
 
 def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:

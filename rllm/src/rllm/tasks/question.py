@@ -39,7 +39,7 @@ class Question(Environment):
         with naming("A task cannot be asked"):
             used = () if template is None else PLACES.findall(template)
             check_columns(task, {*used, self._params.prompt, "weight", None if system is None else "system"})
-            check_no_tools(task)
+            check_no_tools(task, "this environment runs no tools", "Remove it, and add --tools FILE.py:FUNCTION.")
             asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
         if isinstance(asked, str) and not asked.strip():
             raise ConfigError(
@@ -68,9 +68,9 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
             "missing-column", f"A task has no {wanted}; it has {_names(task)}.", f"Set {PROMPT_KEY}=COLUMN."
         )
     value = task[column]
-    if isinstance(value, str):
+    if isinstance(value, str) and column != "messages":
         return value
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple | str):
         raise RowError(column, f"{shown(value)} instead of text or a list of messages", f"Set {PROMPT_KEY}=COLUMN.")
     return _messages(value, column)
 
