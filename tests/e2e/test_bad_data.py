@@ -110,11 +110,14 @@ def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm
     assert done.returncode == 0, done.stderr
 
 
-def test_a_row_in_both_splits_is_counted_in_a_warning(directory: Path, rllm_here: Rllm) -> None:
+@pytest.mark.parametrize(("dataset", "named"), [("", "'2', '3'"), ("hf:", "'1', '2'")])
+def test_a_row_in_both_splits_is_counted_in_a_warning(
+    dataset: str, named: str, directory: Path, rllm_here: Rllm
+) -> None:
     write(directory / "val.jsonl", [{"question": "9+9", "answer": "18"}, *ROWS[2:]])
-    done = rllm_here(*shlex.split(f"{DRY} train.jsonl --val-data val.jsonl --reward exact"))
+    done = rllm_here(*shlex.split(f"{DRY} {dataset}train.jsonl --val-data {dataset}val.jsonl --reward exact"))
     assert done.returncode == 0, done.stderr
-    assert "share tasks: 2 of the 3 tasks of data.val_dataset, such as '2', '3'." in done.stderr
+    assert f"share tasks: 2 of the 3 tasks of data.val_dataset, such as {named}." in done.stderr
 
 
 def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: Path, rllm_here: Rllm) -> None:

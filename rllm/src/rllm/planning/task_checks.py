@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -12,6 +10,7 @@ from typing import Any
 from rllm.distillation.options import BySourceParams
 from rllm.planning.plan import RunPlan
 from rllm.rows.summary import RowSummary
+from rllm.tasks.task_content import hashes_of
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.data.types import Task
@@ -115,8 +114,8 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
 
 def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
     """Warn about tasks in both splits, because they measure memory. Tasks with equal data are the same task."""
-    trained = {_digest(task) for task in islice(train_tasks, COMPARED)}
-    shared = [task.id for task in islice(val_tasks, COMPARED) if _digest(task) in trained]
+    trained = {_content(task) for task in islice(train_tasks, COMPARED)}
+    shared = [task.id for task in islice(val_tasks, COMPARED) if _content(task) in trained]
     if shared:
         of = f"{min(len(val_tasks), COMPARED)} {'first ' if len(val_tasks) > COMPARED else ''}tasks"
         named = ", ".join(map(repr, shared[:NAMED]))
@@ -126,6 +125,5 @@ def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]
         )
 
 
-def _digest(task: Task) -> bytes:
-    text = json.dumps(task.data or task.id, sort_keys=True, default=repr)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _content(task: Task) -> bytes:
+    return hashes_of(task)[0] if task.data else task.id.encode()

@@ -12,6 +12,7 @@ from rllm_core.data.types import Task
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The part of an object's text that differs between processes."""
+DATA_SOURCE = "data_source"
 
 
 @runtime_checkable
@@ -26,6 +27,13 @@ class HasContent(Protocol):
 def content_of(task: Task) -> dict[str, Any]:
     """Return a task's content: its data, unless it has its own `content`."""
     return dict(task.content() if type(task) is not Task and isinstance(task, HasContent) else task.data)
+
+
+def hashes_of(task: Task) -> tuple[bytes, bytes]:
+    """Return hashes of a task's content without its data source, which may be a file's name, and of its data source."""
+    content = content_of(task)
+    sources = [task.data_source, content.pop(DATA_SOURCE, None)]
+    return hash_of(content), hash_of(sources)
 
 
 def hash_of(value: Any) -> bytes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rllm.planning.plan import RunPlan
+from rllm.planning.task_checks import name_of_source
 from rllm.runs.checkpoint import Checkpoint
 from rllm.training.task_hashes import TaskHashes
 from rllm_core.contracts.environment import Split
 from rllm_core.data.types import Task
 from rllm_core.errors import CheckpointError
 
-FILES: dict[Split, str] = {"train": "train_tasks.bin", "val": "val_tasks.bin"}
+FILES: dict[Split, str] = {"train": "train_tasks.hashes", "val": "val_tasks.hashes"}
 """Files in a checkpoint with the hashes of a split."""
 KINDS: dict[Split, str] = {"train": "Training tasks", "val": "Validation tasks"}
 
@@ -76,6 +77,4 @@ class RunTasks:
 
     def _name(self, split: Split) -> str:
         dataset = self._datasets[split]
-        if dataset is None:
-            return KINDS[split]
-        return f"{KINDS[split]} of {getattr(dataset.params, 'path', dataset.plugin.name)}"
+        return KINDS[split] if dataset is None else f"{KINDS[split]} of {name_of_source(dataset, '')}"

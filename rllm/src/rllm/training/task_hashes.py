@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.tasks.task_content import content_of, hash_of
+from rllm.tasks.task_content import hashes_of
 from rllm_core.data.tasks import task_ids
 from rllm_core.data.types import Task
 
@@ -17,7 +17,6 @@ SPREAD = 100
 """Number of tasks that are hashed, over a whole split that is generated on demand."""
 NAMED = 5
 """Maximum number of task ids in a message."""
-DATA_SOURCE = "data_source"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class TaskHashes:
     def hash_tasks(cls, tasks: Sequence[Task], *, is_stored: bool) -> TaskHashes:
         """Hash the tasks of a split. If they are not stored but generated on demand, hash a sample."""
         every = 1 if is_stored else len(tasks) // SPREAD + 1
-        hashed = b"".join(_hashes(task) for task in (tasks if every == 1 else tasks[::every]))
+        hashed = b"".join(part for task in (tasks if every == 1 else tasks[::every]) for part in hashes_of(task))
         return cls(len(tasks), every, np.frombuffer(hashed, "<u8").reshape(-1, 2))
 
     @classmethod
@@ -88,9 +87,3 @@ def _count_missing(hashes: NDArray[np.uint64], there: NDArray[np.uint64]) -> int
 def _names(places: NDArray[np.int64], total: int, ids: Sequence[str]) -> str:
     more = ", …" if len(places) > NAMED else ""
     return f"{len(places)} of {total} tasks ({', '.join(repr(ids[place]) for place in places[:NAMED])}{more})"
-
-
-def _hashes(task: Task) -> bytes:
-    content = content_of(task)
-    sources = [task.data_source, content.pop(DATA_SOURCE, None)]
-    return hash_of(content) + hash_of(sources)
