@@ -35,7 +35,9 @@ class TaskHashes:
     def hash_tasks(cls, tasks: Sequence[Task], *, is_stored: bool) -> TaskHashes:
         """Hash the tasks of a split. If they are not stored but generated on demand, hash a sample."""
         every = 1 if is_stored else len(tasks) // SPREAD + 1
-        hashed = b"".join(part for task in (tasks if every == 1 else tasks[::every]) for part in hashes_of(task))
+        hashed = bytearray()
+        for task in tasks if every == 1 else tasks[::every]:
+            hashed += b"".join(hashes_of(task))
         return cls(len(tasks), every, np.frombuffer(hashed, "<u8").reshape(-1, 2))
 
     @classmethod
