@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from expecting import check_printed
-from tinker_in_process import RunningServer
 
 from .conftest import DEADLINE, KEY, MINIBATCHES, QUICK, Rllm, is_alive, left_over, metrics_of, wait_until
 
@@ -81,7 +80,7 @@ def _after(condition: Callable[[], bool], act: Callable[[], None]) -> Iterator[N
 
 
 def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same_numbers(
-    train: Rllm, server: RunningServer, tmp_path: Path
+    train: Rllm, tmp_path: Path
 ) -> None:
     run, settings = tmp_path / RUN, _settings(tmp_path)
 
@@ -111,7 +110,7 @@ def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same
     assert not _servers_of(os.getpid())
     assert left_over() == before
 
-    undisturbed = train(server.url, settings[1], "rllm.trainer.experiment_name=undisturbed")
+    undisturbed = train(LOCAL, settings[1], "rllm.trainer.experiment_name=undisturbed")
     assert undisturbed.code == 0, undisturbed.errors
     made = metrics_of(run)
     assert made == metrics_of(run.with_name("undisturbed"))[: len(made)]
