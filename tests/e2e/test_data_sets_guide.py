@@ -50,7 +50,7 @@ def test_the_first_section_runs_from_top_to_bottom(
         words = command.split()[1:]
         done = rllm_here(*words, *(SHORT if "train" in words else ()))
         assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
+        assert "warning" not in done.stderr
 
     (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
     validations = [step for step in map(json.loads, metrics.read_text().splitlines()) if "val/sums/pass@1" in step]
