@@ -113,8 +113,9 @@ def test_tokens_without_log_probs_are_rejected(tmp_path: Path, episodes: Make) -
 
 
 def renderer_of(vocabulary: dict[str, int]) -> Any:
-    """A renderer with a recorded tokenizer."""
-    renderer: Any = type("Noted", (), {})()
+    """A renderer with a recorded tokenizer. Tokens that are not in its vocabulary have no text."""
+    texts = {index: token for token, index in vocabulary.items()}
+    renderer: Any = type("Noted", (), {"text": lambda self, ids: "".join(texts.get(int(each), "") for each in ids)})()
     setup: Any = SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=lambda: vocabulary))
     remember_origin(renderer, setup, None)
     return renderer
@@ -135,6 +136,16 @@ def test_tokens_of_a_different_sampler_are_rejected(tmp_path: Path, episodes: Ma
         brought(tasks, same)
     record(tmp_path / "unknown", 0, episodes({"a": [1.0]}))
     assert brought(stored_in(tmp_path / "unknown"), renderer_of({"x": 1}), temperature=0.5).episodes
+
+
+def test_a_vocabulary_with_more_tokens_is_accepted(tmp_path: Path, episodes: Make) -> None:
+    (stored,) = episodes({"a": [1.0]})
+    stored.trajectories[0].steps[0].text = "zz"
+    record(tmp_path, 0, [stored], Sampler(tokenizer=digest_of({"x": 1, "z": 3})))
+    tasks = stored_in(tmp_path)
+    assert brought(tasks, renderer_of({"x": 1, "z": 3, "<pad>": 4})).episodes
+    with expect_error(ConfigError, "tokenizer-mismatch", "'a:0'"):
+        brought(tasks, renderer_of({"x": 3, "z": 1}))
 
 
 def test_directories_and_files_lead_to_the_run(run: Path, keep: Callable[..., Path]) -> None:

@@ -28,23 +28,31 @@ from rllm_view.plugin import StoredParams
 from rllm_view.rescoring.source import EpisodesError, find_episodes, read_record
 
 
-def require_tokenizer(sampler: Sampler, renderer: Renderer | None) -> None:
-    """Raise ConfigError if the trained model does not have the vocabulary that the tokens come from."""
-    tokenizer = None if renderer is None else tokenizer_of(renderer)
-    if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
-        raise ConfigError(
-            "tokenizer-mismatch",
-            "The stored episodes and the trained model have different tokenizers.",
-            "Train the model that sampled the episodes, or a model with the same vocabulary.",
-        )
-
-
 @dataclass(frozen=True)
 class StoredRollout:
     """A rollout of a task, and its sampler."""
 
     episode: Episode
     sampler: Sampler
+
+    def require_tokens(self, renderer: Renderer | None) -> None:
+        """Check that the trained model has the rollout's tokens. Its vocabulary may have more, such as a padding token.
+
+        Raises:
+            ConfigError: the vocabularies differ, and the responses have a different text.
+        """
+        tokenizer = None if renderer is None else tokenizer_of(renderer)
+        if renderer is None or None in (self.sampler.tokenizer, tokenizer) or self.sampler.tokenizer == tokenizer:
+            return
+        steps = [step for trajectory in self.episode.trajectories for step in trajectory.steps]
+        is_same = all(renderer.text(step.response_ids) == step.text for step in steps)
+        if not is_same or not any(step.text for step in steps):
+            raise ConfigError(
+                "tokenizer-mismatch",
+                "The stored episodes and the trained model have different tokenizers. For example, the tokens of "
+                f"rollout {self.episode.id!r} are a different text.",
+                "Train the model that sampled the episodes, or a model with the same vocabulary.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +76,7 @@ class StoredTask(Task):
             ConfigError: they were sampled with a different vocabulary.
         """
         for rollout in self.rollouts:
-            require_tokenizer(rollout.sampler, renderer)
+            rollout.require_tokens(renderer)
         return self.episodes()
 
     def _copy(self, index: int, stored: Episode) -> Episode:
@@ -144,7 +152,6 @@ class BringStored:
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature
-        self._fitting: set[Sampler] = set()
         # A response that is cut off would have the reward of a different response.
         self._limit = RowLimit(context.max_context, is_context=True, long_rows="drop")
         self._fitter = RowFitter(self._limit)
@@ -179,16 +186,15 @@ class BringStored:
                 f"Stage stored loads stored rollouts, and task {task.id!r} has none.",
                 "Set data.train_dataset={name: stored, path: DIRECTORY}; `--stored DIRECTORY` sets both.",
             )
-        for sampler in {rollout.sampler for rollout in task.rollouts} - self._fitting:
-            self._require_fitting(sampler, renderer)
-            self._fitting.add(sampler)
+        for rollout in task.rollouts:
+            rollout.require_tokens(renderer)
+            self._require_temperature(rollout.sampler)
         episodes = task.episodes()
         for episode in episodes:
             _require_logprobs(episode)
         return episodes
 
-    def _require_fitting(self, sampler: Sampler, renderer: Renderer | None) -> None:
-        require_tokenizer(sampler, renderer)
+    def _require_temperature(self, sampler: Sampler) -> None:
         stored, here = sampler.temperature, self._temperature
         if stored is not None and stored != here:
             raise ConfigError(
