@@ -17,7 +17,7 @@ ROLE, CONTENT = "role", "content"
 def cleaner_of(feature: Any, *, is_inside: bool = False) -> Clean | None:
     """Return a function that removes the nulls in the chats and tools of a value. None if the feature has none of them.
 
-    Values of the feature `Json` are unchanged, because it stores only what a row has. A message keeps the key `content`.
+    Values of the feature `Json` are unchanged, because it stores only what a row has. A message keeps `content`.
 
     Args:
         feature: feature of the library `datasets`, or a mapping of features.
@@ -25,11 +25,11 @@ def cleaner_of(feature: Any, *, is_inside: bool = False) -> Clean | None:
     """
     if isinstance(feature, Mapping):
         is_part = is_inside or ROLE in feature or _is_tool(feature)
-        below = {name: cleaner_of(each, is_inside=is_part) for name, each in feature.items()}
+        cleaners = {name: cleaner_of(each, is_inside=is_part) for name, each in feature.items()}
+        below = {name: clean for name, clean in cleaners.items() if clean is not None}
         if is_part:
             return partial(_clean_part, below, frozenset({CONTENT} if ROLE in feature else ()))
-        chats = {name: clean for name, clean in below.items() if clean is not None}
-        return partial(_clean_struct, chats) if chats else None
+        return partial(_clean_struct, below) if below else None
     inner = cleaner_of(feature.feature, is_inside=is_inside) if hasattr(feature, "feature") else None
     return None if inner is None else partial(_clean_list, inner)
 
@@ -38,18 +38,18 @@ def _is_tool(feature: Mapping[str, Any]) -> bool:
     return "function" in feature or {"name", "parameters"} <= feature.keys()
 
 
-def _clean_part(below: Mapping[str, Clean | None], kept: frozenset[str], value: Any) -> Any:
-    if not isinstance(value, Mapping):
+def _clean_part(below: Mapping[str, Clean], kept: frozenset[str], value: Any) -> Any:
+    if not isinstance(value, dict):
         return value
-    return {
-        name: each if (clean := below.get(name)) is None else clean(each)
-        for name, each in value.items()
-        if each is not None or name in kept
-    }
+    made = {name: each for name, each in value.items() if each is not None or name in kept}
+    for name, clean in below.items():
+        if name in made:
+            made[name] = clean(made[name])
+    return made
 
 
 def _clean_struct(chats: Mapping[str, Clean], value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value
     return {**value, **{name: clean(value[name]) for name, clean in chats.items() if name in value}}
 

@@ -47,10 +47,10 @@ def _check_examples(
             for example in examples:
                 if not isinstance(example, Conversation):
                     continue
-                control_tokens.add(task.id, example.messages)
+                has_control_tokens = control_tokens.add(task.id, example.messages)
                 forms = [form_of(each, has_tools=bool(example.tools)) for each in example.messages]
                 pairs = frozenset(pairwise((None, *forms)))  # Templates reject some orders of roles.
-                if pairs not in seen:
+                if pairs not in seen or has_control_tokens:  # A stop token in a response is an error.
                     seen.add(pairs)
                     make_turns(example, renderer, params)
     control_tokens.report()

@@ -26,10 +26,12 @@ class ControlTokenRows:
         self._source = source
         self._rows: dict[str, str] = {}
 
-    def add(self, row: str, messages: Sequence[Message]) -> None:
-        """Count a row, once for all its conversations."""
-        if self._control_tokens is not None and (found := self._control_tokens.find(messages)):
+    def add(self, row: str, messages: Sequence[Message]) -> bool:
+        """Count a row, once for all its conversations. Return True if it has control tokens."""
+        found = self._control_tokens.find(messages) if self._control_tokens is not None else []
+        if found:
             self._rows.setdefault(row, found[0])
+        return bool(found)
 
     def report(self) -> None:
         """Print a warning if rows have control tokens.

@@ -203,6 +203,8 @@ def _hint(form: Form, part: str, renderer: Renderer) -> str:
         in_text = form._replace(keys=form.keys - {part} | {"content"}, marks=REASONING_MARKS[0][:2])
         if hidden_part(in_text, renderer) is None:
             return "Remove it, or write it into `content`, between <think> and </think>."
+    if form.role == "assistant":
+        return "Remove it, or write the row as text, with the columns `prompt` and `completion`."
     return "Remove it, or choose a model whose chat template shows it."
 
 

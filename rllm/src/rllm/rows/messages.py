@@ -80,7 +80,7 @@ class Chat(NamedTuple):
 
 def is_empty(value: Any) -> bool:
     """Return True if a value means the same as a missing key: null, false, or an empty text, list or object."""
-    return value is None or value is False or (isinstance(value, str | Sequence | Mapping) and not value)
+    return not value and (value is None or value is False or isinstance(value, str | list | tuple | dict))
 
 
 def read_json_text(value: Any) -> Any:
@@ -122,9 +122,8 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
         )
     messages, untrained = list[Message](), set[int]()
     for number, found in enumerate(value):
-        if type(found) is dict and len(found) == 2 and _is_plain(found):
-            role = ROLES[found["role"]]
-            messages.append(found if role == found["role"] else {"role": role, "content": found["content"]})
+        if type(found) is dict and _is_normal(found):
+            messages.append(found)
             continue
         message, is_trained = _Reader(f"{place}[{number}]", unknown).message(found)
         messages.append(message)
@@ -136,9 +135,19 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
 _EXAMPLE = 'Write {"role": "user", "content": …} for each message.'
 
 
-def _is_plain(found: dict[str, Any]) -> bool:
+NORMAL_ROLES = frozenset(ROLES.values())
+
+
+def _is_normal(found: dict[str, Any]) -> bool:
+    """Return True if a message without calls and reasoning is in the normal form. This is fast, for large files."""
     role = found.get("role")
-    return type(role) is str and role in ROLES and role != "function" and type(found.get("content")) is str
+    if type(role) is not str or role not in NORMAL_ROLES or type(found.get("content")) is not str:
+        return False
+    call = found.get("tool_call_id")
+    return len(found) == 2 or (len(found) == 3 and role == "tool" and type(call) is str and call != "")
+
+
+TRAINED_KEYS, REASONING_KEYS = frozenset(TRAINED), frozenset(REASONING)
 
 
 class _Reader:
@@ -150,7 +159,7 @@ class _Reader:
 
     def message(self, found: Any) -> tuple[dict[str, Any], bool | None]:
         """Return the message, and whether it is trained. None if the message has no such key."""
-        if not isinstance(found, Mapping):
+        if not isinstance(found, dict):
             raise RowError(self._place, f"{shown(found)} instead of an object", _EXAMPLE)
         given = {key: value for key, value in found.items() if not is_empty(value) or key in ("content", *TRAINED)}
         role = self._role(given.pop("role", None))
@@ -199,7 +208,7 @@ class _Reader:
         texts = list[str]()
         for number, part in enumerate(parts):
             where = f"{place}[{number}]"
-            if not isinstance(part, Mapping):
+            if not isinstance(part, dict):
                 raise RowError(where, f"{shown(part)} instead of an object", 'Write {"type": "text", "text": …}.')
             kind = str(part.get("type") or "text")
             if (key := TEXT_PARTS.get(kind)) is not None:
@@ -212,6 +221,8 @@ class _Reader:
         return "".join(texts)
 
     def _reasoning(self, given: dict[str, Any], role: str) -> str:
+        if REASONING_KEYS.isdisjoint(given):
+            return ""
         found = {key: self._text(given.pop(key), key) for key in REASONING if key in given}
         if len(set(found.values())) > 1:
             raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one.")
@@ -221,6 +232,8 @@ class _Reader:
         return text
 
     def _calls(self, given: dict[str, Any], role: str) -> list[dict[str, Any]]:
+        if "tool_calls" not in given and "function_call" not in given:
+            return []
         found, old = read_json_text(given.pop("tool_calls", ())), given.pop("function_call", None)
         place = f"{self._place}.tool_calls"
         if old is not None:
@@ -235,7 +248,7 @@ class _Reader:
         return [self._call(call, where) for call, where in zip(found, places, strict=True)]
 
     def _call(self, call: Any, place: str) -> dict[str, Any]:
-        if not isinstance(call, Mapping):
+        if not isinstance(call, dict):
             raise RowError(place, f"{shown(call)} instead of an object", _CALL)
         given = {key: value for key, value in call.items() if value is not None}
         if "function" not in given and "name" in given:  # the call itself, without the key `function`
@@ -243,7 +256,7 @@ class _Reader:
                 "function": {key: value for key, value in given.items() if key not in OF_CALLS}
             }
         function = given.get("function")
-        if given.get("type", "function") != "function" or not isinstance(function, Mapping):
+        if given.get("type", "function") != "function" or not isinstance(function, dict):
             raise RowError(place, "calls no function", _CALL)
         written = dict(function)
         if "arguments" not in written and not is_empty(written.get("parameters")):
@@ -264,6 +277,8 @@ class _Reader:
         return read
 
     def _is_trained(self, given: dict[str, Any], role: str) -> bool | None:
+        if TRAINED_KEYS.isdisjoint(given):
+            return None
         found = {key: given.pop(key) for key in TRAINED if key in given}
         found = {key: value for key, value in found.items() if value is not None}
         for key, value in found.items():
@@ -301,7 +316,7 @@ def read_arguments(value: Any, place: str) -> str:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise RowError(place, f"is not JSON ({error})", hint) from error
-    if not isinstance(found, Mapping):
+    if not isinstance(found, dict):
         raise RowError(place, f"{shown(value)} instead of an object", hint)
     return text
 

@@ -84,6 +84,11 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
                 "Set the generation_config's eos_token_id to the token that the template writes, or add it there.",
             )
         response = np.concatenate((first, response)) if first.size else response
+        if (inside := response[:-1][np.isin(response[:-1], [*renderer.stop_ids])]).size:
+            token = renderer.token_texts(inside[:1])[0]
+            problem = f"has the stop token {token!r} in its text, and a response ends with its first stop token"
+            hint = "Remove it from the text, or set rllm.renderer.control_tokens=plain."
+            raise RowError(f"{column}[{place}]", problem, hint)
         yield Turn(prompt, response, read_text(message), example.messages[read:place])
         read = place + 1
 

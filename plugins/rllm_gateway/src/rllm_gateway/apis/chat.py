@@ -18,7 +18,7 @@ from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway import fields
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
 
@@ -169,7 +169,8 @@ def _read_rows(
     """
 
     def unknown(error: RowError, name: str) -> None:
-        refuse_unless_ignored(error.place, unsupported)
+        if unsupported == "refuse":
+            raise invalid(f"{error}. {error.hint} {IGNORE}", error.place, "unsupported_parameter")
         outcomes[f"messages.{name:.64}"] = "ignored"
 
     try:
