@@ -114,6 +114,18 @@ def test_row_or_option_names_the_source(read: Read) -> None:
     assert (named.data_source, named.data["data_source"]) == ("math", "gsm8k")
 
 
+def test_cells_of_a_csv_file_are_numbers_only_if_they_print_alike(read: Read) -> None:
+    lines = ["question,answer,count,share,word", "a,007,3,1.5,", "b,1.50,-4,2,NA", "c,None,0,0.0001,true"]
+    Path("rows.csv").write_text("\n".join(lines))
+    columns = {name: [task.data[name] for task in read("rows.csv")] for name in ("answer", "count", "share", "word")}
+    assert columns == {
+        "answer": ["007", "1.50", "None"],
+        "count": [3, -4, 0],
+        "share": [1.5, 2.0, 0.0001],
+        "word": [None, "NA", "true"],
+    }
+
+
 @pytest.mark.parametrize("directory", [False, True])
 def test_a_changed_file_with_its_earlier_time_is_read_again(directory: bool, read: Read) -> None:
     Path("data").mkdir()

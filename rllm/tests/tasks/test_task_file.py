@@ -100,7 +100,7 @@ def test_what_is_written_as_json_is_read_back(write: Write, rows: list[dict[str,
         ('{"id": "1"}\n{"id": 1}', 2, "duplicate-task-id", "'1', as {file}, line 1"),
         ('{}\n{"id": "a"}\n{}', 1, "bad-task-id", "{file}, line 2"),
         ('{"id": "a"}\n{}', 2, "bad-task-id", "{file}, line 1"),
-        ('{"id": "a"}\n{"id": null}', 2, "bad-task-id", "None"),
+        ('{"id": "a"}\n{"id": null}', 2, "bad-task-id", "'id'"),
         ('{"id": true}', 1, "bad-task-id", "True"),
         ('{"id": ["a"]}', 1, "bad-task-id", "['a']"),
     ],
@@ -174,7 +174,7 @@ def test_rows_of_a_program_are_tasks_or_their_data() -> None:
         ([{"id": 1}, {}], ("bad-task-id", "train_dataset[1]", "'id'", "train_dataset[0]")),
         ([{"id": 1}, Task(id="1")], ("duplicate-task-id", "train_dataset[1]", "'1'", "train_dataset[0]")),
         ([Task(id="1"), {}], ("duplicate-task-id", "train_dataset[1]", "'1'", "train_dataset[0]")),
-        ([{"id": None}], ("bad-task-id", "train_dataset[0]", "'id'")),
+        ([{"id": [1]}], ("bad-task-id", "train_dataset[0]", "'id'")),
     ],
 )
 def test_bad_rows_are_named(rows: list[Any], complaint: tuple[str, ...]) -> None:

@@ -37,7 +37,10 @@ def ids_of(split: Dataset, numbers: range | NDArray[np.int64], id_key: str, wher
         return RowIds(numbers)
     ids: list[str] = []
     first: dict[str, int] = {}
-    for number, value in zip(numbers, _cells(split, numbers, id_key), strict=True):
+    values = list(_cells(split, numbers, id_key))
+    if id_key == DEFAULT_ID_KEY and all(value is None for value in values):
+        return RowIds(numbers)
+    for number, value in zip(numbers, values, strict=True):
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
             raise ConfigError(
                 "bad-task-id",

@@ -24,18 +24,21 @@ def cleaner_of(feature: Any, *, is_inside: bool = False) -> Clean | None:
         is_inside: True for a part of a message or of a tool.
     """
     if isinstance(feature, Mapping):
-        is_part = is_inside or ROLE in feature or _is_tool(feature)
-        cleaners = {name: cleaner_of(each, is_inside=is_part) for name, each in feature.items()}
+        cleaners = {name: cleaner_of(each, is_inside=is_inside) for name, each in feature.items()}
         below = {name: clean for name, clean in cleaners.items() if clean is not None}
-        if is_part:
-            return partial(_clean_part, below, frozenset({CONTENT} if ROLE in feature else ()))
+        if is_inside:
+            return partial(_clean_part, below, frozenset({CONTENT} & feature.keys()))
         return partial(_clean_struct, below) if below else None
-    inner = cleaner_of(feature.feature, is_inside=is_inside) if hasattr(feature, "feature") else None
+    item = getattr(feature, "feature", None)
+    is_part = is_inside or (isinstance(item, Mapping) and _is_message_or_tool(item))
+    inner = None if item is None else cleaner_of(item, is_inside=is_part)
     return None if inner is None else partial(_clean_list, inner)
 
 
-def _is_tool(feature: Mapping[str, Any]) -> bool:
-    return "function" in feature or {"name", "parameters"} <= feature.keys()
+def _is_message_or_tool(item: Mapping[str, Any]) -> bool:
+    """Return True if the items of a list are messages or tools."""
+    is_message = ROLE in item and bool({CONTENT, "tool_calls"} & item.keys())
+    return is_message or "function" in item or {"name", "parameters"} <= item.keys()
 
 
 def _clean_part(below: Mapping[str, Clean], kept: frozenset[str], value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.notices import one_line
+from rllm_data.csv_numbers import text_columns, with_numbers
 from rllm_data.hub import ask_hub
 from rllm_data.source import Source
 
@@ -71,6 +72,10 @@ def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
         if not pyarrow.parquet.read_metadata(source.place).num_rows:  # the library stumbles over it
             raise _without_rows(source)
     files = {"train": source.place}
+    if source.builder == "csv":
+        columns = text_columns(source.place)
+        texts = datasets.load_dataset("csv", data_files=files, cache_dir=cache, features=columns, keep_default_na=False)
+        return {name: with_numbers(split) for name, split in texts.items()}
     return cast("Mapping[str, Dataset]", datasets.load_dataset(source.builder, data_files=files, cache_dir=cache))
 
 

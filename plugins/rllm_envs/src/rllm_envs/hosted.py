@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.plugin import ParamsT
-from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -17,18 +15,6 @@ if TYPE_CHECKING:
 
 SESSION_KEYS = frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"})
 """Config keys of workflows whose model calls go through sessions of the gateway."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostedTask(Task):
-    """A task with content that a different project has. Its data identifies it there."""
-
-    original: Callable[[], Any] = field(compare=False, repr=False)
-    """Returns the content as JSON data."""
-
-    def content(self) -> dict[str, Any]:
-        """Return the task's data and its content, which a resumed run compares with its start."""
-        return {**self.data, "original": self.original()}
 
 
 class WorkflowEnvironment(Environment):

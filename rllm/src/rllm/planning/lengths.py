@@ -90,7 +90,7 @@ def _measure(plan: RunPlan, source: str, tasks: Sequence[Task], model: Model | N
     is_stored = isinstance(tasks[0], HasExamples)
     sample = _sample(tasks, STORED if is_stored else SAMPLE)
     number = f"{len(sample):,} evenly spaced" if len(sample) < len(tasks) else f"{len(sample):,}"
-    of = f"{number} rows of {source}"
+    of = f"{number} row{'' if len(tasks) == 1 else 's'} of {source}"
     if is_stored:
         renderer = None if model is None else model.renderer
         stored = (episode for task in sample if isinstance(task, HasExamples) for episode in task.examples(renderer))

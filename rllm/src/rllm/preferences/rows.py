@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from rllm.rows.columns import check_columns, check_no_tools, without_example
+from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, without_example
 from rllm.rows.problem import RowError, shown
 from rllm.supervised.rows import Conversation, PlainText, make_conversation
 from rllm_core.data.messages import read_text
@@ -54,6 +54,7 @@ def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainTe
     if prompt is None:
         raise _no_preference(data)
     check_columns(data)
+    check_no_weights(data)
     return {
         name: _example(prompt, name if chosen is not None else "completion", each, data) for name, each in found.items()
     }

@@ -17,14 +17,18 @@ UNSUPPORTED: Mapping[str, str] = {
     "enable_thinking": "Rows cannot set options of the chat template. For all rows, set rllm.disable_thinking.",
     "functions": "Rename it to 'tools'.",
     "image": "Prompts contain only text.",
+    "image_url": "Prompts contain only text.",
     "images": "Prompts contain only text.",
     "system": 'Make it the first message: {"role": "system", "content": …}.',
     "system_prompt": 'Make it the first message: {"role": "system", "content": …}.',
     "video": "Prompts contain only text.",
     "videos": "Prompts contain only text.",
-    "weight": "Weights of rows are not supported: repeat a row, or remove it.",
 }
-"""Column -> what to do with it."""
+"""Column that changes prompts elsewhere -> what to do with it."""
+OF_LOSS = frozenset(
+    ("assistant_masks", "completion_mask", "loss_mask", "loss_weight", "sample_weight", "weight", "weights")
+)
+"""Columns of examples that change the loss elsewhere."""
 OTHER_FORMATS: Mapping[str, str] = {
     "conversations": "Rename 'conversations' to 'messages', and its keys 'from' to 'role' and 'value' to 'content'.",
     "conversation": "Rename 'conversation' to 'messages', with the keys 'role' and 'content'.",
@@ -44,6 +48,12 @@ def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> 
             value = {key: each for key, each in value.items() if each is not None}
         if column not in used and (value is False or not is_empty(value)):
             raise RowError(column, "is not used by rllm", f"{UNSUPPORTED[column]} Otherwise remove the column.")
+
+
+def check_no_weights(row: Mapping[str, Any]) -> None:
+    """Raise RowError if an example has a column of `OF_LOSS` that is not empty."""
+    if column := next((name for name in row if name in OF_LOSS and not is_empty(row[name])), None):
+        raise RowError(column, "is not used by rllm", "Remove the column. A message may have a `weight` of 0.")
 
 
 def check_no_tools(row: Mapping[str, Any], reason: str, hint: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm.rows.columns import check_columns, check_no_tools, without_example
+from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, without_example
 from rllm.rows.messages import read_messages
 from rllm.rows.problem import RowError, shown
 from rllm.rows.tools import read_tools
@@ -52,6 +52,7 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
         RowError: the row has none of the columns, a part of it cannot be used, or nothing in it can be trained.
     """
     check_columns(data)
+    check_no_weights(data)
     tools = data.get("tools")
     if data.get("messages") is not None:
         return make_conversation(None, ("messages", data["messages"]), tools, hint)

@@ -48,7 +48,16 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
             turns = list(_assistant_turns(example, renderer))
         except RolloutError as error:
             raise RowError("messages", f"cannot be rendered: {error.message.rstrip('.')}", error.hint) from error
+    weighted = {} if isinstance(example, PlainText) else example.untrained - {0}
+    if weighted and params.train_on == "all":
+        raise RowError(
+            f"messages[{min(weighted)}]", "has a weight of 0, and every token is trained", "Remove --train-on all."
+        )
     if params.train_on == "last":
+        if not isinstance(example, PlainText) and len(example.messages) - 1 in example.untrained:
+            raise RowError(
+                "messages", "has a last assistant message with a weight of 0", "Remove --train-on last, or the row."
+            )
         turns = turns[-1:]
     elif params.train_on == "all":
         last = turns[-1]

@@ -38,7 +38,7 @@ class Question(Environment):
         template, system = self._params.template, self._params.system_prompt
         with naming("A task cannot be asked"):
             used = () if template is None else PLACES.findall(template)
-            check_columns(task, {*used, self._params.prompt, "weight", None if system is None else "system"})
+            check_columns(task, {*used, self._params.prompt, None if system is None else "system"})
             check_no_tools(task, "this environment runs no tools", "Remove it, and add --tools FILE.py:FUNCTION.")
             asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
         if isinstance(asked, str) and not asked.strip():

@@ -72,9 +72,9 @@ def ids_of_rows(
         ConfigError: ids are missing, unusable or not unique.
     """
     ids: dict[int, str] = dict(taken or {})
-    having = next((number for number, row in rows.items() if key in row), None)
+    having = next((number for number, row in rows.items() if row.get(key) is not None), None)
     for number, row in rows.items():
-        if having is not None and key not in row:
+        if having is not None and row.get(key) is None:
             raise ConfigError(
                 "bad-task-id",
                 f"{place(number)} has no {key!r}, and {place(having)} has one.",

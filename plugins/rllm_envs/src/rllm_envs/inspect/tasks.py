@@ -11,7 +11,8 @@ from inspect_ai.dataset import Sample
 from rllm_core.contracts.environment import Split
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
-from rllm_envs.hosted import HostedTask, WorkflowEnvironment
+from rllm_envs.hosted import WorkflowEnvironment
+from rllm_envs.hosted_task import HostedTask
 from rllm_envs.inspect.loading import list_samples, load_models, load_task
 from rllm_envs.inspect.options import InspectParams
 
