@@ -36,4 +36,4 @@ def test_rows_with_control_tokens_are_counted(option: str, outcome: str, capsys:
 
 def test_refused_control_token_names_the_row() -> None:
     with expect_error(ConfigError, "bad-row", "a.jsonl", "row '2'", "rllm.renderer.control_tokens"):
-        _count("refuse")
+        _count("error")

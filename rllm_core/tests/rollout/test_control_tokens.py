@@ -71,8 +71,8 @@ def test_bridge_writes_the_same_and_keeps_sampled_tokens() -> None:
 
 def test_refused_control_token_is_named() -> None:
     with expect_error(RolloutError, "control-token-in-text", "'user'", "'<end>'", "control_tokens"):
-        _renderer("refuse").prompt([_says("user")])
-    assert _renderer("refuse").prompt([USER, ANSWER, _says("tool")]).tolist().count(END) == 1
+        _renderer("error").prompt([_says("user")])
+    assert _renderer("error").prompt([USER, ANSWER, _says("tool")]).tolist().count(END) == 1
 
 
 @pytest.mark.parametrize(

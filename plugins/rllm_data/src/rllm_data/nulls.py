@@ -17,7 +17,7 @@ ROLE, CONTENT = "role", "content"
 def cleaner_of(feature: Any, *, is_inside: bool = False) -> Clean | None:
     """Return a function that removes the nulls in the chats and tools of a value. None if the feature has none of them.
 
-    Values of the feature `Json` are unchanged, because it stores only what a row has. A message keeps `content`.
+    Values of the feature `Json` are unchanged, because it has only the keys of the row. A message keeps `content`.
 
     Args:
         feature: feature of the library `datasets`, or a mapping of features.

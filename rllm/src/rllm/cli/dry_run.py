@@ -58,7 +58,7 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
 
 
 def show_data(summaries: Iterable[RowSummary | Lengths]) -> None:
-    """Print what the data sources of a run contain."""
+    """Print the content of a run's data sources."""
     for line in (line for summary in summaries for line in summary.lines()):
         click.echo(line)
 

@@ -30,7 +30,7 @@ def check_to_train(
 ) -> list[RowSummary]:
     """Check the plan against the run's tasks, environment and backend. Each warning is printed once.
 
-    Return what the run's datasets contain.
+    Return a summary of each of the run's datasets.
 
     Args:
         plan: the run's plan.

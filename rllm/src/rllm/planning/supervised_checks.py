@@ -93,7 +93,7 @@ def _value(plan: RunPlan, key: str) -> Any:
 
 
 def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSummary:
-    """Check that all rows are examples, and return what they contain. Stored rollouts are checked when they are read.
+    """Check that all rows are examples, and return their summary. Stored rollouts are checked when they are read.
 
     Args:
         plan: the run's plan.

@@ -26,7 +26,7 @@ COMPARED, NAMED = 20_000, 5
 
 
 def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> list[RowSummary]:
-    """Check the tasks of both splits, and tasks that are in both. Return what the datasets contain.
+    """Check the tasks of both splits, and tasks that are in both. Return a summary of each dataset.
 
     The environment and the rewards check all tasks of a dataset and all tasks in memory.
 

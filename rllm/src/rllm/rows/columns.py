@@ -63,12 +63,12 @@ def check_no_tools(row: Mapping[str, Any], reason: str, hint: str) -> None:
 
 
 def without_example(row: Mapping[str, Any], problem: str, hint: str) -> RowError:
-    """Return the error for a row whose columns are not the needed ones. The hint is for its format, if that is known.
+    """Return the error for a row without the needed columns. The hint is for its format, if `OTHER_FORMATS` has it.
 
     Args:
         row: the row.
         problem: the columns that it needs.
-        hint: what to write, for an unknown format.
+        hint: the columns to write if `OTHER_FORMATS` has no hint.
     """
     columns = f"the columns {', '.join(map(repr, row))}" if row else "no columns"
     known = next((text for column, text in OTHER_FORMATS.items() if not is_empty(row.get(column))), None)

@@ -37,14 +37,14 @@ class ControlTokenRows:
         """Print a warning if rows have control tokens.
 
         Raises:
-            ConfigError: rows have control tokens, and the renderer refuses them.
+            ConfigError: rows have control tokens, and the renderer's option `control_tokens` is ``error``.
         """
         if self._control_tokens is None or not self._rows:
             return
         row, token = next(iter(self._rows.items()))
         count = f"{len(self._rows):,} rows have" if len(self._rows) > 1 else "1 row has"
         problem = f"{self._source}: {count} control tokens of the model in the text, such as {token!r} in row {row!r}."
-        if self._control_tokens.in_text == "refuse":
+        if self._control_tokens.in_text == "error":
             raise ConfigError("bad-row", problem, REMEDY)
         outcome = "are plain text" if self._control_tokens.in_text == "plain" else "keep their meaning"
         warn_once(f"{problem} They {outcome} (rllm.renderer.control_tokens={self._control_tokens.in_text}).")

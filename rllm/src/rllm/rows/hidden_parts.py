@@ -131,7 +131,7 @@ def hidden_part(form: Form, renderer: Renderer) -> str | None:
         try:
             one, other = (renderer.prompt(_conversation(form, write(value)), tools) for value in (ONE, OTHER))
         except RolloutError:
-            continue  # The template refuses the message, and the run reports that.
+            continue  # The template rejects the message, and the run reports that.
         if one.tolist() == other.tolist():
             return part
     return None

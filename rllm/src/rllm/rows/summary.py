@@ -29,7 +29,7 @@ class RowSummary:
     used: set[str] = field(default_factory=set)
     """Columns that the run reads. Empty if the environment and the rewards decide that."""
     untrained: int = 0
-    """Assistant messages with a weight of 0, or at the start of a row, where no prompt comes before them."""
+    """Assistant messages with a weight of 0, or at the start of a row, because no prompt comes before them."""
     after_last: int = 0
     """Messages after the last assistant message of a row. They are not used."""
 

@@ -13,7 +13,7 @@ SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def has_surrogates(data: bytes) -> bool:
-    """Return True if JSON has halves of characters. Most of them are pairs, which are valid."""
+    """Return True if JSON has halves of characters. Usually these are pairs, which are valid."""
     return SURROGATE.search(data) is not None
 
 

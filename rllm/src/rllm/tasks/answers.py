@@ -86,7 +86,7 @@ def check_answers(data: Mapping[str, Any], column: str, option: str, read: Calla
         read: reads an answer, and raises NoAnswerError if the reward cannot compare with it.
 
     Raises:
-        ConfigError: there is no answer, or one that cannot be read.
+        ConfigError: there is no answer, or an answer cannot be read.
     """
     try:
         answers = answers_in(data, column)

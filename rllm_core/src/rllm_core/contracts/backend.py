@@ -337,7 +337,7 @@ class BackendPlugin(Plugin[ParamsT]):
     `process` must fill. ``--dry-run`` prints the result. It must take at most a few seconds and use no network. None if
     the backend gives no estimate."""
     early_renderer: Callable[[RunContext], tuple[Renderer, int] | None] | None = None
-    """Returns the run's renderer and `RolloutEngine.max_context`, so that ``--dry-run`` can measure the lengths of rows.
+    """Returns the run's renderer and `RolloutEngine.max_context`. ``--dry-run`` measures the lengths of rows with them.
     Raises ConfigError if the renderer cannot read the model's chat template. It must load no weights and use no
     network. It returns None if it would need these. Without this function, such an error appears when the run starts.
     """

@@ -58,7 +58,7 @@ class Plugin(Generic[ParamsT]):
     """Takes the options and raises ConfigError for errors that need no heavy imports to detect, such as a missing file.
     Called by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     sources: Callable[[Any], Mapping[str, str]] | None = None
-    """Takes the options and returns other inputs of a run, as a mapping of names to text. Examples are the file of an
+    """Takes the options and returns a mapping of names to text: other inputs of a run. Examples are the file of an
     agent or a reward with its content, and a library with its version. Checkpoints contain this mapping. A resumed run
     whose mapping differs stops, unless ``rllm.trainer.on_changed_source`` is ``warn``."""
     family_option: str | None = None

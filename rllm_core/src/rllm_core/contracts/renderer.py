@@ -145,4 +145,4 @@ class RendererPlugin(Plugin[ParamsT]):
     load: Callable[[], Callable[[RendererSetup, Any], Renderer]]
     alternatives: Callable[[], Callable[[RendererSetup], Iterable[tuple[str, Renderer]]]] | None = None
     """Loads a function that yields other renderers with the same prompts for a model, each with its name in
-    ``rllm.renderer``. Errors about a part of a message that the run's renderer drops name one that shows it."""
+    ``rllm.renderer``. Errors about a part of a message that the run's renderer drops name a renderer that shows it."""

@@ -89,7 +89,7 @@ class ControlTokens:
             after_response: True if the model responded before these messages.
 
         Raises:
-            RolloutError: `in_text` is ``refuse``, and a message has a control token.
+            RolloutError: `in_text` is ``error``, and a message has a control token.
         """
         return [
             _map_text(message, self._spell if is_plain or self._is_plain(message) else _clean)
@@ -131,11 +131,11 @@ class ControlTokens:
         if not found or self.in_text == "plain":
             return bool(found)
         problem = f"has the control token {found[0]!r} of the model in its text"
-        if self.in_text == "refuse":
+        if self.in_text == "error":
             raise RolloutError("control-token-in-text", f"A message of role {message.get('role')!r} {problem}.", REMEDY)
         warn_once(
             f"a message of role {message.get('role')!r} {problem}. It keeps its meaning, as in transformers. To change "
-            "this, set rllm.renderer.control_tokens=plain or refuse."
+            "this, set rllm.renderer.control_tokens=plain or error."
         )
         return False
 

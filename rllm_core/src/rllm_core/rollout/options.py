@@ -9,7 +9,7 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 from rllm_core.schema.section import Means, Names
 
-ControlTokensInText = Literal["keep", "plain", "refuse"]
+ControlTokensInText = Literal["keep", "plain", "error"]
 
 
 class RendererParams(Params):
@@ -18,7 +18,7 @@ class RendererParams(Params):
     control_tokens: ControlTokensInText = Field(
         "keep",
         description="Outcome for control tokens of the model in the text of a prompt, such as `<|im_end|>`. `keep`: "
-        "they keep their meaning, as in transformers. `plain`: they are plain text. `refuse`: the prompt is an error. "
+        "they keep their meaning, as in transformers. `plain`: they are plain text. `error`: the prompt is an error. "
         "Tool results and all messages after the first response are plain text.",
     )
 

@@ -129,7 +129,7 @@ class TemplateRenderer:
         return self._after([last_token], messages, "[]")
 
     def _tools_of_named(self, tools: Sequence[Tool]) -> str:
-        """Return the tools as JSON if the tokenizer has several templates by name, one of them for prompts with tools.
+        """Return the tools as JSON if the tokenizer has several templates by name, and has one for prompts with tools.
 
         All parts of a conversation use the same template.
         """
