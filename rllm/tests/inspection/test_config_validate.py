@@ -106,7 +106,8 @@ def test_a_good_file_is_valid_and_trains(judge: Judge) -> None:
     assert result.code == 0, result.err
     assert not Path("runs").exists()
     trained = judge("train", "--config", "my.yaml", *quick)
-    assert (trained.code, trained.err) == (0, result.err), "the same warnings"
+    assert trained.code == 0
+    assert trained.err.startswith(result.err), "the same warnings"
 
 
 def test_a_valid_file_says_what_would_run(judge: Judge) -> None:

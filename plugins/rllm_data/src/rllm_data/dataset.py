@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,10 +33,11 @@ Numbers = range | NDArray[np.int64]
 class RowTasks(LazyTasks):
     """Tasks of rows. Iteration reads many rows at once, which is several times as fast."""
 
-    def __init__(self, ids: Sequence[str], read: Callable[[int, int], Iterator[Task]]) -> None:
-        """Store the ids, and a function that reads the tasks from a start index to a stop index."""
+    def __init__(self, ids: Sequence[str], read: Callable[[int, int], Iterator[Task]], columns: Iterable[str]) -> None:
+        """Store the ids, a function that reads the tasks from one index to another index, and the source's columns."""
         super().__init__(ids, lambda index: next(read(index, index + 1)))
         self._read = read
+        self.columns_of_source = frozenset(columns)
 
     def __iter__(self) -> Iterator[Task]:
         return self._read(0, len(self))
@@ -67,7 +68,7 @@ def read_tasks(params: HfParams) -> LazyTasks:
             data["data_source"] = own if isinstance(own, str) and own else name
             yield Task(id=ids[index], data=data, data_source=params.data_source or data["data_source"])
 
-    tasks = RowTasks(ids, read)
+    tasks = RowTasks(ids, read, split.column_names)
     _ = tasks[0], tasks[-1]  # Report errors in rows before the run starts.
     return tasks
 

@@ -124,4 +124,5 @@ def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSumm
                 summary.add_messages(example.messages)
                 summary.untrained += len(example.untrained)
                 summary.after_last += example.unused
+    summary.keep_columns(tasks)
     return summary

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rllm_core.data.messages import Message
 
@@ -13,6 +13,13 @@ NAMES = ("id", "data_source")
 """Columns that name a row or its source in every run."""
 NAMED = 12
 """Number of columns that a line names."""
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """Tasks of a source whose rows get further columns, such as `prompt`, for environments."""
+
+    columns_of_source: Collection[str]
 
 
 @dataclass
@@ -41,6 +48,12 @@ class RowSummary:
     def add_messages(self, messages: Sequence[Message]) -> None:
         """Count messages in the normal form."""
         self.roles.update([message["role"] for message in messages])
+
+    def keep_columns(self, tasks: Iterable[object]) -> None:
+        """Remove the columns that the source itself does not have."""
+        if isinstance(tasks, HasColumns):
+            for column in self.columns.keys() - set(tasks.columns_of_source):
+                del self.columns[column]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print."""

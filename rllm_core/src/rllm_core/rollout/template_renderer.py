@@ -305,7 +305,8 @@ class TemplateRenderer:
         return self._encode(after)
 
     def _template(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
-        with failures_as(RolloutError, "The model's chat template", "Choose a different renderer with rllm.renderer."):
+        hint = "Change the messages: for example, merge messages of a role, or write system text into a user's message."
+        with failures_as(RolloutError, "The model's chat template", hint):
             rendered = self.tokenizer.apply_chat_template(
                 [plain_message(message) for message in messages],
                 tokenize=False,
