@@ -40,7 +40,7 @@ TRAIN = _plan(environment=SimpleNamespace(params=QuestionParams()))
             PREFER,
             {"prompt": [USER], "chosen": [ANSWER], "rejected": [USER | ANSWER]},
             {"prompt": [USER], "chosen": [ANSWER], "rejected": [THOUGHT]},
-            "[1].reasoning_content",
+            "reasoning_content",
         ),
         (TRAIN, {"prompt": [USER, ANSWER, USER]}, {"prompt": [USER, THOUGHT, USER]}, "prompt[1].reasoning_content"),
     ],

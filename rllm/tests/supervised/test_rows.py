@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
+from rllm.rows.problem import RowError
 from rllm.supervised.loss import cross_entropy
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.rows import read_row
@@ -148,6 +149,13 @@ def test_row_with_a_hidden_part_is_named(message: dict[str, Any], hidden: str) -
 def test_row_without_trained_tokens_is_named(row: dict[str, Any]) -> None:
     with expect_error(ConfigError, "bad-row", "'7'"):
         make_examples(Task(id="7", data=row), Letters(), ExamplesParams())
+
+
+@pytest.mark.parametrize(("train_on", "weights"), [("all", (0, 1)), ("last", (1, 0))])
+def test_untrained_message_is_no_part_of_other_choices(train_on: Any, weights: tuple[int, int]) -> None:
+    messages = [each for weight in weights for each in (USER, ASSISTANT | {"weight": weight})]
+    with pytest.raises(RowError, match="weight of 0"):
+        turns_of({"messages": messages}, train_on=train_on)
 
 
 def test_template_that_hides_the_trained_tokens_is_an_error() -> None:

@@ -67,5 +67,5 @@ def _check_prompts(
         control_tokens.add(task.id, [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
         if not isinstance(prompt, str):
             with naming(f"{source}, task {task.id!r}"):
-                check_shown(prompt, TOOLS if has_tools else (), renderer, "prompt")
+                check_shown(prompt, TOOLS if has_tools else (), renderer, "prompt[{}]".format)
     control_tokens.report()

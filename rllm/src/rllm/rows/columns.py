@@ -9,20 +9,20 @@ from rllm.rows.messages import is_empty
 from rllm.rows.problem import RowError
 
 UNSUPPORTED: Mapping[str, str] = {
-    "audio": "Prompts contain only text.",
-    "audios": "Prompts contain only text.",
+    "audio": "Write it as text.",
+    "audios": "Write it as text.",
     "chat_template": "Rows cannot set the chat template.",
     "chat_template_kwargs": "Rows cannot set options of the chat template.",
     "documents": "Write them into a message.",
     "enable_thinking": "Rows cannot set options of the chat template. For all rows, set rllm.disable_thinking.",
     "functions": "Rename it to 'tools'.",
-    "image": "Prompts contain only text.",
-    "image_url": "Prompts contain only text.",
-    "images": "Prompts contain only text.",
+    "image": "Write it as text.",
+    "image_url": "Write it as text.",
+    "images": "Write it as text.",
     "system": 'Make it the first message: {"role": "system", "content": …}.',
     "system_prompt": 'Make it the first message: {"role": "system", "content": …}.',
-    "video": "Prompts contain only text.",
-    "videos": "Prompts contain only text.",
+    "video": "Write it as text.",
+    "videos": "Write it as text.",
 }
 """Column that changes prompts elsewhere -> what to do with it."""
 OF_LOSS = frozenset(
@@ -47,7 +47,7 @@ def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> 
         if isinstance(value, Mapping):  # The file format fills structs with nulls.
             value = {key: each for key, each in value.items() if each is not None}
         if column not in used and (value is False or not is_empty(value)):
-            raise RowError(column, "is not used by rllm", f"{UNSUPPORTED[column]} Otherwise remove the column.")
+            raise RowError(column, "is not used by rllm", f"{UNSUPPORTED[column]} Or remove the column.")
 
 
 def check_no_weights(row: Mapping[str, Any]) -> None:

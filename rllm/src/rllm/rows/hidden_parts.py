@@ -51,7 +51,9 @@ class Form(NamedTuple):
 _HIDDEN: WeakKeyDictionary[Renderer, dict[Form, str | None]] = WeakKeyDictionary()
 
 
-def check_shown(messages: Sequence[Message], tools: Sequence[Tool], renderer: Renderer, place: str) -> None:
+def check_shown(
+    messages: Sequence[Message], tools: Sequence[Tool], renderer: Renderer, place_of: Callable[[int], str]
+) -> None:
     """Check that a renderer shows each part of each message, at least while the message is the last one.
 
     Many templates drop reasoning from earlier turns. Models are trained like that, so it is no error.
@@ -60,7 +62,7 @@ def check_shown(messages: Sequence[Message], tools: Sequence[Tool], renderer: Re
         messages: a conversation in the normal form of `rllm.rows.messages`.
         tools: the tools of the conversation.
         renderer: the renderer of the run.
-        place: the key of `messages`, for errors.
+        place_of: takes the number of a message, and returns its place in the row, for errors.
 
     Raises:
         RowError: a part is not shown.
@@ -71,11 +73,13 @@ def check_shown(messages: Sequence[Message], tools: Sequence[Tool], renderer: Re
         if form not in known:
             known[form] = hidden_part(form, renderer)
         if (part := known[form]) is not None:
-            raise RowError(f"{place}[{number}].{part}", _problem(form, part), _hint(form, part, renderer))
-    _check_order_of_results(messages, tools, renderer, place)
+            raise RowError(f"{place_of(number)}.{part}", _problem(form, part), _hint(form, part, renderer))
+    _check_order_of_results(messages, tools, renderer, place_of)
 
 
-def _check_order_of_results(messages: Sequence[Message], tools: Sequence[Tool], renderer: Renderer, place: str) -> None:
+def _check_order_of_results(
+    messages: Sequence[Message], tools: Sequence[Tool], renderer: Renderer, place_of: Callable[[int], str]
+) -> None:
     """Check that results of tools follow the order of their calls if the renderer does not show their ids."""
     order: dict[str, int] = {}
     last = -1
@@ -87,7 +91,7 @@ def _check_order_of_results(messages: Sequence[Message], tools: Sequence[Tool], 
         at = order.get(message.get("tool_call_id", ""), last + 1)
         if at < last and _hides_ids(tools, renderer):
             raise RowError(
-                f"{place}[{number}].tool_call_id",
+                f"{place_of(number)}.tool_call_id",
                 "is not in the order of the tool calls, and the model's chat template shows the order only",
                 "Sort the results by their calls.",
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, without_example
@@ -29,6 +29,13 @@ class Conversation:
     """Positions of assistant messages that are not trained: with a weight of 0, or at the start."""
     unused: int = 0
     """Messages of the row after the last assistant message."""
+    column: str = field(default="messages", compare=False)
+    """The column of the trained messages. The column of the messages before them is `prompt`."""
+
+    def place_of(self, number: int) -> str:
+        """Return the place of a message in its column, for errors."""
+        start = self.trained_from
+        return f"prompt[{number}]" if number < start else f"{self.column}[{number - start}]"
 
 
 @dataclass(frozen=True)
@@ -116,4 +123,5 @@ def make_conversation(prompt: Column | None, trained: Column, tools: Any, hint: 
         tools=read_tools(tools),
         untrained=frozenset(untrained),
         unused=len(chat.messages) - end,
+        column=column,
     )

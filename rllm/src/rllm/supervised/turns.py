@@ -48,15 +48,14 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
             turns = list(_assistant_turns(example, renderer))
         except RolloutError as error:
             raise RowError("messages", f"cannot be rendered: {error.message.rstrip('.')}", error.hint) from error
-    weighted = {} if isinstance(example, PlainText) else example.untrained - {0}
-    if weighted and params.train_on == "all":
+    if isinstance(example, Conversation) and params.train_on == "all" and (weighted := example.untrained - {0}):
         raise RowError(
-            f"messages[{min(weighted)}]", "has a weight of 0, and every token is trained", "Remove --train-on all."
+            example.place_of(min(weighted)), "has a weight of 0, and every token is trained", "Remove --train-on all."
         )
     if params.train_on == "last":
         if not isinstance(example, PlainText) and len(example.messages) - 1 in example.untrained:
             raise RowError(
-                "messages", "has a last assistant message with a weight of 0", "Remove --train-on last, or the row."
+                example.column, "has a last assistant message with a weight of 0", "Remove --train-on last, or the row."
             )
         turns = turns[-1:]
     elif params.train_on == "all":
@@ -73,8 +72,8 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
     If the template rewrites earlier messages in later prompts, turns do not extend each other. Each then becomes its
     own row of the batch, as in rollouts.
     """
-    read, column = 0, "prompt and completion" if example.trained_from else "messages"
-    check_shown(example.messages, example.tools, renderer, column)
+    read = 0
+    check_shown(example.messages, example.tools, renderer, example.place_of)
     for place, message in enumerate(example.messages):
         if message["role"] != "assistant" or place < example.trained_from or place in example.untrained:
             continue
@@ -83,7 +82,7 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
         begun = start_after(prompt, whole, renderer)
         if begun is None:
             problem, hint = explain_mismatch(prompt, whole, renderer, message)
-            raise RowError(f"{column}[{place}]", problem, hint)
+            raise RowError(example.place_of(place), problem, hint)
         first, start = begun
         response = response_of(renderer, example.messages[: place + 1], example.tools, start)
         if response is None:
@@ -97,7 +96,7 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
             token = renderer.token_texts(inside[:1])[0]
             problem = f"has the stop token {token!r} in its text, and a response ends with its first stop token"
             hint = "Remove it from the text, or set rllm.renderer.control_tokens=plain."
-            raise RowError(f"{column}[{place}]", problem, hint)
+            raise RowError(example.place_of(place), problem, hint)
         yield Turn(prompt, response, read_text(message), example.messages[read:place])
         read = place + 1
 
