@@ -18,6 +18,7 @@ CHANNELS = """{% for message in messages %}{% if message.role == "assistant" %}<
     ("words", "name"),
     [
         ((), "auto"),
+        (("rllm.renderer.control_tokens=plain",), "auto"),
         (("rllm.renderer=template",), "template"),
         (("rllm.accumulate_reasoning=true", "rllm.unused_keys=warn"), "template"),
     ],

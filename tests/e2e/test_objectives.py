@@ -162,10 +162,10 @@ def test_long_rows_are_cut_counted_and_named(
     run, source = tmp_path / f"runs/rllm-{words[0]}/default", words[4].removesuffix(".jsonl")
     assert sum(values(run, "batch/examples")) == sum(values(run, "batch/rows_cut")) == 24
     assert values(run, f"val/{source}/rows_cut")[0] == 4
-    check_values(done.stderr, "Lengths of 24 rows of", f"max_length={limit}. 24 are longer and cut off")
-    check_values(done.stderr, f"max_length={limit}: cut off", "batch/rows_cut", f"val/{source}/rows_cut")
+    check_values(done.stderr, "Lengths of 24 rows of", f"--max-length {limit}. 24 are longer and cut off")
+    check_values(done.stderr, f"--max-length {limit}: cut off", "batch/rows_cut", f"val/{source}/rows_cut")
     done = rllm_here(*words, "--max-length", "3", "--overwrite")
-    check_printed(done.stderr, "row-too-long", "max_length=3")
+    check_printed(done.stderr, "row-too-long", "--max-length 3")
 
 
 @pytest.mark.long

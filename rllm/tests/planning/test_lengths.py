@@ -71,12 +71,12 @@ def test_tokens_and_effects_of_the_limit(
 
 
 def test_run_without_a_row_that_fits_does_not_start(measured: Any) -> None:
-    with expect_error(ConfigError, "row-too-long", "2 rows of", "max_length=5"):
+    with expect_error(ConfigError, "row-too-long", "2 rows of", "--max-length 5"):
         measured("sft", [chat(1), chat(24)], {"max_length": 5})
 
 
 def test_row_that_stops_the_run_is_named_before_it(measured: Any) -> None:
-    with expect_error(ConfigError, "row-too-long", "'2'", "30 tokens", "max_length=9"):
+    with expect_error(ConfigError, "row-too-long", "'2'", "30 tokens", "--max-length 9"):
         measured("sft", [chat(1), chat(24)], {"max_length": 9, "long_rows": "error"})
 
 

@@ -71,7 +71,7 @@ def test_long_rows_are_dropped_or_an_error_by_option() -> None:
     assert fitter.report("batch") == {"batch/rows_dropped": 1}
     fitter = RowFitter(RowLimit(8, is_context=False, long_rows="error"))
     assert turns_of(fitter.fit(episode(SHORT))) == [SHORT]
-    with expect_error(ConfigError, "row-too-long", "'7'", "9 tokens", "max_length=8"):
+    with expect_error(ConfigError, "row-too-long", "'7'", "9 tokens", "--max-length 8"):
         fitter.fit(episode(TWO))
 
 
@@ -89,4 +89,4 @@ def test_one_warning_names_the_first_rows(capsys: Any) -> None:
             fitter.fit(episode(TWO, task=task))
         fitter.report("batch")
     (line,) = capsys.readouterr().err.splitlines()
-    assert all(text in line for text in ("5 rows", "'a', 'b', 'c'", "max_length=4", "batch/rows_cut"))
+    assert all(text in line for text in ("5 rows", "'a', 'b', 'c'", "--max-length 4", "batch/rows_cut"))

@@ -99,12 +99,14 @@ class _Planner:
         )
 
     def _renderer_name(self) -> Choice:
-        """Return the renderer in the config. If there is none: `AUTO_RENDERER` if installed, or the chat template."""
-        if self._config.renderer is not None:
-            return self._config.renderer
+        """Return the renderer in the config. Without a name: `AUTO_RENDERER` if installed, or the chat template."""
+        chosen = self._config.renderer
+        if isinstance(chosen, str) or (chosen is not None and "name" in chosen):
+            return chosen
         is_installed = any(entry.qualified_name == AUTO_RENDERER for entry in self._registry.all("renderer"))
         # The library's renderers remove earlier reasoning, as the models' templates do.
-        return AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
+        name = AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
+        return name if chosen is None else {"name": name, **chosen}
 
     def _pick(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
         if isinstance(choice, str):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, without_example
+from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, list_columns
+from rllm.rows.messages import read_chat_text
 from rllm.rows.problem import RowError, shown
 from rllm.supervised.rows import Conversation, PlainText, make_conversation
 from rllm_core.data.messages import read_text
@@ -22,8 +23,9 @@ def read_preference(data: Mapping[str, Any]) -> dict[str, Conversation | PlainTe
     Raises:
         RowError: the row has other columns than these, or a column cannot be an example.
     """
-    chosen, rejected = data.get(CHOSEN), data.get(REJECTED)
-    prompt, completion, label = data.get("prompt"), data.get("completion"), data.get("label")
+    columns = (CHOSEN, REJECTED, "prompt", "completion")
+    chosen, rejected, prompt, completion = (read_chat_text(data.get(column)) for column in columns)
+    label = data.get("label")
     if chosen is not None and rejected is not None:
         if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
             start = _common_start(chosen, rejected)
@@ -97,8 +99,8 @@ def _text(message: Any) -> str:
 
 
 def _no_preference(data: Mapping[str, Any]) -> RowError:
-    return without_example(
-        data,
+    return RowError(
+        list_columns(data),
         "contain no preference. They must be prompt, chosen and rejected, or for loss kto prompt, completion and label",
         _ONE_OF_THESE,
     )

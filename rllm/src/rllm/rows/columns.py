@@ -9,22 +9,22 @@ from rllm.rows.messages import is_empty
 from rllm.rows.problem import RowError
 
 UNSUPPORTED: Mapping[str, str] = {
-    "audio": "Write it as text.",
-    "audios": "Write it as text.",
-    "chat_template": "Rows cannot set the chat template.",
-    "chat_template_kwargs": "Rows cannot set options of the chat template.",
-    "documents": "Write them into a message.",
-    "enable_thinking": "Rows cannot set options of the chat template. For all rows, set rllm.disable_thinking.",
-    "functions": "Rename it to 'tools'.",
-    "image": "Write it as text.",
-    "image_url": "Write it as text.",
-    "images": "Write it as text.",
+    "audio": "Remove the column, because prompts contain only text.",
+    "audios": "Remove the column, because prompts contain only text.",
+    "chat_template": "Remove the column. Rows cannot set the chat template.",
+    "chat_template_kwargs": "Remove the column. Rows cannot set options of the chat template.",
+    "documents": "Write them into a message, or remove the column.",
+    "enable_thinking": "Remove the column. For all rows, set rllm.disable_thinking.",
+    "functions": "For examples, rename it to 'tools'. For `rllm train`, add --tools FILE.py:FUNCTION.",
+    "image": "Remove the column, because prompts contain only text.",
+    "image_url": "Remove the column, because prompts contain only text.",
+    "images": "Remove the column, because prompts contain only text.",
     "system": 'Make it the first message: {"role": "system", "content": …}.',
     "system_prompt": 'Make it the first message: {"role": "system", "content": …}.',
-    "video": "Write it as text.",
-    "videos": "Write it as text.",
+    "video": "Remove the column, because prompts contain only text.",
+    "videos": "Remove the column, because prompts contain only text.",
 }
-"""Column that changes prompts elsewhere -> what to do with it."""
+"""Column that changes prompts elsewhere -> the hint."""
 OF_LOSS = frozenset(
     ("assistant_masks", "completion_mask", "loss_mask", "loss_weight", "sample_weight", "weight", "weights")
 )
@@ -32,7 +32,8 @@ OF_LOSS = frozenset(
 OTHER_FORMATS: Mapping[str, str] = {
     "conversations": "Rename 'conversations' to 'messages', and its keys 'from' to 'role' and 'value' to 'content'.",
     "conversation": "Rename 'conversation' to 'messages', with the keys 'role' and 'content'.",
-    "preferred_output": "Rename 'preferred_output' to 'chosen', and 'non_preferred_output' to 'rejected'.",
+    "preferred_output": "Use `rllm prefer`. Rename it to 'chosen', and 'non_preferred_output' to 'rejected'.",
+    "chosen": "Use `rllm prefer`.",
     "instruction": "Join 'instruction' and 'input' to 'prompt', and rename 'output' to 'completion'.",
     "response": "Rename 'response' to 'completion', and the question to 'prompt'.",
     "answer": "Rename 'answer' to 'completion', and the question to 'prompt'. Or use `rllm train question`.",
@@ -47,7 +48,7 @@ def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> 
         if isinstance(value, Mapping):  # The file format fills structs with nulls.
             value = {key: each for key, each in value.items() if each is not None}
         if column not in used and (value is False or not is_empty(value)):
-            raise RowError(column, "is not used by rllm", f"{UNSUPPORTED[column]} Or remove the column.")
+            raise RowError(column, "is not used by rllm", UNSUPPORTED[column])
 
 
 def check_no_weights(row: Mapping[str, Any]) -> None:
@@ -62,14 +63,11 @@ def check_no_tools(row: Mapping[str, Any], reason: str, hint: str) -> None:
         raise RowError("tools", f"is not used, because {reason}", hint)
 
 
-def without_example(row: Mapping[str, Any], problem: str, hint: str) -> RowError:
-    """Return the error for a row without the needed columns. The hint is for its format, if `OTHER_FORMATS` has it.
+def hint_for_format(row: Mapping[str, Any]) -> str | None:
+    """Return the hint for a row without an example. None if `OTHER_FORMATS` has none."""
+    return next((hint for column, hint in OTHER_FORMATS.items() if not is_empty(row.get(column))), None)
 
-    Args:
-        row: the row.
-        problem: the columns that it needs.
-        hint: the columns to write if `OTHER_FORMATS` has no hint.
-    """
-    columns = f"the columns {', '.join(map(repr, row))}" if row else "no columns"
-    known = next((text for column, text in OTHER_FORMATS.items() if not is_empty(row.get(column))), None)
-    return RowError(columns, problem, known or hint)
+
+def list_columns(row: Mapping[str, Any]) -> str:
+    """Return the columns of a row as the subject of a sentence."""
+    return f"the columns {', '.join(map(repr, row))}" if row else "no columns"

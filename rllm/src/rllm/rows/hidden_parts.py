@@ -196,7 +196,7 @@ def _calls(form: Form, changed: int, name: str = ONE, word: str = "proof", count
 
 def _problem(form: Form, part: str) -> str:
     with_ = " with tool calls" if form.calls else ""
-    return f"is not shown to the model: its chat template drops this part of a message of {form.role}{with_}"
+    return f"is not shown to the model, because the chat template drops it in messages of role {form.role!r}{with_}"
 
 
 def _hint(form: Form, part: str, renderer: Renderer) -> str:

@@ -93,9 +93,20 @@ def read_json_text(value: Any) -> Any:
         return value
 
 
+def read_chat_text(value: Any) -> Any:
+    """Return the messages in JSON text. Return other values unchanged."""
+    found = read_json_text(value)
+    is_chat = (
+        isinstance(found, list) and bool(found) and all(isinstance(each, dict) and "role" in each for each in found)
+    )
+    return found if is_chat else value
+
+
 def unused(place: str, key: str) -> RowError:
     """Return the error for a key that rllm does not use."""
-    return RowError(f"{place}.{key}", "is not used by rllm", f"Remove {key!r}, or rename it (docs/reference/rows.md).")
+    return RowError(
+        f"{place}.{key}", "is not used by rllm", f"Remove {key!r}, or rename it. The page `Rows` lists all keys."
+    )
 
 
 def refuse(error: RowError, name: str) -> NoReturn:
@@ -116,9 +127,9 @@ def read_messages(value: Any, place: str = "messages", unknown: Unknown = refuse
     """
     value = read_json_text(value)
     if not isinstance(value, list | tuple) or not value:
-        is_empty_list = isinstance(value, list | tuple)
+        is_list = isinstance(value, list | tuple)
         raise RowError(
-            place, f"{'is empty' if is_empty_list else shown(value)} instead of a list of messages", _EXAMPLE
+            place, "is an empty list" if is_list else f"{shown(value)} instead of a list of messages", _EXAMPLE
         )
     messages, untrained = list[Message](), set[int]()
     for number, found in enumerate(value):
@@ -188,7 +199,8 @@ class _Reader:
         written = role.strip().lower() if isinstance(role, str) else ""
         instead = RENAMED.get(written, written if written in ROLES else None)
         hint = f"Rename it to {instead!r}." if instead else f"Roles are {', '.join(ROLES)}."
-        raise RowError(f"{self._place}.role", f"{shown(role)}, which is no role", hint)
+        problem = "is missing" if role is None else f"{shown(role)}, which is no role"
+        raise RowError(f"{self._place}.role", problem, hint)
 
     def _content(self, given: dict[str, Any], role: str, may_be_missing: bool) -> str:
         place, content = f"{self._place}.content", given.pop("content", None)
@@ -228,7 +240,9 @@ class _Reader:
             raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one.")
         key, text = next(iter(found.items()), ("", ""))
         if text and role != "assistant":
-            raise RowError(f"{self._place}.{key}", f"belongs to a message of {role}", "Only assistants reason.")
+            raise RowError(
+                f"{self._place}.{key}", f"is in a message of role {role!r}", "Remove it, or correct the role."
+            )
         return text
 
     def _calls(self, given: dict[str, Any], role: str) -> list[dict[str, Any]]:
@@ -243,7 +257,7 @@ class _Reader:
         if not isinstance(found, list | tuple):
             raise RowError(place, f"{shown(found)} instead of a list of calls", _CALL)
         if found and role != "assistant":
-            raise RowError(place, f"belongs to a message of {role}", "Only assistants call tools.")
+            raise RowError(place, f"is in a message of role {role!r}", "Remove it, or correct the role.")
         places = [place] if old is not None else [f"{place}[{number}]" for number in range(len(found))]
         return [self._call(call, where) for call, where in zip(found, places, strict=True)]
 
@@ -257,7 +271,7 @@ class _Reader:
             }
         function = given.get("function")
         if given.get("type", "function") != "function" or not isinstance(function, dict):
-            raise RowError(place, "calls no function", _CALL)
+            raise RowError(place, "has no object `function`", _CALL)
         written = dict(function)
         if "arguments" not in written and not is_empty(written.get("parameters")):
             raise RowError(f"{place}.function.parameters", "is not used by rllm", "Rename it to 'arguments'.")
@@ -286,9 +300,8 @@ class _Reader:
                 hint = "Write 1 to train the message, or 0. Other weights are not supported."
                 raise RowError(f"{self._place}.{key}", shown(value), hint)
             if value and role != "assistant":
-                raise RowError(
-                    f"{self._place}.{key}", f"belongs to a message of {role}", "Only assistants are trained."
-                )
+                hint = "Remove it. Only assistant messages are trained."
+                raise RowError(f"{self._place}.{key}", f"is in a message of role {role!r}", hint)
         if len(set(map(bool, found.values()))) > 1:
             raise RowError(self._place, f"has different values of {' and '.join(found)}", "Remove all but one.")
         return next((bool(value) for value in found.values()), None)

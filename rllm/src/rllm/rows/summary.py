@@ -61,7 +61,8 @@ class RowSummary:
         if self.roles:
             yield f"  messages: {', '.join(f'{count:,} {role}' for role, count in self.roles.items())}"
         if self.untrained:
-            yield f"  not trained: {_count(self.untrained, 'assistant message')} with a weight of 0 or nothing before"
+            untrained = _count(self.untrained, "assistant message")
+            yield f"  not trained: {untrained} with a weight of 0, or without a prompt"
         if self.after_last:
             yield f"  not used: {_count(self.after_last, 'message')} after the last assistant message of a row"
         used = [column for column in self.columns if column in self.used]

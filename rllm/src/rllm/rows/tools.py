@@ -46,7 +46,7 @@ def _tool(found: Any, place: str, unknown: Unknown) -> Tool:
         raise RowError(place, f"{shown(found)} instead of an object", _EXAMPLE)
     function = found.get("function", found)  # the function itself, without the key `function`
     if not isinstance(function, Mapping) or found.get("type", "function") not in ("function", None):
-        raise RowError(place, "describes no function", _EXAMPLE)
+        raise RowError(place, "has no object `function`", _EXAMPLE)
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise RowError(f"{place}.function.name", shown(function.get("name")), _EXAMPLE)
     if not is_empty(function.get("input_schema")):

@@ -69,7 +69,9 @@ def explain_mismatch(prompt: Ids, whole: Ids, renderer: Renderer, message: Messa
     both = min(len(prompt), len(whole))
     start = int(np.argmin(np.append(prompt[:both] == whole[:both], False)))
     has, writes = ("".join(renderer.token_texts(tokens[start : start + SHOWN])) for tokens in (prompt, whole))
-    problem = f"is no response to its prompt: where the prompt has {has!r}, the chat template then has {writes!r}"
+    problem = (
+        f"does not continue its prompt. The prompt has {has!r}, and with the response the template writes {writes!r}"
+    )
     if message.get("reasoning_content"):
         return problem, "Remove the reasoning, or remove rllm.disable_thinking if it is set."
     if not _opens_reasoning("".join(renderer.token_texts(prompt[-SHOWN:]))):

@@ -33,13 +33,15 @@ class RowLimit:
     @property
     def text(self) -> str:
         """The limit with its key."""
-        return f"the run's longest context ({self.tokens:,} tokens)" if self.is_context else f"max_length={self.tokens}"
+        return (
+            f"the run's longest context ({self.tokens:,} tokens)" if self.is_context else f"--max-length {self.tokens}"
+        )
 
     @property
     def remedy(self) -> str:
         """The keys that raise the limit."""
         if not self.is_context:
-            return "Raise max_length"
+            return "Raise --max-length"
         return "If the model allows it, raise training.max_length (verl: actor_rollout_ref.rollout.max_model_len)"
 
 
@@ -74,7 +76,7 @@ class RowFitter:
             raise ConfigError(
                 "row-too-long",
                 f"Row {episode.task_id!r} has {longest:,} tokens, more than {limit.text}.",
-                f"{limit.remedy}, or set long_rows to cut or drop.",
+                f"{limit.remedy}, or set --long-rows to cut or drop.",
             )
         fitting = [] if limit.long_rows == "drop" else [_cut_off(each, limit.tokens) for each in trajectories]
         if not _has_trained(fitting, together=together):

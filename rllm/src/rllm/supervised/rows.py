@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, without_example
-from rllm.rows.messages import read_messages
+from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, hint_for_format, list_columns
+from rllm.rows.messages import read_chat_text, read_messages
 from rllm.rows.problem import RowError, shown
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
@@ -63,7 +63,7 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
     tools = data.get("tools")
     if data.get("messages") is not None:
         return make_conversation(None, ("messages", data["messages"]), tools, hint)
-    prompt, completion = data.get("prompt"), data.get("completion")
+    prompt, completion = read_chat_text(data.get("prompt")), read_chat_text(data.get("completion"))
     if prompt is not None and completion is not None:
         if isinstance(prompt, str) and isinstance(completion, str):
             check_no_tools(data, "text has no chat template", "Write lists of messages, or remove the tools.")
@@ -76,7 +76,8 @@ def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation
             raise RowError("text", f"{shown(text)} instead of text", hint)
         check_no_tools(data, "text has no chat template", "Write `messages`, or remove the tools.")
         return PlainText("", text)
-    raise without_example(data, "contain no example. They must be messages, prompt and completion, or text", hint)
+    problem = "contain no example. They must be messages, prompt and completion, or text"
+    raise RowError(list_columns(data), problem, hint_for_format(data) or hint)
 
 
 def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
     if params.train_on == "last":
         if not isinstance(example, PlainText) and len(example.messages) - 1 in example.untrained:
             raise RowError(
-                example.column, "has a last assistant message with a weight of 0", "Remove --train-on last, or the row."
+                example.column, "has the weight 0 in its last assistant message", "Remove --train-on last, or the row."
             )
         turns = turns[-1:]
     elif params.train_on == "all":

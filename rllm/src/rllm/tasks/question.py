@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rllm.rows.columns import check_columns, check_no_tools
-from rllm.rows.messages import read_messages
+from rllm.rows.messages import read_chat_text, read_messages
 from rllm.rows.problem import RowError, naming, shown
 from rllm.tasks.options import QuestionParams
 from rllm_core.contracts.environment import Environment, Outcome
@@ -39,7 +39,9 @@ class Question(Environment):
         with naming("A task cannot be asked"):
             used = () if template is None else PLACES.findall(template)
             check_columns(task, {*used, self._params.prompt, None if system is None else "system"})
-            check_no_tools(task, "this environment runs no tools", "Remove it, and add --tools FILE.py:FUNCTION.")
+            check_no_tools(
+                task, "tools of a run are functions", "Remove the column. Give tools with --tools FILE.py:FUNCTION."
+            )
             asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
         if isinstance(asked, str) and not asked.strip():
             raise ConfigError(
@@ -67,7 +69,7 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
         raise ConfigError(
             "missing-column", f"A task has no {wanted}; it has {_names(task)}.", f"Set {PROMPT_KEY}=COLUMN."
         )
-    value = task[column]
+    value = read_chat_text(task[column])
     if isinstance(value, str) and column != "messages":
         return value
     if not isinstance(value, list | tuple | str):

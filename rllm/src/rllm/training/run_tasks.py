@@ -50,7 +50,7 @@ class RunTasks:
             if not file.is_file():
                 warn(
                     f"{checkpoint.directory} has no hashes of tasks, because an earlier version of rllm made it. "
-                    "Changed tasks are not noticed"
+                    "Changes of tasks are not detected"
                 )
                 return
             change = self._hashes[split].find_change(TaskHashes.from_bytes(file.read_bytes()), tasks)

@@ -58,7 +58,7 @@ class TaskHashes:
             tasks: the tasks of these hashes.
         """
         if before.every != self.every or (self.every > 1 and before.count != self.count):
-            return f"{before.count} tasks before, {self.count} now."
+            return f"{before.count} tasks before, {self.count} now, or a different kind of source."
         if np.array_equal(before.values, self.values):
             return None
         was, now = before.values[:, 0], self.values[:, 0]
