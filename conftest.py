@@ -42,7 +42,7 @@ BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
 TIERS = ("smoke", "long", "nightly", "gpu")
 """Marks of tests that `make test` does not run. A test without one of them belongs to `make test`."""
 _of_several_tiers = pytest.StashKey[list[str]]()
-_peak_at_collection = 0
+_memory_after_collection = 0
 _growths: dict[str, int] = {}
 """KiB by which a test raised the peak memory of this process, by its id."""
 _of_processes: dict[str, dict[str, int]] = {}
@@ -76,15 +76,24 @@ def pytest_runtest_setup() -> None:
 
     Otherwise it visits the modules and all collected tests repeatedly: 0.3 s at the start of every training.
     First the garbage of the last test is collected, because frozen garbage stays: a test process grew to 5 GB.
-    All garbage is collected whenever the peak memory has grown by `GROWTH_BETWEEN_COLLECTIONS`.
+    All garbage is collected whenever the memory has grown by `GROWTH_BETWEEN_COLLECTIONS`, because frozen garbage may
+    refer to the models of the last test.
     """
-    global _peak_at_collection
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if peak > _peak_at_collection + GROWTH_BETWEEN_COLLECTIONS:
-        _peak_at_collection = peak
+    global _memory_after_collection
+    if _resident_memory() > _memory_after_collection + GROWTH_BETWEEN_COLLECTIONS:
         gc.unfreeze()
+        gc.collect()
+        _memory_after_collection = _resident_memory()
     gc.collect()
     gc.freeze()
+
+
+def _resident_memory() -> int:
+    """Return the resident memory of this process in KiB, or its peak on systems without ``/proc``."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(pages.read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 @pytest.hookimpl(wrapper=True)
