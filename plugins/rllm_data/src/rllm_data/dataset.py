@@ -34,7 +34,7 @@ class RowTasks(LazyTasks):
     """Tasks of rows. Iteration reads many rows at once, which is several times as fast."""
 
     def __init__(self, ids: Sequence[str], read: Callable[[int, int], Iterator[Task]], columns: Iterable[str]) -> None:
-        """Store the ids, a function that reads the tasks from a start index to a stop index, and the source's columns."""
+        """Store the ids, a function that reads tasks from a start index to a stop index, and the source's columns."""
         super().__init__(ids, lambda index: next(read(index, index + 1)))
         self._read = read
         self.columns_of_source = frozenset(columns)
