@@ -102,7 +102,7 @@ def read_chat_text(value: Any) -> Any:
     return found if is_chat else value
 
 
-def unused(place: str, key: str) -> RowError:
+def unknown_key(place: str, key: str) -> RowError:
     """Return the error for a key that rllm does not use."""
     return RowError(
         f"{place}.{key}", "is not used by rllm", f"Remove {key!r}, or rename it. The page `Rows` lists all keys."
@@ -191,7 +191,7 @@ class _Reader:
     def _check_unknown(self, rest: Mapping[str, Any], place: str) -> None:
         for key, value in rest.items():
             if not is_empty(value):
-                self._unknown(unused(place, key), key)
+                self._unknown(unknown_key(place, key), key)
 
     def _role(self, role: Any) -> str:
         if isinstance(role, str) and role in ROLES:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rllm.rows.messages import Unknown, is_empty, refuse, unused
+from rllm.rows.messages import Unknown, is_empty, refuse, unknown_key
 from rllm.rows.problem import RowError, shown
 from rllm_core.data.messages import Tool
 
@@ -67,7 +67,7 @@ def _tool(found: Any, place: str, unknown: Unknown) -> Tool:
     if function is not found:
         for key in found.keys() - {"type", "function"} - WITHOUT_MEANING:
             if not is_empty(found[key]):
-                unknown(unused(place, key), key)
+                unknown(unknown_key(place, key), key)
     return {"type": "function", "function": kept}
 
 
