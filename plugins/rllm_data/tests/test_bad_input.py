@@ -123,6 +123,12 @@ READ: dict[str, tuple[Callable[[str], object], str, str, tuple[str, ...]]] = {
     "damaged footer": (lambda path: damage(path, footer=True), "a.parquet", "dataset-unreadable", ()),
     "no json": (lambda path: Path(path).write_text('{"a": 1}\n{"a":'), "a.json", "dataset-unreadable", ()),
     "no arrow": (lambda path: Path(path).write_text("x"), "a.arrow", "dataset-unreadable", ()),
+    "text with dates": (
+        lambda path: Path(path).write_text('[{"answer": "2024-01-05"}]'),
+        "a.json",
+        "dataset-unreadable",
+        ("'answer'", "times", ".jsonl"),
+    ),
     "ids that repeat": (
         lambda path: write_parquet(path, [{"id": "x"}, {"id": "y"}, {"id": "x"}]),
         "a.parquet",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.notices import one_line
@@ -48,7 +48,24 @@ def read_splits(source: Source, config: str | None) -> Mapping[str, Dataset]:
         raise _explained(source, error) from error
     if not any(len(split) for split in splits.values()):
         raise _without_rows(source)
+    if source.builder == "json":
+        _check_no_times(next(iter(splits.values())).features, source.place)
     return splits
+
+
+def _check_no_times(features: Any, place: str, above: str = "") -> None:
+    """Raise ConfigError if the library made times of a JSON file's text, because the text is lost then."""
+    if isinstance(features, Mapping):
+        for name, feature in features.items():
+            _check_no_times(feature, place, f"{above}.{name}" if above else str(name))
+    elif hasattr(features, "feature"):
+        _check_no_times(features.feature, place, above)
+    elif str(getattr(features, "dtype", "")).startswith(("timestamp", "date", "time")):
+        raise ConfigError(
+            "dataset-unreadable",
+            f"{place}: the library `datasets` reads the text of {above!r} as times, which changes it.",
+            "Write one JSON object per line into a .jsonl file, whose text the dataset jsonl does not change.",
+        )
 
 
 def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:

@@ -31,7 +31,7 @@ class Source:
     place: str
     """The path of a file or directory, or the id on the hub."""
     builder: str = ""
-    """Builder of `datasets` that reads the file. Empty if the source is not a file."""
+    """Builder of `datasets` that reads the file or the directory. Empty for other sources."""
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ def _directory(path: Path) -> Source:
             f"The directory {path} contains files of several kinds: {examples}.",
             "Name one file, or a directory for each kind.",
         )
-    return Source("directory", str(path))
+    return Source("directory", str(path), next(iter(found)))
 
 
 def _is_about_data(file: Path) -> bool:
