@@ -92,7 +92,7 @@ def ids_of_rows(
             raise ConfigError(
                 "duplicate-task-id",
                 f"{place(number)} has id {task_id!r}, as {place(first[task_id])} has.",
-                "Ids must differ: seeds, groups and episodes are named by them.",
+                "Seeds, groups and episodes need different ids. Rename the key, and line numbers are the ids.",
             )
     return ids
 
