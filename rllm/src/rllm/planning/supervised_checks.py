@@ -10,7 +10,7 @@ from rllm.planning.problem import Problem, refused
 from rllm.preferences.rows import check_completions, read_preference, used_columns as columns_of_preference
 from rllm.rows.problem import naming
 from rllm.rows.summary import RowSummary
-from rllm.supervised.rows import Conversation, read_row, used_columns as columns_of_example
+from rllm.supervised.rows import Conversation, is_empty_response, read_row, used_columns as columns_of_example
 from rllm_core.data.types import Task
 
 LOSS = "rllm.algorithm.loss_fn"
@@ -124,5 +124,6 @@ def check_examples(plan: RunPlan, tasks: Iterable[Task], source: str) -> RowSumm
                 summary.add_messages(example.messages)
                 summary.untrained += len(example.untrained)
                 summary.after_last += example.unused
+                summary.empty += sum(map(is_empty_response, example.trained))
     summary.keep_columns(tasks)
     return summary

@@ -37,6 +37,8 @@ class RowSummary:
     """Columns that the run reads. Empty if the environment and the rewards decide that."""
     untrained: int = 0
     """Assistant messages with a weight of 0, or at the start of a row, because no prompt comes before them."""
+    empty: int = 0
+    """Trained messages without text, reasoning and calls. They teach the model to say nothing."""
     after_last: int = 0
     """Messages after the last assistant message of a row. They are not used."""
 
@@ -63,6 +65,8 @@ class RowSummary:
         if self.untrained:
             untrained = _count(self.untrained, "assistant message")
             yield f"  not trained: {untrained} with a weight of 0, or without a prompt"
+        if self.empty:
+            yield f"  empty: {_count(self.empty, 'trained message')} without text, reasoning and tool calls"
         if self.after_last:
             yield f"  not used: {_count(self.after_last, 'message')} after the last assistant message of a row"
         used = [column for column in self.columns if column in self.used]

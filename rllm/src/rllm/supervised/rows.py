@@ -32,6 +32,14 @@ class Conversation:
     column: str = field(default="messages", compare=False)
     """The column of the trained messages. The column of the messages before them is `prompt`."""
 
+    @property
+    def trained(self) -> list[Message]:
+        """The messages that are trained."""
+        places = range(self.trained_from, len(self.messages))
+        return [
+            self.messages[at] for at in places if self.messages[at]["role"] == "assistant" and at not in self.untrained
+        ]
+
     def place_of(self, number: int) -> str:
         """Return the place of a message in its column, for errors."""
         start = self.trained_from
@@ -86,6 +94,11 @@ def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:
         return "messages", "tools"
     is_pair = data.get("prompt") is not None and data.get("completion") is not None
     return ("prompt", "completion", "tools") if is_pair else ("text",)
+
+
+def is_empty_response(message: Message) -> bool:
+    """Return True if an assistant message has no text, reasoning and tool calls."""
+    return not (message["content"] or message.get("reasoning_content") or message.get("tool_calls"))
 
 
 Column = tuple[str, Any]
