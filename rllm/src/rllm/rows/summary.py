@@ -38,7 +38,7 @@ class RowSummary:
     untrained: int = 0
     """Assistant messages with a weight of 0, or at the start of a row, because no prompt comes before them."""
     empty: int = 0
-    """Trained messages without text, reasoning and calls. They teach the model to say nothing."""
+    """Trained messages without text, reasoning and calls. They train empty responses."""
     after_last: int = 0
     """Messages after the last assistant message of a row. They are not used."""
 
