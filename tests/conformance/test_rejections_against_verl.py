@@ -152,7 +152,8 @@ def test_metrics_are_verls(verl: Any, moved: float) -> None:
             assert found[f"rollout_corr/{name}"] == pytest.approx(expected[name], rel=1e-6, abs=1e-6), name
         ratio = (padded.new + moved - padded.ref).detach()[padded.mask.bool()].exp()
         effective = float(ratio.mean() ** 2 / ratio.square().mean())
-        assert found["rollout_corr/eff_sample_size"] == pytest.approx(effective, rel=1e-5)
+        # Float32 rounds a log-ratio of -17 by 1e-6, so that its square has twice this relative error.
+        assert found["rollout_corr/eff_sample_size"] == pytest.approx(effective, rel=1e-5 if moved else 1e-6)
 
 
 def test_veto_and_kpop_are_their_formulas() -> None:

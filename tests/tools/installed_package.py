@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import skip_without_package
 
 SECONDS = 120
 
 
 def installed_package(requirement: str, directories: pytest.TempPathFactory) -> Path:
-    """Return a directory with a package, without its requirements. Skip the test if the registry does not give it."""
+    """Return a directory with a package, without its requirements. Skip the test without it, see `programs`."""
     target = directories.mktemp("package")
     uv = Path(sys.executable).with_name("uv")
     done = subprocess.run(
@@ -23,5 +24,5 @@ def installed_package(requirement: str, directories: pytest.TempPathFactory) -> 
         check=False,
     )
     if done.returncode:
-        pytest.skip(f"the registry does not give {requirement}: {done.stderr.strip()[-200:]}")
+        skip_without_package(requirement, done.stderr)
     return target

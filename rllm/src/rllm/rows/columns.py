@@ -43,8 +43,9 @@ OTHER_FORMATS: Mapping[str, str] = {
 
 def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> None:
     """Raise RowError if a row has a column of `UNSUPPORTED` that is not empty and not in `used`. False is not empty."""
-    for column in UNSUPPORTED.keys() & row.keys():
-        value = row[column]
+    for column, value in row.items():
+        if column not in UNSUPPORTED:
+            continue
         if isinstance(value, Mapping):  # The file format fills structs with nulls.
             value = {key: each for key, each in value.items() if each is not None}
         if column not in used and (value is False or not is_empty(value)):
