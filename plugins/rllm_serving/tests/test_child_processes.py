@@ -50,11 +50,12 @@ ECHO = """
 import sys, time
 print(sys.argv[1], flush=True)
 for line in sys.stdin:
-    if line == "die\\n":
+    number, question = line.split()
+    if question == "die":
         sys.exit(7)
-    if line == "late\\n":
+    if question == "late":
         time.sleep(1000)
-    print(line[::-1].strip(), flush=True)
+    print(number, question[::-1], flush=True)
 """
 
 
@@ -120,14 +121,12 @@ def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_lines_are_answered_until_a_process_dies_or_is_late(echo: str) -> None:
     dying, slow = (LineProcess.start(echo, ["ready"]) for _ in range(2))
-    assert [dying.ask(line) for line in ("abc", "12")] == ["cba\n", "21\n"]
+    assert [dying.ask(line) for line in ("abc", "12")] == ["cba", "21"]
     with pytest.raises(DiedError, match="ended with 7") as died:
         dying.ask("die")
     assert died.value.code == 7
     with pytest.raises(LateError, match=r"0\.1 s"):
         slow.ask("late", within=0.1)
-    dying.end()
-    slow.end()
 
 
 def test_a_process_that_is_not_ready_says_why(echo: str) -> None:

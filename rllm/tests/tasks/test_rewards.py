@@ -237,8 +237,6 @@ def test_killed_processes_are_replaced(pool: WorkerPool) -> None:
     os.kill(process.pid, signal.SIGKILL)
     while process.exit_code is None:
         pass
-    with pytest.raises(DiedError, match="ended with -9"):
-        pool.ask({**question, "said": "5"})
     assert pool.ask(question)["correct"]
 
     fatal = {"said": ENDLESS, "answers": ["7"], "seconds": 1}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import selectors
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from rllm_serving.supervisor import end_supervised, supervise_command
 
 SECONDS_TO_START = 120.0
 """Time limit for the start. The process may need to import large packages from a slow disk."""
-READY = "ready\n"
+SECONDS_TO_END = 10.0
+READY = "ready"
+CHUNK = 1 << 16
 
 
 class DiedError(Exception):
@@ -27,6 +32,10 @@ class LateError(DiedError):
     """The process was killed, because its answer took too long."""
 
 
+class StrayAnswerError(DiedError):
+    """The process was killed, because it wrote a line that does not answer the call."""
+
+
 class NotReadyError(Exception):
     """The process reported at its start that it cannot answer."""
 
@@ -38,12 +47,18 @@ class NotReadyError(Exception):
 class LineProcess:
     """A process that runs a Python module. Do not use it from several threads at the same time.
 
-    It writes ``ready``, or the reason why it is not ready. Then it reads a line, writes a line, and so on. It ends when
-    its input ends, so it does not outlive this process.
+    It writes ``ready``, or the reason why it is not ready. Then it reads a line ``NUMBER QUESTION``, writes a line
+    ``NUMBER ANSWER``, and so on (see `rllm_serving.line_worker`). It ends when its input ends. A supervisor kills it,
+    and all processes that it has started, with `end` or when this process ends for any reason.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        self._numbers = count(1)
+        self._unread = bytearray()
+        assert process.stdin is not None and process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
+        os.set_blocking(self._input.fileno(), False)
 
     @classmethod
     def start(
@@ -71,29 +86,30 @@ class LineProcess:
         """
         # -P keeps Python from importing modules from the current directory by mistake.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            supervise_command([sys.executable, "-P", "-m", module, *arguments]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            text=True,
-            encoding="utf-8",
+            bufsize=0,
             env={**os.environ, **(environment or {})},
             # Ctrl-C is for the run, which finishes its step and still needs this process.
             start_new_session=True,
         )
         started = cls(process)
-        assert process.stdout is not None
-        with started._killed_after(within) as late:
-            said = process.stdout.readline()
-        if said == READY:
-            return started
-        started.end()
-        if late.is_set():
-            raise DiedError(f"its process was not ready after {within:g} s")
-        raise NotReadyError(said) if said else DiedError(f"`python -m {module}` does not start")
+        try:
+            said = started._exchange(b"", within)
+        except LateError:
+            raise DiedError(f"its process was not ready after {within:g} s") from None
+        except DiedError:
+            raise DiedError(f"`python -m {module}` does not start") from None
+        if said != READY:
+            started.end()
+            raise NotReadyError(said)
+        return started
 
     @property
     def pid(self) -> int:
+        """Process id of the supervisor."""
         return self._process.pid
 
     @property
@@ -102,58 +118,73 @@ class LineProcess:
         return self._process.poll()
 
     def ask(self, line: str, within: float | None = None) -> str:
-        """Send a line, and return the answer.
+        """Send a line, and return the answer. After any error, the process has ended.
 
         Args:
             line: the line, without a line end.
-            within: time limit in seconds, after which the process is killed. None: the process has its own limit.
+            within: time limit in seconds. None: the process has its own limit.
 
         Raises:
-            LateError: the process was killed.
+            LateError: the answer takes too long.
+            StrayAnswerError: the process wrote a line that does not answer this call.
             DiedError: the process ended.
         """
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with self._killed_after(within) as late:
-            try:
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-                answer = process.stdout.readline()
-            except BrokenPipeError:
-                answer = ""
-        if late.is_set():
-            raise LateError(f"killed after {within:g} s")
-        if not answer:
-            code = process.wait()
-            raise DiedError(f"its process ended with {code}", code)
+        number = str(next(self._numbers))
+        said, _, answer = self._exchange(f"{number} {line}\n".encode(), within).partition(" ")
+        if said != number:
+            self.end()
+            raise StrayAnswerError(f"its process wrote {said!r:.40} instead of an answer to call {number}")
         return answer
 
     def end(self) -> None:
-        """Kill the process. Call this after an error too, because the process may still write a late answer."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            # Unwritten data is lost, because the process has ended.
-            with suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
-
-    @contextmanager
-    def _killed_after(self, seconds: float | None) -> Iterator[threading.Event]:
-        """Kill the process if the context takes longer than `seconds`. Yield an event that is set in that case."""
-        late = threading.Event()
-
-        def kill() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = None if seconds is None else threading.Timer(seconds, kill)
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
+        """Kill the process and all processes that it has started."""
+        if self._process.poll() is None:
+            end_supervised(self._process.pid)
         try:
-            yield late
-        finally:
-            if timer is not None:
-                timer.cancel()
+            self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._input.close()
+        self._output.close()
+
+    def _exchange(self, data: bytes, within: float | None) -> str:
+        """Write data, and return the next line. After any error, the process has ended."""
+        try:
+            return self._transfer(data, within)
+        except BaseException:  # Also if the thread is interrupted, because the process may still write the answer.
+            self.end()
+            raise
+
+    def _transfer(self, data: bytes, within: float | None) -> str:
+        until = None if within is None else time.monotonic() + within
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            if data:
+                selector.register(self._input, selectors.EVENT_WRITE)
+            while b"\n" not in self._unread:
+                ready = selector.select(None if until is None else max(0.0, until - time.monotonic()))
+                if not ready and within is not None:
+                    raise LateError(f"killed after {within:g} s")
+                for key, _ in ready:
+                    if key.fileobj is self._output:
+                        self._unread += self._read()
+                        continue
+                    data = data[self._write(data) :]
+                    if not data:
+                        selector.unregister(self._input)
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+    def _read(self) -> bytes:
+        data = os.read(self._output.fileno(), CHUNK)
+        if not data:
+            code = self._process.wait()
+            raise DiedError(f"its process ended with {code}", code)
+        return data
+
+    def _write(self, data: bytes) -> int:
+        try:
+            return os.write(self._input.fileno(), data[:CHUNK])
+        except BrokenPipeError:
+            return len(data)  # The process has ended, so its output ends too.

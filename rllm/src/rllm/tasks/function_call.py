@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from rllm.tasks.function_file import find_place
@@ -25,12 +26,15 @@ class FunctionCall:
         self._path, self._name = split(function)
         self._function, self._parameters = load_function(function)
 
-    async def __call__(self, rollout: Rollout) -> Any:
-        """Return the function's result as a reward, and await it if it is a coroutine."""
+    def __call__(self, rollout: Rollout) -> Any:
+        """Return the function's result as a reward. If it is a coroutine, run it in its own event loop.
+
+        The function itself runs without an event loop, so it can start one.
+        """
         try:
             result = self.called(rollout)
-            return self.convert_result(await result if inspect.isawaitable(result) else result)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
+            return self.convert_result(asyncio.run(_result_of(result)) if inspect.isawaitable(result) else result)
+        except BaseException as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
             return self.failed(error)
 
     def called(self, rollout: Rollout) -> Any:
@@ -65,3 +69,7 @@ class FunctionCall:
         if isinstance(error, UnfitError):
             return self._missing(str(error))
         return Score(value=None, feedback=f"{find_place(error, self._path)}: {type(error).__name__}: {error}")
+
+
+async def _result_of(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable

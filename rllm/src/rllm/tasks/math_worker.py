@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from rllm.tasks.math_keys import find_result, write_forms
+from rllm_serving.line_worker import answer_lines
 
 LONGEST_EXTRACT = 200
 
@@ -26,19 +27,19 @@ def main() -> None:
     sys.set_int_max_str_digits(0)  # Long numbers are no error; the timer is for those that are too long.
     responses = sys.stdout
     sys.stdout = sys.stderr  # What a library prints is no response.
-    responses.write("ready\n")
-    responses.flush()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for line in sys.stdin:
-        asked = json.loads(line)
+
+    def answer(question: str) -> str:
+        asked = json.loads(question)
         signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
         try:
             response = _compared(parse, verify, asked["said"], asked["answers"])
         except Exception as error:  # noqa: BLE001  (sympy raises anything; the reward says what)
             response = {"problem": f"{type(error).__name__}: {error}"[:200]}
         signal.setitimer(signal.ITIMER_REAL, 0)
-        responses.write(json.dumps(response) + "\n")
-        responses.flush()
+        return json.dumps(response)
+
+    answer_lines(answer, sys.stdin, responses)
 
 
 def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[str, Any]:

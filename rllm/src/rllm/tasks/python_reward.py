@@ -72,7 +72,7 @@ class InProcesses:
 
     async def __call__(self, rollout: Rollout) -> Any:
         try:
-            question = json.dumps({"rollout": json_of_rollout(rollout), "seconds": self._deadline})
+            question = json.dumps(json_of_rollout(rollout))
         except (TypeError, ValueError) as error:
             why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
             return Score(value=None, feedback=why)

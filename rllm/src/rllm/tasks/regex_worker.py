@@ -12,19 +12,21 @@ import signal
 import sys
 from typing import Any
 
+from rllm_serving.line_worker import answer_lines
+
 
 def main() -> None:
     """Answer until the input ends."""
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
-        found = _match_pattern(asked)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
+    answer_lines(_answer, sys.stdin, sys.stdout)
+
+
+def _answer(question: str) -> str:
+    asked = json.loads(question)
+    signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+    found = _match_pattern(asked)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return json.dumps(found)
 
 
 def _match_pattern(asked: Any) -> Any:

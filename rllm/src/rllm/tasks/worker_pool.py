@@ -74,6 +74,10 @@ class WorkerPool:
             LateError: the process was killed because it took too long.
         """
         process = self._places.get()
+        # A thread or a signal of an earlier question may have ended it since.
+        if process is not None and process.exit_code is not None:
+            process.end()
+            process = None
         # Now, and not before the wait for a place: the process of another thread may have ended over it meanwhile.
         if line in self._fatal:
             self._places.put(process)
@@ -81,9 +85,7 @@ class WorkerPool:
         try:
             process = process or self._started()
             answer = process.ask(line, seconds)
-        except BaseException as error:  # also when the thread is interrupted: the process may still write the answer
-            if process is not None:
-                process.end()
+        except BaseException as error:
             if isinstance(error, DiedError) and error.code == -signal.SIGALRM:
                 self._fatal.add(line)
             self._places.put(None)

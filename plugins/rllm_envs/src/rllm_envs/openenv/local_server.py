@@ -1,6 +1,6 @@
 """The process that serves an environment's application: ``python -m rllm_envs.openenv.local_server MODULE:NAME``.
 
-It answers each line of its input with its address, and ends with its input. The process is separate because
+It answers the first line of its input with its address. The process is separate because
 environments use global random numbers, and print.
 """
 
@@ -14,11 +14,10 @@ from typing import Any
 
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
-from rllm_serving.parent import end_with_parent
 
 
 def main(application: str) -> None:
-    """Serve until the input ends."""
+    """Serve until the process is killed."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     # Text that an environment prints is no answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -42,9 +41,8 @@ async def _serve(app: Any, write: Any) -> None:
     server = HttpServer(app, listening, lifespan="on")
     await server.start()
     write("ready")
-    await asyncio.to_thread(sys.stdin.readline)
-    write(url)
-    end_with_parent()
+    asked = await asyncio.to_thread(sys.stdin.readline)
+    write(f"{asked.partition(' ')[0]} {url}")
     await server.ended()
 
 

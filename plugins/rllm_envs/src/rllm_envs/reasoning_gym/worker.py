@@ -10,40 +10,33 @@ The process is separate because generators use the global `random` and numpy's, 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
 from typing import Any
 
 from rllm_core.errors import ConfigError
+from rllm_serving.line_worker import answer_lines, take_pipes
 
 
 def main() -> None:
     """Answer until the input ends."""
-    questions = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
-    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    # What generated code reads or prints is no question and no response.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, sys.stdin.fileno())
-    os.dup2(nothing, sys.stdout.fileno())
+    asked, responses = take_pipes()
 
     from rllm_envs.reasoning_gym.generators import answered
 
-    responses.write("ready\n")
-    responses.flush()
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for line in questions:
-        asked = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
+    def answer(line: str) -> str:
+        question = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, question["seconds"])
         try:
-            response: dict[str, Any] = {"value": answered(asked)}
+            response: dict[str, Any] = {"value": answered(question)}
         except ConfigError as error:
             response = {"refused": [error.code, error.message, error.hint]}
         except Exception as error:  # noqa: BLE001  (generators raise anything; who asked says what)
             response = {"problem": f"{type(error).__name__}: {error}"[:200]}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        responses.write(json.dumps(response) + "\n")
-        responses.flush()
+        return json.dumps(response)
+
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    answer_lines(answer, asked, responses)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""Run a command, and let no process that it starts outlive it: ``python -I -S supervisor.py PARENT COMMAND…``.
+
+It waits until the command ends, its parent ends, or SIGTERM arrives. Then it kills all processes that the command has
+started, and ends as the command did. On Linux it is a subreaper: a daemon becomes its child, so the daemon is found.
+On other systems it kills only the process group of the command.
+
+It needs only the standard library, and skips site-packages for a fast start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SECONDS = 0.5
+"""Seconds between two checks that the parent is running. The kernel could report only the end of a parent's thread."""
+NOT_FOUND = 127
+EVENTS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM}
+
+
+def supervise_command(command: Sequence[str]) -> list[str]:
+    """Return the command that runs a command below a supervisor. It ends with this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
+def end_supervised(pid: int) -> None:
+    """Order a supervisor to kill its command and to end. Wait for it afterwards. Do nothing if it has ended."""
+    for number in (signal.SIGTERM, signal.SIGCONT):  # The command may have stopped its supervisor.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Run the command, and never return."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, EVENTS)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # A signal that is ignored does not arrive.
+    _set_for_process(PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _become(command, supervisor, mask)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
+    status = None
+    while status is None and os.getppid() == parent and signal.sigwait(EVENTS) != signal.SIGTERM:
+        status = _reap(child)
+    status = _kill_all(child, status)
+    _end_as(os.waitstatus_to_exitcode(status))
+
+
+def _become(command: list[str], supervisor: int, mask: set[int | signal.Signals]) -> None:
+    """Replace this process with the command, in its own session, so that its signals to the group stay in it."""
+    os.setsid()
+    _set_for_process(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os._exit(NOT_FOUND)
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
+    os._exit(NOT_FOUND)
+
+
+def _set_for_process(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _reap(child: int) -> int | None:
+    """Remove ended processes whose parents have ended. Return the command's status if it has ended."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in (0, child):
+            return status if pid else None
+
+
+def _kill_all(child: int, status: int | None) -> int:
+    """Kill until no process is left, because they may start others meanwhile. Return the status of `child`."""
+    with contextlib.suppress(ChildProcessError):  # No process is left.
+        while True:
+            pid, ended = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                _kill_descendants(child)
+                pid, ended = os.waitpid(-1, 0)
+            if pid == child:
+                status = ended
+    assert status is not None
+    return status
+
+
+def _kill_descendants(child: int) -> None:
+    own = os.getpgrp()
+    for pid, group in _descendants(child):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+        # A group is killed at once. One process after the other could start new ones faster.
+        if group != own:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def _descendants(child: int) -> Iterator[tuple[int, int]]:
+    """Yield process ids and process groups. Without /proc, only the command and its group."""
+    if sys.platform != "linux":
+        yield child, child
+        return
+    children = defaultdict(list)
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  (pathlib is slow to import)
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+            _, parent, group = file.read().rpartition(b")")[2].split()[:3]
+            children[int(parent)].append((int(name), int(group)))
+    found = [(os.getpid(), 0)]
+    for pid, _ in found:
+        found += children[pid]
+    yield from found[1:]
+
+
+def _end_as(code: int) -> None:
+    """End with an exit code. If it is negative, end by that signal."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # The handler of SIGKILL cannot be set.
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
