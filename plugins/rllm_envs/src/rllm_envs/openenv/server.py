@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from rllm_core.errors import ConfigError, did_you_mean
+from rllm_envs.module_path import find_module_path
 from rllm_envs.openenv.actions import ActionForm, read_form
 from rllm_envs.openenv.options import OpenEnvParams
 from rllm_serving.line_process import DiedError, LineProcess, NotReadyError
@@ -42,9 +43,8 @@ class LocalServer:
             if self._process is None or self._process.exit_code is not None:
                 try:
                     # Sets of strings have the same order after a resume.
-                    process = LineProcess.start(
-                        MODULE, [self._application], stderr=None, environment={"PYTHONHASHSEED": "0"}
-                    )
+                    environment = {"PYTHONHASHSEED": "0", "PYTHONPATH": find_module_path()}
+                    process = LineProcess.start(MODULE, [self._application], stderr=None, environment=environment)
                     self._url = process.ask("url").strip()
                 except (DiedError, NotReadyError) as error:
                     raise ConfigError(

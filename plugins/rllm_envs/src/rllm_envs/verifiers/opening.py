@@ -17,6 +17,7 @@ from rllm_envs.verifiers.client import SessionsClient
 from rllm_envs.verifiers.loading import load_environment
 from rllm_envs.verifiers.options import VerifiersParams
 from rllm_envs.verifiers.tasks import Splits
+from rllm_envs.verifiers.tool_servers import serve
 from rllm_envs.verifiers.workflow import OpenedEnvironment
 from rllm_gateway.rollout_session import OpenedGateway
 
@@ -33,11 +34,11 @@ async def open_environment(
     """Serve an environment until the context ends.
 
     Raises:
-        ConfigError: see `load_environment`.
+        ConfigError: see `load_environment` and `serve`.
     """
     environment = load_environment(params, run.config.rllm.agent.max_steps)
     config = vf.EvalClientConfig(base_url="http://127.0.0.1", api_key_var=NO_KEY)
-    async with _connections() as http, _client(config, http) as client, environment.serving():
+    async with _connections() as http, _client(config, http) as client, serve(environment, params):
         server = environment._interception
         # The server makes one client for each address. This one serves all sessions.
         server.clients[config.model_dump_json()] = client

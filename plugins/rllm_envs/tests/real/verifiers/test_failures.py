@@ -76,3 +76,14 @@ def test_dry_run_names_what_is_missing(code: str, options: dict[str, Any], monke
     monkeypatch.delenv("PRIME_API_KEY", raising=False)
     with expect_error(ConfigError, code):
         check_environment(VerifiersParams(**{"id": "vf_adds", **options}))
+
+
+def test_tool_server_that_ends_is_named() -> None:
+    with expect_error(ConfigError, "environment-options-rejected") as raised:
+        episodes(say_to_prompt, id="vf_tools_that_end")
+    assert "vf_tools_that_end' does not start" in raised.value.message
+
+
+def test_tool_server_needs_no_python_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    episodes(say_to_prompt, id="vf_tools")
