@@ -62,7 +62,7 @@ AWAITS = "import asyncio; await asyncio.sleep(600)"
 def test_a_call_that_hangs_is_stopped(function: str, hanging: str, processes: int, scored: Scored) -> None:
     source = f"import os\n{function} score(rollout):\n    if rollout.response.content == 'hang':\n        {hanging}\n"
     scores = scored(source + "    return float(os.getpid())\n", "4", "hang", "5", deadline=1.0, processes=processes)
-    assert scores[1].feedback == "not there after 1 s"
+    assert "within 1 s" in scores[1].feedback
     in_this_process = processes == 0 or function == "async def"
     assert [pid == os.getpid() for pid in values([scores[0], scores[2]])] == [in_this_process] * 2
 
@@ -84,8 +84,8 @@ def test_a_process_that_dies_is_replaced(scored: Scored) -> None:
     scores = scored(DYING, "die", "4", "exit", "fail", "die", "5", processes=1)
     assert values(scores) == [None, 1.0, None, None, None, 1.0]
     assert scores[0].feedback.endswith(" 3")
-    assert "rewards.py, line 9: SystemExit: 3" in scores[2]["feedback"]
-    assert "rewards.py, line 10: ZeroDivisionError" in scores[3]["feedback"]
+    assert "rewards.py, line 9) raised SystemExit: 3" in scores[2]["feedback"]
+    assert "rewards.py, line 10) raised ZeroDivisionError" in scores[3]["feedback"]
 
 
 NOISY = """
@@ -102,7 +102,7 @@ def score(rollout):
 
 
 def test_function_may_print_read_and_set_alarms(scored: Scored) -> None:
-    assert scored(NOISY, "4") == [{"value": 0.5, "correct": False, "metrics": {"n": 3}}]
+    assert [Score(**score) for score in scored(NOISY, "4")] == [Score(value=0.5, correct=False, metrics={"n": 3.0})]
 
 
 def test_the_whole_rollout_arrives(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_data_without_json_need_no_processes(tmp_path: Path, rollout: MakeRollou
         return asyncio.run(reward(rollout("4", answer=4j)))
 
     assert "set its option `processes` to 0" in scored().feedback
-    assert scored(processes=0) == 4.0
+    assert scored(processes=0).value == 4.0
 
 
 def test_later_process_does_not_call_changed_function(tmp_path: Path, rollout: MakeRollout) -> None:

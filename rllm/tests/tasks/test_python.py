@@ -125,6 +125,7 @@ def test_verl_gets_the_first_answer(data: dict[str, Any], scored: Scored, rollou
     assert scored(VERL_MAPPING, rollout("4", **data)).value == 1.0
 
 
+PLACE = "score (rewards.py, line 2)"
 FAILING = """
 def score(rollout):
     number = helper(rollout)
@@ -138,19 +139,23 @@ def helper(rollout):
 @pytest.mark.parametrize(
     ("source", "values"),
     [
-        (FAILING, ["rewards.py, line 7: ZeroDivisionError: division by zero"]),
-        (FAILING.replace("def score", "async def score"), ["rewards.py, line 7: ZeroDivisionError"]),
-        ("def score(rollout):\n    import json\n    json.loads('{')\n", ["rewards.py, line 3: JSONDecodeError"]),
-        ("def score(rollout):\n    pass\n", ["score in rewards.py", "None"]),
-        ("def score(rollout):\n    return float('nan')\n", ["score in rewards.py", "nan"]),
-        ("def score(rollout):\n    return [1.0]\n", ["score in rewards.py", "[1.0]"]),
+        (FAILING, ["score (rewards.py, line 7)", "ZeroDivisionError: division by zero"]),
+        (FAILING.replace("def score", "async def score"), ["rewards.py, line 7", "ZeroDivisionError"]),
+        ("def score(rollout):\n    import json\n    json.loads('{')\n", ["rewards.py, line 3", "JSONDecodeError"]),
+        ("\ndef score(rollout):\n    pass\n", [PLACE, "None", "{'value': NUMBER}"]),
+        ("\ndef score(rollout):\n    return float('nan')\n", [PLACE, "nan", "finite"]),
+        ("\ndef score(rollout):\n    return [1.0]\n", [PLACE, "[1.0]", "{'value': NUMBER}"]),
+        ("\ndef score(rollout):\n    return '1.0'\n", [PLACE, "'1.0'"]),
+        ("\ndef score(rollout):\n    return {'score': 1.0}\n", [PLACE, "{'score': 1.0}", "'value'"]),
+        ("\ndef score(rollout):\n    return {'value': 1, 'acc': 1}\n", [PLACE, "'acc'", "components"]),
+        ("\ndef score(rollout):\n    return {'value': 1, 'correct': 'yes'}\n", [PLACE, "'yes'", "'correct'"]),
         ("def score(completions):\n    return 1.0\n", ["1.0 for one completion", "list"]),
         ("def score(completions):\n    return [1.0, 2.0]\n", ["[1.0, 2.0]", "list"]),
         ("def score(completions):\n    return [None]\n", ["None"]),
-        ("def score(completions, answer):\n    return [1.0]\n", ["score in rewards.py", "answer", "level"]),
-        ("def score(solution_str):\n    return {'reward': 1}\n", ["mapping", "'score'"]),
+        ("def score(completions, answer):\n    return [1.0]\n", ["score (rewards.py, line 1)", "answer", "level"]),
+        ("def score(solution_str):\n    return {'reward': 1}\n", ["{'reward': 1}", "'score'"]),
         ("def score(solution_str):\n    return {'score': 1, 'acc': 'yes'}\n", ["'yes'", "'acc'"]),
-        (VERL_MAPPING, ["neither reward_model.ground_truth nor"]),
+        (VERL_MAPPING, ["reward_model.ground_truth"]),
     ],
 )
 def test_errors_are_missing_rewards(source: str, values: list[str], scored: Scored, rollout: MakeRollout) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 
 class RllmError(Exception):
@@ -158,13 +159,27 @@ def described(error: BaseException) -> str:
     return line.rstrip(": ") + (f" ({place})" if place else "")
 
 
+def described_function(function: Any) -> str:
+    """Return the name of a function, method or callable object and its place: ``score (rewards.py, line 1)``."""
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+    return f"{name} ({_place(code.co_filename, code.co_firstlineno)})" if code else name
+
+
+def _place(file: str, line: int | None) -> str:
+    path = Path(file)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line}"
+
+
 def _find_place(error: BaseException | None) -> str:
     """Return file and line. Empty if the traceback contains only the core, the program and Python."""
     import sysconfig
     from traceback import walk_tb
 
-    packages = [sys.modules[name] for name in ("rllm_core", "rllm") if name in sys.modules]
-    ours = [Path(place) for package in packages for place in package.__path__]
+    # The line of a plugin that found a user's mistake does not help the user.
+    prefixes = ("rllm_",) if isinstance(error, RllmError) else ("rllm_core",)
+    names = [name for name in sys.modules if "." not in name and (name == "rllm" or name.startswith(prefixes))]
+    ours = [Path(place) for name in names for place in getattr(sys.modules[name], "__path__", ())]
     python = sysconfig.get_path("stdlib")
 
     def is_ours(file: str) -> bool:
@@ -179,9 +194,7 @@ def _find_place(error: BaseException | None) -> str:
         # An installed plugin is external code too, but the packages that it calls are not.
         first = next((_find_package(file) for file, _ in installed if not is_ours(file)), "")
         if own := own or [place for place in installed if _find_package(place[0]) == first]:
-            file, line = own[-1]
-            path = Path(file)
-            return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line}"
+            return _place(*own[-1])
         # An error from a thread of the core is raised again, with the original error as its cause.
         error = error.__cause__
     return ""

@@ -102,14 +102,14 @@ def _divide(rollout: Rollout) -> float:
     ("function", "fields", "why"),
     [
         (lambda rollout: None, {}, "None"),
-        (lambda rollout: float("nan"), {}, "ValueError: its `value` is nan"),
+        (lambda rollout: float("nan"), {}, "returned nan; return a finite number"),
         (lambda rollout: float("inf"), {}, "inf"),
         (lambda rollout: [1.0], {}, "[1.0]"),
         (lambda rollout: {"score": 1.0}, {}, "'score'"),
         (lambda rollout: "0.5", {}, "'0.5'"),
-        (lambda rollout: Score(value=1.0, components={"x": None}), {}, "`x` is None"),
-        (lambda rollout: Score(value=1.0, metrics={"x": float("nan")}), {}, "`x` is nan"),
-        (lambda rollout: {"value": 1.0, "correct": "no"}, {}, "`correct` is 'no'"),
+        (lambda rollout: Score(value=1.0, components={"x": None}), {}, "returned None as 'x'"),
+        (lambda rollout: Score(value=1.0, metrics={"x": float("nan")}), {}, "returned nan as 'x'"),
+        (lambda rollout: {"value": 1.0, "correct": "no"}, {}, "returned 'no' as 'correct'"),
         (lambda rollout: 1.0, {"needs": frozenset({"proof", "answer"})}, "'proof'"),
         (lambda rollout: time.sleep(3600), {"timeout": 0.01}, "0.01 s"),
         (lambda rollout: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "0.01 s"),
@@ -224,7 +224,7 @@ def test_what_rewards_took_for_the_answer_is_said_by_name_where_several_say_it()
 
 def test_extracted_answers_are_in_the_episode(run_rollout: Callable[..., Episode]) -> None:
     for value in (1.0, None):
-        episode = run_rollout(lambda rollout, value=value: Score(value=value, extracted="4"))
+        episode = run_rollout(lambda rollout, value=value: Score(value=value, extracted="4", feedback="no proof"))
         (trajectory,) = episode_from_json(episode_to_json(episode)).trajectories
         assert trajectory.info["extracted"] == "4"
     (trajectory,) = run_rollout(lambda rollout: 1.0).trajectories

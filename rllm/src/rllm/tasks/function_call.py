@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any
 
 from rllm.tasks.function_file import find_place
+from rllm.tasks.results import ResultError, score_of
 from rllm.tasks.reward_file import load_function, split
 from rllm.tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.errors import described_function
 
 
 class FunctionCall:
@@ -26,7 +27,7 @@ class FunctionCall:
         self._path, self._name = split(function)
         self._function, self._parameters = load_function(function)
 
-    def __call__(self, rollout: Rollout) -> Any:
+    def __call__(self, rollout: Rollout) -> Score:
         """Return the function's result as a reward. If it is a coroutine, run it in its own event loop.
 
         The function itself runs without an event loop, so it can start one.
@@ -45,30 +46,24 @@ class FunctionCall:
             return call_as_verl(self._function, self._parameters, rollout)
         return self._function(rollout)
 
-    def convert_result(self, result: Any) -> Any:
-        """Convert the function's result to a valid reward."""
+    def convert_result(self, result: Any) -> Score:
+        """Convert the function's result to a score.
+
+        Raises:
+            UnfitError, ResultError: it is no result of a function with this signature.
+        """
         if self._parameters.style == "trl":
             result = result_of_trl(result)
         elif self._parameters.style == "verl":
             result = result_of_verl(result)
-        value = result.value if isinstance(result, Score) else result
-        value = value.get("value") if isinstance(value, Mapping) else value
-        if value is None:
-            return result if isinstance(result, Score) and result.feedback else self._missing("it returned None")
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return self._missing(f"it returned {value!r:.80}, which is no number")
-        return result if math.isfinite(number) else self._missing(f"it returned {number}")
-
-    def _missing(self, why: str) -> Score:
-        return Score(value=None, feedback=f"{self._name} in {self._path}: {why}")
+        return score_of(result)
 
     def failed(self, error: BaseException) -> Score:
-        """Return a missing reward for a call that raised an exception."""
-        if isinstance(error, UnfitError):
-            return self._missing(str(error))
-        return Score(value=None, feedback=f"{find_place(error, self._path)}: {type(error).__name__}: {error}")
+        """Return a missing reward for a call that raised an exception or returned no reward."""
+        if isinstance(error, UnfitError | ResultError):
+            return Score(value=None, feedback=f"{described_function(self._function)} {error}")
+        place = find_place(error, self._path)
+        return Score(value=None, feedback=f"{self._name} ({place}) raised {type(error).__name__}: {error}")
 
 
 async def _result_of(awaitable: Awaitable[Any]) -> Any:

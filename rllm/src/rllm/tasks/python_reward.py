@@ -38,24 +38,24 @@ class InProcess:
     """A reward in this process, with a deadline. A thread that is still computing cannot be stopped."""
 
     def __init__(self, params: PythonParams) -> None:
-        self._deadline = params.deadline
+        self._params = params
         self._call = FunctionCall(params.function)
 
     async def __call__(self, rollout: Rollout) -> Any:
-        limit = asyncio.timeout(self._deadline)
+        limit = asyncio.timeout(self._params.deadline)
         try:
             async with limit:
                 result = await call(self._call.called, rollout, blocking=True)
                 return self._call.convert_result(await result if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
-            return _late(self._deadline) if limit.expired() else self._call.failed(error)
+            return _late(self._params) if limit.expired() else self._call.failed(error)
 
 
 class InProcesses:
     """A reward in other processes. A call after the deadline kills its process, and the next call uses a new one."""
 
     def __init__(self, params: PythonParams) -> None:
-        self._deadline = params.deadline
+        self._params = params
         arguments = (params.function, compute_digest(params.function), json.dumps(sys.path))
         self._pool = WorkerPool("rllm.tasks.function_worker", params.processes, arguments, stderr=None)
         weakref.finalize(self, self._pool.close)
@@ -79,15 +79,16 @@ class InProcesses:
         try:
             return await call(self._ask_worker, question, blocking=True)
         except LateError:
-            return _late(self._deadline)
+            return _late(self._params)
         except DiedError as error:
-            return Score(value=None, feedback=str(error))
+            return Score(value=None, feedback=f"{self._params.function}: {error}")
         except NotReadyError as error:
             return Score(value=None, feedback=json.loads(error.said)["message"])
 
     def _ask_worker(self, question: str) -> Any:
-        return self._pool.ask_line(question, self._deadline)
+        return self._pool.ask_line(question, self._params.deadline)
 
 
-def _late(seconds: float) -> Score:
-    return Score(value=None, feedback=f"not there after {seconds:g} s")
+def _late(params: PythonParams) -> Score:
+    why = f"{params.function} returned nothing within {params.deadline:g} s; raise its option `deadline`"
+    return Score(value=None, feedback=why)

@@ -69,7 +69,7 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
     except UnfitError as error:
         raise ConfigError(
             "bad-reward-signature",
-            f"{path}, line {found.lineno}: {name} does not fit the tasks: {error}.",
+            f"{path}, line {found.lineno}: {name} {error}.",
             "Rename the function's parameter, or the column (`columns` of dataset hf).",
         ) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from rllm_core.contracts.reward import Rollout, Score
@@ -30,15 +30,6 @@ def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
     return Rollout(**{**data, "response": Response(**response)})
 
 
-def result_to_json(result: Any) -> str:
-    """Return a reward's result as JSON. A mapping is unchanged, and a `Score` becomes a mapping."""
-    if isinstance(result, Score):
-        result = {field.name: getattr(result, field.name) for field in fields(result)}
-    return json.dumps(dict(result) if isinstance(result, Mapping) else {"value": result}, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a number of numpy or torch to Python. Convert other objects to text, which is not a valid reward."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value.item() if getattr(value, "size", None) == 1 or hasattr(value, "item") else repr(value)
+def result_to_json(result: Score) -> str:
+    """Return a score as JSON of a mapping."""
+    return json.dumps(asdict(result))

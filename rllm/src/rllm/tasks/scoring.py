@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, SupportsFloat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from rllm.tasks.results import ResultError, score_of
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
-from rllm_core.errors import described
+from rllm_core.errors import described, described_function
 from rllm_core.rollout.calls import call
-
-LONGEST_EXTRACT = 1000
-"""Maximum number of characters of an extracted answer that are stored, because a reward may extract a whole response.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +81,9 @@ async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) ->
     limit = asyncio.timeout(plugin.timeout)
     try:
         async with limit:
-            return _as_score(await call(reward, rollout, blocking=plugin.blocking))
+            return score_of(await call(reward, rollout, blocking=plugin.blocking))
+    except ResultError as error:
+        return Score(value=None, feedback=f"{described_function(reward)} {error}")
     except asyncio.CancelledError as error:
         if (this := asyncio.current_task()) is None or this.cancelling():
             raise
@@ -98,36 +94,3 @@ async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) ->
             value=None,
             feedback=f"not finished after {plugin.timeout:g} s" if late else described(error),
         )
-
-
-def _as_score(result: Any) -> Score:
-    """Convert a reward's result to a score.
-
-    Raises:
-        TypeError, ValueError: the result is not a valid reward.
-    """
-    if result is None:
-        return Score(value=None, feedback="it returned None")
-    score = result if isinstance(result, Score) else Score(**_fields(result))
-    if not isinstance(score.correct, bool | np.bool_ | None):
-        raise TypeError(f"its `correct` is {score.correct!r:.80}")
-    return replace(
-        score,
-        value=None if score.value is None else _number("value", score.value),
-        correct=None if score.correct is None else bool(score.correct),
-        components={name: _number(name, value) for name, value in score.components.items()},
-        metrics={name: _number(name, value) for name, value in score.metrics.items()},
-        extracted=None if score.extracted is None else str(score.extracted)[:LONGEST_EXTRACT],
-    )
-
-
-def _fields(result: Any) -> dict[str, Any]:
-    return dict(result) if isinstance(result, Mapping) else {"value": result}
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
-        raise TypeError(f"its `{name}` is {value!r:.80}, which is no number")
-    if not math.isfinite(value):
-        raise ValueError(f"its `{name}` is {value}")
-    return float(value)

@@ -26,7 +26,7 @@ OF_TRL = ("prompts", "completions")
 
 
 class UnfitError(Exception):
-    """A function does not fit the data or its signature. The message has the reason."""
+    """A function does not fit the data or its signature. The message is what the function does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +127,11 @@ def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:
     if parameters.style == "trl":
         if lacking := [name for name in parameters.required if name not in {*OF_TRL, *data}]:
             known = ", ".join(sorted(data)) or "nothing"
-            raise UnfitError(f"it takes {', '.join(lacking)}, and the task's data has {known}")
+            raise UnfitError(f"takes {', '.join(lacking)}, and the task's data has {known}")
     elif parameters.style == "verl" and _truth(data) is None:
-        raise UnfitError("the task's data has neither reward_model.ground_truth nor ground_truth nor answer")
+        raise UnfitError(
+            "takes ground_truth, and the task's data has no reward_model.ground_truth, ground_truth or answer"
+        )
 
 
 def _truth(data: Mapping[str, Any]) -> Any:
@@ -146,7 +148,7 @@ def result_of_trl(result: Any) -> Any:
         UnfitError: it is not a list with one element.
     """
     if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
-        raise UnfitError(f"it returned {result!r:.80} for one completion, not a list of one number")
+        raise UnfitError(f"returned {result!r:.80} for one completion; return a list with one number per completion")
     return next(iter(result))
 
 
@@ -162,12 +164,12 @@ def result_of_verl(result: Any) -> Any:
     if not isinstance(result, Mapping):
         return result
     if "score" not in result:
-        raise UnfitError(f"it returned a mapping without 'score': {dict(result)!r:.80}")
+        raise UnfitError(f"returned {dict(result)!r:.80} without 'score'; return a number or {{'score': NUMBER}}")
     # Numbers of numpy and torch have no dimension.
     plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in result.items()}
     accuracy = plain.get("acc")
     if not isinstance(accuracy, int | float | None):
-        raise UnfitError(f"it returned {accuracy!r:.80} as 'acc', which is no number")
+        raise UnfitError(f"returned {accuracy!r:.80} as 'acc'; return a number or a bool")
     return {
         "value": result["score"],
         "correct": None if accuracy is None else accuracy >= 1,

@@ -102,10 +102,10 @@ class CheckRewards:
             _take_last_step_rewards(group)
             bad = [index for index, trajectory in enumerate(group.trajectories) if not _usable(trajectory.reward)]
             missing += len(bad)
-            for reason in {info[REWARD_ERROR] for t in group.trajectories if REWARD_ERROR in (info := t.info)}:
-                warn_once(f"rewards are missing: {reason}")
             if bad and self._policy == "error":
                 raise _reward_error(group, bad[0])
+            for reason in {info[REWARD_ERROR] for t in group.trajectories if REWARD_ERROR in (info := t.info)}:
+                warn_once(f"rewards are missing: {reason}")
             if self._policy == "zero":
                 for index in bad:
                     group.trajectories[index].reward = 0.0
@@ -151,10 +151,14 @@ def _reward_error(group: TrajectoryGroup, index: int) -> RewardError:
     entry = group.metadata[index] if group.metadata else {}
     episode = f"{entry.get('task_id', '?')}:{entry.get('rollout_idx', '?')}"
     reward: object = trajectory.reward
+    where = f"Trajectory {trajectory.name!r} of episode {episode!r}"
+    otherwise = "or set rllm.algorithm.on_missing_reward=drop or =zero."
+    if why := trajectory.info.get(REWARD_ERROR):
+        hint = f"Correct this reward, {otherwise}"
+        return RewardError("missing-reward", f"{where} has no reward: {str(why).removesuffix('.')}.", hint)
     shown = f"{reward!r:.80}" if isinstance(reward, str | bytes) else f"{reward!s:.80}"
-    why = f" ({trajectory.info[REWARD_ERROR]})" if REWARD_ERROR in trajectory.info else ""
     return RewardError(
         "missing-reward",
-        f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}{why}.",
-        "Return a number from the environment or workflow, or set rllm.algorithm.on_missing_reward=drop or =zero.",
+        f"{where} has reward {shown}.",
+        f"Return a number from the environment or workflow, {otherwise}",
     )
