@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from live_processes import is_alive
+from live_processes import commands_with, is_alive
 
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
-from rllm_serving.line_process import DiedError, LateError, LineProcess, NotReadyError
+from rllm_serving.line_process import DiedError, LateError, LineProcess, NotReadyError, StrayAnswerError
 
 DEADLINE = 100.0
 UNTIL_INPUT_ENDS = """
@@ -45,6 +45,23 @@ while "watching" not in child.log.read_text():
     pass
 print(child.pid, flush=True)
 import signal; signal.pause()
+"""
+STARTS_DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(line, end="", flush=True)
+"""
+ASKS_DAEMON = """
+from rllm_serving.line_process import LineProcess
+process = LineProcess.start("rllm_test_daemon")
+print(process.ask("x"), flush=True)
+{end}
 """
 ECHO = """
 import sys, time
@@ -134,3 +151,35 @@ def test_a_process_that_is_not_ready_says_why(echo: str) -> None:
         LineProcess.start(echo, ["no such thing"])
     with pytest.raises(DiedError, match="does not start"):
         LineProcess.start("rllm_no_such_module")
+
+
+@pytest.mark.parametrize("end", ["", "1 / 0", "input()", "import os, signal; os.kill(os.getpid(), signal.SIGINT)"])
+def test_daemon_ends_with_the_program(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rllm_test_daemon.py").write_text(STARTS_DAEMON)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    pipe = subprocess.PIPE
+    program = [sys.executable, "-c", ASKS_DAEMON.format(end=end)]
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"x\n"
+        if "input" in end:
+            assert len(commands_with("PYTHONPATH", os.environ["PYTHONPATH"])) > 3
+            parent.kill()
+    while commands_with("PYTHONPATH", os.environ["PYTHONPATH"]):
+        pass
+
+
+def test_late_line_answers_no_later_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rllm_test_twice.py").write_text("""
+print("ready", flush=True)
+for _ in range(2):
+    number = input().split()[0]
+    print(number, "x")
+    print(number, "y", flush=True)
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    process = LineProcess.start("rllm_test_twice")
+    assert process.ask("a") == "x"
+    with pytest.raises(StrayAnswerError, match="'1' instead of an answer to call 2"):
+        process.ask("b")
+    assert process.exit_code is not None

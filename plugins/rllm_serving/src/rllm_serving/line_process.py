@@ -162,13 +162,16 @@ class LineProcess:
             selector.register(self._output, selectors.EVENT_READ)
             if data:
                 selector.register(self._input, selectors.EVENT_WRITE)
-            while b"\n" not in self._unread:
+            is_whole = b"\n" in self._unread
+            while not is_whole:
                 ready = selector.select(None if until is None else max(0.0, until - time.monotonic()))
                 if not ready and within is not None:
                     raise LateError(f"killed after {within:g} s")
                 for key, _ in ready:
                     if key.fileobj is self._output:
-                        self._unread += self._read()
+                        part = self._read()
+                        self._unread += part
+                        is_whole = b"\n" in part
                         continue
                     data = data[self._write(data) :]
                     if not data:
