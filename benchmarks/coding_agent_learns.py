@@ -70,7 +70,7 @@ def train(directory: Path, sandbox: str, steps: int, seed: int) -> list[float]:
     words = ["train", "tasks:./tasks", "--agent", "mini-swe-agent", "--sandbox", sandbox, "--seed", str(seed)]
     words += [*OVERRIDES, f"rllm.trainer.total_batches={steps}"]
     subprocess.run([sys.executable, "-m", "rllm.cli.main", *words], cwd=directory, stdout=sys.stderr, check=True)
-    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training/tasks-tasks-1/metrics.jsonl").read_text().splitlines()
     return [metrics["reward/agent/mean"] for metrics in map(json.loads, lines) if "reward/agent/mean" in metrics]
 
 

@@ -24,7 +24,7 @@ def train(seed: int, directory: Path) -> tuple[float, float, dict[str, float]]:
     seconds = time.perf_counter() - started
     if status:
         raise SystemExit(f"seed {seed} failed with status {status}")
-    metrics = directory / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    metrics = directory / "runs" / "rllm-training" / "guess-1" / "metrics.jsonl"
     return seconds, usage.ru_maxrss / (1 << 20), json.loads(metrics.read_text().splitlines()[-1])
 
 

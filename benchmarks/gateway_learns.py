@@ -52,7 +52,7 @@ def learn(way: str, seed: int, steps: int) -> tuple[dict[int, dict[str, float]],
         words = ["train", "guess", "--seed", str(seed), *WAYS[way], f"rllm.trainer.total_batches={steps}"]
         program = [sys.executable, "-m", "rllm.cli.main", *words]
         subprocess.run(program, cwd=directory, stdout=subprocess.DEVNULL, check=True)
-        lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+        lines = (directory / "runs/rllm-training/guess-1/metrics.jsonl").read_text().splitlines()
     found: dict[int, dict[str, float]] = {}
     for line in map(json.loads, lines):
         found.setdefault(int(line["step"]) + 1, {}).update(line)

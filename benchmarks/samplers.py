@@ -70,7 +70,8 @@ def train(setup: Setup, sampler: str, seed: int, overrides: Sequence[str]) -> li
     with tempfile.TemporaryDirectory() as directory:
         command.append(f"rllm.trainer.output_dir={directory}")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        lines = (Path(directory) / "rllm-training/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        (file,) = Path(directory).glob("rllm-training/*/metrics.jsonl")
+        lines = file.read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -44,7 +44,7 @@ def learn(seed: int, words: Sequence[str]) -> Learnt:
     command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)
-        lines = (Path(directory) / "runs/rllm-training/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (Path(directory) / "runs/rllm-training/guess-1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     validations = [metrics for metrics in map(json.loads, lines) if "val/guess/pass@1" in metrics]
     last = validations[-1]
     reached = [metrics["step"] + 1 for metrics in validations if metrics["val/guess/pass@1"] >= SOLVED]

@@ -71,7 +71,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -
     process = command_server.start("rllm.cli.main", words, directory, os.environ | WITHOUT_REPORT)
     _, errors = process.communicate(timeout=400)
     assert process.returncode == 0, errors
-    return _digests(directory / RUNS / "default")
+    return _digests(directory / RUNS / "guess-1")
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def begun(start_forked_rllm: Start, tmp_path: Path) -> Callable[[], tuple[Any, i
     """Return a run that has made some steps, its training process, and its directory."""
 
     def make() -> tuple[Any, int, Path]:
-        run, process = tmp_path / RUNS / "default", start_forked_rllm(*WORDS)
+        run, process = tmp_path / RUNS / "guess-1", start_forked_rllm(*WORDS)
         deadline = time.monotonic() + 400
         while _steps(run) < STOPPED:
             assert process.poll() is None, process.communicate()

@@ -44,7 +44,7 @@ def test_the_trainings_of_the_guide_train(
 ) -> None:
     done = rllm_here(*words_of(COMMANDS[number]), *QUICKLY)
     assert done.returncode == 0, done.stderr
-    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training/question-1/metrics.jsonl").read_text().splitlines()
     (step,) = [step for step in map(json.loads, lines) if "env/gateway/trained_tokens" in step]
     assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
     assert step["batch/ended_error"] == 0

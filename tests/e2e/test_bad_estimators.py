@@ -60,7 +60,7 @@ def _module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def last_metrics() -> dict[str, Any]:
-    lines = Path("runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = Path("runs/rllm-training/guess-1/metrics.jsonl").read_text().splitlines()
     return next(line for line in map(json.loads, reversed(lines)) if "batch/episodes" in line)
 
 

@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
 def finished_run(made: Path, tmp_path: Path) -> Path:
     """Return the directory of a finished run. Commands of the test use it."""
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
-    return tmp_path / "runs" / "rllm-training" / "default"
+    return tmp_path / "runs" / "rllm-training" / "guess-1"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_mistake_on_command_line_is_explained(
 def test_a_directory_that_cannot_be_written_is_named(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     result = rllm_here("train", "guess", *FAST)
-    values = ("runs/rllm-training/default", os.strerror(errno.ENOTDIR), "rllm.trainer.output_dir=DIRECTORY")
+    values = ("runs/rllm-training/guess-1", os.strerror(errno.ENOTDIR), "rllm.trainer.output_dir=DIRECTORY")
     check_printed(result.stderr, "not-writable", *values)
     assert result.returncode == 1
 
@@ -142,7 +142,8 @@ def bad_environments(tmp_path: Path, environ: dict[str, str]) -> None:
 
 
 def last_metrics(tmp_path: Path) -> dict[str, Any]:
-    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    (file,) = tmp_path.glob("runs/rllm-training/*/metrics.jsonl")
+    lines = file.read_text().splitlines()
     return next(line for line in map(json.loads, reversed(lines)) if "batch/episodes" in line)
 
 
@@ -168,7 +169,7 @@ def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit:
 def test_an_environment_that_raises_ends_the_run_or_is_passed_over(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
     assert "Rollout 't1:" in result.stderr
-    said = r"failed 3 times, last with RuntimeError: the world has ended \(\S+\.py, line \d+\)\."
+    said = r"failed 3 times: RuntimeError: the world has ended \(\S+\.py, line \d+\)\."
     assert re.search(said, result.stderr)
     assert "rllm.workflow.raise_on_error=false" in result.stderr
     assert result.returncode == 1
@@ -189,7 +190,7 @@ def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(forked_rllm: 
 @pytest.mark.usefixtures("bad_environments")
 def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "nan", *QUICK)
-    assert "Trajectory 'agent' of episode 't1:0' has reward nan." in result.stderr
+    check_printed(result.stderr, "missing-reward", "'t1:0'", "Bad.step (", "returned reward nan")
     assert "rllm.algorithm.on_missing_reward=drop or =zero" in result.stderr
     assert result.returncode == 1
     words = (*QUICK, "--overwrite", "rllm.algorithm.on_missing_reward=drop")
@@ -201,7 +202,7 @@ def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(for
 def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm_here: Any, finished_run: Path) -> None:
     run = finished_run
     (run / "notes.txt").write_text("mine")
-    refused = rllm_here("train", "guess", *FAST)
+    refused = rllm_here("train", "guess", *FAST, f"rllm.trainer.experiment_name={run.name}")
     assert refused.returncode == 2
     check_printed(refused.stderr, "run-exists", "--resume", "--overwrite")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -32,7 +32,7 @@ LOG_EPISODES = "rllm.episode_logging.log_episodes=true"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "rllm-training" / "default"
+    return tmp_path / "runs" / "rllm-training" / "guess-1"
 
 
 @pytest.mark.smoke
@@ -40,23 +40,23 @@ def run(tmp_path: Path) -> Path:
 def test_without_a_terminal_progress_is_lines_and_a_table(words: tuple[str, ...], forked_rllm: Any) -> None:
     """Progress is plain lines, a table ends it, and the checkpoint is evaluated to the values of the table."""
     lines = forked_rllm("train", "guess", *FEW_STEPS, *words).stdout.splitlines()
-    check_values(lines[0], "guess", "backend local", "runs/rllm-training/default")
-    check_values(lines[1], "rllm.record=outcomes", "rllm view runs/rllm-training/default")
+    check_values(lines[0], "guess", "backend local", "runs/rllm-training/guess-1")
+    check_values(lines[1], "rllm.record=outcomes", "rllm view runs/rllm-training/guess-1")
     check_values(lines[2], "step 0", "guess: pass@1 ")
     assert any(line.startswith("step 2/2  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert not any("\x1b" in line for line in lines)
     assert [line.rpartition(": ")[2] for line in lines[-3:]] == [
-        "rllm eval guess --model runs/rllm-training/default/checkpoints/latest",
-        "rllm view runs/rllm-training/default",
-        "rllm why runs/rllm-training/default",
+        "rllm eval guess --model runs/rllm-training/guess-1/checkpoints/latest",
+        "rllm view runs/rllm-training/guess-1",
+        "rllm why runs/rllm-training/guess-1",
     ]
     table = [line.split("│") for line in lines if "guess" in line and "│" in line]
     validated = {cells[1].split()[1]: float(cells[2]) for cells in table}
     assert "guesses" in validated
-    evaluated = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
+    evaluated = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/guess-1/checkpoints/latest")
     assert evaluated.returncode == 0, evaluated.stderr
-    model = "runs/rllm-training/default/checkpoints/latest"
-    check_values(evaluated.stderr, "guess", f"model {model}", "config of runs/rllm-training/default")
+    model = "runs/rllm-training/guess-1/checkpoints/latest"
+    check_values(evaluated.stderr, "guess", f"model {model}", "config of runs/rllm-training/guess-1")
     (metrics,) = json.loads(evaluated.stdout)["environments"]
     reached = {f"pass@{k}": estimate["value"] for k, estimate in metrics["passes"].items()}
     reached |= {"reward": metrics["reward"]["value"], **metrics["metrics"]}
@@ -149,13 +149,19 @@ def test_only_a_dry_run_shows_all_values(rllm_here: Any) -> None:
     assert (result.returncode, "--all goes with --dry-run." in result.stderr) == (2, True)
 
 
+def test_a_dry_run_warns_about_the_run_in_its_directory(rllm_here: Any, run: Path) -> None:
+    run.mkdir(parents=True)
+    (run / "plugins.json").write_text("[]")
+    checked = rllm_here("train", "guess", f"rllm.trainer.experiment_name={run.name}", "--dry-run")
+    assert checked.returncode == 0
+    check_values(checked.stderr, "warning: runs/rllm-training/guess-1 contains a run already", "--overwrite")
+    assert [path.name for path in run.iterdir()] == ["plugins.json"]
+
+
 def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -> None:
     """Each of these errors stops a run before its first step."""
-    (tmp_path / "runs/rllm-training/default").mkdir(parents=True)
-    (tmp_path / "runs/rllm-training/default/plugins.json").write_text("[]")
     missing = "data.train_dataset={name: jsonl, path: none.jsonl}"
     for words, said in (
-        (("guess",), "contains a run already"),
         (("--overwrite",), "The run has neither an environment nor a dataset."),
         (("guess", "--overwrite", missing), "none.jsonl"),
         (("guess", "--overwrite", "--model", "./nothing"), "./nothing"),
@@ -166,8 +172,7 @@ def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -
         assert (result.returncode in (1, 2), result.stdout) == (True, ""), words
         assert said in result.stderr
         check_one_error(result.stderr)
-    assert rllm_here("train", "guess", "--overwrite", "--dry-run").returncode == 0
-    assert [path.name for path in (tmp_path / "runs/rllm-training/default").iterdir()] == ["plugins.json"]
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.long
@@ -198,11 +203,12 @@ def test_two_processes_cannot_train_in_one_directory(
     forked_rllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    directory = RunDirectory.open(plan_of({"rllm.env.name": "guess"}, worlds).config.rllm.trainer)
-    second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
+    name = {"rllm.trainer.experiment_name": "one"}
+    directory = RunDirectory.open(plan_of({"rllm.env.name": "guess", **name}, worlds).config.rllm.trainer)
+    second = forked_rllm("train", "guess", "rllm.trainer.experiment_name=one", "--overwrite", *FEW_STEPS)
     directory.close()
     assert second.returncode == 1
-    check_printed(second.stderr, "locked-directory", "runs/rllm-training/default")
+    check_printed(second.stderr, "locked-directory", "runs/rllm-training/one")
 
 
 @pytest.mark.long

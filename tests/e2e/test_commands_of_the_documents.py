@@ -90,13 +90,13 @@ NOT_RUN = {
     "rllm plugins doctor --gpu": "reports a missing GPU, and fails; rllm_verl/tests and `make smoke-gpu`",
     "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
     "TINKER_BASE_URL=": "a program of yours",
-    "rllm export runs/rllm-training/default --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
+    "rllm export runs/rllm-training/guess-1 --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
     "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
 }
 PLACES = {
-    "runs/rllm-training/default": "synchronous",
+    "runs/rllm-training/guess-1": "synchronous",
     "runs/rllm-training/distilled": "synchronous",
-    "runs/rllm-sft/default": "sft",
+    "runs/rllm-sft/run-1": "sft",
 }
 """Directories of pages, and the recorded runs that replace them."""
 

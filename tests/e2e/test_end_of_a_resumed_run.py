@@ -55,7 +55,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> tu
     process = command_server.start(
         "rllm.cli.main", words, directory, os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view", "COLUMNS": "200"}
     )
-    wait_for_steps(directory / RUNS / "default", 4, process)
+    wait_for_steps(directory / RUNS / "guess-1", 4, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
     (steps,) = re.findall(r"stopped after step (\d+) of 500", output)
@@ -78,7 +78,7 @@ def test_resumed_run_ends_like_an_undisturbed_run(stopped_after: int, forked_rll
     undisturbed = forked_rllm(*words)
     assert undisturbed.returncode == 0, undisturbed.stderr
 
-    ours, theirs = tmp_path / RUNS / "default", tmp_path / RUNS / "undisturbed"
+    ours, theirs = tmp_path / RUNS / "guess-1", tmp_path / RUNS / "undisturbed"
     assert metrics(ours) == metrics(theirs)
     assert [line["step"] for line in metrics(ours) if "val/guess/pass@1" in line] == [-1, steps - 1]
     assert weights(ours) == weights(theirs)
@@ -109,7 +109,7 @@ def test_dry_run_of_resumed_run_shows_first_origins(stopped_after: int, forked_r
     assert again["rllm.env.env_args.prompt"].endswith("recipe guess local/tiny")
 
     # An edited configuration shows no origins, because the edit is a further origin.
-    config = tmp_path / RUNS / "default" / "config.yaml"
+    config = tmp_path / RUNS / "guess-1" / "config.yaml"
     config.write_text(config.read_text().replace("test_freq: -1", "test_freq: 7"))
     edited = values_of(forked_rllm("train", "guess", "--resume", total, "--dry-run").stdout)
-    assert edited["rllm.trainer.test_freq"].split() == ["7", "runs/rllm-training/default/config.yaml"]
+    assert edited["rllm.trainer.test_freq"].split() == ["7", "runs/rllm-training/guess-1/config.yaml"]

@@ -165,7 +165,7 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any, kept: Path) -> None:
 
 @pytest.mark.long
 def test_another_training_at_the_same_path_is_another_model(rllm_here: Any, recorded_runs: RecordedRuns) -> None:
-    run = Path("runs", "rllm-training", "default")
+    run = Path("runs", "rllm-training", "guess-1")
     arguments = ("eval", "guess", "--model", str(run / "checkpoints/latest"), "rllm.rollout.n_val=1")
     recorded_runs.copy("synchronous", run)
     assert rllm_here(*arguments, "--save", "one").returncode == 0
@@ -272,11 +272,11 @@ GONE = {
 def test_run_is_evaluated_without_its_training_plugins(
     rllm_here: Any, recorded_runs: RecordedRuns, backend: tuple[str, ...]
 ) -> None:
-    run = recorded_runs.copy("synchronous", Path("runs/rllm-training/default"))
+    run = recorded_runs.copy("synchronous", Path("runs/rllm-training/guess-1"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     for key, (section, value) in GONE.items():
         config["rllm"][section][key] = value
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     ended = rllm_here("eval", "guess", "--model", str(run / "checkpoints/latest"), *backend)
     assert ended.returncode == 0, ended.stderr
-    assert "the config of runs/rllm-training/default" in ended.stderr
+    assert "the config of runs/rllm-training/guess-1" in ended.stderr

@@ -89,10 +89,10 @@ def test_a_parent_and_its_helpers_train_with_an_estimator_each(
     (command,) = commands("sub_agents", "rllm")
     (directory / command[-1]).symlink_to(tool_model)
     done = forked_rllm(*command, *SHORT, "rllm.rollout.n=2", "data.max_response_length=4", "rllm.record=tokens")
-    for step in trained(done, directory, "default"):
+    for step in trained(done, directory, "question-1"):
         assert {"advantage/parent/mean", "advantage/helper/mean"} <= step.keys()
         assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
-    for recorded in StepFiles(directory / "runs/rllm-training/default/record").episodes(0):
+    for recorded in StepFiles(directory / "runs/rllm-training/question-1/record").episodes(0):
         rows = {each.name: len(each.tokens.segment_starts) for each in recorded.episode.trajectories}
         assert rows == {"parent": 1, "helper": 3}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-RUN = "runs/rllm-training/default"
+RUN = "runs/rllm-training/guess-1"
 QUICK = (
     "rllm.trainer.total_batches=1",
     "rllm.trainer.val_before_train=false",

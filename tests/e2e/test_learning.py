@@ -17,7 +17,8 @@ SEEDS = [pytest.param(0, marks=pytest.mark.long), *(pytest.param(seed, marks=pyt
 def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
     command = [sys.executable, "-m", "rllm.cli.main", "train", *words]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
-    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    (file,) = tmp_path.glob("runs/*/*/metrics.jsonl")
+    lines = file.read_text().splitlines()
     metrics: dict[str, float] = json.loads(lines[-1])
     return metrics
 

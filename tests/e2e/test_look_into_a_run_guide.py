@@ -43,11 +43,11 @@ def test_the_guide_runs_from_top_to_bottom(
         assert done.returncode == 0, (command, done.stderr)
         printed[command] = done.stdout
 
-    of_token = printed["rllm why runs/rllm-training/default 2 guess-14:6 --token 1"].splitlines()
+    of_token = printed["rllm why runs/rllm-training/guess-1 2 guess-14:6 --token 1"].splitlines()
     (shown,) = blocks(LOOK, "text")
     assert {line.split(":")[0] for line in shown.splitlines()} <= {line.split(":")[0] for line in of_token}
     by_file = (tmp_path / "run.html").read_bytes()
-    assert (tmp_path / "runs/rllm-training/default/report.html").stat().st_size > 50_000
+    assert (tmp_path / "runs/rllm-training/guess-1/report.html").stat().st_size > 50_000
     (tmp_path / "run.html").unlink()
     monkeypatch.chdir(tmp_path)
     (code,) = blocks(LOOK, "python")

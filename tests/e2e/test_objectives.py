@@ -146,7 +146,7 @@ def test_settings_that_cannot_work_are_errors(rllm_here: Any, words: tuple[str, 
 def test_fine_tuning_learns_and_validates(rllm_here: Any, tmp_path: Path) -> None:
     done = rllm_here(*SFT, "training.learning_rate=0.01", "rllm.trainer.total_epochs=10")
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs/rllm-sft/default"
+    run = tmp_path / "runs/rllm-sft/run-1"
     check_values(done.stdout, "rllm eval ENV --model", "rllm train ENV --model", "rllm export")
     assert values(run, "actor/loss")[-1] < 0.5 * values(run, "actor/loss")[0]
     assert values(run, "val/val_chats/loss")[-1] < values(run, "val/val_chats/loss")[0]
@@ -159,7 +159,7 @@ def test_long_rows_are_cut_counted_and_named(
 ) -> None:
     done = rllm_here(*words, "--max-length", limit, "rllm.trainer.total_epochs=1", "rllm.trainer.test_freq=1")
     assert done.returncode == 0, done.stderr
-    run, source = tmp_path / f"runs/rllm-{words[0]}/default", words[4].removesuffix(".jsonl")
+    run, source = tmp_path / f"runs/rllm-{words[0]}/run-1", words[4].removesuffix(".jsonl")
     assert sum(values(run, "batch/examples")) == sum(values(run, "batch/rows_cut")) == 24
     assert values(run, f"val/{source}/rows_cut")[0] == 4
     check_values(done.stderr, "Lengths of 24 rows of", f"--max-length {limit}. 24 are longer and cut off")
@@ -174,7 +174,7 @@ def test_good_stored_episodes_are_imitated(rllm_here: Any, recorded_runs: Record
     words = ("sft", "--stored", str(recorded_runs.path("synchronous")), "--min-reward")
     done = rllm_here(*words, "0.5", "rllm.trainer.total_epochs=1", "data.train_batch_size=4")
     assert done.returncode == 0, done.stderr
-    assert 0 < sum(values(tmp_path / "runs/rllm-sft/default", "batch/examples")) < 2 * 4 * 4
+    assert 0 < sum(values(tmp_path / "runs/rllm-sft/run-1", "batch/examples")) < 2 * 4 * 4
     check_printed(rllm_here(*words, "100", "--overwrite").stderr, "no-episodes", "min_reward")
 
 
@@ -184,7 +184,7 @@ def test_preferences_are_learned(loss: str, rllm_here: Any, tmp_path: Path) -> N
     words = ("training.learning_rate=0.003", "rllm.trainer.total_epochs=4", "rllm.record=tokens")
     done = rllm_here(*PREFER, "--loss", loss, *words)
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs/rllm-prefer/default"
+    run = tmp_path / "runs/rllm-prefer/run-1"
     assert values(run, "preference/loss")[-1] < 0.9 * values(run, "preference/loss")[0]
     assert values(run, "val/val_pairs/accuracy")[-1] == 1
     assert values(run, "val/val_pairs/margin")[-1] > 0
@@ -225,7 +225,7 @@ def test_policy_that_equals_its_teacher_has_no_gradient(rllm_here: Any, tmp_path
     small = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.max_response_length=8", "rllm.record=tokens")
     done = rllm_here(*OPD, "--teacher", "model:tiny", *small)
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs/rllm-training/default"
+    run = tmp_path / "runs/rllm-training/question-1"
     assert values(run, "distill/kl") == [pytest.approx(0, abs=1e-6)]
     check_record(rllm_here, run, "distill")
 
@@ -250,11 +250,14 @@ def test_killed_run_ends_as_if_uninterrupted(
     sizes += ("rllm.record=tokens",)
     rollouts = ("rllm.rollout.n=2", "data.train_batch_size=8", "training.num_minibatches=2", *SHORT)
     words, runs = {
-        "prefer": ((*PREFER, "--beta", "0.3"), "rllm-prefer"),
-        "opd": ((*OPD, "--teacher", f"one={teacher}", "--teacher", "two=policy:number", *rollouts), "rllm-training"),
-        "gkd": ((*GKD, "--teacher", teacher, *rollouts), "rllm-training"),
+        "prefer": ((*PREFER, "--beta", "0.3"), "rllm-prefer/run-1"),
+        "opd": (
+            (*OPD, "--teacher", f"one={teacher}", "--teacher", "two=policy:number", *rollouts),
+            "rllm-training/question-1",
+        ),
+        "gkd": ((*GKD, "--teacher", teacher, *rollouts), "rllm-training/question-1"),
     }[objective]
-    run = tmp_path / "runs" / runs / "default"
+    run = tmp_path / "runs" / runs
     reference = forked_rllm(*words, *sizes, f"{NAME}=uninterrupted")
     assert reference.returncode == 0, reference.stderr
     process = start_forked_rllm(*words, *sizes)
@@ -277,7 +280,7 @@ def test_examples_are_learned_with_a_teacher(teacher: str, rllm_here: Any, tmp_p
     words = ("rllm.trainer.total_batches=2", "data.train_batch_size=16", f"rllm.teacher=model:{teacher}")
     done = rllm_here(*GKD_OF_SFT, *words)
     assert done.returncode == 0, done.stderr
-    (line, *_) = metrics(tmp_path / "runs/rllm-sft/default")
+    (line, *_) = metrics(tmp_path / "runs/rllm-sft/run-1")
     assert line["actor/target_divergence"] > 0
     assert line["actor/loss"] > 0
 
@@ -288,7 +291,7 @@ def test_distillation_takes_two_steps_on_tinker(teacher: str, forked_rllm: Any, 
     sizes = ("rllm.rollout.n=4", "data.train_batch_size=16", *SHORT)
     done = forked_rllm(*OPD, "--teacher", teacher, *words, *sizes)
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs/rllm-training/default"
+    run = tmp_path / "runs/rllm-training/question-1"
     before, after = values(run, "distill/kl")
     assert after < before
     assert min(values(run, "actor/grad_norm")) > 0
@@ -304,7 +307,7 @@ def test_distilled_model_reaches_its_teacher(forked_rllm: Any, tmp_path: Path) -
     words = (*sizes, "data.max_response_length=6", "training.lr_schedule=linear", *quick)
     done = forked_rllm(*OPD, "--teacher", teacher, *words)
     assert done.returncode == 0, done.stderr
-    found = values(tmp_path / "runs/rllm-training/default", "distill/kl")
+    found = values(tmp_path / "runs/rllm-training/question-1", "distill/kl")
     assert found[0] > 1
     assert abs(sum(found[-10:]) / 10) < 0.01
 
@@ -313,7 +316,7 @@ def test_distilled_model_reaches_its_teacher(forked_rllm: Any, tmp_path: Path) -
 def test_observations_are_predicted_and_their_record_is_checked(rllm_here: Any, tmp_path: Path) -> None:
     done = rllm_here(*ECHO, "data.train_batch_size=16", "rllm.trainer.total_batches=12", "rllm.record=tokens")
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs/rllm-training/default"
+    run = tmp_path / "runs/rllm-training/guess-1"
     assert values(run, "actor/observation_loss")[-1] < 0.9 * values(run, "actor/observation_loss")[0]
     assert min(values(run, "echo/tokens")) > 0
     checked = rllm_here("record", "check", str(run))
@@ -325,6 +328,6 @@ def test_roles_without_messages_train_no_observations(rllm_here: Any, tmp_path: 
     words = (*GUESS, ECHO_STAGE % "roles: [tool]")
     done = rllm_here(*words, "rllm.trainer.total_batches=1", "data.train_batch_size=4")
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs/rllm-training/default"
+    run = tmp_path / "runs/rllm-training/guess-1"
     assert values(run, "echo/tokens") == [0]
     assert values(run, "actor/observation_loss") == []

@@ -31,7 +31,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def steps(directory: Path) -> list[dict[str, float]]:
-    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training/question-1/metrics.jsonl").read_text().splitlines()
     return [step for step in map(json.loads, lines) if "actor/loss" in step]
 
 
@@ -44,7 +44,7 @@ def test_the_commands_of_the_guide_train(directory: Path, rllm_here: Rllm) -> No
         done = rllm_here(*shlex.split(command.replace("total_batches=3", "total_batches=2")))
         assert done.returncode == 0, done.stderr
         # Validation data does not exist, so the command evaluates with the training data.
-        evaluate = "rllm eval question --model runs/rllm-training/default/checkpoints/latest --data train.jsonl\n"
+        evaluate = "rllm eval question --model runs/rllm-training/question-1/checkpoints/latest --data train.jsonl\n"
         assert evaluate in done.stdout
         runs.append(steps(directory))
     by_flags, by_keys, weighted = runs
@@ -150,10 +150,10 @@ def test_more_stored_rollouts_stop_a_resumed_run(rllm_here: Rllm, monkeypatch: p
         words = "train guess rllm.record=tokens rllm.rollout.n=2 data.train_batch_size=4 --resume"
         return rllm_here(*words.split(), f"rllm.trainer.total_batches={steps}").returncode
 
-    sft = ["sft", "--stored", "runs/rllm-training/default", "rllm.trainer.total_batches=1"]
+    sft = ["sft", "--stored", "runs/rllm-training/question-1", "rllm.trainer.total_batches=1"]
     assert train(1) == rllm_here(*sft).returncode == train(2) == 0
     refused = rllm_here(*sft, "--resume")
-    check_printed(refused.stderr, "run-changed", "runs/rllm-training/default", "4 added to 4 tasks")
+    check_printed(refused.stderr, "run-changed", "runs/rllm-training/question-1", "4 added to 4 tasks")
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,6 @@ def test_what_to_do_with_a_mismatch_is_no_question_without_the_switch() -> None:
 def test_student_learns_from_precomputed_advantages_only(tmp_path: Path) -> None:
     step = trained(KEEP, steps=40, backend_args={"training": {"learning_rate": 0.003}}, rollouts=8, judged=False)[-1]
     assert step.metrics["advantage/precomputed"] == 1.0
-    lines = (tmp_path / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (tmp_path / "runs/rllm-training/run-1/metrics.jsonl").read_text().splitlines()
     solved = [line["batch/solved"] for line in map(json.loads, lines) if "batch/solved" in line]
     assert np.mean(solved[-10:]) > np.mean(solved[:10]) + 0.3

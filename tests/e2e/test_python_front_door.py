@@ -118,7 +118,7 @@ def test_configuration_may_be_a_path_and_backend_args_win(fit: Any) -> None:
     first, second = fit("my.yaml", backend_args={"training": {"learning_rate": 0.25, "warmup_steps_ratio": 0.0}}).steps
     assert first.metrics["actor/lr"] == second.metrics["actor/lr"] == 0.25
     assert (len(first.tasks), len(second.tasks)) == (2, 2)
-    assert Path("runs/rllm-training/default/config.yaml").exists()
+    assert Path("runs/rllm-training/sum-1/config.yaml").exists()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_the_saved_configuration_tells_of_the_arguments_of_a_workflow_class(fit:
     fit(without_environment(), workflow_class=Open, workflow_args={**plain, **objects}, train_dataset=ROWS)
     assert given[0] == {**plain, **objects}
     assert given[0]["log"] is log
-    saved = read_config("runs/rllm-training/default")["rllm"]["workflow"]
+    saved = read_config("runs/rllm-training/run-1")["rllm"]["workflow"]
     assert saved["name"] == "in-process/open"
     assert saved["workflow_args"] == plain
 
@@ -225,7 +225,7 @@ def test_dataset_gives_rows_or_tasks(fit: Any, named: bool) -> None:
     sources = {episode.task_id: episode.data_source for step in steps.steps for episode in step.generated}
     assert len(sources) == 4
     assert set(sources.values()) == {"book" if named else "default"}
-    last = json.loads(Path("runs/rllm-training/default/metrics.jsonl").read_text().splitlines()[-1])
+    last = json.loads(Path("runs/rllm-training/run-1/metrics.jsonl").read_text().splitlines()[-1])
     assert "val/default/pass@1" in last
 
 
@@ -336,7 +336,7 @@ def test_a_backend_is_chosen_by_record_or_by_class(fit: Any) -> None:
 @pytest.mark.smoke
 def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
     assert len(fit().steps) == 2
-    assert refusal().code == "run-exists"
+    assert refusal(config=quick(experiment_name="sum-1")).code == "run-exists"
     assert [step.global_step for step in fit(quick(total_batches=3), resume=True).steps] == [2]
     assert [step.global_step for step in fit(overwrite=True).steps] == [0, 1]
 
@@ -411,4 +411,6 @@ def test_agent_trainer_takes_the_same_and_returns_the_last_validation() -> None:
     )
     assert trainer.train()["val/default/pass@1"] == 1.0
     assert len(steps.steps) == 2
-    assert refusal().code == "run-exists", "the directory is free, and the run is in it"
+    assert refusal(config=quick(experiment_name="run-1")).code == "run-exists", (
+        "the directory is free, and the run is in it"
+    )

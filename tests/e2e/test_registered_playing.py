@@ -36,7 +36,7 @@ def same(rollout):
     \"\"\"1 for the digit.\"\"\"
     return {"value": 0.25, "correct": rollout.response.content == rollout.data["digit"]}
 """
-RUN = "runs/rllm-training/default"
+RUN = "runs/rllm-training/digits-1"
 IMPORT = "rllm.plugins.import_modules=[my_world]"
 
 

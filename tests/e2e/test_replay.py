@@ -33,7 +33,7 @@ STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator={name: mix, p
 SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
 
 
-RUN = Path("runs", "rllm-training", "default")
+RUN = Path("runs", "rllm-training", "guess-1")
 
 
 @pytest.fixture(scope="module")

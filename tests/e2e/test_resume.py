@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -73,7 +74,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environ = os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"}
     command = [sys.executable, "-m", "rllm.cli.main", *WORDS, *WAITING]
     subprocess.run(command, cwd=directory, check=True, timeout=200, env=environ)
-    return directory / RUNS / "default"
+    return directory / RUNS / "guess-1"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_stopped_and_resumed_run_ends_as_if_uninterrupted(
     forked_rllm: Any,
     tmp_path: Path,
 ) -> None:
-    words, run = (*WORDS, *terms), tmp_path / RUNS / "default"
+    words, run = (*WORDS, *terms), tmp_path / RUNS / "guess-1"
     process = start_forked_rllm(*words)
     wait_for_steps(run, STOPPED, process)
     process.send_signal(number)
@@ -136,20 +137,20 @@ def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, for
     assert reference.returncode == 0, reference.stderr
     process = start_forked_rllm(*words)
     runs = tmp_path / "runs" / "rllm-sft"
-    wait_for_steps(runs / "default", STOPPED, process)
+    wait_for_steps(runs / "run-1", STOPPED, process)
     process.kill()
     process.communicate(timeout=200)
     # The run's own values, such as the data and the trained tokens, need not be repeated.
     resumed = forked_rllm("sft", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    check_same(runs / "default", runs / "uninterrupted")
+    check_same(runs / "run-1", runs / "uninterrupted")
 
 
 @pytest.mark.long
 def test_damaged_checkpoint_is_reported_and_an_earlier_one_used(
     waiting: Path, forked_rllm: Any, tmp_path: Path
 ) -> None:
-    run = tmp_path / RUNS / "default"
+    run = tmp_path / RUNS / "guess-1"
     shutil.copytree(waiting, run, symlinks=True)
     latest = (run / "checkpoints" / "latest").resolve()
     file = latest / "backend" / "model" / "model.safetensors"
@@ -163,3 +164,23 @@ def test_damaged_checkpoint_is_reported_and_an_earlier_one_used(
     check_values(resumed.stderr, latest.name, "damaged (backend/model/model.safetensors")
     assert f"resuming after step {STEPS - 1} of {STEPS}" in resumed.stdout
     check_same(run, waiting)
+
+
+@pytest.mark.smoke
+def test_runs_without_a_name_are_numbered(rllm_here: Any, start_forked_rllm: Any, tmp_path: Path) -> None:
+    short = ("rllm.trainer.total_batches=1", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1")
+    words = ("train", "guess", *short, "rllm.rollout.n=2", "data.train_batch_size=4")
+    for process in [start_forked_rllm(*words) for _ in range(2)]:  # Both may choose the same number at first.
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+    assert sorted(path.name for path in (tmp_path / RUNS).iterdir()) == ["guess-1", "guess-2"]
+
+    again = rllm_here("train", "--config", str(tmp_path / RUNS / "guess-1" / "config.yaml"), "--dry-run")
+    assert '"guess-3"' in again.stdout
+    assert rllm_here(*words, "--model", "./none").returncode == 2
+    resumed = rllm_here("train", "guess", "--resume", "rllm.trainer.total_batches=2")
+    (run,) = re.findall(r"run directory (\S+), whose run continues\n", resumed.stdout)
+    assert len([line for line in metrics(Path(run)) if "actor/loss" in line]) == 2
+    replaced = rllm_here(*words, "--overwrite")
+    assert f"run directory {run}, whose run is replaced\n" in replaced.stdout
+    assert len(list((tmp_path / RUNS).iterdir())) == 2

@@ -136,7 +136,8 @@ def test_a_new_package_trains_by_file_and_by_name(
     (tmp_path / "agent.py").write_text(AGENT)  # The program of the sandbox.
     trained = rllm_here(*train[1:], *FEW, *more)
     assert trained.returncode == 0, trained.stderr
-    (step,) = steps_of(tmp_path / "runs" / "rllm-training" / "default")
+    (run,) = tmp_path.glob("runs/*/*")
+    (step,) = steps_of(run)
     assert math.isfinite(step["actor/loss"])
     assert step["actor/grad_norm"] > 0
 

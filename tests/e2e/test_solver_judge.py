@@ -137,7 +137,7 @@ def test_both_roles_learn_on_sum_from_random_weights(rllm_here: Any, tmp_path: P
     words = (TWO_ROLES, "rllm.workflow.workflow_args.judge_prompt='{task} {answers}'", roles)
     length = ("rllm.trainer.total_batches=45", "rllm.trainer.test_freq=-1", "rllm.record=off")
     assert rllm_here("train", "sum", *words, *length).returncode == 0
-    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    lines = (tmp_path / "runs" / "rllm-training" / "sum-1" / "metrics.jsonl").read_text().splitlines()
     history = [metrics for line in lines if "reward/solver/mean" in (metrics := json.loads(line))]
     assert len(history) == 45
     for role in ("solver", "judge"):

@@ -42,7 +42,7 @@ def test_checkpoint_is_checked_before_the_backend_starts(
     ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
     assert ended.returncode == 1
     assert ended.stderr.endswith("error[made-up]: 2 workers.\nhint: Resume with 2.\n")
-    weights = next((tmp_path / "runs/rllm-training/default/checkpoints/latest").resolve().rglob("*.safetensors"))
+    weights = next((tmp_path / "runs/rllm-training/sum-1/checkpoints/latest").resolve().rglob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1])
     ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
     assert ended.returncode == 1

@@ -84,7 +84,7 @@ def test_the_run_that_was_there_stays_and_the_same_command_trains(
     assert forked_rllm(*COMMANDS["train"]).returncode == 0
     before = everything_in(directory)
     output = stop(start_forked_rllm, directory, "train", signal.SIGTERM)
-    check_values(output, "stopped before", "runs/rllm-training/default")
+    check_values(output, "stopped before", "runs/rllm-training/question-1")
     assert everything_in(directory) == before
     (directory / "slow").unlink()
     assert forked_rllm(*COMMANDS["train"]).returncode == 0

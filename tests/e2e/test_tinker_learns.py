@@ -22,10 +22,10 @@ def rllm(directory: Path, *words: str) -> str:
 def test_guess_and_its_checkpoint_solve_90_of_100_games(tmp_path: Path) -> None:
     shorter = ["rllm.trainer.total_epochs=155", "rllm.algorithm.entropy.decay_steps=130"]
     rllm(tmp_path, "train", "guess", *OFFLINE, *shorter)
-    run = tmp_path / "runs" / "rllm-training" / "default"
+    run = tmp_path / "runs" / "rllm-training" / "guess-1"
     metrics = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert metrics["val/guess/pass@1"] >= 0.9
-    evaluated = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/default/checkpoints/latest")
+    evaluated = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/guess-1/checkpoints/latest")
     found = re.search(r"^guess +\d+ +\d+ +([\d.]+)", evaluated, re.MULTILINE)
     assert found is not None, evaluated
     assert float(found[1]) >= 0.9

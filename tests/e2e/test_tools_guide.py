@@ -41,7 +41,7 @@ def test_run_of_the_guide_trains(directory: Path, rllm_here: Rllm) -> None:
     command = next(each for each in commands(GUIDE) if each.startswith("rllm "))
     done = rllm_here(*shlex.split(command)[1:], "data.max_response_length=4", "rllm.trainer.total_batches=1")
     assert done.returncode == 0, done.stderr
-    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training/question-1/metrics.jsonl").read_text().splitlines()
     (step,) = [step for step in map(json.loads, lines) if "env/tool_calls" in step]
     assert step["env/tool_calls"] >= 0.0
 

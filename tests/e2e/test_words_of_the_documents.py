@@ -240,7 +240,7 @@ def test_module_next_to_the_config_registers_chosen_estimator(forked_rllm: Any, 
     short = ("rllm.trainer.test_freq=-1", "rllm.trainer.total_batches=1", "data.train_batch_size=4")
     done = forked_rllm("train", *words, *short, "--estimator", "median")
     assert done.returncode == 0, done.stderr
-    assert '"in-process"' in (tmp_path / "runs/rllm-training/default/plugins.json").read_text()
+    assert '"in-process"' in (tmp_path / "runs/rllm-training/guess-1/plugins.json").read_text()
 
     resumed = forked_rllm("train", "--resume", "rllm.trainer.total_batches=2")
     assert resumed.returncode == 0, resumed.stderr

@@ -39,7 +39,7 @@ def test_two_steps_train_and_the_sampler_agrees_with_the_trainer(
     done = installed.run(["rllm", "train", "guess", *words], tmp_path)
 
     assert done.returncode == 0, done.stderr
-    lines = (tmp_path / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (tmp_path / "runs/rllm-training/guess-1/metrics.jsonl").read_text().splitlines()
     differences = [line[DIFFERENCE] for line in map(json.loads, lines) if DIFFERENCE in line]
     assert len(differences) == 2
     assert max(differences) < 1e-4, differences
@@ -65,7 +65,7 @@ def test_an_environment_of_others_trains_by_name(oldest: Environment, name: str,
     done = oldest.run(["rllm", "train", name, *SHORT, "data.max_response_length=4"], tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs/rllm-training/default/metrics.jsonl").exists()
+    assert len(list(tmp_path.glob("runs/rllm-training/*-1/metrics.jsonl"))) == 1
 
 
 def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def check_trained(directory: Path) -> None:
-    lines = (directory / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs" / "rllm-training" / "sum-1" / "metrics.jsonl").read_text().splitlines()
     steps = [step for step in map(json.loads, lines) if "batch/episodes" in step]
     assert len(steps) == 2
     assert all(math.isfinite(step["actor/loss"]) for step in steps)

@@ -15,7 +15,7 @@ from rllm_tinker_server import checkpoints as checkpoints_module
 
 from .conftest import Rllm, metrics_of
 
-RUN = Path("runs", "rllm-training", "default")
+RUN = Path("runs", "rllm-training", "guess-1")
 CHECKPOINTS = RUN / "checkpoints"
 
 

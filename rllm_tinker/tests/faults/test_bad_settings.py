@@ -17,7 +17,7 @@ from tinker_in_process import RunningServer
 from .conftest import Rllm
 
 ONE_STEP = "rllm.trainer.total_batches=1"
-RUN = Path("runs", "rllm-training", "default")
+RUN = Path("runs", "rllm-training", "guess-1")
 
 
 @pytest.fixture

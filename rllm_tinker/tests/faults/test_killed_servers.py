@@ -16,7 +16,7 @@ from .proxy import Proxy, open_proxy
 STEPS = 5
 SETTINGS = (f"rllm.trainer.total_batches={STEPS}", "tinker_connect_timeout=1")
 MOMENTS = ("rollouts", "gradient", "between gradient and optimizer step", "saving")
-RUN = Path("runs", "rllm-training", "default")
+RUN = Path("runs", "rllm-training", "guess-1")
 
 
 class Restarted:

@@ -19,7 +19,7 @@ from .conftest import DEADLINE, KEY, MINIBATCHES, QUICK, Rllm, is_alive, left_ov
 pytestmark = pytest.mark.long
 
 STEPS = 8
-RUN = Path("runs", "rllm-training", "default")
+RUN = Path("runs", "rllm-training", "guess-1")
 LOCAL = "local"
 
 

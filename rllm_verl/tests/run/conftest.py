@@ -22,7 +22,7 @@ os.environ["VERL_PLATFORM"] = "cpu"
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 RLLM = str(Path(sys.executable).with_name("rllm"))
-RUN = Path("runs", "rllm-training", "default")
+RUN = Path("runs", "rllm-training", "sum-1")
 MARK = "RLLM_TEST_RUN"
 
 

@@ -30,7 +30,7 @@ def test_loss_falls_and_its_record_is_checked(rllm: Callable[..., str]) -> None:
     rows = [{"prompt": f"{number} plus 1 is", "completion": str(number + 1)} for number in range(16)]
     Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     rllm("sft", *WORDS, *VERL)
-    run = Path("runs/rllm-sft/default")
+    run = Path("runs/rllm-sft/run-1")
     first, second = training_steps(run)
     assert second["actor/loss"] < first["actor/loss"]
     check_values(rllm("record", "check", str(run)), "2 optimizer steps of 2 steps")
@@ -44,9 +44,9 @@ def test_preferences_are_learnt_as_on_the_backend_local(rllm: Callable[..., str]
     Path("train.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     for backend in (VERL, LOCAL):
         rllm("prefer", *WORDS, *backend)
-    verl, local = (training_steps(Path("runs/rllm-prefer", name)) for name in ("default", "local"))
+    verl, local = (training_steps(Path("runs/rllm-prefer", name)) for name in ("run-1", "local"))
     assert verl[0]["actor/grad_norm"] == pytest.approx(local[0]["actor/grad_norm"], rel=1e-5)
     losses = [step["preference/loss"] for step in verl]
     assert losses == pytest.approx([step["preference/loss"] for step in local], rel=1e-3)
     assert losses[1] < losses[0]
-    rllm("record", "check", "runs/rllm-prefer/default")
+    rllm("record", "check", "runs/rllm-prefer/run-1")

@@ -30,6 +30,6 @@ def test_a_signal_while_the_backend_starts_ends_it_and_leaves_nothing(
         run.process.wait(timeout=AT_ONCE)
         said = run.read_output()
         assert run.process.returncode == 128 + number, said
-        check_values(said, "stopped before", "runs/rllm-training/default")
+        check_values(said, "stopped before", "runs/rllm-training/sum-1")
         assert "Traceback" not in said
         run.wait_until_nothing_is_alive(AT_ONCE)

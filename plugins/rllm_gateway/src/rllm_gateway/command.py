@@ -28,8 +28,8 @@ def gateway() -> None:
 
     \b
     Read the sessions of a training run:
-      rllm gateway sessions --store runs/rllm-training/default
-      rllm gateway show SESSION --store runs/rllm-training/default
+      rllm gateway sessions --store runs/rllm-training/guess-1
+      rllm gateway show SESSION --store runs/rllm-training/guess-1
     """
 
 
@@ -74,8 +74,8 @@ def sessions(store: str | None, run: str | None) -> None:
 
     \b
     Examples:
-      rllm gateway sessions --store runs/rllm-training/default
-      rllm gateway sessions --run rllm-training/default
+      rllm gateway sessions --store runs/rllm-training/guess-1
+      rllm gateway sessions --run rllm-training/guess-1
     """
     from rllm_gateway.listing import opened, session_lines, sessions_of
 

@@ -68,7 +68,7 @@ def _source(run: Path) -> Path:
     """Return the path of the checkpoint or model to export."""
     if not run.exists():
         raise ConfigError(
-            "run-not-found", f"{run} does not exist.", "Pass a run directory, for example runs/rllm-training/default."
+            "run-not-found", f"{run} does not exist.", "Pass a run directory, for example runs/rllm-training/guess-1."
         )
     checkpoints = run / "checkpoints"
     source = checkpoints / "latest" if checkpoints.is_dir() else run

@@ -32,11 +32,11 @@ def export(run: Path, form: str, output: Path | None, dtype: str) -> None:
 
     \b
     For vLLM, llama.cpp, or any program that reads Hugging Face directories, at half the size:
-      rllm export runs/rllm-training/default --to hf --dtype bfloat16
+      rllm export runs/rllm-training/guess-1 --to hf --dtype bfloat16
     For a run with model.lora_rank, with the adapter merged into its model:
-      rllm export runs/rllm-training/default --to merged --output ./merged
+      rllm export runs/rllm-training/guess-1 --to merged --output ./merged
     Only the adapter, for peft or for servers that switch between adapters:
-      rllm export runs/rllm-training/default --to adapter
+      rllm export runs/rllm-training/guess-1 --to adapter
     You can use the output directory as a model:
       rllm eval guess --model ./merged
     """

@@ -19,7 +19,7 @@ def record() -> None:
     """Check the record of a run (rllm.record).
 
     \b
-      rllm record check runs/rllm-training/default
+      rllm record check runs/rllm-training/guess-1
     """
 
 
@@ -35,7 +35,7 @@ def check(run: Path) -> None:
 
     \b
       rllm train guess rllm.record=tokens
-      rllm record check runs/rllm-training/default
+      rllm record check runs/rllm-training/guess-1
     """
     from rllm_core.errors import RllmError
 

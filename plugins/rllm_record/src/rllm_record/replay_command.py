@@ -22,7 +22,7 @@ def replay(run: Path) -> None:
 
     \b
       rllm train guess 'rllm.trainer.observers=[{name: journal, keep: run}]' rllm.trainer.save_freq=20
-      rllm replay runs/rllm-training/default
+      rllm replay runs/rllm-training/guess-1
     """
     from rllm_record.journal.replay import replay as replayed
 

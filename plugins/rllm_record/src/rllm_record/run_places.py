@@ -49,7 +49,7 @@ def one_run(directory: Path) -> RunPlace:
         raise ConfigError(
             "run-not-found",
             f"{directory} contains no run.",
-            "Use the path of a run directory, such as runs/rllm-training/default.",
+            "Use the path of a run directory, such as runs/rllm-training/guess-1.",
         )
     names = ", ".join(str(place.directory) for place in runs[:5])
     raise ConfigError(

@@ -26,13 +26,12 @@ from rllm.config.paths import ABSENT, value_at
 from rllm.config.problems import wrong_value
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
-from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
-from rllm.training.resuming import plan_resumed
 from rllm.training.setup import load_tasks
+from rllm.training.starting import open_run, plan_run
 from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
@@ -68,8 +67,8 @@ class UnifiedTrainer:
         traj_grouping_hook: ``hook(episodes, transform_config, compact_filtering_config=None)`` that returns groups.
         traj_group_adv_estimator_map: estimator by group role. A value may be a pair (estimator, loss).
         observers: objects that observe the training loop.
-        resume: continue the run in the directory from its newest checkpoint, if there is one.
-        overwrite: replace the run in the directory, if there is one.
+        resume: continue the run from its newest checkpoint: the named one, or the environment's latest.
+        overwrite: replace the run: the named one, or the environment's latest.
 
     Raises:
         ConfigError: the configuration is invalid, or the directory contains a run already.
@@ -101,12 +100,16 @@ class UnifiedTrainer:
             hook=hook,
             estimators=_mapping("traj_group_adv_estimator_map", traj_group_adv_estimator_map),
         )
-        self.plan = _plan(layer_from_python(config), parts, resume)
-        if hook is not None:
-            hook.config = self.plan.config
+
+        def make_plan() -> RunPlan:
+            return _plan(layer_from_python(config), parts, resume=resume, overwrite=overwrite)
+
+        self.plan = make_plan()
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
         check_to_train(self.plan, train_tasks, val_tasks)
-        self._directory = RunDirectory.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+        self.plan, self._directory = open_run(self.plan, make_plan, resume=resume, overwrite=overwrite)
+        if hook is not None:
+            hook.config = self.plan.config
         try:
             self._loop = TrainingLoop(
                 self.plan,
@@ -265,14 +268,14 @@ class _Parts:
         return {name: value for name, value in self.workflow_args.items() if name not in known}
 
 
-def _plan(given: Layer, parts: _Parts, resume: bool) -> RunPlan:
+def _plan(given: Layer, parts: _Parts, *, resume: bool, overwrite: bool) -> RunPlan:
     def compose_over(beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
         registry = registry_for([*beneath, given])
         own = without_packaged(given, registry)
         parts.refuse_argument_given_twice(own)
         return compose(registry, [*beneath, *own, *parts.as_layers(registry)]), registry
 
-    plan = plan_resumed(compose_over) if resume else make_plan(*compose_over([]))
+    plan = plan_run(compose_over, resume=resume, overwrite=overwrite)
     return replace(plan, warnings=(*plan.warnings, *replaced_in_script(plan.composed)))
 
 

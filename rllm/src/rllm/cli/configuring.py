@@ -17,7 +17,7 @@ from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, lay
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.training.resuming import plan_resumed
+from rllm.training.starting import plan_run
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.plugins.registry import Registry
 
@@ -245,9 +245,9 @@ def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
     return plan_and_registry(request, beneath)[0]
 
 
-def resumed_plan_for(request: Request) -> RunPlan:
-    """Return the plan as `plan_for`, with the saved values of the run in the directory beneath."""
-    return plan_resumed(lambda beneath: _composed_for(request, beneath))
+def run_plan_for(request: Request, *, resume: bool, overwrite: bool) -> RunPlan:
+    """Return the plan as `plan_for`, with the run's name, and its saved values beneath if it is resumed."""
+    return plan_run(lambda beneath: _composed_for(request, beneath), resume=resume, overwrite=overwrite)
 
 
 def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:

@@ -14,12 +14,11 @@ from rllm.cli.configuring import (
     STORED,
     Request,
     config_options,
-    plan_for,
     read_sft_request,
-    resumed_plan_for,
 )
 from rllm.cli.stage_options import STAGES, check_stage_options, length_options
 from rllm.cli.train import Start, start_options, train_or_check
+from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 
 FLAGS = {name: entry for name, entry in SFT_FLAGS.items() if name != STORED}
@@ -68,7 +67,11 @@ def prefer(
     start = Start(resume, overwrite, dry_run, everything)
     options = {name: value for name, value in (("loss", loss), ("beta", beta)) if value is not None}
     request = read_prefer_request(words, model, files, flags, options)
-    plan = resumed_plan_for(request) if resume else plan_for(request)
+    return train_or_check(lambda: _plan(request, start), start)
+
+
+def _plan(request: Request, start: Start) -> RunPlan:
+    plan = start.plan(request)
     if plan.preferences is None:
         raise ConfigError(
             "not-for-preferences",
@@ -78,7 +81,7 @@ def prefer(
     check_stage_options(plan, request.stage_options)
     if plan.train_dataset is None:
         raise ConfigError("no-training-tasks", "There are no preferences.", "Add --data FILE.")
-    return train_or_check(plan, start)
+    return plan
 
 
 def read_prefer_request(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from rllm.cli.configuring import SFT_FLAGS, config_options, plan_for, read_sft_request, resumed_plan_for
+from rllm.cli.configuring import SFT_FLAGS, Request, config_options, read_sft_request
 from rllm.cli.stage_options import check_stage_options, length_options
 from rllm.cli.train import Start, start_options, train_or_check
+from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 
 
@@ -42,15 +43,19 @@ def sft(
       rllm sft --data train.jsonl --model ./some-hf-directory \\
         rllm.trainer.total_epochs=3 data.train_batch_size=16 training.learning_rate=1e-5
     Imitate the good rollouts of an earlier run:
-      rllm sft --stored runs/rllm-training/guess --min-reward 1 --model ./some-hf-directory
+      rllm sft --stored runs/rllm-training/guess-1 --min-reward 1 --model ./some-hf-directory
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm sft --resume
     Train the result with rewards:
-      rllm train ENV --model runs/rllm-sft/NAME/checkpoints/latest
+      rllm train ENV --model runs/rllm-sft/run-1/checkpoints/latest
     """
     start = Start(resume, overwrite, dry_run, everything)
     request = read_sft_request(words, model, files, flags)
-    plan = resumed_plan_for(request) if resume else plan_for(request)
+    return train_or_check(lambda: _plan(request, start), start)
+
+
+def _plan(request: Request, start: Start) -> RunPlan:
+    plan = start.plan(request)
     if plan.examples is None:
         raise ConfigError(
             "not-for-examples",
@@ -60,4 +65,4 @@ def sft(
     check_stage_options(plan, request.stage_options)
     if plan.train_dataset is None:
         raise ConfigError("no-training-tasks", "There are no examples.", "Add --data FILE or --stored DIRECTORY.")
-    return train_or_check(plan, start)
+    return plan

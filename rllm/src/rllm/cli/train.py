@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rllm.cli.configuring import PLANNING_FLAGS, config_options, plan_for, read_request, resumed_plan_for
+from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, read_request, run_plan_for
 from rllm.cli.dry_run import chosen_keys, show_data, show_plan
 from rllm.planning.plan import RunPlan
+from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rllm.runs.run_directory import RunDirectory
     from rllm.training.loop import TrainingLoop
 
 
@@ -34,6 +36,10 @@ class Start:
     dry_run: bool
     everything: bool
 
+    def plan(self, request: Request) -> RunPlan:
+        """Return the plan of the run."""
+        return run_plan_for(request, resume=self.resume, overwrite=self.overwrite)
+
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
             raise click.UsageError("--resume continues the run in the directory, --overwrite replaces it: choose one.")
@@ -45,8 +51,8 @@ def start_options(function: FunctionT) -> FunctionT:
     """Add the flags of `Start` to a command."""
     for name, help_text in reversed(
         {
-            "--resume": "Continue the run in this directory from its newest checkpoint.",
-            "--overwrite": "Replace the run in this directory.",
+            "--resume": "Continue the run from its newest checkpoint: the named one, or the latest of the environment.",
+            "--overwrite": "Replace the run: the named one, or the latest of the environment.",
             "--dry-run": "Check the run; print stages, plugins, values and memory.",
         }.items()
     ):
@@ -88,19 +94,20 @@ def train(
     """
     start = Start(resume, overwrite, dry_run, everything)
     request = read_request(words, model, files, flags)
-    return train_or_check(resumed_plan_for(request) if resume else plan_for(request), start)
+    return train_or_check(lambda: start.plan(request), start)
 
 
-def train_or_check(plan: RunPlan, start: Start) -> int:
+def train_or_check(make_plan: Callable[[], RunPlan], start: Start) -> int:
     """Train, or print the plan with `Start.dry_run`. Return the exit code."""
-    if start.dry_run:
-        _check(plan, start.resume, start.overwrite)
-        show_plan(plan, list(plan.composed.origins) if start.everything else chosen_keys(plan))
-        return 0
-    return _train(plan, start.resume, start.overwrite)
+    if not start.dry_run:
+        return _train(make_plan, start)
+    plan = make_plan()
+    _check(plan, start)
+    show_plan(plan, list(plan.composed.origins) if start.everything else chosen_keys(plan))
+    return 0
 
 
-def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
+def _check(plan: RunPlan, start: Start) -> None:
     """Run the checks that come before the first step, except those that load a model or use a network."""
     from rllm.planning.lengths import Model, measure_lengths
     from rllm.planning.preflight import check_to_train, load_plugins
@@ -117,27 +124,27 @@ def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     if found is not None:
         check_rendering(plan, found[0], train_tasks or (), val_tasks or ())
     show_data(measure_lengths(plan, train_tasks, val_tasks, None if found is None else Model(*found)))
-    RunDirectory.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+    try:
+        RunDirectory.check(plan.config.rllm.trainer, resume=start.resume, overwrite=start.overwrite)
+    except ConfigError as error:
+        click.echo(f"warning: {error.message} {error.hint}", err=True)
 
 
-def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
+def _train(make_plan: Callable[[], RunPlan], start: Start) -> int:
     from rllm.cli.summary import show_summary
     from rllm.planning.preflight import check_to_train
-    from rllm.runs.run_directory import RunDirectory
     from rllm.training.loop import TrainingLoop
     from rllm.training.setup import load_tasks
+    from rllm.training.starting import open_run
 
+    plan, resume = make_plan(), start.resume
     train_tasks, val_tasks = load_tasks(plan, "train"), load_tasks(plan, "val")
     show_data(check_to_train(plan, train_tasks, val_tasks))
-    directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+    plan, directory = open_run(plan, make_plan, resume=resume, overwrite=start.overwrite)
     try:
         click.echo(
             f"{_doing(plan)} with backend {plan.backend.name}; run directory {directory.path}"
-            + (
-                ", which contains no run to resume, so a new run starts"
-                if resume and not directory.holds_a_run()
-                else ""
-            )
+            + _earlier_run(directory, resume=resume)
         )
         click.echo(_recording(plan, directory.path))
         trainer = TrainingLoop(plan, directory, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
@@ -157,6 +164,13 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     finally:
         directory.close()
     return 0
+
+
+def _earlier_run(directory: RunDirectory, *, resume: bool) -> str:
+    """Return the end of a line, about the run that is resumed or replaced."""
+    if directory.holds_a_run():
+        return f", whose run {'continues' if resume else 'is replaced'}"
+    return ", which contains no run to resume, so a new run starts" if resume else ""
 
 
 def _doing(plan: RunPlan) -> str:

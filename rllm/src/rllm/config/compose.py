@@ -41,7 +41,7 @@ from rllm.config.problems import (
 from rllm.config.resolve import environment_hidden, format_tree, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
 from rllm.config.unused import idle_reason
-from rllm.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
+from rllm.config.whole import NUMBERED, UNUSED, as_whole, changed_since, given_layers, is_whole
 from rllm_core.contracts.backend import SharedKey
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry
@@ -218,7 +218,7 @@ def _open_whole(layer: Layer, registry: Registry) -> list[Layer]:
     now = _settle(registry, given)
     # If a caller resolved the interpolations of a whole configuration, it contains values instead of interpolations.
     same = [format_tree(now.tree, now.from_environment), now.tree, *(each.tree for each in stored if each not in given)]
-    return [*given, changed_since(layer, same)]
+    return [*(each for each in given if each.origin != NUMBERED), changed_since(layer, same)]
 
 
 def _chosen_model(merged: Merged, backend: Any) -> Any:

@@ -19,6 +19,8 @@ from rllm_core.schema.run_config import RunConfig
 
 UNUSED = "default, in place of what nothing acted on"
 """Origin of a stored layer that is not the user's: values of the tree that are not as composition gave them."""
+NUMBERED = "number of the run"
+"""Origin of a stored layer that is not the user's: the name of a run that the user did not name."""
 KEY: KeyPath = ("rllm", "composed")
 """Key of a whole configuration that contains the layers it was made from. It is null in all other configurations."""
 
@@ -40,7 +42,7 @@ def is_whole(layer: Layer) -> bool:
 
 
 def given_layers(layer: Layer) -> list[Layer]:
-    """Return the user's layers of a whole configuration, in its own tier, and perhaps one with origin `UNUSED`.
+    """Return the stored layers of a whole configuration, in its own tier: the user's, `UNUSED` and `NUMBERED`.
 
     Raises:
         ConfigError: the stored layers are damaged.

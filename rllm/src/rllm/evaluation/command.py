@@ -53,9 +53,9 @@ def evaluate(
     Evaluate several environments, one row each:
       rllm eval guess sum --model tiny
     Evaluate a run's newest checkpoint, with the run's config:
-      rllm eval guess --model runs/rllm-training/default
+      rllm eval guess --model runs/rllm-training/guess-1
     Use a different backend than in training:
-      rllm eval guess --backend local --model runs/rllm-training/default
+      rllm eval guess --backend local --model runs/rllm-training/guess-1
     Run more rollouts per task:
       rllm eval guess --model ./some-hf-directory rllm.rollout.n_val=64
     Evaluate on questions in a file:

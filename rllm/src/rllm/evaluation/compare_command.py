@@ -23,7 +23,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
     \b
       rllm eval guess --model tiny --save evals/before
-      rllm eval guess --model runs/rllm-training/default --save evals/after
+      rllm eval guess --model runs/rllm-training/guess-1 --save evals/after
       rllm eval compare evals/before evals/after
     """
     import json

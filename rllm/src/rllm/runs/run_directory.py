@@ -183,7 +183,12 @@ class RunDirectory:
         return read_metrics(self.path)
 
     def close(self) -> None:
+        """Release the directory, and remove it if no run began and it has no other files."""
         self._close_metrics()
+        if not (self._lock.closed or self.holds_a_run()):
+            with contextlib.suppress(OSError):
+                (self.path / LOCK).unlink()
+                self.path.rmdir()
         self._lock.close()
 
     def _close_metrics(self) -> None:

@@ -114,7 +114,10 @@ class TrainerSection(Section):
         "rllm-training", pattern=r"^[\w-][\w.-]*$", description="Directory of the project's runs."
     )
     experiment_name: str = Field(
-        "default", pattern=r"^[\w-][\w.-]*$", description="Directory of this run in the project's directory."
+        "default",
+        pattern=r"^[\w-][\w.-]*$",
+        description="Directory of this run in the project's directory. If no user sets it, a run gets the name of its "
+        "environment and a number, such as guess-2.",
     )
     output_dir: str = Field("runs", min_length=1, description="Directory that contains all projects.")
     test_freq: Annotated[int, TRAINING] = Field(

@@ -22,7 +22,7 @@ def episode(run: Path | None, step: int | None, uid: str | None) -> None:
 
     \b
     Example:
-      rllm episode runs/rllm-training/default 12 task-3:5
+      rllm episode runs/rllm-training/guess-1 12 task-3:5
     """
     if run is None or step is None or uid is None:
         from rllm_view.commands.choices import list_choices

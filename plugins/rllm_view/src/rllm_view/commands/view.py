@@ -34,8 +34,8 @@ def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path 
     \b
     Examples:
       rllm view
-      rllm view runs/rllm-training/default --port 8000
-      rllm view runs/rllm-training/default --static run.html
+      rllm view runs/rllm-training/guess-1 --port 8000
+      rllm view runs/rllm-training/guess-1 --static run.html
     """
     if static is not None:
         from rllm_view.static import write_page

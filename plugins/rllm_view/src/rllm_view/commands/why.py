@@ -25,8 +25,8 @@ def why(run: Path | None, step: int | None, uid: str | None, token: int | None, 
     \b
     Examples:
       rllm why
-      rllm why runs/rllm-training/default 12 task-3:5
-      rllm why runs/rllm-training/default 12 task-3:5 --token 137
+      rllm why runs/rllm-training/guess-1 12 task-3:5
+      rllm why runs/rllm-training/guess-1 12 task-3:5 --token 137
     """
     if run is None or step is None or uid is None:
         from rllm_view.commands.choices import list_choices

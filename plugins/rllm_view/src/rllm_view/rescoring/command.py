@@ -26,7 +26,7 @@ def rescore(episodes: Path, estimators: tuple[str, ...], grouping: str | None) -
 
     \b
     A run keeps its episodes with rllm.record=tokens. Then:
-      rllm rescore runs/rllm-training/default --estimator rloo
+      rllm rescore runs/rllm-training/guess-1 --estimator rloo
     With options, as in a configuration:
       rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
     """
