@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,11 +24,14 @@ REPORT = "report.html"
 PLUGINS = "plugins.json"
 LENGTH = "length.json"
 """File with the total number of steps: ``{"total_steps": 240}``. With epochs it depends on the number of tasks."""
+STATUS = "status.json"
 LOCK = ".lock"
+SECONDS_TO_READ_STATUS = 0.05
+"""Maximum time for which a program locks the file to see if the run continues."""
 TRACKED = ("tensorboard", "wandb", "wandb_run_id")
 """Names that the core's trackers write in the run directory."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
-WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, LENGTH, STATUS, METRICS, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
 """All files of a run. `plugins.json` identifies a run's directory, so it is removed last."""
 
 
@@ -42,6 +46,15 @@ def _unwritable(path: Path, reason: str) -> RllmError:
         f"The run directory {path} cannot be written: {reason}.",
         "Choose another with rllm.trainer.output_dir=DIRECTORY.",
     )
+
+
+def _lock_alone(lock: TextIO) -> None:
+    """Lock the file for this process. Raise BlockingIOError if a different process is training."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(SECONDS_TO_READ_STATUS)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class RunDirectory:
@@ -68,7 +81,7 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(path, str(error.strerror)) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_alone(lock)
         except OSError as error:
             lock.close()
             raise RllmError(

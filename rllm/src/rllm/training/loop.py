@@ -17,6 +17,7 @@ from rllm.planning.rendering_check import check_rendering
 from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
+from rllm.runs.run_status import record_status
 from rllm.tracking.fan_out import Trackers
 from rllm.training.contexts import run_context, stage_context, tracked_run
 from rllm.training.first_responses import require_responses
@@ -197,7 +198,8 @@ class TrainingLoop:
                 gc.collect()
                 gc.freeze()
                 try:
-                    await self._loop(parts)
+                    with record_status(self.directory.path, lambda: self.stopped_early):
+                        await self._loop(parts)
                 finally:
                     await batches.close()
         except _StoppedError:
