@@ -78,10 +78,10 @@ def reads(task):
     return sys.stdin.read()
 
 def leaves_a_child(task):
-    return subprocess.Popen(["sleep", "1000"]).pid
+    return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
 
 def hangs(task):
-    child = subprocess.Popen(["sleep", "1000"])
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     open(task["file"], "w").write(f"{os.getpid()} {child.pid}")
     while True:
         pass
@@ -355,7 +355,7 @@ def test_a_cancelled_program_is_killed_with_its_children(tmp_path: Path) -> None
     file = tmp_path / "pids"
     program = f"""
         import os, subprocess
-        child = subprocess.Popen(["sleep", "1000"])
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         open({str(file)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
         child.wait()
     """

@@ -16,7 +16,11 @@ import resource
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn  # It is slow to import.
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SECONDS = 0.5
@@ -37,15 +41,24 @@ def end_supervised(pid: int) -> None:
             os.kill(pid, number)
 
 
-def main(parent: int, command: list[str]) -> None:
-    """Run the command, and never return."""
+def supervise(parent: int, run: Callable[[], None]) -> NoReturn:
+    """Call a function in a fork of this process, which has one thread. Then end as the fork did.
+
+    Args:
+        parent: process that the fork must not outlive.
+        run: ends its process with an exit code.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, EVENTS)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # A signal that is ignored does not arrive.
     _set_for_process(PR_SET_CHILD_SUBREAPER, 1)
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, supervisor, mask)
+        try:
+            _enter_session(supervisor, mask)
+            run()
+        finally:
+            os._exit(NOT_FOUND)
     signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
     status = None
     while status is None and os.getppid() == parent and signal.sigwait(EVENTS) != signal.SIGTERM:
@@ -54,20 +67,22 @@ def main(parent: int, command: list[str]) -> None:
     _end_as(os.waitstatus_to_exitcode(status))
 
 
-def _become(command: list[str], supervisor: int, mask: set[int | signal.Signals]) -> None:
-    """Replace this process with the command, in its own session, so that its signals to the group stay in it."""
+def _enter_session(supervisor: int, mask: set[int | signal.Signals]) -> None:
+    """Put this process into its own session, so that signals to its group stay in it. End it with the supervisor."""
     os.setsid()
     _set_for_process(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os._exit(NOT_FOUND)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _replace_process(command: list[str]) -> None:
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
-    os._exit(NOT_FOUND)
 
 
 def _set_for_process(option: int, value: int) -> None:
@@ -124,7 +139,7 @@ def _descendants(child: int) -> Iterator[tuple[int, int]]:
     yield from found[1:]
 
 
-def _end_as(code: int) -> None:
+def _end_as(code: int) -> NoReturn:
     """End with an exit code. If it is negative, end by that signal."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -136,4 +151,4 @@ def _end_as(code: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    supervise(int(sys.argv[1]), lambda: _replace_process(sys.argv[2:]))

@@ -7,13 +7,12 @@ a new Python instead.
 
 It reads lines ``{"start": number, "environment": …, "task": …, "log": …, "result": …}`` and ``{"kill": number}``, and
 writes ``ready``, then ``{"ended": number, "code": …}`` for each start. ``result`` is the file for the function's
-result. It ends with its input, and all agents end with it.
+result. It ends with its input. Its supervisor then kills all agents.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -31,8 +30,7 @@ from typing import Any, NoReturn
 
 from rllm_gateway.running.calling import FAILED, RESULT, call_and_leave
 from rllm_gateway.running.target import Target, imported_packages
-
-PR_SET_PDEATHSIG = 1
+from rllm_serving.supervisor import end_supervised, supervise, supervise_command
 
 
 class ForkServer:
@@ -44,7 +42,6 @@ class ForkServer:
         _import_installed(target)
         _warm_up()
         self._numbers: dict[int, int] = {}
-        self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self.private: list[int] = []
         """File descriptors that agents must not inherit."""
         # A garbage collection in an agent would write to every page that it shares with this process.
@@ -63,11 +60,7 @@ class ForkServer:
         """Kill an agent and all processes that it has started. Do nothing if it has already ended."""
         for pid, known in self._numbers.items():
             if known == number:
-                _kill_group(pid)
-
-    def kill_all(self) -> None:
-        for pid in self._numbers:
-            _kill_group(pid)
+                end_supervised(pid)
 
     def reap(self) -> list[tuple[int, int]]:
         """Return numbers and exit codes of ended agents. A negative code is the signal that killed the agent."""
@@ -78,8 +71,6 @@ class ForkServer:
                 break
             number = self._numbers.pop(pid, None)
             if number is not None:
-                # Kill the processes that the agent has started and left running.
-                _kill_group(pid)
                 ended.append((number, os.waitstatus_to_exitcode(status)))
         return ended
 
@@ -87,27 +78,18 @@ class ForkServer:
         parent = os.getpid()
         pid = os.fork()
         if pid:
-            with contextlib.suppress(PermissionError, ProcessLookupError):
-                os.setpgid(pid, pid)  # the child does the same, because either may run first
             return pid
         try:
-            self._become_agent(order, parent)
-        except BaseException:  # noqa: BLE001  (this process must not serve)
-            os._exit(FAILED)
-        return self._run_agent(order)
+            signal.set_wakeup_fd(-1)
+            for descriptor in self.private:
+                os.close(descriptor)
+            supervise(parent, lambda: self._run_agent(order))
+        finally:
+            os._exit(FAILED)  # This process must not serve.
 
-    def _become_agent(self, order: Mapping[str, Any], parent: int) -> None:
-        with contextlib.suppress(PermissionError):
-            os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        for descriptor in self.private:
-            os.close(descriptor)
+    def _become_agent(self, order: Mapping[str, Any]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._libc is not None:
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(FAILED)
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         # A function has its task as an argument, not on standard input.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -125,6 +107,7 @@ class ForkServer:
         """Call the function in this process, and leave it."""
         code = FAILED
         try:
+            self._become_agent(order)
             code = call_and_leave(self._target, order["task"], Path(order["result"]))
             sys.stdout.flush()
             sys.stderr.flush()
@@ -138,7 +121,7 @@ class ForkServer:
         program = [sys.executable, "-P", "-m", "rllm_gateway.running.calling"]
         with Path(order["log"]).open("ab") as log:
             process = subprocess.Popen(
-                [*program, self._target.place, self._target.function],
+                supervise_command([*program, self._target.place, self._target.function]),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -207,7 +190,6 @@ def serve(server: ForkServer, asked: int, responses: int) -> None:
         if asked in ready:
             data = os.read(asked, 1 << 20)
             if not data:
-                server.kill_all()
                 return
             *lines, begun = (begun + data).split(b"\n")
             for line in lines:
@@ -220,11 +202,6 @@ def _threads() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
     except OSError:
         return threading.active_count()
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _write(responses: int, line: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from rllm_core.errors import PluginError, RolloutError
 from rllm_gateway.link import OpenedSession
 from rllm_gateway.running.calling import unfinished
 from rllm_gateway.running.target import Target
+from rllm_serving.supervisor import end_supervised, supervise_command
 
 LAST_LINES = 15
 LAST_BYTES = 16_384
@@ -155,16 +156,7 @@ class FunctionRunner:
     async def close(self) -> None:
         """End all agents."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                # It kills its agents when its input ends. If it were killed itself, the agents would keep running.
-                assert self._process.stdin is not None
-                self._process.stdin.close()
-                try:
-                    async with asyncio.timeout(5.0):
-                        await self._process.wait()
-                except TimeoutError:
-                    self._process.kill()
-                    await self._process.wait()
+            await _end(self._process)
         if self._reading is not None:
             await asyncio.wait({self._reading})
 
@@ -179,7 +171,7 @@ class FunctionRunner:
         errors = self._directory / "agent_server.log"
         with errors.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                *self._program,
+                *supervise_command(self._program),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -193,9 +185,7 @@ class FunctionRunner:
         except TimeoutError:
             said = b""
         if said.strip() != b"ready":
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _end(process)
             why = " | ".join(last_lines(errors)) or "it printed nothing"
             raise PluginError(
                 "agent-not-started",
@@ -256,12 +246,12 @@ class CommandRunner:
                     process = await asyncio.shield(starting)
                 except asyncio.CancelledError:
                     with contextlib.suppress(PluginError):  # No program was started.
-                        await _killed(await starting)
+                        await _end(await starting)
                     raise
             try:
                 await process.communicate(json.dumps(dict(task)).encode())
             finally:
-                await _killed(process)
+                await _end(process)
             said = last_lines(output)
             assert process.returncode is not None
             return Outcome(process.returncode, parse_result(said), last_lines(log) or said)
@@ -273,13 +263,16 @@ class CommandRunner:
         """Do nothing, because programs end with their rollouts."""
 
     async def _start(self, environment: Mapping[str, str], output: Any, errors: Any) -> asyncio.subprocess.Process:
+        variables = {**os.environ, **environment}
         try:
+            if shutil.which(self._command[0], path=variables.get("PATH")) is None:
+                raise FileNotFoundError("it is not a program")
             return await asyncio.create_subprocess_exec(
-                *self._command,
+                *supervise_command(self._command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=errors,
-                env={**os.environ, **environment},
+                env=variables,
                 start_new_session=True,
             )
         except OSError as error:
@@ -290,10 +283,10 @@ class CommandRunner:
             ) from error
 
 
-async def _killed(process: asyncio.subprocess.Process) -> None:
-    """Kill a program, and the processes that it has left running."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill a program, and all processes that it has started."""
+    if process.returncode is None:
+        end_supervised(process.pid)
     await process.wait()
 
 
