@@ -142,6 +142,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a manifest that lists nothing": (_replace("manifest.json", NO_HASHES), "unreadable manifest"),
     "another format version": (_replace("manifest.json", '{"format_version": 1}'), "format version 1, this rllm-core"),
     "nothing at all": (lambda c: [shutil.rmtree(c), c.mkdir()], "no manifest"),
+    "a file": (lambda c: [shutil.rmtree(c), c.write_bytes(b"")], "it is a file, not a directory"),
+    "a link to nothing": (lambda c: [shutil.rmtree(c), c.symlink_to("gone")], "no manifest"),
 }
 
 
@@ -153,7 +155,7 @@ def test_damaged_checkpoints_are_skipped(store: CheckpointStore, saved: Path, da
     (warning,) = warnings
     assert f"checkpoint {saved / 'step_000002'} is damaged" in warning
     assert reason in warning
-    assert warning.endswith("; continuing from step_000001")
+    assert "; continuing from step_000001. To use it, " in warning
 
 
 def test_every_byte_of_the_manifest_matters_or_is_harmless(store: CheckpointStore, saved: Path) -> None:

@@ -93,7 +93,8 @@ class CheckpointStore:
                 self._what_is_left(),
             ) from error
         # Later ones are not counted: they are damaged, or this run would not have started before them.
-        for old in [directory for directory in self._all() if _parse_step(directory) <= step][: -self._keep]:
+        earlier = [path for path in self._all() if _parse_step(path) <= step and path.is_dir()]
+        for old in earlier[: -self._keep]:
             shutil.rmtree(old, ignore_errors=True)
         return final
 
@@ -112,7 +113,10 @@ class CheckpointStore:
             problem = find_damage(directory)
             if problem is None:
                 for each, what in damaged.items():
-                    warn(f"checkpoint {each} is damaged ({what}); continuing from {directory.name}")
+                    warn(
+                        f"checkpoint {each} is damaged ({what}); continuing from {directory.name}. To use it, stop, restore "
+                        "it from a backup, and repeat the command"
+                    )
                 return Checkpoint(directory, json.loads((directory / STATE).read_text(encoding="utf-8")))
             damaged[directory] = problem
         if damaged:
@@ -125,8 +129,9 @@ class CheckpointStore:
         return None
 
     def _all(self) -> list[Path]:
-        directories = (path for path in self._directory.glob("step_*") if _parse_step(path) >= 0 and path.is_dir())
-        return sorted(directories, key=_parse_step)
+        """Return the checkpoints, damaged ones included. A damaged one may be a file."""
+        paths = (path for path in self._directory.glob("step_*") if _parse_step(path) >= 0)
+        return sorted(paths, key=_parse_step)
 
     def _remove_leftovers(self) -> None:
         """Remove checkpoints that a save replaced, and files of processes that were killed while saving."""
@@ -166,6 +171,8 @@ def _parse_step(directory: Path) -> int:
 
 def find_damage(directory: Path) -> str | None:
     """Return a description of the damage to a checkpoint's files, or None."""
+    if directory.is_file():
+        return "it is a file, not a directory"
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
