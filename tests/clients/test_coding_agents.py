@@ -102,7 +102,7 @@ def repair(world: World, directory: Path, agent: str, response: Callable[[str], 
     world.policy.max_context = LONGEST_PROMPT
     harness = check_harness(agent)
     session = world.open(max_tokens=1000)
-    runner = SandboxRunner([*harness.command, *arguments], start(), 600, harness.environment, plain_stdin=True)
+    runner = SandboxRunner([*harness.command, *arguments], start(), 600, harness.environment, is_named=True)
     outcome = asyncio.run(runner.run(task.data, environment_of(session, {})))
     trace = world.close(session)
     assert outcome.code == 0, outcome.last_lines

@@ -70,6 +70,7 @@ def score(rollout):
     return 0.0
 """
 AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "agent.py:solve", **SHORT}
+REPORTS = "rllm.workflow.workflow_args.reports_reward"
 GUESSING = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "guess_agent.py:solve"}
 
 
@@ -181,11 +182,21 @@ def test_reward_is_what_the_agent_reports(train_agent: Any, code: str, rewards: 
         assert episode.metrics["gateway/trained_tokens"] > 0
 
 
-def test_rewards_of_the_run_look_at_what_the_agent_answers(train_agent: Any, tmp_path: Path) -> None:
+def test_rewards_of_the_run_look_at_what_the_agent_answers(
+    train_agent: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.response.content == 'fish')\n")
-    code = "def solve(task):\n    ask()\n    return 'fish'\n"
+    code = """
+        def solve(task):
+            ask(temperature=0.5)
+            return {"answer": "fish", "reward": 50, "correct": False}
+    """
     episodes = train_agent(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
+    assert {episode.metrics["gateway/rejected_rewards"] for episode in episodes} == {1.0}
+    lines = capfd.readouterr().err.splitlines()
+    assert sum("reward was rejected" in line and "rllm.reward" in line for line in lines) == 1
+    assert sum("set temperature" in line for line in lines) == 1
 
 
 @pytest.mark.long
@@ -271,16 +282,26 @@ def test_a_prompt_without_room_ends_the_rollout(train_agent: Any, words: int) ->
     assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
 
 
-def test_a_program_is_an_agent(train: Any, serving: dict[str, Any], tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("report", "settings"),
+    [
+        ("print(json.dumps({'reward': 0.75}))", {}),
+        ("from rllm_gateway.client import reward; reward(0.75); print(json.dumps({'answer': ''}))", {REPORTS: True}),
+    ],
+    ids=["printed", "sent"],
+)
+def test_a_program_is_an_agent(
+    train: Any, serving: dict[str, Any], tmp_path: Path, report: str, settings: dict[str, Any]
+) -> None:
+    code = f"""
 task = json.load(sys.stdin)
 assert task == json.loads(os.environ["RLLM_TASK"])
 ask()
-print(json.dumps({"reward": 0.75}))
+{report}
 """
     (tmp_path / "program.py").write_text(PREAMBLE + code)
     command = {"rllm.workflow.workflow_args.command": [sys.executable, "program.py"], "data.train_batch_size": 1}
-    episodes = train("sum", {"rllm.workflow.name": "agent", **command, **serving, **SHORT}).episodes
+    episodes = train("sum", {"rllm.workflow.name": "agent", **command, **serving, **SHORT, **settings}).episodes
     assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
 
 
@@ -302,6 +323,7 @@ def test_a_key_of_the_metadata_names_and_splits_trajectories(train_agent: Any) -
         ({"rllm.workflow.workflow_args.agent": "nowhere.py:solve"}, "file-not-found", "nowhere.py"),
         ({"rllm.workflow.workflow_args.agent": None}, "no-agent", "agent"),
         ({"rllm.workflow.workflow_args.command": ["echo"]}, "no-agent", "agent"),
+        ({REPORTS: True, "rllm.reward": ["exact"]}, "unused-key", "rllm.reward"),
         ({"rllm.sdk.proxy.mode": "external"}, "unused-key", "rllm.sdk.store.path"),
         ({"rllm.sdk.proxy.admin_token": "secret"}, "unused-key", "rllm.sdk.proxy.admin_token"),
     ],

@@ -30,10 +30,10 @@ class Session:
         given = {"role": "agent", "name": None, "group": None, "delivered": True} | fields
         self.calls.append(TracedCall(id=id, parent=parent, **given))
 
-    def traced(self, order: Sequence[int] | None = None, cut_tokens: int = 0) -> Traced:
+    def traced(self, order: Sequence[int] | None = None, others: tuple[int, int] = (0, 0)) -> Traced:
         calls = self.calls if order is None else [self.calls[place] for place in order]
         trace = SessionTrace(id="s", calls=tuple(calls), rewards={}, counters={"branches": 2}, ending="closed")
-        return traced(trace, self.sampled, "t:0", cut_tokens)
+        return traced(trace, self.sampled, "t:0", *others)
 
 
 @pytest.fixture
@@ -88,16 +88,17 @@ def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> N
     session.call("cut", [7], "a")
     session.call("cancelled", [9], "a")
     session.calls.pop()
-    metrics = session.traced(cut_tokens=4).metrics
+    metrics = session.traced(others=(4, 3)).metrics
     assert metrics == {
         "gateway/calls": 3,
         "gateway/rows": 1,
-        "gateway/sampled_tokens": 12,
+        "gateway/sampled_tokens": 15,
         "gateway/trained_tokens": 4,
-        "gateway/excluded_tokens": 8,
+        "gateway/excluded_tokens": 11,
         "gateway/excluded_tokens/undelivered": 2,
         "gateway/excluded_tokens/unanswered": 2,
         "gateway/excluded_tokens/behind_stop_text": 4,
+        "gateway/excluded_tokens/cancelled": 3,
         "gateway/branches": 2,
     }
 

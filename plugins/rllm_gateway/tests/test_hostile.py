@@ -107,12 +107,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def session(world: World) -> OpenedSession:
-    return world.open(max_calls=1_000_000)
+    return world.open(max_calls=1_000_000, reward_source="agent")
 
 
 @pytest.fixture(scope="module")
 def client(session: OpenedSession) -> Iterator[httpx.Client]:
-    headers = {"authorization": f"Bearer {session.key}"}
+    headers = {"authorization": f"Bearer {session.key}", "x-rllm-reward-key": session.reward_key}
     with httpx.Client(base_url=session.openai_url(), headers=headers, timeout=60) as client:
         yield client
 

@@ -274,6 +274,28 @@ async def test_a_call_that_is_asked_again_is_cancelled_as_the_first_was(ends: En
 
 
 @over_the_link
+async def test_tokens_of_cancelled_calls_are_counted(ends: Ends) -> None:
+    begun = asyncio.Event()
+
+    async def stream_two_and_wait() -> None:
+        on_tokens = ends.engine.asked[-1][1].on_tokens
+        assert on_tokens is not None, "tokens are counted also if the client does not stream"
+        for token in (7, 8):
+            on_tokens(np.array([token], np.int32))
+        begun.set()
+        await asyncio.sleep(3600)
+
+    await ends.open()
+    ends.engine.answer = stream_two_and_wait
+    call = asyncio.create_task(ends.sample([1], stop=("|",)))
+    await begun.wait()
+    assert ends.sampler.cancelled_tokens == 0
+    call.cancel()
+    await until(lambda: ends.sampler.cancelled_tokens == 2)
+    assert not ends.sampler.calls
+
+
+@over_the_link
 async def test_what_is_trained_on_is_what_was_delivered(ends: Ends) -> None:
     go: list[asyncio.Event] = []
     await ends.open()

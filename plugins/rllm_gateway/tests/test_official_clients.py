@@ -12,6 +12,7 @@ from gateway_clients import anthropic_client, openai_client, openai_of
 from gateway_world import CALL, World, assert_one_class
 
 from rllm_gateway.apis import chat, completions, google, messages, responses, tokens
+from rllm_gateway.fields import RefusedError
 
 if TYPE_CHECKING:
     import anthropic
@@ -125,6 +126,30 @@ def test_ignored_and_overruled_parameters_are_counted(world: World) -> None:
         "ignored/reasoning_effort": 1,
         "ignored/tool_choice": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "overruled", "off"),
+    [
+        ("temperature", (-1, 2.5, "1", True), 1.0, None),
+        ("top_p", (-0.1, 1.1), 1, None),
+        ("top_k", (-2,), -1, None),
+        ("seed", ("x",), -5, None),
+        ("presence_penalty", (-2.5, 3), 1, 0),
+        ("frequencyPenalty", (-2.5, 3), -2, 0.0),
+        ("repetition_penalty", (-1,), 1.1, 1),
+        ("typical_p", (2,), 0.5, 1),
+        ("min_p", (-1,), 0.1, 0),
+        ("min_tokens", (-1,), 3, 0),
+    ],
+)
+def test_sampling_values_are_overruled_or_refused(name: str, refused: Any, overruled: float, off: float | None) -> None:
+    for value in refused:
+        with pytest.raises(RefusedError, match=f"{name} is {value!r}; it must be a number") as caught:
+            chat.RULES.outcomes({name: value}, "ignore")
+        assert (caught.value.status, caught.value.param) == (400, name)
+    assert chat.RULES.outcomes({name: overruled}, "refuse") == {name: "overruled"}
+    assert off is None or chat.RULES.outcomes({name: off}, "refuse") == {name: "honored"}
 
 
 def test_too_long_prompt_and_last_call_are_refused_as_by_openai(world: World) -> None:

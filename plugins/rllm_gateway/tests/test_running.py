@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import textwrap
@@ -44,6 +45,9 @@ async def waits(task):
 
 def with_session(task, session):
     return session.with_role("judge").openai_url
+
+def keys(task, session):
+    return [session.key, session.reward_key]
 
 def numpy_number(task):
     import numpy
@@ -256,14 +260,14 @@ def pids_in(file: Path) -> list[int]:
 def test_a_spawned_agent_is_given_the_same(agent: Path, tmp_path: Path) -> None:
     from rllm_gateway.running.fork_server import ForkServer
 
-    server = ForkServer(Target(str(agent), "solve"))
+    server = ForkServer(Target(str(agent), "keys"))
     server.forks = False
-    order = {"environment": {"OPENAI_API_KEY": "k2"}, "task": {"n": 1}, "log": str(tmp_path / "log")}
-    server.start({**order, "start": 7, "result": str(tmp_path / "result")})
+    order = {"environment": {"OPENAI_API_KEY": "k2", URL: "u"}, "task": {}, "reward_key": "r", "start": 7}
+    server.start({**order, "log": str(tmp_path / "log"), "result": str(tmp_path / "result")})
     ended: list[tuple[int, int]] = []
     wait_until(lambda: bool(ended.extend(server.reap()) or ended))
     assert ended == [(7, 0)]
-    assert '"key": "k2"' in (tmp_path / "result").read_text()
+    assert json.loads((tmp_path / "result").read_text()) == ["k2", "r"]
 
 
 def test_a_module_is_an_agent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

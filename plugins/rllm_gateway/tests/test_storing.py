@@ -151,12 +151,13 @@ def test_a_stream_that_waits_is_kept_alive(world: World, monkeypatch: pytest.Mon
 
 
 def give(session: OpenedSession, role: str, reward: float) -> httpx.Response:
-    url, headers = f"{session.openai_url(role)}/reward", {"authorization": f"Bearer {session.key}"}
+    url = f"{session.openai_url(role)}/reward"
+    headers = {"authorization": f"Bearer {session.key}", "x-rllm-reward-key": session.reward_key}
     return httpx.post(url, json={"reward": reward}, headers=headers)
 
 
 def test_a_reward_is_that_of_a_role_with_calls(world: World) -> None:
-    session = world.open(name_key="who")
+    session = world.open(name_key="who", reward_source="agent")
     # Before the first call, any role may get one.
     assert give(session, "solver", 2.0).status_code == 200
     with anthropic_of(session) as client:

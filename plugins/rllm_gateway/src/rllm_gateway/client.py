@@ -14,14 +14,19 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 DEFAULT_ROLE = "agent"
 METADATA_HEADER = "X-Rllm-Metadata"
+REWARD_KEY_HEADER = "X-Rllm-Reward-Key"
+REWARD_KEY = "RLLM_REWARD_KEY"
+"""Environment variable with the reward key, if ``rllm.workflow.workflow_args.reports_reward`` is true."""
 NO_GATEWAY = "no gateway answers at {url}; has the run ended?"
 ROLE = re.compile(r"(?!(?:\.{1,2}|v1)$)[A-Za-z0-9._~-]{1,64}")
 """Clients remove '.' and '..' from a path. Anthropic's clients add 'v1' to the URL of a session without a role."""
+_reward_key = ""
+"""Reward key of an agent's function. It is no environment variable, because commands of the model would inherit it."""
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
 
 
@@ -35,6 +40,8 @@ class Session:
     role: str = DEFAULT_ROLE
     metadata: Mapping[str, Any] | None = None
     """Metadata that clients from `get_chat_client` add to every call. ``rllm.sdk.processing`` selects its keys."""
+    reward_key: str = field(default="", repr=False)
+    """Key that `reward` needs. Do not give it to commands that the model writes. Empty if this process has none."""
 
     @property
     def openai_url(self) -> str:
@@ -59,9 +66,16 @@ class Session:
         """Set the reward of this role. If you call it several times, the last value applies.
 
         Raises:
-            urllib.error.HTTPError: the gateway rejects the reward. The body contains its reason.
+            urllib.error.HTTPError: the gateway rejects the reward, for example because the run has a reward function.
+                The body contains its reason.
         """
-        _ask(f"{self.url}/{self.role}/v1/reward", self.key, {"reward": value})
+        _ask(f"{self.url}/{self.role}/v1/reward", self, {"reward": value})
+
+
+def set_reward_key(key: str) -> None:
+    """Set the reward key of this process. rllm calls it before it calls an agent's function."""
+    global _reward_key
+    _reward_key = key
 
 
 def current_session() -> Session:
@@ -73,7 +87,8 @@ def current_session() -> Session:
     if (opened := _CURRENT.get()) is not None:
         return opened
     try:
-        return Session(os.environ["RLLM_SESSION_URL"], os.environ["OPENAI_API_KEY"])
+        reward_key = _reward_key or os.environ.get(REWARD_KEY, "")
+        return Session(os.environ["RLLM_SESSION_URL"], os.environ["OPENAI_API_KEY"], reward_key=reward_key)
     except KeyError as error:
         raise RuntimeError(f"{error.args[0]} is not set: run the agent by `rllm train --agent`") from error
 
@@ -139,9 +154,10 @@ def get_chat_client_async(**options: Any) -> Any:
     return AsyncOpenAI(**_options(options, made_in, hook, DefaultAsyncHttpxClient))
 
 
-def _ask(url: str, key: str, said: Any) -> None:
+def _ask(url: str, session: Session, said: Any) -> None:
     """Send JSON data to a gateway."""
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    keys = {"Authorization": f"Bearer {session.key}", REWARD_KEY_HEADER: session.reward_key}
+    headers = {**keys, "Content-Type": "application/json"}
     asked = urllib.request.Request(url, json.dumps(said).encode(), headers)
     # Do not use the proxies of the environment, because the gateway is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from rllm_gateway.client import ROLE
+from rllm_gateway.client import REWARD_KEY_HEADER, ROLE
 from rllm_gateway.exchange import KEEP_ALIVE, Api, Asked, EventStream
 from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
@@ -39,6 +39,8 @@ class Head:
     """API key. Empty if the client sent none."""
     client_retry: int | None
     """Number of the client's retry, from 0. None if the client sent none."""
+    reward_key: str
+    """Value of the header `REWARD_KEY_HEADER`. Empty if the client sent none."""
     metadata: Mapping[str, Any]
     """Value of the header `METADATA`. If the body has the same key, the body's value applies."""
 
@@ -59,6 +61,7 @@ def head_of(scope: Scope) -> Head:
         model=named.get("model"),
         key=key_of(headers),
         client_retry=_number(headers.get(b"x-stainless-retry-count")),
+        reward_key=headers.get(REWARD_KEY_HEADER.lower().encode(), b"").decode("latin-1"),
         metadata=json_object(headers[METADATA], "The header X-Rllm-Metadata") if METADATA in headers else {},
     )
 

@@ -18,8 +18,10 @@ from rllm_core.errors import RolloutError
 from rllm_gateway.exchange import REASONING
 from rllm_gateway.link import Said, SessionTrace, TracedCall
 
-UNDELIVERED, UNTRACED, BEHIND_STOP = "undelivered", "unanswered", "behind_stop_text"
+UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED = "undelivered", "unanswered", "behind_stop_text", "cancelled"
 PREFIX = "gateway"
+REJECTED = f"{PREFIX}/rejected_rewards"
+"""Metric: the number of reported rewards that did not count. It is missing if there were none."""
 
 
 @dataclass
@@ -33,7 +35,9 @@ class Traced:
     """Id of the last stored call that is used for training. None if no call is used."""
 
 
-def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_tokens: int = 0) -> Traced:
+def traced(
+    trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_tokens: int = 0, cancelled_tokens: int = 0
+) -> Traced:
     """Return the trajectories of a session.
 
     Args:
@@ -41,6 +45,7 @@ def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_token
         sampled: call id -> its tokens. Calls that are missing in the trace were never answered.
         uid: uid of the rollout, from which the uids of trajectories are made.
         cut_tokens: number of sampled tokens after stop strings.
+        cancelled_tokens: number of sampled tokens of calls whose client disconnected, or which failed.
     """
     roots = roots_of(trace.calls)
     excluded: Counter[str] = Counter()
@@ -55,7 +60,7 @@ def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_token
             parts[call.name or root.name or call.role, call.group or root.group].append(call)
     for call_id in sampled.keys() - {call.id for call in trace.calls}:
         excluded[UNTRACED] += len(sampled[call_id].response_ids)
-    excluded[BEHIND_STOP] += cut_tokens
+    excluded.update({BEHIND_STOP: cut_tokens, CANCELLED: cancelled_tokens})
     trajectories = [
         Trajectory(
             role,
@@ -79,6 +84,8 @@ def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Coun
         **{f"excluded_tokens/{reason}": tokens for reason, tokens in excluded.items() if tokens},
         **trace.counters,
     }
+    if trace.rejected_rewards:
+        metrics["rejected_rewards"] = trace.rejected_rewards
     return {f"{PREFIX}/{name}": float(value) for name, value in metrics.items()}
 
 
@@ -136,6 +143,15 @@ class Returned:
     correct: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def has_reward(self) -> bool:
+        """True if it contains a reward, or `correct`."""
+        return self.reward is not None or bool(self.rewards) or self.correct is not None
+
+    def without_reward(self) -> Returned:
+        """Return the answer and the metrics."""
+        return Returned(answer=self.answer, metrics=self.metrics)
+
 
 def read_returned(value: Any) -> Returned:
     """Parse an agent's result. A number is a reward, a string is an answer, and an object contains some of `FIELDS`.
@@ -189,7 +205,7 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-NO_REWARD = "the agent gave no reward: it can return one, call rllm_gateway.client.reward, or the run names rllm.reward"
+NO_REWARD = "the agent gave no reward. Add --reward, or let your own function return one, or your program print one"
 
 
 def pay(episode: Episode, returned: Returned) -> None:
@@ -203,7 +219,8 @@ def pay(episode: Episode, returned: Returned) -> None:
             trajectory.info.pop(REWARD_ERROR, None)
     rewards = [trajectory.reward for trajectory in episode.trajectories if trajectory.reward is not None]
     episode.is_correct = bool(rewards and max(rewards) > 0) if returned.correct is None else returned.correct
-    episode.metrics.update(returned.metrics)
+    # The agent cannot replace the metrics of the gateway.
+    episode.metrics = {**returned.metrics, **episode.metrics}
 
 
 def _no_reward(episode: Episode, returned: Returned) -> str:
@@ -242,7 +259,7 @@ def rollout_of(
 
 
 def add_score(episode: Episode, found: Score, returned: Returned) -> None:
-    """Add the score of ``rllm.reward`` to the rewards that the agent gave to each role."""
+    """Add the score of ``rllm.reward`` to the reward of the tests, if there are any."""
     episode.metrics.update(found.metrics)
     for trajectory in episode.trajectories:
         _add(trajectory, found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
@@ -178,10 +180,42 @@ def _name_of(value: Any) -> str:
 
 Outcome = Literal["honored", "overruled", "ignored"]
 IGNORE = "Set rllm.workflow.workflow_args.unsupported=ignore to ignore it. The session then counts such requests."
-SAMPLERS_OF_OTHERS = frozenset(
-    ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "frequency_penalty", "presence_penalty", "seed")
-)
-"""Sampling parameters that servers other than OpenAI's accept. The run's sampling settings replace them."""
+
+
+@dataclass(frozen=True)
+class SamplerValues:
+    """The values of a sampling parameter that servers accept."""
+
+    least: float
+    most: float = math.inf
+    off: float | None = None
+    """Value that changes nothing, also in a run. None: every value is replaced by the run's."""
+
+    def outcome(self, name: str, value: Any) -> Outcome:
+        """Return ``honored`` for `off`, and else ``overruled``.
+
+        Raises:
+            RefusedError: no server accepts the value.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.least <= value <= self.most:
+            bounds = f"at least {self.least:g}" if self.most == math.inf else f"from {self.least:g} to {self.most:g}"
+            raise _wrong(value, name, "", "a number" if self.least == -math.inf else f"a number {bounds}")
+        return "honored" if value == self.off else "overruled"
+
+
+SAMPLERS: Mapping[str, SamplerValues] = {
+    "temperature": SamplerValues(0, 2),
+    "top_p": SamplerValues(0, 1),
+    "top_k": SamplerValues(-1),
+    "min_p": SamplerValues(0, 1, off=0),
+    "typical_p": SamplerValues(0, 1, off=1),
+    "repetition_penalty": SamplerValues(0, off=1),
+    "frequency_penalty": SamplerValues(-2, 2, off=0),
+    "presence_penalty": SamplerValues(-2, 2, off=0),
+    "min_tokens": SamplerValues(0, off=0),
+    "seed": SamplerValues(-math.inf),
+}
+"""Sampling parameters. The run's settings replace them in every API, also where only some servers accept them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +247,9 @@ class Rules:
                 refuse_held(name)
             if name in self.honored:
                 found[name] = "honored"
-            elif name in self.overruled or name in SAMPLERS_OF_OTHERS:
+            elif (sampler := SAMPLERS.get(to_snake_case(name))) is not None:
+                found[name] = sampler.outcome(name, value)
+            elif name in self.overruled:
                 found[name] = "overruled"
             elif name in self.ignored or value in self.refused.get(name, ()):
                 found[name] = "ignored"
@@ -221,6 +257,11 @@ class Rules:
                 refuse_unless_ignored(name, unsupported)
                 found[name] = "ignored"
         return found
+
+
+def to_snake_case(name: str) -> str:
+    """Return the name of a parameter of Google's API as other APIs spell it."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
 
 
 def refuse_held(name: str) -> NoReturn:

@@ -130,14 +130,15 @@ class Gateway:
                 "Use an id that no open session has, made of letters, digits and the characters . _ ~ : -",
             )
         key = secrets.token_urlsafe(32)
-        session = LiveSession(spec, hash_of(key))
+        reward_key = secrets.token_urlsafe(32) if spec.reward_source == "agent" else ""
+        session = LiveSession(spec, hash_of(key), hash_of(reward_key) if reward_key else None)
         self._sessions[spec.id] = session
         try:
             await self._log.add(_session_row(session))
         except BaseException:
             del self._sessions[spec.id]
             raise
-        return OpenedSession(id=spec.id, key=key, url=f"{reachable(self.url)}/s/{spec.id}")
+        return OpenedSession(id=spec.id, key=key, url=f"{reachable(self.url)}/s/{spec.id}", reward_key=reward_key)
 
     async def close_session(self, session: str) -> SessionTrace:
         """Seal a session, wait for writes to the store, and return its calls and rewards.

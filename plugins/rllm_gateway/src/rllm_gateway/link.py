@@ -28,6 +28,15 @@ Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so the trace is incomplete."""
 TASK, LABEL, TEMPERATURE = "task", "label", "temperature"
 """Keys of a stored session's metadata."""
+RewardSource = Literal["agent", "tests", "rllm.reward", "environment"]
+"""Source of a rollout's reward. ``agent``: the agent reports it."""
+SOURCES: Mapping[RewardSource, str] = {
+    "agent": "a report with the reward key",
+    "tests": "the task's tests",
+    "rllm.reward": "rllm.reward (--reward)",
+    "environment": "the environment",
+}
+"""Sources as errors and warnings describe them."""
 VALIDATION = "val"
 """The `LABEL` of validation sessions, which are not used for training."""
 
@@ -69,6 +78,8 @@ class SessionSpec:
     """Treatment of unsupported request parameters. ``refuse``: HTTP 400. ``ignore``: counted as ignored."""
     keeps_messages: bool = False
     """True if the trace contains the last conversation, which rewards read."""
+    reward_source: RewardSource = "environment"
+    """Source of the rollout's reward. The gateway rejects reported rewards unless it is ``agent``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +91,8 @@ class OpenedSession:
     """API key for the agent's clients. Only its hash is stored."""
     url: str
     """URL of the session, such as ``http://127.0.0.1:4000/s/<id>``."""
+    reward_key: str = field(default="", repr=False)
+    """Key with which the agent reports its reward. Empty if the reward comes from a different source."""
 
     def openai_url(self, role: str = DEFAULT_ROLE) -> str:
         """Return the ``OPENAI_BASE_URL`` of the agent in this role."""
@@ -139,6 +152,9 @@ class SessionTrace:
     """Number of requests that were rejected before they were rendered, because they have too many characters."""
     calls_used_up: int = 0
     """Number of requests that were rejected, because they would have exceeded `SessionSpec.max_calls`."""
+    rejected_rewards: int = 0
+    """Number of reported rewards that were rejected, because the session has a different `RewardSource`, or because
+    the reward key was missing."""
     said: Said | None = None
     """Conversation of the last delivered call. None if no call was delivered or `SessionSpec.keeps_messages` is off."""
 

@@ -36,6 +36,19 @@ SECONDS_TO_ANSWER = 60.0
 REQUESTED = [each.name for each in fields(SampleRequest)]
 
 
+class TokenCounter:
+    """The number of tokens of a call. It is an `OnTokens`, and calls the `OnTokens` of the client."""
+
+    def __init__(self, on_tokens: OnTokens | None) -> None:
+        self._on_tokens = on_tokens
+        self.tokens = 0
+
+    def __call__(self, ids: NDArray[np.int32]) -> None:
+        self.tokens += len(ids)
+        if self._on_tokens is not None:
+            self._on_tokens(ids)
+
+
 class RolloutSampler:
     """Samples for the agent of one rollout, by the same rules as built-in workflows."""
 
@@ -61,6 +74,7 @@ class RolloutSampler:
         """Call id -> sampled tokens. If a call was repeated, earlier tokens are under ids that belong to no call."""
         self.cut_tokens = 0
         """Number of sampled tokens after stop strings, which are not part of a response."""
+        self._cancelled: list[TokenCounter] = []
         self._latest: dict[str, object] = {}
         """Call id -> mark of its latest request. If a call is repeated, the gateway uses only the latest response."""
         self._given_up = count()
@@ -91,7 +105,7 @@ class RolloutSampler:
             json_schema=request.json_schema,
             top_logprobs=request.top_logprobs,
             # Tokens after a stop string are not part of the response, and they are found only at the end.
-            on_tokens=on_tokens if self._engine_stops or not stop else None,
+            on_tokens=(counter := TokenCounter(on_tokens if self._engine_stops or not stop else None)),
         )
         session = f"{self._name}/{request.branch}"
         self._branches.add(session)
@@ -100,8 +114,10 @@ class RolloutSampler:
         mine = self._latest[call] = object()
         try:
             whole = await engine.generate(prompt_ids, sampling, session=session)
-        except BackendError as error:
-            self.backend_error = error
+        except BaseException as error:
+            self._cancelled.append(counter)
+            if isinstance(error, BackendError):
+                self.backend_error = error
             raise
         finally:
             is_latest = self._latest.get(call) is mine
@@ -115,6 +131,14 @@ class RolloutSampler:
         else:
             self._set_aside(call, sampled)
         return completion
+
+    @property
+    def cancelled_tokens(self) -> int:
+        """Number of tokens that were sampled before their call was cancelled or failed.
+
+        An engine that ignores `SamplingParams.on_tokens` does not report them.
+        """
+        return sum(counter.tokens for counter in self._cancelled)
 
     def _set_aside(self, call: str, sampled: Step) -> None:
         self.calls[f"{call}~{next(self._given_up)}"] = sampled

@@ -21,7 +21,7 @@ from rllm_core.rollout.template_renderer import before_any
 from rllm_gateway.calls.rows import CallRow, lineage, messages
 from rllm_gateway.exchange import REASONING, Answer, Asked, Begun, Settled
 from rllm_gateway.fields import RefusedError, invalid
-from rllm_gateway.link import Ending, Said, SessionSpec, SessionTrace, traced_call
+from rllm_gateway.link import SOURCES, Ending, Said, SessionSpec, SessionTrace, traced_call
 from rllm_gateway.structured import Wanted
 
 
@@ -194,6 +194,8 @@ class LiveSession:
 
     spec: SessionSpec
     key_hash: str
+    reward_key_hash: str | None = None
+    """Hash of the reward key. None if the agent does not report its reward."""
     calls: dict[str, CallRow] = field(default_factory=dict)
     """Call id -> call, in the order in which they were stored. `CallRow.sent` is empty here. Only the store has it."""
     responses: dict[bytes, CallRow] = field(default_factory=dict)
@@ -231,6 +233,8 @@ class LiveSession:
     """Number of requests that were rejected because they have too many characters."""
     calls_used_up: int = 0
     """Number of requests that were rejected because of the call limit."""
+    rejected_rewards: int = 0
+    """Number of reported rewards that were rejected."""
     sealed: bool = False
     ending: Ending = "closed"
 
@@ -306,6 +310,28 @@ class LiveSession:
                 "context_length_exceeded",
             )
 
+    def refuse_reward(self, reward_key: str) -> None:
+        """Raise RefusedError if a reported reward does not count, because its source or its key is wrong."""
+        source = self.spec.reward_source
+        if self.reward_key_hash is not None and is_key(reward_key, self.reward_key_hash):
+            return
+        self.rejected_rewards += 1
+        if source != "agent":
+            raise RefusedError(
+                403,
+                "permission",
+                f"The reward of this rollout comes from {SOURCES[source]}, so the reported reward has no effect. "
+                "Remove the report.",
+                code="reward_not_reported",
+            )
+        raise RefusedError(
+            403,
+            "permission",
+            "The reward key is missing or wrong. A function has it in its session. A program prints its reward, or "
+            "needs rllm.workflow.workflow_args.reports_reward=true.",
+            code="reward_key_missing",
+        )
+
     def count(self, name: str, times: int = 1) -> None:
         """Increase a counter. If there are too many counters, increase the counter `OTHER` instead."""
         if name not in self.counters and len(self.counters) >= MOST_COUNTERS:
@@ -357,6 +383,7 @@ class LiveSession:
             requests=self.requests,
             too_long=self.too_long,
             calls_used_up=self.calls_used_up,
+            rejected_rewards=self.rejected_rewards,
             said=self._read_messages(),
         )
 

@@ -46,6 +46,11 @@ class AgentParams(Params):
         gt=0,
         description="Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies.",
     )
+    reports_reward: bool = Field(
+        False,
+        description="Put the key for reports of rewards into the agent's environment, as `RLLM_REWARD_KEY`. Commands "
+        "of the model that inherit the environment can then set the reward.",
+    )
     unsupported: Literal["refuse", "ignore"] = Field(
         "refuse",
         description="How the gateway treats request parameters that it does not support: `refuse` answers the "
@@ -97,11 +102,26 @@ def _sources(params: AgentParams) -> Mapping[str, str]:
     return sources_of_command(params.command or params.arguments)
 
 
+def _check_reports(config: RunConfig, params: AgentParams) -> None:
+    """Raise ConfigError if the agent may report its reward, and the reward has a different source."""
+    from rllm_gateway.running.harnesses import HARNESSES
+
+    has_tests = config.rllm.env.name == "tasks"
+    if params.reports_reward and (has_tests or config.rllm.reward or params.agent in HARNESSES):
+        source = "the tests of its tasks" if has_tests else "rllm.reward"
+        raise ConfigError(
+            "unused-key",
+            f"rllm.workflow.workflow_args.reports_reward is true, but the reward of this run comes from {source}.",
+            "Remove rllm.workflow.workflow_args.reports_reward.",
+        )
+
+
 def _check_run(config: RunConfig, params: AgentParams) -> None:
     from rllm_gateway.checks import check_sdk
     from rllm_gateway.running.harnesses import HARNESSES
 
     check_sdk(config.rllm.sdk)
+    _check_reports(config, params)
     if params.agent is not None and params.agent in HARNESSES:
         if config.rllm.sandbox is None:
             raise ConfigError(
@@ -133,7 +153,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         harness = HARNESSES.get(params.agent or "")
         if harness is not None and run.sandbox is not None:
             command = [*harness.command, *params.arguments]
-            runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment, plain_stdin=True)
+            runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment, is_named=True)
         elif params.agent is not None:
             runner = FunctionRunner(check_target(params.agent), directory)
         elif run.sandbox is not None:

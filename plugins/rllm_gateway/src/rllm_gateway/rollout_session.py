@@ -11,12 +11,15 @@ from typing import Any, Literal
 from rllm.tasks.task_directories import without_facts
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.errors import RolloutError
+from rllm_core.notices import warn_once
 from rllm_core.schema.sdk_section import ProcessingSection
 from rllm_gateway.episodes import Traced, traced
-from rllm_gateway.link import OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.fields import SAMPLERS, to_snake_case
+from rllm_gateway.link import SOURCES, OpenedSession, RewardSource, SessionSpec, SessionTrace
 from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
 
 LONGEST_SLUG = 100
+OVERRULED = "overruled/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,20 @@ class OpenedGateway:
     """True if the engine supports stop strings."""
 
 
+def warn_of_rejected_reward(source: RewardSource) -> None:
+    """Warn once that an agent, or a command that its model wrote, reported a reward that does not count."""
+    warn_once(
+        f"a reported reward was rejected, because rewards come from {SOURCES[source]}. "
+        "The metric env/gateway/rejected_rewards counts such reports."
+    )
+
+
+def overruled_samplers(trace: SessionTrace) -> list[str]:
+    """Return the names of the sampling parameters with which requests differ from the run."""
+    names = [name.removeprefix(OVERRULED) for name in trace.counters if name.startswith(OVERRULED)]
+    return [name for name in names if to_snake_case(name) in SAMPLERS]
+
+
 class RolloutSession:
     """A session of the gateway. The engine of a rollout samples its responses."""
 
@@ -43,6 +60,7 @@ class RolloutSession:
         *,
         part: str = "",
         unsupported: Literal["refuse", "ignore"] = "refuse",
+        reward_source: RewardSource = "environment",
     ) -> None:
         """Make a session, which is not open yet.
 
@@ -53,8 +71,9 @@ class RolloutSession:
             uid: uid of the rollout.
             part: name of the session among the sessions of its rollout. Empty if the rollout has only one.
             unsupported: see `SessionSpec.unsupported`.
+            reward_source: source of the rollout's reward.
         """
-        self._gateway, self._unsupported = gateway, unsupported
+        self._gateway, self._unsupported, self._reward_source = gateway, unsupported, reward_source
         self._context, self._task, self._uid = context, task, uid
         self._part = f"/{part}" if part else ""
         self.spec = self._make_spec()
@@ -84,10 +103,15 @@ class RolloutSession:
             trace = await self._gateway.link.close_session(self.spec.id)
         finally:
             await self.sampler.close()
+        if trace.rejected_rewards:
+            warn_of_rejected_reward(self._reward_source)
+        for name in overruled_samplers(trace):
+            warn_once(f"requests of agents set {name}, but the run's own sampling settings are used.")
         for step in self.sampler.calls.values():
             step.text = self._context.engine.renderer.text(step.response_ids)
         uid = f"{self._uid}{self._part}"
-        return trace, traced(trace, self.sampler.calls, uid, self.sampler.cut_tokens)
+        sampler = self.sampler
+        return trace, traced(trace, sampler.calls, uid, sampler.cut_tokens, sampler.cancelled_tokens)
 
     def check(self, trace: SessionTrace) -> None:
         """Raise the error of the engine or of the store, if one failed.
@@ -125,4 +149,5 @@ class RolloutSession:
             name_key=processing.traj_name_key,
             unsupported=self._unsupported,
             keeps_messages=context.score is not None,
+            reward_source=self._reward_source,
         )

@@ -51,9 +51,13 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def reward_endpoint(gateway: Gateway) -> ASGIApp:
-    """Make ``POST …/reward`` with ``{"reward": 1.0}``, which sets the reward of the role in the path."""
+    """Make ``POST …/reward`` with ``{"reward": 1.0}``, which sets the reward of the role in the path.
+
+    It needs the session's reward key too, because each command that the model writes can have the session's key.
+    """
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
+        session.refuse_reward(head.reward_key)
         value = json_object(await read_body(receive)).get("reward")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise invalid("reward must be a number.", "reward")

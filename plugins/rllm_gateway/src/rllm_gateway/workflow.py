@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from rllm.tasks.task_directories import without_facts
@@ -11,10 +11,11 @@ from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
-from rllm_gateway.episodes import Returned, add_score, pay, read_returned, rollout_of
-from rllm_gateway.link import SessionTrace
+from rllm_gateway.client import REWARD_KEY
+from rllm_gateway.episodes import REJECTED, Returned, add_score, pay, read_returned, rollout_of
+from rllm_gateway.link import RewardSource, SessionTrace
 from rllm_gateway.link_trainer import RolloutSampler
-from rllm_gateway.rollout_session import OpenedGateway, RolloutSession
+from rllm_gateway.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
 from rllm_gateway.running.runners import Outcome, environment_of
 
 NO_CALL = "the agent made no call to the gateway. Check that its client uses the address of the gateway."
@@ -41,7 +42,13 @@ class Silence:
 class Runner(Protocol):
     """Runs an agent, each rollout in a separate process."""
 
-    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome: ...
+    def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
+        """Return the source of the reward of a task if the run has no reward function."""
+        ...
+
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str) -> Outcome:
+        """Run the agent to its end. Only a function receives the reward key, in its own process."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,40 +66,60 @@ class AgentWorkflow(Workflow):
 
     If the agent fails, the rollout fails, and the error contains the agent's last lines. If the agent fails because it
     reached the call limit or the prompt limit, the rollout ends with that termination reason instead.
+
+    The agent's own reward counts only if neither tests nor ``rllm.reward`` give one. A command that the model writes
+    could otherwise set the reward of its rollout.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
         {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sandbox", "rllm.sdk.*"}
     )
 
-    def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
+    def __init__(
+        self, context: WorkflowContext, *, unsupported: Any = "refuse", reports_reward: bool = False, **options: Any
+    ) -> None:
         # `open` uses agent, command and timeout.
         used = {"agent", "arguments", "command", "timeout"}
         super().__init__(context, **{name: options[name] for name in options.keys() - used})
         self._unsupported = unsupported
+        self._reports_reward = reports_reward
         self._opened: OpenedAgent = context.resource
         self._last: Step | None = None
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         opened = self._opened
         self.episode = Episode(id=uid)
-        session = RolloutSession(opened.gateway, self.context, task, uid, unsupported=self._unsupported)
+        source = self._reward_source(task)
+        session = RolloutSession(
+            opened.gateway, self.context, task, uid, unsupported=self._unsupported, reward_source=source
+        )
         address = await session.open()
         try:
             variables = environment_of(address, without_facts(task))
-            outcome = await opened.gateway.link.unless_ended(opened.runner.run(task, variables))
+            if self._reports_reward:
+                variables[REWARD_KEY] = address.reward_key
+            running = opened.runner.run(task, variables, address.reward_key)
+            outcome = await opened.gateway.link.unless_ended(running)
         finally:
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(session)
         session.check(trace)
+        returned = read_returned(outcome.returned)
+        if outcome.rejected_reward or (returned.has_reward and source == "rllm.reward"):
+            self.episode.metrics[REJECTED] = trace.rejected_rewards + 1.0
+            warn_of_rejected_reward(source)
         if outcome.code:
             self._end_early(outcome, trace, session.sampler)
             if outcome.returned is None:
                 return self.episode
         else:
             self.episode.termination_reason = TerminationReason.ENV_DONE
-        await self._judge(task, read_returned(outcome.returned), trace)
+        await self._judge(task, returned.without_reward() if source == "rllm.reward" else returned, trace)
         return self.episode
+
+    def _reward_source(self, task: Mapping[str, Any]) -> RewardSource:
+        source = self._opened.runner.reward_source(task)
+        return "rllm.reward" if source == "agent" and self.context.score is not None else source
 
     async def _closed(self, session: RolloutSession) -> SessionTrace:
         """Seal the session, and add its trajectories and metrics to the episode."""
@@ -123,13 +150,7 @@ class AgentWorkflow(Workflow):
 
     async def _judge(self, task: Mapping[str, Any], returned: Returned, trace: SessionTrace) -> None:
         assert self.episode is not None
-        given = Returned(
-            reward=returned.reward,
-            rewards={**trace.rewards, **returned.rewards},
-            answer=returned.answer,
-            correct=returned.correct,
-            metrics=returned.metrics,
-        )
+        given = replace(returned, rewards={**trace.rewards, **returned.rewards})
         pay(self.episode, given)
         if self.context.score is not None and self._last is not None and trace.said is not None:
             rollout = rollout_of(task, self.episode, self._last, trace.said, given.answer, self.context)

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import inspect
 import json
-import os
 import runpy
 import sys
 import sysconfig
@@ -18,22 +17,28 @@ from typing import Any
 from rllm_gateway.running.target import Target
 
 FAILED = 1
-RESULT = "RLLM_RESULT_FILE"
-"""Environment variable with the path of the file to which the process writes the function's result as JSON."""
 _OURS = (str(Path(__file__).parents[1]), runpy.__file__, asyncio.__path__[0], importlib.__path__[0])
 """Files and directories with the code that calls the agent."""
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int:
+def call_and_leave(target: Target, order: Mapping[str, Any]) -> int:
     """Run the agent's file or module, call its function, and write its result.
+
+    Args:
+        target: the function.
+        order: the order of a `fork_server`, with ``task``, ``reward_key`` and ``result``.
 
     Returns:
         The exit code: 0, or `FAILED` if the agent raised an error. The traceback is written to standard error.
     """
+    from rllm_gateway.client import set_reward_key
+
+    result = Path(order["result"])
+    set_reward_key(order["reward_key"])
     try:
         function = _function_of(target)
-        returned = _called(function, task)
+        returned = _called(function, order["task"])
         unfinished(result).write_text(json.dumps(returned, default=_plain), encoding="utf-8")
         unfinished(result).replace(result)
     except SystemExit as error:
@@ -109,4 +114,4 @@ def _plain(value: Any) -> Any:
 
 if __name__ == "__main__":
     place, name = sys.argv[1:]
-    sys.exit(call_and_leave(Target(place, name), json.loads(sys.stdin.read()), Path(os.environ[RESULT])))
+    sys.exit(call_and_leave(Target(place, name), json.loads(sys.stdin.read())))

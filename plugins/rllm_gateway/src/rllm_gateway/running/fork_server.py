@@ -5,9 +5,9 @@ when a file is imported. Importing a client takes a second. So this process impo
 agent imports, and forks itself for each rollout. If an import has started threads, which a fork would lose, it starts
 a new Python instead.
 
-It reads lines ``{"start": number, "environment": …, "task": …, "log": …, "result": …}`` and ``{"kill": number}``, and
-writes ``ready``, then ``{"ended": number, "code": …}`` for each start. ``result`` is the file for the function's
-result. It ends with its input. Its supervisor then kills all agents.
+It reads lines ``{"start": number, "environment": …, "task": …, "reward_key": …, "log": …, "result": …}`` and
+``{"kill": number}``, and writes ``ready``, then ``{"ended": number, "code": …}`` for each start. ``result`` is the file
+for the function's result. It ends with its input. Its supervisor then kills all agents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rllm_gateway.running.calling import FAILED, RESULT, call_and_leave
+from rllm_gateway.running.calling import FAILED, call_and_leave
 from rllm_gateway.running.target import Target, imported_packages
 from rllm_serving.supervisor import end_supervised, supervise, supervise_command
 
@@ -108,7 +108,7 @@ class ForkServer:
         code = FAILED
         try:
             self._become_agent(order)
-            code = call_and_leave(self._target, order["task"], Path(order["result"]))
+            code = call_and_leave(self._target, order)
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
@@ -116,7 +116,7 @@ class ForkServer:
 
     def _spawned(self, order: Mapping[str, Any]) -> int:
         """Start the agent in a new Python, because a fork would lose threads. Returns its process id."""
-        environment = {**os.environ, **order["environment"], RESULT: order["result"]}
+        environment = {**os.environ, **order["environment"]}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         program = [sys.executable, "-P", "-m", "rllm_gateway.running.calling"]
         with Path(order["log"]).open("ab") as log:
@@ -129,8 +129,8 @@ class ForkServer:
                 start_new_session=True,
             )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as task:
-            task.write(json.dumps(order["task"]).encode())
+        with contextlib.suppress(BrokenPipeError), process.stdin as orders:
+            orders.write(json.dumps(order).encode())
         process.returncode = 0  # `reap` waits for it
         return process.pid
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import PluginError, RolloutError
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.link import OpenedSession, RewardSource
 from rllm_gateway.running.calling import unfinished
 from rllm_gateway.running.target import Target
 from rllm_serving.supervisor import end_supervised, supervise_command
@@ -75,6 +75,8 @@ class Outcome:
     """Last lines of its output, errors included."""
     timed_out: bool = False
     """True if it was stopped at the time limit of its task."""
+    rejected_reward: bool = False
+    """True if the program printed a reward that does not count, because the reward has a different source."""
 
     @property
     def failure(self) -> str:
@@ -121,7 +123,11 @@ class FunctionRunner:
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
-    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
+    def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
+        """Return ``agent``, because the function returns its reward, or sends it."""
+        return "agent"
+
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str = "") -> Outcome:
         """Run the agent to its end. If this is cancelled, kill the agent and all processes that it has started.
 
         Raises:
@@ -132,8 +138,8 @@ class FunctionRunner:
         log, result = self._directory / f"{number}.log", self._directory / f"{number}.json"
         order = {"environment": dict(environment), "task": dict(task), "log": str(log), "result": str(result)}
         try:
-            code = await self._ended(number, order)
-            returned = json.loads(result.read_bytes()) if result.exists() else None
+            code = await self._ended(number, {**order, "reward_key": reward_key})
+            returned = json.loads(result.read_bytes()) if code == 0 and result.exists() else None
             return Outcome(code, returned, last_lines(log))
         finally:
             for file in (log, result, unfinished(result)):
@@ -227,11 +233,15 @@ class CommandRunner:
         self._directory = directory
         self._numbers = count()
 
-    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
+    def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
+        """Return ``agent``, because the program prints its reward."""
+        return "agent"
+
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str = "") -> Outcome:
         """Run the program to its end. If this is cancelled, kill the program and all processes that it has started.
 
         The program's result is the last line of its standard output, if that line is a JSON object with ``reward`` or
-        ``answer``.
+        ``answer``, and if the program ends with exit code 0. The program does not receive the reward key.
 
         Raises:
             PluginError: the program cannot be started.
@@ -254,7 +264,8 @@ class CommandRunner:
                 await _end(process)
             said = last_lines(output)
             assert process.returncode is not None
-            return Outcome(process.returncode, parse_result(said), last_lines(log) or said)
+            returned = parse_result(said) if process.returncode == 0 else None
+            return Outcome(process.returncode, returned, last_lines(log) or said)
         finally:
             log.unlink(missing_ok=True)
             output.unlink(missing_ok=True)

@@ -16,7 +16,8 @@ from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, 
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import harmless, one_line, warn_once
-from rllm_gateway.running.runners import LONGEST, URL, Outcome, lines_at_end, parse_result
+from rllm_gateway.link import RewardSource
+from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, lines_at_end, parse_result
 
 TIMED_OUT = 124
 """Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""
@@ -84,7 +85,7 @@ class SandboxRunner:
         seconds: float,
         environment: Mapping[str, str] | None = None,
         *,
-        plain_stdin: bool = False,
+        is_named: bool = False,
     ) -> None:
         """Start nothing yet.
 
@@ -94,16 +95,23 @@ class SandboxRunner:
             start: starts a sandbox.
             seconds: time limit of agents whose task has none.
             environment: environment variables of the program.
-            plain_stdin: True if standard input is the instruction. False: it is the task as a JSON object.
+            is_named: True if rllm has a name for the agent. Its standard input is the instruction, and it reports no
+                result. False: its standard input is the task as a JSON object.
         """
-        self._plain_stdin = plain_stdin
+        self._is_named = is_named
         self._environment = environment or {}
         self._program = Program.from_command(command)
         self._start = start
         self._seconds = seconds
 
-    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
-        """Run the agent and the tests. If this is cancelled, delete the sandbox.
+    def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
+        """Return ``agent`` if the task has no tests, and if the program is the user's own, which prints its reward."""
+        if TASK_DIRECTORY in task:
+            return "tests"
+        return "rllm.reward" if self._is_named else "agent"
+
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str = "") -> Outcome:
+        """Run the agent and the tests. If this is cancelled, delete the sandbox. The agent gets no reward key.
 
         Raises:
             RolloutError: the tests gave no reward, or the instruction is too long for an argument.
@@ -121,16 +129,27 @@ class SandboxRunner:
             result = await sandbox.run(
                 command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
-                environment={**self._environment, **environment, **variables},
-                stdin=(instruction if self._plain_stdin else json.dumps(without_facts(task))).encode(),
+                environment={**self._environment, **self._visible(environment), **variables},
+                stdin=(instruction if self._is_named else json.dumps(without_facts(task))).encode(),
                 port=urlsplit(environment[URL]).port,
             )
-            said = lines_at_end(result.stdout)
-            returned = parse_result(said) if facts is None else await _reward(sandbox, facts, result)
+            tested = None if facts is None else await _reward(sandbox, facts, result)
         finally:
             await sandbox.stop()
-        code = TIMED_OUT if result.exit_code is None else result.exit_code
-        return Outcome(code, returned, lines_at_end(result.stderr) or said, timed_out=result.exit_code is None)
+        said = lines_at_end(result.stdout)
+        printed = parse_result(said) if result.exit_code == 0 else None
+        reports = self.reward_source(task) == "agent"
+        return Outcome(
+            TIMED_OUT if result.exit_code is None else result.exit_code,
+            printed if reports else tested,
+            lines_at_end(result.stderr) or said,
+            timed_out=result.exit_code is None,
+            rejected_reward=not reports and printed is not None and REWARD in printed,
+        )
+
+    def _visible(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables for the agent. An agent with a name needs no `TASK`, which may contain the answer."""
+        return {name: value for name, value in environment.items() if name != TASK or not self._is_named}
 
     def _command(self, instruction: str, environment: Mapping[str, str]) -> list[str]:
         """Return the command with the instruction and the gateway's URL."""
