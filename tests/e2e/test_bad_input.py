@@ -97,7 +97,7 @@ def test_a_full_disk_while_saving_loses_nothing(start_forked_rllm: Any, forked_r
     assert {path.name for path in checkpoints.iterdir()} == before
     resumed = forked_rllm("train", "guess", *FAST, "--resume", "rllm.trainer.total_batches=6")
     assert resumed.returncode == 0, resumed.stderr
-    assert "resuming after step 4 of 6" in resumed.stdout
+    assert "resuming after 4 of 6 steps" in resumed.stdout
 
 
 BAD_ENVIRONMENTS = """
@@ -225,4 +225,4 @@ def test_a_refused_resume_does_not_spoil_the_next_one(rllm_here: Any) -> None:
         check_printed(refused.stderr, "run-changed", *values)
     resumed = rllm_here("train", "guess", "--resume", "rllm.trainer.total_batches=5")
     assert resumed.returncode == 0, resumed.stderr
-    assert "resuming after step 4 of 5" in resumed.stdout
+    assert "resuming after 4 of 5 steps" in resumed.stdout

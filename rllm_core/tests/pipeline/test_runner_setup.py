@@ -115,10 +115,10 @@ def _fail_late(*split: str) -> Iterator[Task]:
 @pytest.mark.parametrize(
     ("tasks", "error", "values"),
     [
-        (lambda *split: [Task(id="good"), "a"], PluginError, ("bad-task", "'a'", "Return Task records.")),
+        (lambda *split: [Task(id="good"), "a"], PluginError, ("bad-task", "'a'", "Task(id=")),
         (lambda *split: [Task(id="good"), {"id": "a"}], PluginError, ("bad-task", {"id": "a"})),
         (lambda *split: [None], PluginError, ("bad-task", "None")),
-        (lambda *split: None, PluginError, ("tasks-failed", "TypeError", "'NoneType'")),
+        (lambda *split: None, PluginError, ("bad-task", "None")),
         (lambda *split: _raise(FileNotFoundError("rows.jsonl")), PluginError, ("tasks-failed", "rows.jsonl")),
         (_fail_late, PluginError, ("tasks-failed", "FileNotFoundError: rows.jsonl")),
         (_named("a", "b", "a"), ConfigError, ("duplicate-task-id", "'a'")),

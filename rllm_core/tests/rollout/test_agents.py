@@ -11,7 +11,7 @@ import pytest
 from rllm_core.contracts import Agent, Outcome, WorkflowContext
 from rllm_core.data.messages import Message, Response
 from rllm_core.data.types import Episode
-from rllm_core.errors import PluginError
+from rllm_core.errors import PluginError, RolloutError
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow
@@ -90,9 +90,9 @@ def test_every_observation_goes_through_the_agent_and_every_response(engine: Any
 @pytest.mark.parametrize(
     ("method", "result", "kind", "message"),
     [
-        ("observe", None, TypeError, r"^observe\(\) of LastLine returned None, not chat messages$"),
-        ("observe", "hi", TypeError, r"returned 'hi', not chat messages$"),
-        ("observe", HI, TypeError, r"not chat messages$"),
+        ("observe", None, RolloutError, r"test_agents.py, line \d+\) returned None\."),
+        ("observe", "hi", RolloutError, r"returned 'hi'\."),
+        ("observe", HI, RolloutError, r"Return a list of messages"),
         ("act", None, PluginError, "None"),
         ("act", {"move": "ok"}, PluginError, r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."),
     ],

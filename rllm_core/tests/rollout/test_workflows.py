@@ -17,7 +17,7 @@ from tool_tokenizer import ToolTokenizer
 from rllm_core.contracts import Outcome, SamplingParams, Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.data.version_spans import VersionSpan
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.rollout import workflows
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
@@ -223,16 +223,21 @@ def test_only_the_length_of_the_last_response_decides(engine: Any, play: Any) ->
 
 @BOTH
 @pytest.mark.parametrize(
-    ("world", "message"),
+    ("world", "values"),
     [
-        ({"step": lambda action: None}, r"step\(\) of FunctionEnvironment returned None, not an Outcome"),
-        ({"step": lambda action: (1.0, True)}, r"step\(\) of FunctionEnvironment returned \(1.0, True\), not"),
-        ({"reset": lambda task: None}, r"reset\(\).* FunctionEnvironment .*None"),
+        ({"step": lambda action: None}, ["step", "None", "Outcome"]),
+        ({"step": lambda action: (1.0, True)}, ["step", "(1.0, True)"]),
+        ({"step": lambda action: Outcome(reward="1 point", done=True)}, ["step", "'1 point' as 'reward'"]),
+        ({"step": lambda action: Outcome(metrics={"x": [1]}, done=True)}, ["step", "[1] as 'x'"]),
+        ({"reset": lambda task: None}, ["reset", "None"]),
+        ({"reset": lambda task: ("hi", {})}, ["reset", "('hi', {})"]),
     ],
 )
-def test_environments_that_return_no_outcome_are_reported(context: Any, kind: Any, world: Any, message: str) -> None:
+def test_environments_that_return_no_outcome_are_reported(
+    context: Any, kind: Any, world: Any, values: list[str]
+) -> None:
     made = FunctionEnvironment(**world)
-    with pytest.raises(TypeError, match=message):
+    with expect_error(RolloutError, "bad-environment-result", "FunctionEnvironment.", ", line ", *values):
         _run_episode(kind, context(make_environment=lambda: made))
     assert made.closed == 1
 

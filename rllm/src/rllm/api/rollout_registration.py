@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from inspect import isclass, iscoroutinefunction, signature
+from inspect import getattr_static, isclass, iscoroutinefunction, signature
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
-from rllm_core.errors import ConfigError, PluginError
+from rllm_core.errors import ConfigError, PluginError, described_function
 
 SECONDS = 60.0
 
@@ -71,12 +71,13 @@ def register_rllm_environment(
     """
 
     def record(thing: Any) -> EnvironmentPlugin[Any]:
-        if not (isclass(thing) and issubclass(thing, Environment)) or thing.__abstractmethods__:
+        if not (isclass(thing) and issubclass(thing, Environment)):
             raise PluginError(
                 "bad-plugin-spec",
                 f"register_rllm_environment({name!r}) decorates {thing!r:.80}.",
                 "Write a subclass of rllm_core.contracts.Environment with tasks, reset and step.",
             )
+        _check_methods(thing)
         return EnvironmentPlugin(
             name=name,
             summary=summary or read_summary(thing),
@@ -90,6 +91,35 @@ def register_rllm_environment(
         )
 
     return registering("register_rllm_environment", name, record)
+
+
+METHODS = {
+    "__init__": ("self", "params"),
+    "tasks": ("cls", "split", "params"),
+    "reset": ("self", "task"),
+    "step": ("self", "action"),
+}
+
+
+def _check_methods(environment: type[Environment]) -> None:
+    """Check that rllm can call the methods of an environment.
+
+    Raises:
+        PluginError: a method is missing, or has other parameters.
+    """
+    for name, parameters in METHODS.items():
+        remedy = f"Write {'@classmethod ' * (name == 'tasks')}def {name}({', '.join(parameters)})."
+        if name in environment.__abstractmethods__:
+            raise PluginError(
+                "bad-plugin-spec", f"Environment {environment.__qualname__} has no method {name}.", remedy
+            )
+        method = getattr(environment, name)
+        has_self = name in ("reset", "step") and not isinstance(getattr_static(environment, name), staticmethod)
+        try:
+            signature(environment if name == "__init__" else method).bind(*parameters[not has_self :])
+        except (TypeError, ValueError) as error:
+            where = described_function(method)
+            raise PluginError("bad-plugin-spec", f"{where} has other parameters: {error}.", remedy) from error
 
 
 def register_rllm_reward(
@@ -133,7 +163,7 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
     except (TypeError, ValueError) as error:
         raise PluginError(
             "bad-reward-signature",
-            f"register_rllm_reward({name!r}) decorates {thing!r:.80}, which cannot be called with "
+            f"register_rllm_reward({name!r}) decorates {described_function(thing)}, which cannot be called with "
             f"({', '.join(arguments)}): {error}.",
             "Write `def f(rollout)`, or with `params=` `def f(rollout, params)`.",
         ) from error

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rllm.config.compose import plugins_section
 from rllm.config.layers import Layer
-from rllm_core.errors import ConfigError, RllmError
-from rllm_core.notices import one_line
+from rllm_core.errors import ConfigError, RllmError, described
 from rllm_core.plugins.registry import Registry
 
 
@@ -37,9 +36,19 @@ def import_modules(names: Iterable[str]) -> None:
         except RllmError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(
-                "module-not-found",
-                f"`rllm.plugins.import_modules` names {name!r}, which cannot be imported: "
-                f"{type(error).__name__}: {one_line(str(error)).rstrip('.')}.",
-                f"Write it as in `import NAME`; the current directory is {directory}.",
-            ) from error
+            raise _import_error(name, error) from error
+
+
+def _import_error(name: str, error: BaseException) -> ConfigError:
+    is_name = all(part.isidentifier() for part in name.split("."))
+    if is_name and getattr(error, "name", None) not in (name, name.partition(".")[0]):
+        return ConfigError(
+            "plugin-failed",
+            f"Module {name!r} of `rllm.plugins.import_modules` cannot be imported: {described(error).rstrip('.')}.",
+            f"Correct that line, and check with: python -c 'import {name}'",
+        )
+    return ConfigError(
+        "module-not-found",
+        f"`rllm.plugins.import_modules` names {name!r}, and there is no such module.",
+        f"Write {name.removesuffix('.py')!r} as in `import NAME`. The current directory is {Path.cwd()}.",
+    )

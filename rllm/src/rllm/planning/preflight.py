@@ -15,7 +15,7 @@ from rllm.planning.task_checks import check_tasks, check_teachers, name_of_sourc
 from rllm.rows.summary import RowSummary
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, failures_as
+from rllm_core.errors import ConfigError, PluginError, described_function, failures_as
 from rllm_core.notices import warn_once
 
 OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
@@ -136,6 +136,12 @@ def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
+def _source_of_tasks(plan: RunPlan) -> str:
+    if plan.train_dataset is not None or plan.environment is None:
+        return "data.train_dataset"
+    return described_function(plan.environment.registered.load().tasks)
+
+
 def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:
     """Compare the number of tasks that a step draws with the number of available tasks."""
     composed, rollouts = plan.composed, plan.config.rllm.rollout.n
@@ -145,8 +151,8 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
         yield refused(
             "no-training-tasks",
             "data.train_dataset",
-            "There are no training tasks.",
-            "Set rllm.env.name or data.train_dataset.",
+            f"There are no training tasks: {_source_of_tasks(plan)} has none.",
+            "Add a task to it, or choose other tasks with --data FILE.",
         )
     count = plan.tasks_per_step if tasks is None else min(plan.tasks_per_step, len(tasks))
     yield from too_few_tasks(plan, count)

@@ -17,7 +17,7 @@ from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, RllmError, described, failures_as
+from rllm_core.errors import ConfigError, PluginError, RllmError, described, described_function, failures_as
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
@@ -37,11 +37,12 @@ def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
     if dataset is not None:
         give = dataset.registered.load()
-        return _checked(f"Dataset {dataset.plugin.name!r}", split, lambda: give(dataset.params))
+        name = f"Dataset {dataset.plugin.name!r}"
+        return _checked(name, name, split, lambda: give(dataset.params))
     if plan.environment is not None:
         environment, params = plan.environment.registered.load(), plan.environment.params
-        name = f"Environment {plan.environment.plugin.name!r}"
-        return _checked(name, split, lambda: environment.tasks(split, params))
+        name, where = f"Environment {plan.environment.plugin.name!r}", described_function(environment.tasks)
+        return _checked(name, f"{name}: {where}", split, lambda: environment.tasks(split, params))
     if split == "val" and plan.train_dataset is not None:
         return []
     raise ConfigError(
@@ -63,30 +64,33 @@ def load_local_tasks(plan: RunPlan, split: Split) -> Sequence[Task] | None:
     return None if dataset and is_remote and is_remote(dataset.params) else load_tasks(plan, split)
 
 
-def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
+def _checked(name: str, where: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
     """Return the result of `give`, after checking that it contains tasks with unique ids. Lazy tasks stay lazy."""
     try:
         given = give()
-        tasks: Sequence[Task] = given if isinstance(given, LazyTasks) else list(given)
+        tasks: Sequence[Task] | None = given if isinstance(given, LazyTasks | None) else list(given)
     except RllmError:
         raise
     except Exception as error:
+        said = described(error)
         raise PluginError(
             "tasks-failed",
-            f"{name} could not give its {split} tasks: {described(error)}.",
-            "Run the same command with --debug: its traceback names the line to correct.",
+            f"{name} could not give its {split} tasks: {said}.",
+            "Correct that line." if ", line " in said else "Run the same command with --debug to see where.",
         ) from error
     strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
-    if strangers:
-        raise PluginError("bad-task", f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
+    if strangers or tasks is None:
+        what = f"{strangers[0]!r:.80} as a {split} task" if strangers else f"None as {split} tasks"
+        remedy = 'Return a list of tasks, for example [Task(id="1", data={"question": "1+1"})].'
+        raise PluginError("bad-task", f"{where} returned {what}.", remedy)
     seen: set[str] = set()
     ids = task_ids(tasks)
     for task_id in () if isinstance(ids, RowIds) else ids:  # numbers differ, and a set of millions takes memory
         if task_id in seen:
             raise ConfigError(
                 "duplicate-task-id",
-                f"{name} has two {split} tasks with id {task_id!r}.",
-                "Ids must differ: seeds, groups and episodes are named by them.",
+                f"{where} returned two {split} tasks with id {task_id!r}.",
+                "Give each task its own id, because seeds, groups and episodes are named by ids.",
             )
         seen.add(task_id)
     return tasks

@@ -27,6 +27,8 @@ class Outcome:
     """The agent's next observation. A plain string is a user message. Not used if `done`."""
     reward: float = 0.0
     """Reward of this step. A trajectory's reward is the sum over its steps."""
+    reward_error: str = ""
+    """Cause of a missing reward, if `reward` is NaN. The error ``missing-reward`` contains it."""
     done: bool = False
     correct: bool | None = None
     """True if the task is solved. Set it in the outcome that ends the episode. If None, the task counts as solved if

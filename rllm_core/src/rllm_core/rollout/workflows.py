@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from rllm_core.contracts.reward import Rollout
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.messages import Action, Message, Response, Tool
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
-from rllm_core.errors import ConfigError, PluginError
+from rllm_core.errors import ConfigError, PluginError, RolloutError, described_function
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.rollout.options import AgentWorkflowParams
@@ -97,9 +98,7 @@ class EnvironmentWorkflow(Workflow):
         trajectory = conversation.trajectory
         trajectory.reward = 0.0
         observation = await self._ask(environment.reset, task)
-        if observation is None:
-            raise TypeError(f"reset() of {type(environment).__name__} returned None, not the first observation")
-        conversation.add_observation(_messages(agent, observation))
+        conversation.add_observation(_messages(agent, observation, environment.reset))
         conversation.tools = await self.offered_tools(environment, task)
         for _ in range(self.max_turns):
             try:
@@ -113,18 +112,20 @@ class EnvironmentWorkflow(Workflow):
                 conversation.add_observation(answers)
                 continue
             outcome = await self._ask(environment.step, _action(agent, response, environment))
-            if not isinstance(outcome, Outcome):
-                raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
-            step.reward = float(outcome.reward)
+            numbers = _numbers(outcome, environment)
+            step.reward = numbers[""]
             trajectory.reward += step.reward
+            if not math.isfinite(step.reward):
+                why = f"{described_function(environment.step)} returned reward {step.reward}"
+                trajectory.info[REWARD_ERROR] = outcome.reward_error or why
             _add_components(trajectory, outcome.reward_components)
             if outcome.done:
-                episode.metrics.update({name: float(value) for name, value in outcome.metrics.items()})
+                episode.metrics.update({name: numbers[name] for name in outcome.metrics})
                 self._judged = outcome.correct is not None
                 episode.is_correct = bool(outcome.correct) if self._judged else trajectory.reward > 0
                 episode.termination_reason = TerminationReason.ENV_DONE
                 return
-            conversation.add_observation(_messages(agent, outcome.observation))
+            conversation.add_observation(_messages(agent, outcome.observation, environment.step))
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
 
     async def _score(
@@ -211,11 +212,38 @@ def _mark_cut_off(episode: Episode) -> None:
         episode.termination_reason = TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
 
 
-def _messages(agent: Agent, observation: str | Sequence[Message]) -> Sequence[Message]:
+def _messages(agent: Agent, observation: str | Sequence[Message], source: Callable[..., Any]) -> Sequence[Message]:
+    """Return the agent's messages for an observation that the method `source` returned."""
+    if not isinstance(observation, str) and not _is_messages(observation):
+        raise _bad_result(source, f"the observation {observation!r:.80}", "Return text, or a list of messages.")
     messages = agent.observe(observation)
-    if messages is None or isinstance(messages, str | Mapping):
-        raise TypeError(f"observe() of {type(agent).__name__} returned {messages!r:.80}, not chat messages")
+    if not _is_messages(messages):
+        raise _bad_result(agent.observe, f"{messages!r:.80}", "Return a list of messages.")
     return messages
+
+
+def _is_messages(value: Any) -> bool:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return is_list and all(isinstance(each, Mapping) for each in value)
+
+
+def _numbers(outcome: Any, environment: Environment) -> dict[str, float]:
+    """Return the metrics and components of an outcome, and its reward under the name ``""``, as numbers."""
+    if not isinstance(outcome, Outcome):
+        remedy = "Return an Outcome, for example Outcome(reward=1.0, done=True)."
+        raise _bad_result(environment.step, f"{outcome!r:.80}", remedy)
+    numbers: dict[str, float] = {}
+    for name, value in {**outcome.metrics, **outcome.reward_components, "": outcome.reward}.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            what = f"{value!r:.80} as {name or 'reward'!r}"
+            raise _bad_result(environment.step, what, "Return a number there.") from None
+    return numbers
+
+
+def _bad_result(method: Callable[..., Any], what: str, remedy: str) -> RolloutError:
+    return RolloutError("bad-environment-result", f"{described_function(method)} returned {what}.", remedy)
 
 
 def _add_components(trajectory: Trajectory, components: Mapping[str, float]) -> None:
@@ -232,6 +260,6 @@ def _action(agent: Agent, response: Response, environment: Environment) -> Actio
     takes = "text or a JSON object" if environment.takes_objects else "text"
     raise PluginError(
         "bad-workflow-result",
-        f"act() of {type(agent).__name__} returned {action!r:.80}; {type(environment).__name__} takes {takes}.",
+        f"{described_function(agent.act)} returned {action!r:.80}; {type(environment).__name__} takes {takes}.",
         "Choose an agent for this environment with rllm.agent.name.",
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm.tasks.function_file import (
+    Definition,
     defined_functions,
     may_be_bound,
     missing_function,
@@ -17,6 +18,7 @@ from rllm.tasks.function_file import (
     split_function,
     unnamed_function,
 )
+from rllm.tasks.signatures import Parameters
 from rllm_core.errors import ConfigError
 
 KEY = "rllm.workflow.workflow_args.agent"
@@ -68,7 +70,29 @@ def check_target(agent: str) -> Target:
     known = defined_functions(tree)
     if target.function not in known and not may_be_bound(tree, target.function):
         raise missing_function(target.place, target.function, known)
+    if target.function in known and not known[target.function].decorator_list:
+        _check_parameters(target, known[target.function])
     return target
+
+
+def described_target(target: Target) -> str:
+    """Return the function with its place: ``solve (agent.py, line 1)``."""
+    source = _source_of(target.place)
+    found = None if source is None else defined_functions(parse_file(source)).get(target.function)
+    return f"{target.function} ({target.place}{f', line {found.lineno}' if found else ''})"
+
+
+def _check_parameters(target: Target, function: Definition) -> None:
+    """Check that the function can be called with a task, and with a session if it has this parameter."""
+    parameters = Parameters.of_source(function.args)
+    names = [name for name in parameters.names if name != "session"]
+    required = [name for name in parameters.required if name != "session"]
+    if len(required) > 1 or not (names or function.args.vararg):
+        raise ConfigError(
+            "bad-agent-signature",
+            f"{described_target(target)} has the parameters ({', '.join(parameters.names)}).",
+            f"Write def {target.function}(task), or def {target.function}(task, session).",
+        )
 
 
 def imported_packages(target: Target) -> list[str]:
