@@ -44,16 +44,21 @@ def _run(directory: Path, arguments: list[str]) -> None:
     for link in ("bin", "sbin", "lib", "lib64"):
         if Path("/", link).is_symlink():
             words += ["--symlink", f"usr/{link}", f"/{link}"]
-    for volume in _after(arguments, "--volume"):
-        source, target, _ = volume.split(":")
-        words += ["--ro-bind", source, target]
+    (directory / f"{name}-app").mkdir()
+    (sources := directory / f"{name}-volumes").write_text("\n".join(_after(arguments, "--volume")))
+    for other in _after(arguments, "--volumes-from"):
+        sources, name = directory / f"{other}-volumes", other
+        words += ["--chdir", *_after(arguments, "--workdir")]
+    for volume in sources.read_text().splitlines():
+        source, target, *_ = volume.split(":") if ":" in volume else (directory / f"{name}-app", volume)
+        words += ["--bind" if volume == target else "--ro-bind", str(source), target]
     os.execvp("bwrap", [*words, "--setenv", "HOME", "/tmp", *command])
 
 
 def _exec(directory: Path, arguments: list[str]) -> None:
     """Become a program in the container's namespaces."""
     (place,) = _after(arguments, "--workdir")
-    variables = _after(arguments, "--env")
+    variables = [each if "=" in each else f"{each}={os.environ[each]}" for each in _after(arguments, "--env")]
     start = 4 + 2 * len(variables)  # After exec, --interactive, --workdir and its value, and the variables.
     pid = json.loads((directory / f"{arguments[start]}.json").read_text())["child-pid"]
     words = ["nsenter", "--preserve-credentials", "--target", str(pid), "--user", "--mount", "--pid", "--net", "--"]

@@ -38,6 +38,10 @@ class KeepsOldFiles(LocalSandbox):
                 Path(self.root + target, path.name).write_bytes(path.read_bytes())
 
 
+class ShowsTests(LocalSandbox):
+    isolates = True
+
+
 def record(sandbox: type[LocalSandbox], directory: Path) -> SandboxPlugin[NoParams]:
     async def start(params: NoParams, setup: SandboxSetup) -> LocalSandbox:
         place = directory / str(len(list(directory.iterdir())))
@@ -60,7 +64,8 @@ def test_a_good_sandbox_has_no_complaints(complaints: Any) -> None:
         (LosesErrors, "outputs_and_exit_code_are_returned", "stderr=b''"),
         (RaisesExitCode, "missing_program_gives_exit_code_127", "127"),
         (IgnoresTimeLimit, "a_command_is_stopped_at_its_time_limit", "SIGKILL"),
-        (KeepsOldFiles, "a_directory_is_copied_in_and_out", "earlier"),
+        (KeepsOldFiles, "a_directory_is_copied_in", "earlier"),
+        (ShowsTests, "untrusted_commands_see_no_tests", "isolates = False"),
     ],
 )
 def test_contract_reports_the_mistake(complaint: Any, made: Any, test: str, value: str, tmp_path: Path) -> None:

@@ -104,25 +104,54 @@ class SandboxContract(PluginContract[SandboxPlugin[Any]]):
                 "Kill all processes of a command at its end, because tests must run without the agent.",
             )
 
-    def test_a_directory_is_copied_in_and_out(self, params: Any) -> None:
-        async def use(sandbox: Sandbox, place: Path) -> list[tuple[str, bytes]]:
+    def test_a_directory_is_copied_in(self, params: Any) -> None:
+        async def use(sandbox: Sandbox, source: Path) -> bytes:
             await sandbox.run(["sh", "-c", f"echo x > {sandbox.root}/tests/earlier"], seconds=SECONDS)
-            await sandbox.copy_in(place / "source", "/tests")
-            await sandbox.copy_out("/tests", place / "target")
-            files = sorted(path for path in (place / "target").rglob("*") if path.is_file())
-            return [(str(path.relative_to(place / "target")), path.read_bytes()) for path in files]
+            await sandbox.copy_in(source, "/tests")
+            line = f"cd {sandbox.root}/tests && find . -type f | sort && cat deep/file"
+            return (await sandbox.run(["sh", "-c", line], seconds=SECONDS)).stdout
 
         with tempfile.TemporaryDirectory() as name:
-            source = Path(name, "source")
-            (source / "deep").mkdir(parents=True)
+            source = Path(name)
+            (source / "deep").mkdir()
             (source / "deep" / "file").write_bytes(CONTENTS)
             (source / "test.sh").write_bytes(b"exit 0\n")
-            Path(name, "target").mkdir()
-            found = self._use(params, lambda sandbox: use(sandbox, Path(name)))
-        if found != [("deep/file", CONTENTS), ("test.sh", b"exit 0\n")]:
+            found = self._use(params, lambda sandbox: use(sandbox, source))
+        if found != b"./deep/file\n./test.sh\n" + CONTENTS:
             raise self.failure(
-                f"copied other files than it received: {found}",
-                "`copy_in` replaces the directory, and `copy_out` copies its contents.",
+                f"copied other files than it received: {found!r}", "`copy_in` replaces the directory with a copy."
+            )
+
+    def test_untrusted_commands_run_during_tests(self, params: Any) -> None:
+        async def use(sandbox: Sandbox) -> list[CommandResult]:
+            line = "mkfifo begun ended; echo x > begun; read -r end < ended; cat answer; exit 3"
+            tests = asyncio.create_task(sandbox.run(["sh", "-c", line], seconds=SECONDS))
+            waits = "while [ ! -p ended ]; do sleep 0.01; done; read -r x < begun; cat; echo 5 > answer"
+            agent = await sandbox.run_untrusted(["sh", "-c", waits], seconds=SECONDS, stdin=b"to output")
+            await sandbox.run_untrusted(["sh", "-c", "echo x > ended"], seconds=SECONDS)
+            return [agent, await tests]
+
+        expected = [
+            CommandResult(exit_code=code, stdout=output, stderr=b"")
+            for code, output in ((0, b"to output"), (3, b"5\n"))
+        ]
+        if (found := self._use(params, use)) != expected:
+            raise self.failure(
+                f"returned {found} for an untrusted command and the tests, instead of {expected}",
+                "Both run in /app at the same time. The end of one does not end the other.",
+            )
+
+    def test_untrusted_commands_see_no_tests(self, params: Any) -> None:
+        async def use(sandbox: Sandbox) -> bytes:
+            places = " ".join(f"{sandbox.root}{place}/seen" for place in ("/tests", "/logs", "/tmp"))
+            await sandbox.run(["sh", "-c", f"for file in {places}; do echo seen > $file; done"], seconds=SECONDS)
+            result = await sandbox.run_untrusted(["sh", "-c", f"cat {places} 2>/dev/null"], seconds=SECONDS)
+            return result.stdout if sandbox.isolates else b""
+
+        if self._use(params, use):
+            raise self.failure(
+                "shows the tests' files to a program of the agent, which could change them",
+                "Hide /tests, /logs and /tmp in `run_untrusted`. If the sandbox cannot, set `isolates = False`.",
             )
 
     def _use(self, params: Any, act: Callable[[Sandbox], Awaitable[Any]]) -> Any:

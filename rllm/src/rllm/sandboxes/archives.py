@@ -1,11 +1,10 @@
-"""Copies of directories as tar archives, for sandboxes that contain ``sh``, ``find`` and ``tar``."""
+"""Copies of directories into sandboxes as tar archives, for sandboxes that contain ``sh``, ``find`` and ``tar``."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from rllm_core.contracts.sandbox import Sandbox
@@ -22,32 +21,19 @@ COPY_SECONDS = 600.0
 
 
 class ArchiveSandbox(Sandbox):
-    """A sandbox whose directories are copied by a command in it."""
+    """A sandbox into which a command copies directories."""
 
     async def copy_in(self, source: Path, target: str) -> None:
         packed = await asyncio.to_thread(_packed, source)
-        await self._copy(["sh", "-c", UNPACK, target], target, packed)
-
-    async def copy_out(self, source: str, target: Path) -> None:
-        packed = await self._copy(["tar", "--create", "--file", "-", "--directory", source, "."], source)
-        try:
-            await asyncio.to_thread(_unpack, packed, target)
-        except (tarfile.TarError, OSError) as error:
-            raise RolloutError(
-                "copy-failed", f"{source} cannot be copied out of the sandbox: {error}.", "Check the task's tests."
-            ) from error
-
-    async def _copy(self, command: Sequence[str], place: str, stdin: bytes = b"") -> bytes:
-        result = await self.run(command, seconds=COPY_SECONDS, stdin=stdin)
+        result = await self.run(["sh", "-c", UNPACK, target], seconds=COPY_SECONDS, stdin=packed)
         if result.exit_code != 0:
             said = result.stderr.decode(errors="replace").strip()
             full = "Make the directory smaller, or set a larger storage_mb in the task's task.toml."
             raise RolloutError(
                 "copy-failed",
-                f"{place} of the sandbox cannot be copied: {said}",
+                f"{target} of the sandbox cannot be replaced: {said}",
                 full if any(text in said for text in FULL) else "Check the files in the task's directory.",
             )
-        return result.stdout
 
 
 def _packed(source: Path) -> bytes:
@@ -55,9 +41,3 @@ def _packed(source: Path) -> bytes:
     with tarfile.open(fileobj=file, mode="w") as archive:
         archive.add(source.resolve(), ".")
     return file.getvalue()
-
-
-def _unpack(packed: bytes, target: Path) -> None:
-    """Extract files that the command has made. The filter rejects links and paths that lead out of `target`."""
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(target, filter="data")

@@ -22,6 +22,7 @@ from rllm.sandboxes.archives import ArchiveSandbox
 from rllm.sandboxes.forwarding import forward
 from rllm.sandboxes.options import BwrapParams
 from rllm.sandboxes.process import SECONDS_TO_END, kill_group, run_program
+from rllm.sandboxes.socket_filter import socket_filter
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError
 
@@ -30,6 +31,8 @@ PLACE = "/dev/shm"
 REPLACED = {"/app": "app", "/logs": "logs", "/tests": "tests"}
 DIRECTORIES = {**REPLACED, "/tmp": "tmp", "/home/agent": "home", "/dev/shm": "shm"}
 """Directory in the sandbox -> directory in the tmpfs. Copies replace the directories in `REPLACED`."""
+UNTRUSTED = {"/app": "app", "/home/agent": "home", "/tmp": "untrusted-tmp", "/dev/shm": "untrusted-shm"}
+"""Directories of a command that must not see the tests, which run at the same time."""
 HOLD = """
 mount -t tmpfs -o "mode=755,nosuid,nodev,size=$1,nr_inodes=$2" rllm "$0" && cd "$0" && shift 2 && mkdir etc "$@" &&
 echo root:x:0:0::/home/agent:/bin/sh > etc/passwd && echo root:x:0: > etc/group &&
@@ -60,6 +63,8 @@ OPTIONS += ["--hostname", "sandbox", "--clearenv", "--proc", "/proc", "--dev", "
 PROC_READABLE = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 PROC_HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug")
 """Files of /proc with which processes of root could change the machine or read its memory. Containers hide them too."""
+ENTER = ("nsenter", "--preserve-credentials", "--user", "--mount", "--target")
+"""Command that enters the holder's namespaces, without its process number."""
 LAUNCHER = "/run/rllm/launcher.py"
 PYTHON = Path(sys.executable).resolve()
 
@@ -84,6 +89,21 @@ class BwrapSandbox(ArchiveSandbox):
         stdin: bytes = b"",
         port: int | None = None,
     ) -> CommandResult:
+        bwrap = self._bwrap(DIRECTORIES, environment or {})
+        return await self._run(bwrap, command, seconds=seconds, stdin=stdin, port=port)
+
+    async def run_untrusted(self, command: Sequence[str], *, seconds: float, stdin: bytes = b"") -> CommandResult:
+        return await self._run(self._bwrap(UNTRUSTED, {}), command, seconds=seconds, stdin=stdin, port=None)
+
+    async def stop(self) -> None:
+        assert self._holder.stdin is not None
+        self._holder.stdin.close()
+        await self._holder.wait()
+
+    async def _run(
+        self, bwrap: Sequence[str], command: Sequence[str], *, seconds: float, stdin: bytes, port: int | None
+    ) -> CommandResult:
+        """Run a command in new namespaces, which the arguments `bwrap` describe."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         limits = (self._setup.processes, self._setup.memory, self._setup.disk)
@@ -100,31 +120,29 @@ class BwrapSandbox(ArchiveSandbox):
             except TimeoutError:
                 await kill_group(process)
 
+        files = _files_of(bwrap)
+        options = [word for option, descriptor in files.items() for word in (option, str(descriptor))]
         try:
             return await run_program(
-                [*self._bwrap(environment or {}), "--", *launcher, *command],
+                [*ENTER, str(self._holder.pid), "--", "bwrap", *options, "--", *launcher, *command],
                 seconds=seconds,
                 stdin=stdin,
                 environment={"PATH": os.environ.get("PATH", os.defpath)},
                 end=end,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *files.values()),
             )
         finally:
+            for descriptor in files.values():
+                os.close(descriptor)
             if forwarding is not None:
                 forwarding.cancel()
                 await asyncio.wait([forwarding])
             ours.close()
             theirs.close()
 
-    async def stop(self) -> None:
-        assert self._holder.stdin is not None
-        self._holder.stdin.close()
-        await self._holder.wait()
-
-    def _bwrap(self, environment: Mapping[str, str]) -> list[str]:
-        """Return the command that starts bwrap in the holder's namespaces."""
-        arguments = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(self._holder.pid)]
-        arguments += ["--", "bwrap", *OPTIONS, "--remount-ro", "/dev"]
+    def _bwrap(self, directories: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+        """Return arguments of bwrap: the files that the command sees, and its environment variables."""
+        arguments = [*OPTIONS, "--remount-ro", "/dev"]
         for name in PROC_READABLE:
             arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
         for name in PROC_HIDDEN:
@@ -135,7 +153,7 @@ class BwrapSandbox(ArchiveSandbox):
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
         for name in ("passwd", "group", "hosts"):
             arguments += ["--ro-bind", f"{PLACE}/etc/{name}", f"/etc/{name}"]
-        for directory, name in DIRECTORIES.items():
+        for directory, name in directories.items():
             arguments += ["--bind", f"{PLACE}/{name}", directory]
         for path in self._readable:
             arguments += ["--ro-bind", str(path), str(path)]
@@ -165,7 +183,7 @@ async def start_bwrap(params: BwrapParams, setup: SandboxSetup) -> BwrapSandbox:
     files = setup.disk // BYTES_PER_FILE
     holder = await asyncio.create_subprocess_exec(
         *("unshare", "--user", "--map-root-user", "--mount", "--"),
-        *("sh", "-c", HOLD, PLACE, str(setup.disk), str(files), *DIRECTORIES.values()),
+        *("sh", "-c", HOLD, PLACE, str(setup.disk), str(files), *{*DIRECTORIES.values(), *UNTRUSTED.values()}),
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
@@ -181,6 +199,25 @@ async def start_bwrap(params: BwrapParams, setup: SandboxSetup) -> BwrapSandbox:
             "Run `rllm plugins doctor`, and run fewer rollouts.",
         )
     return BwrapSandbox(holder, params, setup)
+
+
+def _files_of(arguments: Sequence[str]) -> dict[str, int]:
+    """Return options of bwrap, each with a descriptor of a file that it reads.
+
+    Other users of the machine can read command lines, so environment variables are not in them.
+    """
+    contents = {"--args": "\0".join([*arguments, ""]).encode(), "--seccomp": socket_filter()}
+    return {option: _memory_file(content) for option, content in contents.items() if content is not None}
+
+
+def _memory_file(content: bytes) -> int:
+    """Return the descriptor of a file that only this process and its child processes can read."""
+    descriptor = os.memfd_create("rllm")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+    return descriptor
 
 
 def _system_directories() -> list[str]:

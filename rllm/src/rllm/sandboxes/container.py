@@ -4,6 +4,8 @@ The first program in the container (`HOLD`) waits for lines on its standard inpu
 line. So no process stays after its command, also if the container has no space for a new process. If this process
 dies, its standard input ends, and with it the container, which is then removed.
 
+An untrusted command gets its own container of the same image. Both share ``/app``, which is a volume.
+
 The container has no network. For a command with a port, `container_port` listens there and forwards the connections
 to a Unix socket in a directory that the container shares with this machine.
 """
@@ -12,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -39,15 +43,36 @@ ISOLATED = [
     # Otherwise SELinux hides the shared directory.
     *("--security-opt", "label=disable"),
 ]
+OF_CLIENTS = ("HOME", "PATH", "TMPDIR", "LD_", "XDG_", "DOCKER_", "CONTAINER_")
+"""Environment variables that the client reads itself, so it receives their values as arguments. It passes on all others
+by name, because other users of the machine can read arguments."""
 PROCESSES_OF_OURS = 8
 SECONDS_BETWEEN_KILLS = 0.2
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The options of all containers of a sandbox."""
+
+    program: str
+    params: ContainerParams
+    setup: SandboxSetup
+
+    def words(self, name: str, volumes: Sequence[str]) -> list[str]:
+        """Return the command that starts a container, up to its entry point and image."""
+        setup = self.setup
+        words = [self.program, "run", "--rm", "--interactive", "--init", "--name", name, *ISOLATED]
+        words += ["--memory", str(setup.memory), "--memory-swap", str(setup.memory)]
+        words += ["--pids-limit", str(setup.processes + PROCESSES_OF_OURS), "--ulimit", f"fsize={setup.disk}"]
+        return [*words, *volumes, *self.params.arguments]
 
 
 class ContainerSandbox(ArchiveSandbox):
     """A process ``docker run`` or ``podman run``, and the commands in its container."""
 
-    def __init__(self, program: str, name: str, holder: asyncio.subprocess.Process, shared: Path) -> None:
-        self._program = program
+    def __init__(self, start: _Start, name: str, holder: asyncio.subprocess.Process, shared: Path) -> None:
+        self._start = start
+        self._program = start.program
         self._name = name
         self._holder = holder
         self._shared = shared
@@ -62,8 +87,10 @@ class ContainerSandbox(ArchiveSandbox):
         port: int | None = None,
     ) -> CommandResult:
         arguments = [self._program, "exec", "--interactive", "--workdir", "/app"]
-        for variable, value in {"SANDBOX_ROOT": "", **(environment or {})}.items():
-            arguments += ["--env", f"{variable}={value}"]
+        variables = {"SANDBOX_ROOT": "", **(environment or {})}
+        hidden = {name: value for name, value in variables.items() if not name.startswith(OF_CLIENTS)}
+        for name, value in variables.items():
+            arguments += ["--env", name if name in hidden else f"{name}={value}"]
         arguments.append(self._name)
         if port is not None:
             arguments += ["python3", "-I", "-S", f"{SHARED}/{FORWARDER}", f"{SHARED}/{SOCKET}", str(port)]
@@ -73,8 +100,28 @@ class ContainerSandbox(ArchiveSandbox):
                 stack.callback(server.close)
                 (self._shared / SOCKET).chmod(0o666)  # The user of the container may be a different one.
             return await run_program(
-                [*arguments, *command], seconds=seconds, stdin=stdin, environment=os.environ, end=self._end
+                [*arguments, *command], seconds=seconds, stdin=stdin, environment=os.environ | hidden, end=self._end
             )
+
+    async def run_untrusted(self, command: Sequence[str], *, seconds: float, stdin: bytes = b"") -> CommandResult:
+        name = f"{self._name}-{secrets.token_hex(4)}"
+        # `timeout` ends the container also if this process has died.
+        entry, *rest = "timeout", "--signal=KILL", str(math.ceil(seconds)), *command
+        inside = ["--workdir", "/app", "--env", "SANDBOX_ROOT="]
+        shared = ["--volumes-from", self._name]
+
+        async def end(process: asyncio.subprocess.Process) -> None:
+            if process.returncode is None:
+                await self._remove(name)
+                await kill_group(process)
+
+        return await run_program(
+            [*self._start.words(name, shared), *inside, "--entrypoint", entry, self._start.params.image, *rest],
+            seconds=seconds,
+            stdin=stdin,
+            environment=os.environ,
+            end=end,
+        )
 
     async def stop(self) -> None:
         assert self._holder.stdin is not None
@@ -83,9 +130,7 @@ class ContainerSandbox(ArchiveSandbox):
             async with asyncio.timeout(SECONDS_TO_END):
                 await self._holder.wait()
         except TimeoutError:
-            await run_program(
-                [self._program, "rm", "--force", self._name], seconds=60.0, stdin=b"", environment=os.environ
-            )
+            await self._remove(self._name)
             await kill_group(self._holder)
             await self._holder.wait()
         await asyncio.to_thread(shutil.rmtree, self._shared)
@@ -100,6 +145,10 @@ class ContainerSandbox(ArchiveSandbox):
                 await ended
         except TimeoutError:
             await kill_group(process)
+
+    async def _remove(self, name: str) -> None:
+        command = [self._program, "rm", "--force", "--volumes", name]
+        await run_program(command, seconds=60.0, stdin=b"", environment=os.environ)
 
     async def _kill(self) -> bool:
         """Kill all processes of the container. Return False if the container has ended."""
@@ -120,15 +169,12 @@ async def _start(program: str, params: ContainerParams, setup: SandboxSetup) -> 
     shared = Path(tempfile.mkdtemp(prefix="rllm-sandbox-"))
     shared.chmod(0o755)
     shutil.copyfile(container_port.__file__, shared / FORWARDER)
-    arguments = [program, "run", "--rm", "--interactive", "--init", "--name", name, *ISOLATED]
-    arguments += ["--memory", str(setup.memory), "--memory-swap", str(setup.memory)]
-    arguments += ["--pids-limit", str(setup.processes + PROCESSES_OF_OURS), "--ulimit", f"fsize={setup.disk}"]
-    for path in (*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable):
-        arguments += ["--volume", f"{path}:{path}:ro"]
-    arguments += ["--volume", f"{shared}:{SHARED}:ro", *params.arguments]
+    start = _Start(program, params, setup)
+    paths = [*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable]
+    volumes = [*(f"{path}:{path}:ro" for path in paths), f"{shared}:{SHARED}:ro", "/app"]
     pipe = asyncio.subprocess.PIPE
     holder = await asyncio.create_subprocess_exec(
-        *arguments,
+        *start.words(name, [word for volume in volumes for word in ("--volume", volume)]),
         *("--entrypoint", "sh", params.image, "-c", HOLD),
         stdin=pipe,
         stdout=pipe,
@@ -145,7 +191,7 @@ async def _start(program: str, params: ContainerParams, setup: SandboxSetup) -> 
             f"{program} cannot start a container of {params.image}: {reason}",
             f"Run `{program} run --rm {params.image} true` to see the reason, and run fewer rollouts.",
         )
-    return ContainerSandbox(program, name, holder, shared)
+    return ContainerSandbox(start, name, holder, shared)
 
 
 start_docker = partial(_start, "docker")

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllm.sandboxes.process import run_program
+from rllm.sandboxes.process import kill_group, run_program
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
-from rllm_core.errors import RolloutError
 
+MARK = "RLLM_COMMAND"
+"""Environment variable with a random value for each command. A process that has left its process group has it too."""
 DIRECTORIES = ("app", "tmp", "home", "logs", "tests")
 
 
 class LocalSandbox(Sandbox):
     """A directory that contains the directories of a sandbox. Only the time of commands is limited."""
+
+    isolates = False
 
     def __init__(self, directory: Path) -> None:
         self.root = str(directory)
@@ -34,30 +41,34 @@ class LocalSandbox(Sandbox):
         stdin: bytes = b"",
         port: int | None = None,
     ) -> CommandResult:
-        directory = f"{self.root}/app"
+        directory, mark = f"{self.root}/app", secrets.token_hex(8)
         variables = {
             "HOME": f"{self.root}/home",
             "TMPDIR": f"{self.root}/tmp",
             "SANDBOX_ROOT": self.root,
             # Some programs work in this directory, and not in the current directory.
             "PWD": directory,
+            MARK: mark,
         }
+
+        async def end(process: asyncio.subprocess.Process) -> None:
+            await kill_group(process)
+            await asyncio.to_thread(_kill_marked, f"{MARK}={mark}".encode())
+
         return await run_program(
             command,
             seconds=seconds,
             stdin=stdin,
             environment={**os.environ, **variables, **(environment or {})},
             cwd=directory,
+            end=end,
         )
+
+    async def run_untrusted(self, command: Sequence[str], *, seconds: float, stdin: bytes = b"") -> CommandResult:
+        return await self.run(command, seconds=seconds, stdin=stdin)
 
     async def copy_in(self, source: Path, target: str) -> None:
         await asyncio.to_thread(_replace, source, Path(self.root + target))
-
-    async def copy_out(self, source: str, target: Path) -> None:
-        directory = Path(self.root + source)
-        if not directory.is_dir():
-            raise RolloutError("copy-failed", f"The sandbox has no directory {source}.", "Check the task's tests.")
-        await asyncio.to_thread(shutil.copytree, directory, target, symlinks=True, dirs_exist_ok=True)
 
     async def stop(self) -> None:
         await asyncio.to_thread(_remove, Path(self.root))
@@ -75,9 +86,22 @@ def _replace(source: Path, target: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a directory, also if its files have no permissions. A link is removed, and its target is not."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        for directory, _, _ in os.walk(path):
-            Path(directory).chmod(0o700)
-        shutil.rmtree(path)
+    if path.is_dir() and not path.is_symlink():
+        # Functions of Python fail in a directory that has thousands of levels.
+        subprocess.run(["chmod", "-R", "u+rwX", path], capture_output=True, check=False)
+    subprocess.run(["rm", "-rf", path], check=True)
+
+
+def _kill_marked(mark: bytes) -> None:
+    """Kill the processes of a command that have left its process group, and those that they start meanwhile."""
+    while found := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]:
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _has(environment: Path, variable: bytes) -> bool:
+    try:
+        return variable in environment.read_bytes().split(b"\0")
+    except OSError:  # It has ended, or is a process of a different user.
+        return False

@@ -15,12 +15,13 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from rllm.tasks.options import TaskDirectoriesParams
+from rllm.tasks.test_scripts import REWARD_FILES, find_reward_files, find_unprotected
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.files import sha256
-from rllm_core.notices import warn_once
+from rllm_core.notices import one_line, warn_once
 
 TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"
 """Keys of a task's data: its `TaskFacts`, and the text for the agent."""
@@ -28,6 +29,7 @@ WITHOUT_EFFECT = {"version", "schema_version", "metadata"}
 """Keys of ``task.toml`` that only describe the task."""
 MIB = 1 << 20
 HASH_DIGITS = 16
+LONGEST_LINE = 80
 
 
 class _Table(BaseModel, extra="allow"):
@@ -69,6 +71,8 @@ class TaskFacts(BaseModel):
     memory_mb: int
     storage_mb: int
     processes: int
+    reward_files: tuple[str, ...] = REWARD_FILES
+    """Files that the tests may write. The first that exists contains the reward."""
 
     @property
     def setup(self) -> SandboxSetup:
@@ -131,7 +135,9 @@ class TaskDirectories(Environment):
         if directory is None:
             return []
         ignored: set[str] = set()
-        tasks = [_read_task(path, ignored) for path in _task_paths(Path(directory).expanduser())]
+        paths = _task_paths(Path(directory).expanduser())
+        tasks = [_read_task(path, ignored) for path in paths]
+        _warn_of_unprotected(paths)
         if ignored:
             warn_once(
                 f"{directory}: rllm ignores {', '.join(sorted(ignored))} of its tasks. The results of commands in a "
@@ -161,6 +167,19 @@ def _task_paths(directory: Path) -> list[Path]:
     return found
 
 
+def _warn_of_unprotected(tasks: Sequence[Path]) -> None:
+    """Print a warning for the first task whose tests seem to run files of the agent, and the number of the others."""
+    found = [(path, line) for path in tasks if (line := find_unprotected(path / "tests")) is not None]
+    if not found:
+        return
+    path, line = found[0]
+    others = f" So do {len(found) - 1} other tasks." if len(found) > 1 else ""
+    warn_once(
+        f"{line.place} of task {path.name} seems to run a file of the agent, which can then forge the reward: "
+        f"`{one_line(line.text, LONGEST_LINE)}`. Write `untrusted COMMAND` instead of `COMMAND`.{others}"
+    )
+
+
 def _read_task(path: Path, ignored: set[str]) -> Task:
     """Read a task, and add the parts of its directory that are not used to `ignored`."""
     if not (path / "tests" / "test.sh").is_file():
@@ -184,6 +203,7 @@ def _read_task(path: Path, ignored: set[str]) -> Task:
         agent_seconds=read.agent.timeout_sec,
         test_seconds=read.verifier.timeout_sec,
         test_environment=read.verifier.env,
+        reward_files=find_reward_files(path / "tests"),
         **read.environment.model_dump(include=set(_Machine.model_fields)),
     )
     return DirectoryTask(id=path.name, data={INSTRUCTION: instruction, TASK_DIRECTORY: facts.model_dump()})

@@ -37,7 +37,7 @@ class CommandResult:
 
 
 class Sandbox(ABC):
-    """One started sandbox. It belongs to one rollout. Its commands run one after the other.
+    """One started sandbox. It belongs to one rollout. Calls of `run` come one after the other.
 
     Commands may write to ``/app``, which is their working directory, and to ``/tmp``, ``/logs``, ``/tests`` and
     ``$HOME``. These files stay until `stop`. No process stays after the end of its command.
@@ -46,6 +46,8 @@ class Sandbox(ABC):
     root: str = ""
     """Prefix of all paths in the sandbox. It is empty if the sandbox has its own file system. Commands receive it as
     the environment variable ``SANDBOX_ROOT``."""
+    isolates: bool = True
+    """False if a command can change files or processes outside the sandbox, or the files and processes of tests."""
 
     @abstractmethod
     async def run(
@@ -64,12 +66,16 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def copy_in(self, source: Path, target: str) -> None:
-        """Replace the directory `target` of the sandbox with a copy of the directory `source`."""
+    async def run_untrusted(self, command: Sequence[str], *, seconds: float, stdin: bytes = b"") -> CommandResult:
+        """Run a command of the agent while `run` runs the tests. Several of these can run at the same time.
+
+        It has the limits of `run`, but no port. It can change ``/app``. It sees no process of `run`, and no file of
+        ``/logs``, ``/tests`` and the ``/tmp`` of `run`.
+        """
 
     @abstractmethod
-    async def copy_out(self, source: str, target: Path) -> None:
-        """Copy the contents of the sandbox's directory `source` into `target`, an empty directory of the machine."""
+    async def copy_in(self, source: Path, target: str) -> None:
+        """Replace the directory `target` of the sandbox with a copy of the directory `source`."""
 
     @abstractmethod
     async def stop(self) -> None:

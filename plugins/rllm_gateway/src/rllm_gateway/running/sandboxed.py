@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from rllm.sandboxes.task_tests import REWARD, run_tests
 from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
-from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
+from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
-from rllm_core.notices import harmless, one_line, warn_once
 from rllm_gateway.link import RewardSource
 from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, lines_at_end, parse_result
 
 TIMED_OUT = 124
 """Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""
-LOGS = "/logs/verifier"
-REWARD = "reward"
-REWARD_FILES = ("reward.json", "reward.txt")
-"""Files that tests write, in the order in which they are read."""
 VARIABLE = "RLLM_INSTRUCTION"
 """Environment variable with the instruction of a task."""
 INSTRUCTION_WORD = "{instruction}"
 BASE_URL = "{OPENAI_BASE_URL}"
 """Part of an argument that is replaced by the value of this environment variable."""
 SECONDS_TO_PREPARE = 60.0
-BYTES_TO_TRY = 65_536
 
 
 @dataclass(frozen=True)
@@ -133,7 +126,7 @@ class SandboxRunner:
                 stdin=(instruction if self._is_named else json.dumps(without_facts(task))).encode(),
                 port=urlsplit(environment[URL]).port,
             )
-            tested = None if facts is None else await _reward(sandbox, facts, result)
+            tested = None if facts is None else await run_tests(sandbox, facts, result)
         finally:
             await sandbox.stop()
         said = lines_at_end(result.stdout)
@@ -177,72 +170,3 @@ async def _prepare(sandbox: Sandbox, task: Path) -> None:
         await sandbox.copy_in(task / "environment", "/app")
         if (task / "environment" / "Dockerfile").is_file():
             await sandbox.run(["rm", "Dockerfile"], seconds=SECONDS_TO_PREPARE)
-
-
-async def _reward(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any]:
-    """Run the task's tests, and return their reward. It is 0 if they fail for a reason that the agent can cause."""
-    with tempfile.TemporaryDirectory(prefix="rllm-tests-") as name:
-        directory = Path(name)
-        (directory / "empty" / "verifier").mkdir(parents=True)
-        (directory / "logs").mkdir()
-        try:
-            # The agent may have written to these directories, or have left no space for them.
-            await sandbox.copy_in(directory / "empty", "/logs")
-            await sandbox.copy_in(Path(facts.path) / "tests", "/tests")
-            # The agent's home directory may contain files that change how programs start.
-            environment = {**facts.test_environment, "HOME": f"{sandbox.root}/tests"}
-            tests = await sandbox.run(
-                ["bash", f"{sandbox.root}/tests/test.sh"], seconds=facts.test_seconds, environment=environment
-            )
-            if tests.exit_code is None:
-                return {REWARD: 0.0, "metrics": {"tests/timed_out": 1.0}}
-            await sandbox.copy_out(LOGS, directory / "logs")
-        except RolloutError as error:
-            return _no_reward(facts.path, error)
-        try:
-            return _read_reward(directory / "logs", facts.path, tests)
-        except RolloutError as error:
-            if agent.exit_code == 0 and tests.exit_code == 0 and not await _is_full(sandbox):
-                raise
-            return _no_reward(facts.path, error)
-
-
-def _no_reward(task: str, error: RolloutError) -> dict[str, Any]:
-    said = harmless(one_line(f"{error.message} {error.hint}"))
-    warn_once(f"the tests of task {Path(task).name} failed, so the reward is 0: {said}")
-    return {REWARD: 0.0, "metrics": {"tests/failed": 1.0}}
-
-
-async def _is_full(sandbox: Sandbox) -> bool:
-    """Return True if tests cannot write to their logs, because the agent has left no space."""
-    command = ["sh", "-c", f"head -c {BYTES_TO_TRY} /dev/zero > '{sandbox.root}{LOGS}/space'"]
-    return (await sandbox.run(command, seconds=SECONDS_TO_PREPARE)).exit_code != 0
-
-
-def _read_reward(logs: Path, task: str, result: CommandResult) -> dict[str, Any]:
-    """Return the reward that tests have written: a number, or a JSON object of numbers with a key ``reward``."""
-    file = next((logs / name for name in REWARD_FILES if (logs / name).is_file()), None)
-    lines = "\n".join((*lines_at_end(result.stdout), *lines_at_end(result.stderr)))
-    if file is None:
-        raise RolloutError(
-            "no-reward-file",
-            f"The tests of task {task} ended with exit code {result.exit_code} and wrote no reward.",
-            f"Write the reward to $SANDBOX_ROOT{LOGS}/reward.txt in tests/test.sh.",
-            details=lines,
-        )
-    text = file.read_text(encoding="utf-8", errors="replace")
-    try:
-        read = json.loads(text)
-        values = read if isinstance(read, dict) else {REWARD: read}
-        numbers = {name: float(value) for name, value in values.items()}
-        reward = numbers.pop(REWARD) if REWARD in numbers or len(numbers) != 1 else next(iter(numbers.values()))
-        if not math.isfinite(reward):
-            raise ValueError(f"{reward} is not finite")
-    except (ValueError, TypeError, KeyError) as error:
-        raise RolloutError(
-            "bad-reward-file",
-            f"The tests of task {task} wrote {text[:80]!r} to {file.name}.",
-            'Write a number, or a JSON object of numbers such as {"reward": 1.0}.',
-            details=lines,
-        ) from error
-    return {REWARD: reward, "metrics": {f"tests/{name}": value for name, value in numbers.items()}}

@@ -1,0 +1,138 @@
+"""The server of the command ``untrusted``, with which tests run programs of the agent.
+
+A program that runs among the tests could write the reward, or kill them. So the command sends the program to this
+process, which runs it in the sandbox with `Sandbox.run_untrusted`. The agent has no key to this server, and its
+programs cannot reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rllm.sandboxes import outward_links, untrusted_client
+from rllm_core.contracts.sandbox import CommandResult, Sandbox
+from rllm_core.errors import PluginError, RolloutError
+
+SCRIPT = '#!/bin/sh\nexec python3 -I -S "${0%/*}/untrusted_client.py" "$@"\n'
+IN_DIRECTORY = 'cd "$0" && exec "$@"'
+LONGEST_REQUEST = 4 << 20
+CONCURRENT = 4
+"""Programs that one test runs at the same time. Others wait."""
+TIMED_OUT = 124
+NOT_STARTED = 126
+SECONDS_FOR_LINKS = 60.0
+
+
+def write_program(directory: Path) -> None:
+    """Write the command ``untrusted`` into a directory of the machine, to be copied into a sandbox."""
+    directory.mkdir(parents=True)
+    source = Path(untrusted_client.__file__)
+    (directory / source.name).write_bytes(source.read_bytes())
+    (directory / "untrusted").write_text(SCRIPT)
+    (directory / "untrusted").chmod(0o755)
+
+
+async def remove_outward_links(sandbox: Sandbox, run: Any) -> None:
+    """Remove the agent's links that lead to the tests, before tests read its files.
+
+    Args:
+        sandbox: the sandbox.
+        run: its method `run`, or `run_untrusted` while tests run.
+
+    Raises:
+        RolloutError: the sandbox has no Python, or the agent has left too many files.
+    """
+    source = Path(outward_links.__file__).read_text(encoding="utf-8")
+    result = await run(["python3", "-I", "-S", "-c", source, sandbox.root], seconds=SECONDS_FOR_LINKS)
+    if result.exit_code != 0:
+        said = result.stderr.decode(errors="replace").strip()[-200:]
+        raise RolloutError(
+            "tests-not-prepared",
+            f"The agent's files cannot be checked before the tests, exit code {result.exit_code}: {said}",
+            "Use an image that contains python3. If it does, the agent has left too many files.",
+        )
+
+
+@dataclass(frozen=True)
+class Server:
+    """Runs programs for the tests of one sandbox."""
+
+    sandbox: Sandbox
+    seconds: float
+    """Time limit of each program. The tests end it earlier if they end."""
+    key: str
+    places: asyncio.Semaphore
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Run the program of a connection. It is killed if the client closes the connection."""
+        with closing(writer):
+            try:
+                request = json.loads(await reader.readline())
+                if not hmac.compare_digest(str(request["key"]), self.key):
+                    return
+                stdin = await reader.readexactly(min(request["stdin"], untrusted_client.LARGEST_INPUT))
+                command = ["sh", "-c", IN_DIRECTORY, str(request["directory"]), *map(str, request["command"])]
+            except (ValueError, KeyError, TypeError, OSError, asyncio.IncompleteReadError):
+                return  # It is not our client.
+            running = asyncio.create_task(self._run(command, stdin))
+            gone = asyncio.create_task(reader.read(1))
+            try:
+                await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (gone, running):
+                    if not task.done():
+                        task.cancel()
+                await asyncio.wait([gone, running])
+            if not running.cancelled():
+                await _send(writer, running.result())
+
+    async def _run(self, command: Sequence[str], stdin: bytes) -> CommandResult:
+        async with self.places:
+            try:
+                result = await self.sandbox.run_untrusted(command, seconds=self.seconds, stdin=stdin)
+                await remove_outward_links(self.sandbox, self.sandbox.run_untrusted)
+            except (PluginError, RolloutError) as error:
+                return CommandResult(exit_code=NOT_STARTED, stdout=b"", stderr=f"untrusted: {error.message}\n".encode())
+        return result
+
+
+async def _send(writer: asyncio.StreamWriter, result: CommandResult) -> None:
+    code = result.exit_code
+    if code is None or code < 0:
+        code = TIMED_OUT if code is None else 128 - code
+    facts = {"exit_code": code, "stdout": len(result.stdout), "stderr": len(result.stderr)}
+    try:
+        writer.writelines([json.dumps(facts).encode(), b"\n", result.stdout, result.stderr])
+        await writer.drain()
+    except OSError:
+        pass  # The tests have ended.
+
+
+@asynccontextmanager
+async def serve_untrusted(sandbox: Sandbox, seconds: float) -> AsyncIterator[tuple[int, str]]:
+    """Serve the command ``untrusted`` for tests in `sandbox`. Yield its port, and the value of its variable."""
+    server = Server(sandbox, seconds, secrets.token_hex(16), asyncio.Semaphore(CONCURRENT))
+    answers: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer = asyncio.create_task(server.answer(reader, writer))
+        answers.add(answer)
+        answer.add_done_callback(answers.discard)
+
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LONGEST_REQUEST)
+    port: int = listening.sockets[0].getsockname()[1]
+    try:
+        yield port, f"{port} {server.key}"
+    finally:
+        listening.close()
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
