@@ -153,8 +153,10 @@ class Returned:
         return Returned(answer=self.answer, metrics=self.metrics)
 
 
-def read_returned(value: Any) -> Returned:
+def read_returned(value: Any, agent: str = "The agent") -> Returned:
     """Parse an agent's result. A number is a reward, a string is an answer, and an object contains some of `FIELDS`.
+
+    `agent` is its name in errors.
 
     Raises:
         RolloutError: the result has a different form.
@@ -165,43 +167,43 @@ def read_returned(value: Any) -> Returned:
         case str():
             return Returned(answer=value)
         case Mapping():
-            return _of_object(value)
+            return _of_object(value, agent)
         case _:
-            return Returned(reward=_number("what the agent returned", value))
+            return Returned(reward=_number(agent, "", value))
 
 
-def _of_object(value: Mapping[str, Any]) -> Returned:
+def _of_object(value: Mapping[str, Any], agent: str) -> Returned:
     if unknown := sorted(set(value) - {*FIELDS}):
         raise RolloutError(
             "bad-agent-result",
-            f"The agent returned {', '.join(map(repr, unknown))}, which are not fields of a result.",
+            f"{agent} returned the unknown key {', '.join(map(repr, unknown))}.",
             f"Return a number, text, or a dict with some of {', '.join(FIELDS)}.",
         )
     reward, answer, correct = value.get("reward"), value.get("answer"), value.get("correct")
     by_role = reward if isinstance(reward, Mapping) else {}
     if not isinstance(correct, bool | None):
         raise RolloutError(
-            "bad-agent-result", f"The agent returned {correct!r:.80} as `correct`.", "Return true or false."
+            "bad-agent-result", f"{agent} returned {correct!r:.80} as `correct`.", "Return true or false."
         )
     metrics = value.get("metrics") or {}
     if not isinstance(metrics, Mapping):
         raise RolloutError(
-            "bad-agent-result", f"The agent returned {metrics!r:.80} as `metrics`.", "Return a dict of numbers by name."
+            "bad-agent-result", f"{agent} returned {metrics!r:.80} as `metrics`.", "Return a dict of numbers by name."
         )
     return Returned(
-        reward=None if reward is None or by_role else _number("reward", reward),
-        rewards={role: _number(f"reward of {role}", each) for role, each in by_role.items()},
+        reward=None if reward is None or by_role else _number(agent, "reward", reward),
+        rewards={role: _number(agent, f"reward of {role}", each) for role, each in by_role.items()},
         answer=None if answer is None else str(answer),
         correct=correct,
-        metrics={name: _number(name, each) for name, each in metrics.items()},
+        metrics={name: _number(agent, name, each) for name, each in metrics.items()},
     )
 
 
-def _number(name: str, value: Any) -> float:
+def _number(agent: str, name: str, value: Any) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise RolloutError(
-            "bad-agent-result", f"The agent returned {value!r:.80} as {name}.", "Return a finite number."
-        )
+        what = f"{value!r:.80} as {name}" if name else f"{value!r:.80}"
+        remedy = "Return a finite number." if name else f"Return a number, text, or a dict with {', '.join(FIELDS)}."
+        raise RolloutError("bad-agent-result", f"{agent} returned {what}.", remedy)
     return float(value)
 
 

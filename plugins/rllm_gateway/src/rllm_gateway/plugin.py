@@ -144,18 +144,20 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_gateway.running.harnesses import HARNESSES
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.sandboxed import SandboxRunner
-    from rllm_gateway.running.target import check_target
+    from rllm_gateway.running.target import check_target, described_target
     from rllm_gateway.workflow import OpenedAgent, Silence
     from rllm_serving.process_directory import ProcessDirectory
 
     with ProcessDirectory("rllm-gateway-") as files:
         directory = files.path
-        harness = HARNESSES.get(params.agent or "")
+        harness, name = HARNESSES.get(params.agent or ""), "The agent"
         if harness is not None and run.sandbox is not None:
             command = [*harness.command, *params.arguments]
             runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment, is_named=True)
         elif params.agent is not None:
-            runner = FunctionRunner(check_target(params.agent), directory)
+            target = check_target(params.agent)
+            name = described_target(target)
+            runner = FunctionRunner(target, directory)
         elif run.sandbox is not None:
             runner = SandboxRunner(params.command or [], run.sandbox, params.timeout)
         else:
@@ -163,7 +165,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         silence = Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n)
         async with open_gateway(run, directory) as gateway:
             try:
-                yield OpenedAgent(gateway=gateway, runner=runner, silence=silence)
+                yield OpenedAgent(gateway=gateway, runner=runner, silence=silence, name=name)
             finally:
                 await runner.close()
 

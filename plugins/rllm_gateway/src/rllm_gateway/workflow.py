@@ -18,7 +18,10 @@ from rllm_gateway.link_trainer import RolloutSampler
 from rllm_gateway.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
 from rllm_gateway.running.runners import Outcome, environment_of
 
-NO_CALL = "the agent made no call to the gateway. Check that its client uses the address of the gateway."
+NO_CALL = (
+    "the agent made no model call, so nothing is trained. Its client must use the address in OPENAI_BASE_URL, "
+    "ANTHROPIC_BASE_URL or GOOGLE_GEMINI_BASE_URL."
+)
 
 
 class Silence:
@@ -59,6 +62,8 @@ class OpenedAgent:
     runner: Runner
     silence: Silence
     """Warns if the agent makes no model call."""
+    name: str = "The agent"
+    """Name of the agent in errors, with its file and line."""
 
 
 class AgentWorkflow(Workflow):
@@ -104,7 +109,7 @@ class AgentWorkflow(Workflow):
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(session)
         session.check(trace)
-        returned = read_returned(outcome.returned)
+        returned = read_returned(outcome.returned, opened.name)
         if outcome.rejected_reward or (returned.has_reward and source == "rllm.reward"):
             self.episode.metrics[REJECTED] = trace.rejected_rewards + 1.0
             warn_of_rejected_reward(source)
