@@ -16,7 +16,7 @@ BEFORE, LAST = "starting the program", "making the first step"
 PHASE = "verl: "
 """Start of the backend's line for a phase that begins."""
 SYNCING = "bringing weights to the rollout servers"
-FIRST_STEP = "step 1/"
+FIRST_STEP = "1/"
 
 
 def start_seconds(directory: Path) -> Mapping[str, float]:

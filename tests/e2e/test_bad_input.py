@@ -93,7 +93,7 @@ def test_a_full_disk_while_saving_loses_nothing(start_forked_rllm: Any, forked_r
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))  # The model's weights are larger.
     _, errors = process.communicate()
     assert process.returncode == 1
-    check_printed(errors, "not-writable", "step 6", "step_000004", "--resume")
+    check_printed(errors, "not-writable", "6 steps", "step_000004", "--resume")
     assert {path.name for path in checkpoints.iterdir()} == before
     resumed = forked_rllm("train", "guess", *FAST, "--resume", "rllm.trainer.total_batches=6")
     assert resumed.returncode == 0, resumed.stderr

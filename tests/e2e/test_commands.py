@@ -42,8 +42,8 @@ def test_without_a_terminal_progress_is_lines_and_a_table(words: tuple[str, ...]
     lines = forked_rllm("train", "guess", *FEW_STEPS, *words).stdout.splitlines()
     check_values(lines[0], "guess", "backend local", "runs/rllm-training/guess-1")
     check_values(lines[1], "rllm.record=outcomes", "rllm view runs/rllm-training/guess-1")
-    check_values(lines[2], "step 0", "guess: pass@1 ")
-    assert any(line.startswith("step 2/2  solved ") and "tokens/s" in line and "left" in line for line in lines)
+    check_values(lines[2], "0 steps", "guess: pass@1 ")
+    assert any(line.startswith("2/2 steps  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert not any("\x1b" in line for line in lines)
     assert [line.rpartition(": ")[2] for line in lines[-3:]] == [
         "rllm eval guess --model runs/rllm-training/guess-1/checkpoints/latest",
@@ -192,7 +192,7 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(
     recorded_runs.copy("synchronous", run)
     result = rllm_here("train", "guess", "--resume", "rllm.trainer.total_batches=3")
     assert result.returncode == 0, result.stderr
-    assert "resuming after step 2 of 3" in result.stdout
+    assert "resuming after 2 of 3 steps" in result.stdout
     config = (run / "config.yaml").read_text()
     assert "num_epochs: 2" in config
     assert "total_batches: 3" in config

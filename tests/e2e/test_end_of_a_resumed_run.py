@@ -58,7 +58,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> tu
     wait_for_steps(directory / RUNS / "guess-1", 4, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
-    (steps,) = re.findall(r"stopped after step (\d+) of 500", output)
+    (steps,) = re.findall(r"stopped after (\d+) of 500 steps", output)
     return directory, int(steps)
 
 

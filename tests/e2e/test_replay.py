@@ -30,7 +30,7 @@ WORDS = (
 )
 # The sampler and both estimators keep state between steps.
 STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}")
-SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
+SAME = "after 2 steps: the same weights\nafter 4 steps: the same weights\nafter 6 steps: the same weights\n"
 
 
 RUN = Path("runs", "rllm-training", "guess-1")
@@ -92,8 +92,8 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1
-    check_values(replayed.stdout, "after step 2: ", "after step 4: other backend/model/model.safetensors\n")
-    check_values(replayed.stdout.splitlines()[-1], ": 1, ", "step 4")
+    check_values(replayed.stdout, "after 2 steps: ", "after 4 steps: other backend/model/model.safetensors\n")
+    check_values(replayed.stdout.splitlines()[-1], ": 1, ", "4 steps")
     file = trained / "journal" / "000003.calls"
     content = file.read_bytes()
 

@@ -310,7 +310,7 @@ def test_line_has_step_metrics_and_time_left(tracker: ConsoleTracker, clock: Clo
     tracker.on_train_start(100, 0)
     clock["now"] += 10
     tracker.on_batch_end(console_step(9))
-    assert lines() == ["step 10/100  solved  25.0%  reward  0.500   1234 tokens/s  1:30 left"]
+    assert lines() == ["10/100 steps  solved  25.0%  reward  0.500   1234 tokens/s  1:30 left"]
     clock["now"] += 10
     tracker.on_batch_end(console_step(10, skip_reason="all_groups_rejected"))
     assert "(no update: all groups rejected)" in lines()[1]
@@ -321,7 +321,7 @@ def test_lines_are_five_seconds_apart(tracker: ConsoleTracker, clock: Clock, lin
     for step in range(8):
         clock["now"] += 2
         tracker.on_batch_end(console_step(step, total_steps=8))
-    assert [line.split()[1] for line in lines()] == ["1/8", "4/8", "7/8", "8/8"]
+    assert [line.split()[0] for line in lines()] == ["1/8", "4/8", "7/8", "8/8"]
 
 
 def test_a_resumed_run_measures_from_its_start(tracker: ConsoleTracker, clock: Clock, lines: Lines) -> None:
@@ -329,7 +329,7 @@ def test_a_resumed_run_measures_from_its_start(tracker: ConsoleTracker, clock: C
     clock["now"] += 6
     tracker.on_batch_end(console_step(91))
     first, second = lines()
-    assert first == "resuming after step 90 of 100"
+    assert first == "resuming after 90 of 100 steps"
     assert second.endswith("0:24 left")
 
 
@@ -340,7 +340,7 @@ def test_a_long_line_is_not_broken(tracker: ConsoleTracker, lines: Lines) -> Non
 
 def test_validation_has_a_line_with_all_data_sources(tracker: ConsoleTracker, lines: Lines) -> None:
     tracker.on_validation_end(5, {"val/openai/gsm8k/pass@1": 0.25, "val/openai/gsm8k/reward": 0.5, "val/[bold]/x": 1.0})
-    assert lines() == ["validation after step 5: openai/gsm8k: pass@1 0.250  reward 0.500; [bold]: x 1.000"]
+    assert lines() == ["validation after 5 steps: openai/gsm8k: pass@1 0.250  reward 0.500; [bold]: x 1.000"]
 
 
 def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Lines) -> None:
@@ -375,9 +375,9 @@ def test_a_terminal_has_a_live_line(clock: Clock, run: TrackedRun, monkeypatch: 
     tracker.close()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.getvalue())
     assert "2/2" in text
-    assert "validation after step 1: guess: pass@1 0.500" in text
+    assert "validation after 1 step: guess: pass@1 0.500" in text
     assert "solved  25.0%" in text
-    assert "step 1/2  solved" not in text  # the plain lines are for where there is no terminal
+    assert "1/2 steps  solved" not in text  # the plain lines are for where there is no terminal
 
 
 def test_large_numbers_stay_short() -> None:

@@ -100,7 +100,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
                     self._step(resumed)
                 if resumed.drawn != whole.drawn:
                     raise self.failure(
-                        f"draws other tasks when it is resumed after step {trained}",
+                        f"draws other tasks when it is resumed after {trained} steps",
                         "Put everything that it stores between calls into state_dict, and seed each draw by its batch.",
                     )
 

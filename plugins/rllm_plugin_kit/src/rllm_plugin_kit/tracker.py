@@ -123,7 +123,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)
             self._live(directory, params, first_step=2)
-            self._check_kept(directory, _logged(events()), "a run that was resumed after step 2")
+            self._check_kept(directory, _logged(events()), "a run that was resumed after 2 steps")
 
     def test_run_from_the_start_replaces_existing_files(self, params: Any, tmp_path: Path) -> None:
         """A run that is killed before its first checkpoint starts from the beginning in the same directory."""

@@ -29,11 +29,11 @@ def replay(run: Path) -> None:
     checkpoints = replayed(run.expanduser(), lambda compared: click.echo(_line(compared)))
     differing = [compared.step for compared in checkpoints if compared.differing]
     if differing:
-        click.echo(f"checkpoints with other weights: {len(differing)}, the first after step {differing[0]}")
+        click.echo(f"checkpoints with other weights: {len(differing)}, the first after {differing[0]} steps")
         raise SystemExit(1)
     click.echo(f"checkpoints: {len(checkpoints)}, all with the same weights")
 
 
 def _line(compared: Compared) -> str:
-    after = f"after step {compared.step}"
+    after = f"after {compared.step} steps"
     return f"{after}: other {', '.join(compared.differing)}" if compared.differing else f"{after}: the same weights"

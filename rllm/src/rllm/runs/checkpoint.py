@@ -64,7 +64,7 @@ class CheckpointStore:
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 "not-json",
-                f"The state of step {step} is not JSON data: {error}.",
+                f"The state after {step} steps is not JSON data: {error}.",
                 "Return only JSON values from every `state_dict`, for example of a sampler, and in metadata of groups.",
             ) from error
         final = self._directory / f"step_{step:06d}"
@@ -89,7 +89,7 @@ class CheckpointStore:
                 raise
             raise CheckpointError(
                 "not-writable",
-                f"The checkpoint of step {step} could not be written to {self._directory}: {error}.",
+                f"The checkpoint after {step} steps could not be written to {self._directory}: {error}.",
                 self._what_is_left(),
             ) from error
         # Later ones are not counted: they are damaged, or this run would not have started before them.

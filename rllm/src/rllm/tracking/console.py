@@ -20,7 +20,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class ConsoleTracker(Observer):
-    """Shows step, solved, reward, tokens per second and time left."""
+    """Shows finished steps, solved, reward, tokens per second and time left."""
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
         self._console = Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False)
@@ -34,12 +34,12 @@ class ConsoleTracker(Observer):
         self._started = time.monotonic()
         self._first_step, self._total_steps = first_step, total_steps
         if first_step:
-            self._console.print(f"resuming after step {first_step} of {total_steps}")
+            self._console.print(f"resuming after {first_step} of {total_steps} steps")
         if not self._console.is_terminal:
             return
         self._progress = Progress(
-            TextColumn("step"),
             MofNCompleteColumn(),
+            TextColumn("steps"),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(compact=True),
@@ -62,10 +62,11 @@ class ConsoleTracker(Observer):
         is_last = finished == step.total_steps
         if is_last or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            self._console.print(f"step {finished}/{step.total_steps}  {metrics}  {self._time_left(finished)} left")
+            self._console.print(f"{finished}/{step.total_steps} steps  {metrics}  {self._time_left(finished)} left")
 
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
-        self._console.print(f"validation after step {global_step}: {validation_metrics(metrics)}")
+        steps = "1 step" if global_step == 1 else f"{global_step} steps"
+        self._console.print(f"validation after {steps}: {validation_metrics(metrics)}")
 
     def on_train_end(self, global_step: int) -> None:
         if self._progress is not None:
