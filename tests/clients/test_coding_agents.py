@@ -49,7 +49,9 @@ FILES = {
     "environment/check.py": "from mean import mean\n\nassert mean([1, 3]) == 2\n",
     # With less memory, opencode needs four times as long.
     "task.toml": "[environment]\nmemory_mb = 4096\n",
-    "tests/test.sh": "python3 check.py && reward=1 || reward=0\necho $reward > $SANDBOX_ROOT/logs/verifier/reward.txt",
+    "tests/test.sh": """
+        test "$(untrusted python3 -c 'from mean import mean; print(mean([1, 3]))')" = 2.0 && reward=1 || reward=0
+        echo $reward > $SANDBOX_ROOT/logs/verifier/reward.txt""",
 }
 
 

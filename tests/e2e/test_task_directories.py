@@ -228,6 +228,7 @@ def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path) -> None:
         "tests/test.sh": tests,
         "task.toml": facts,
         "environment/names.txt": "a\nb\n",
+        "tests/names.txt": "a\nb\n",
     }
     for name, text in files.items():
         (task / name).parent.mkdir(parents=True, exist_ok=True)

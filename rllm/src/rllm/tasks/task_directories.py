@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from rllm.tasks.options import TaskDirectoriesParams
-from rllm.tasks.test_scripts import REWARD_FILES, find_reward_files, find_unprotected
+from rllm.tasks.verifier_scripts import REWARD_FILES, find_reward_files, find_unprotected
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_core.data.types import Task
@@ -168,12 +168,12 @@ def _task_paths(directory: Path) -> list[Path]:
 
 
 def _warn_of_unprotected(tasks: Sequence[Path]) -> None:
-    """Print a warning for the first task whose tests seem to run files of the agent, and the number of the others."""
+    """Print a warning for the first task whose tests seem to run files of the agent, and the number of these tasks."""
     found = [(path, line) for path in tasks if (line := find_unprotected(path / "tests")) is not None]
     if not found:
         return
     path, line = found[0]
-    others = f" So do {len(found) - 1} other tasks." if len(found) > 1 else ""
+    others = f" {len(found)} tasks have such lines." if len(found) > 1 else ""
     warn_once(
         f"{line.place} of task {path.name} seems to run a file of the agent, which can then forge the reward: "
         f"`{one_line(line.text, LONGEST_LINE)}`. Write `untrusted COMMAND` instead of `COMMAND`.{others}"
