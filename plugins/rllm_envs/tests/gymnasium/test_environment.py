@@ -21,9 +21,12 @@ SAFE_PATH = ("down", "down", "right", "right", "down", "right")
 
 
 class Picture(gymnasium.Env[np.ndarray, int]):
-    """Observes an image, and fails in its second step."""
+    """Observes an image, and fails in its first step, or returns a reward."""
 
-    def __init__(self, side: int = 64, actions: gymnasium.Space[Any] | None = None) -> None:
+    def __init__(
+        self, side: int = 64, actions: gymnasium.Space[Any] | None = None, reward: float | None = None
+    ) -> None:
+        self.reward = reward
         self.observation_space = gymnasium.spaces.Box(0, 1, (side, side))
         self.action_space = actions or gymnasium.spaces.Discrete(2)
 
@@ -31,6 +34,9 @@ class Picture(gymnasium.Env[np.ndarray, int]):
         return np.zeros(self.observation_space.shape or (), np.float32), {}
 
     def step(self, action: Any) -> Any:
+        if self.reward is not None:
+            observation, info = self.reset()
+            return observation, self.reward, True, False, info
         raise RuntimeError("the simulator stopped")
 
 
@@ -143,6 +149,12 @@ def test_a_module_before_the_id_registers_the_environment(tmp_path: Path, monkey
     _, outcomes = _play(("1", "1", "2", "2", "1", "2"), id="mazes:Maze-v0")
 
     assert outcomes[-1].reward == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:.*reward is a NaN")
+def test_nan_reward_has_a_cause() -> None:
+    _, (outcome,) = _play(("1",), id="Picture-v0", options={"side": 2, "reward": float("nan")})
+    assert "step 1 of 'Picture-v0'" in outcome.reward_error
 
 
 def test_a_failure_of_the_environment_is_raised_and_not_a_reward() -> None:

@@ -54,11 +54,13 @@ class Gymnasium(Environment):
         observation, reward, terminated, truncated, _ = self._environment.step(chosen)
         reward = float(reward)
         self._sum += reward
+        cause = "" if math.isfinite(reward) else f"step {self._turns} of {self._params.id!r} has reward {reward}"
         if not (terminated or truncated):
-            return Outcome(observation=self._write(observation, reward), reward=reward)
+            return Outcome(observation=self._write(observation, reward), reward=reward, reward_error=cause)
         solved_at = self._params.solved_at
         return Outcome(
             reward=reward,
+            reward_error=cause,
             done=True,
             correct=None if solved_at is None else self._sum >= solved_at,
             metrics={"turns": float(self._turns), "invalid": float(self._invalid)},

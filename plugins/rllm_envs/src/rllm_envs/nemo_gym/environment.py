@@ -69,7 +69,8 @@ class NemoGym(Environment):
         answer = await self._ask(VERIFY, {**self._row, "response": response})
         reward = answer.get("reward") if isinstance(answer, Mapping) else None
         if not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise self._failure(VERIFY, f"its reward is {reward!r}")
+            cause = f"{VERIFY} of {self._params.url} gave the reward {reward!r}"
+            return Outcome(reward=math.nan, reward_error=cause, done=True)
         components = answer.get("reward_components") or {}
         return Outcome(reward=float(reward), done=True, reward_components=components)
 

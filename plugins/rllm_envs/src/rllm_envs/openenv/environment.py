@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
@@ -86,7 +88,7 @@ class OpenEnv(Environment):
         """Send an action. A response without a valid action costs a turn, and the server does not receive it.
 
         Raises:
-            RolloutError: the server failed, or its last step has no reward.
+            RolloutError: the server failed.
         """
         assert self._server is not None, "reset comes first"
         self._turns += 1
@@ -95,12 +97,11 @@ class OpenEnv(Environment):
             self._invalid += 1
             return Outcome(observation=f"That is not an action. {self._server.form.request}")
         result = await self._ask(self._client.step(sent))
-        reward = float(result.reward or 0.0)
+        reward, cause = self._read_reward(result)
         if not result.done:
-            return Outcome(observation=self._write(result.observation), reward=reward)
-        if result.reward is None and self._params.no_reward == "fail":
-            raise _failure(self._params, "its last step has no reward")
-        return Outcome(reward=reward, done=True, metrics={"turns": float(self._turns), "invalid": float(self._invalid)})
+            return Outcome(observation=self._write(result.observation), reward=reward, reward_error=cause)
+        metrics = {"turns": float(self._turns), "invalid": float(self._invalid)}
+        return Outcome(reward=reward, reward_error=cause, done=True, metrics=metrics)
 
     async def close(self) -> None:
         """Close the session, so that the server can give it to the next episode."""
@@ -113,6 +114,16 @@ class OpenEnv(Environment):
         except Exception as error:
             # The client raises errors of several libraries.
             raise _failure(self._params, error) from error
+
+    def _read_reward(self, result: Any) -> tuple[float, str]:
+        """Return the reward of a step, and the cause if it is missing. Servers send null for None, NaN and infinity."""
+        reward, choice = result.reward, self._params.no_reward
+        if isinstance(reward, int | float) and math.isfinite(reward):
+            return float(reward), ""
+        if reward is None and (choice == "zero" or (choice == "last" and not result.done)):
+            return 0.0, ""
+        remedy = "; if only the last step has one, set rllm.env.env_args.no_reward=last" if not result.done else ""
+        return math.nan, f"step {self._turns} of {self._params.server!r} has reward {json.dumps(reward)}{remedy}"
 
     def _write(self, observation: Mapping[str, Any]) -> str:
         try:

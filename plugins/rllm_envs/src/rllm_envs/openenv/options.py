@@ -42,10 +42,11 @@ class OpenEnvParams(Params):
         None, description="Split of the server's task API for training. Each reset then gets `split` and `index`."
     )
     val_split: str | None = Field(None, description="Split of the server's task API for validation.")
-    no_reward: Literal["fail", "zero"] = Field(
-        "fail",
-        description="Result of an episode whose last step has no reward: a failed rollout, or 0 for the step. Use zero "
-        "if rllm.reward scores the rollouts. Earlier steps without a reward count as 0.",
+    no_reward: Literal["missing", "last", "zero"] = Field(
+        "missing",
+        description="Reward of a step for which the server sends null: its reward is None, NaN or infinite. missing: "
+        "the rollout has no reward. last: 0, but missing in the last step. zero: 0. Use zero if rllm.reward scores the "
+        "rollouts.",
     )
     token_variable: str | None = Field(
         None, description="Environment variable with a token for the server, which is sent as `Authorization: Bearer`."

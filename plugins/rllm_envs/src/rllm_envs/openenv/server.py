@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,7 +41,7 @@ class LocalServer:
             ConfigError: the application cannot be imported, or does not start.
         """
         with self._lock:
-            if self._process is None or self._process.exit_code is not None:
+            if self._process is None or not self._listens():
                 try:
                     # Sets of strings have the same order after a resume.
                     environment = {"PYTHONHASHSEED": "0", "PYTHONPATH": find_module_path()}
@@ -55,6 +56,15 @@ class LocalServer:
                 atexit.register(process.end)
                 self._process = process
             return self._url
+
+    def _listens(self) -> bool:
+        """True if the server accepts connections. Its process ends a moment after its last connection."""
+        address = urlsplit(self._url)
+        try:
+            socket.create_connection((address.hostname, address.port), timeout=SECONDS_TO_ANSWER).close()
+        except OSError:
+            return False
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)

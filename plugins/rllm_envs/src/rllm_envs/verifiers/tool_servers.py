@@ -21,7 +21,7 @@ _start_server, _read_port = launch.serve_in_runtime, launch._read_back_port
 
 @asynccontextmanager
 async def serve(environment: vf.Env, params: VerifiersParams) -> AsyncIterator[None]:
-    """Serve an environment and the tools that all its rollouts share. Tools import what this process imports.
+    """Serve an environment and the tools that all its rollouts share. Tools import the same modules as this process.
 
     Raises:
         ConfigError: the process of a tool server does not start.

@@ -48,7 +48,7 @@ class Guessing(Environment[Guess, Seen, State]):
         if self._fails == "server":
             os._exit(3)
         if self._fails == "nan":
-            return Seen(text="", reward=float("nan"), done=True)
+            return Seen(text="", reward=float("nan"), done=self._turns == 2)
         right = action.digit == self._digit
         hint = "right" if right else "too low" if action.digit < self._digit else "too high"
         reward = None if self._fails == "reward" else 1.0 / self._turns if right else -0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,18 +89,19 @@ def test_full_server_fails_after_the_wait() -> None:
     asyncio.run(episodes())
 
 
-@pytest.mark.parametrize(
-    ("fails", "cause"),
-    [("reset", "no board"), ("step", "board is gone"), ("nan", "no reward"), ("reward", "no reward")],
-)
+@pytest.mark.parametrize(("fails", "cause"), [("reset", "no board"), ("step", "board is gone")])
 def test_failure_of_the_environment_has_no_reward(fails: str, cause: str) -> None:
     with expect_error(RolloutError, "environment-failed", cause):
         run(["1", "1", "1"], reset={"fails": fails})
 
 
-def test_rewards_may_come_from_elsewhere() -> None:
-    _, outcomes = run(["1", "1", "1"], reset={"fails": "reward"}, no_reward="zero")
-    assert [(each.reward, each.done) for each in outcomes] == [(0.0, False), (0.0, False), (0.0, True)]
+@pytest.mark.parametrize("fails", ["reward", "nan"])
+@pytest.mark.parametrize(("no_reward", "missing"), [("missing", {0, 1, 2}), ("last", {-1}), ("zero", set())])
+def test_null_is_a_missing_reward(fails: str, no_reward: str, missing: set[int]) -> None:
+    _, outcomes = run(["1", "1", "1"], reset={"fails": fails}, no_reward=no_reward)
+    for at, outcome in enumerate(outcomes):
+        is_missing = at in missing or at - len(outcomes) in missing
+        assert (math.isnan(outcome.reward), bool(outcome.reward_error)) == (is_missing, is_missing)
 
 
 def test_server_that_ends_fails_the_episode_and_starts_again() -> None:
