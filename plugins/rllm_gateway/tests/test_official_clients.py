@@ -119,9 +119,10 @@ def test_ignored_and_overruled_parameters_are_counted(world: World) -> None:
     changed: Any = {"temperature": 0.1, "reasoning_effort": "low", "max_completion_tokens": 100}
     with openai_of(session) as client:
         client.chat.completions.create(model="gpt", messages=HI, tools=TOOLS, tool_choice="required", **changed)
+        client.chat.completions.create(model="gpt", messages=HI, temperature=1)
     assert world.policy.calls[0].max_tokens == 3
     assert world.close(session).counters == {
-        "overruled/model": 1,
+        "overruled/model": 2,
         "overruled/temperature": 1,
         "ignored/reasoning_effort": 1,
         "ignored/tool_choice": 1,

@@ -20,7 +20,7 @@ from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.calls.store import RowLog
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice
 from rllm_gateway.fields import IGNORE, RefusedError, invalid
-from rllm_gateway.link import AttachedPolicy, PolicyError, SampleRequest
+from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError, SampleRequest
 from rllm_gateway.live_session import Growing, LiveSession, Place, RequestKey, Work
 from rllm_gateway.rendering import choice_of, render
 
@@ -129,7 +129,9 @@ class _Sampling:
 
     def _count(self) -> None:
         for name, outcome in self._asked.outcomes.items():
-            if outcome != "honored":
+            # Claude Code sends the usual temperature with each request.
+            is_equal = name == TEMPERATURE and self._asked.sent.get(name) == self._session.spec.temperature
+            if outcome != "honored" and not is_equal:
                 self._session.count(f"{outcome}/{name}")
         if self._place.foreign:
             self._session.count("branches")
