@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from collections.abc import Callable
 from typing import TextIO
 
@@ -32,7 +33,8 @@ def write_line(responses: TextIO, line: str) -> None:
 
 def take_pipes() -> tuple[TextIO, TextIO]:
     """Return the pipes to the calling process. Replace stdin by nothing, and stdout by stderr, so prints stay out."""
-    asked, responses = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, PRIVATE_DESCRIPTOR) for each in (0, 1))
+    smallest = min(PRIVATE_DESCRIPTOR, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    asked, responses = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, smallest) for each in (0, 1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
