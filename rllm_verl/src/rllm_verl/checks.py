@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from rllm_backend_kit.model_file_checks import check_model_files
 from rllm_backend_kit.model_files import model_directory, path_or_hub_id
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
@@ -119,7 +120,7 @@ def _check_rollout(native: dict[str, Any]) -> None:
         )
     module, extra = SERVERS.get(rollout["name"], ("", ""))
     if module and find_spec(module) is None:
-        instead = "" if extra == "cpu" else " Without a GPU: --profile cpu."
+        instead = "" if extra == "cpu" else f" Or --profile cpu, without {ROLLOUT}.name and keys of vLLM."
         install = INSTALL_CPU_BUILD if on_cpu(native) else f"pip install 'rllm-verl[{extra}]'.{instead}"
         raise ConfigError(
             "missing-package", f"`{ROLLOUT}.name` is {rollout['name']}, but {module} is not installed.", install
@@ -157,13 +158,15 @@ def _check_model(name: str) -> None:
     path = path_or_hub_id(MODEL, name)
     if path is None or find_adapter(path) is not None or holds_parts(path):
         return
-    if model_directory(path) is None:
+    directory = model_directory(path)
+    if directory is None:
         what = "the directory contains no config.json of a model" if path.is_dir() else "the directory does not exist"
         raise ConfigError(
             "model-not-found",
             f"{MODEL}={name!r}: {what}.",
             "Use a directory saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         )
+    check_model_files(f"{MODEL}={name!r}", directory)
 
 
 def _at(tree: dict[str, Any], key: str) -> Any:

@@ -31,7 +31,7 @@ DEFAULTS = {
     "rllm.trainer.save_freq": -1,
 }
 """Defaults of verl's trainer that differ from rllm's defaults."""
-PPO_MINI_BATCH_SIZE, KL_LOSS_COEF, CLIP_RATIO_C, CLIP_RATIO_HIGH = 256, 0.001, 3.0, 0.2
+PPO_MINI_BATCH_SIZE, KL_LOSS_COEF, KL_REWARD_COEF, CLIP_RATIO_C, CLIP_RATIO_HIGH = 256, 0.001, 0.001, 3.0, 0.2
 MICRO_BATCHES = (
     f"{ACTOR}.ppo_micro_batch_size_per_gpu",
     f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
@@ -41,5 +41,7 @@ DATA_SIDES = {"train": "data.train_dataset", "val": "data.val_dataset"}
 ONE_FILE = "A dataset must be one file or directory. Put the files into a directory and set {ours} to it."
 FILLED = f"Micro-batches are filled with tokens, up to {ACTOR}.ppo_max_token_len_per_gpu."
 NO_KL = f"{ACTOR}.use_kl_loss is false, so the loss has no KL term."
+NOT_IN_REWARD = "algorithm.use_kl_in_reward is false, so the reward has no KL term."
+IN_REWARD = "rllm has no KL term in the reward. For a KL term in the loss, set {ours}={weight}."
 NO_REWARD = "verl selects a row's reward by its data_source. Set a reward: `--reward NAME`, or rllm.reward in the file."
 OTHER_FILE = "Convert that file as well, and pass both: --config FILE --config THIS."

@@ -17,11 +17,14 @@ from rllm_verl.own_trainer import (
     DEFAULTS,
     FILLED,
     FILTER,
+    IN_REWARD,
     KL_LOSS_COEF,
+    KL_REWARD_COEF,
     MICRO_BATCHES,
     MINIBATCHES,
     NO_KL,
     NO_REWARD,
+    NOT_IN_REWARD,
     ONE_FILE,
     OTHER_FILE,
     PPO_MINI_BATCH_SIZE,
@@ -75,6 +78,7 @@ class _Translator:
         self._clipping()
         self._loss()
         self._divergence()
+        self._divergence_in_reward()
         self._minibatches()
         self._micro_batches()
         self._adapter()
@@ -153,6 +157,16 @@ class _Translator:
         else:
             self._set(f"{ALGORITHM}.kl_beta", 0.0, switch)
             self._leave(NO_KL, weight, kind)
+
+    def _divergence_in_reward(self) -> None:
+        """Report verl's KL term in the reward, which differs from a KL term in the loss after normalization."""
+        switch, weight = "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"
+        details = [key for key in self._given if key.startswith(("algorithm.kl_ctrl.", "algorithm.kl_penalty"))]
+        if self._given.get(switch):
+            beta = self._given.get(weight, KL_REWARD_COEF)
+            self._leave(IN_REWARD.format(ours=f"{ALGORITHM}.kl_beta", weight=beta), switch, *details)
+        else:
+            self._leave(NOT_IN_REWARD, switch, *details)
 
     def _minibatches(self) -> None:
         size, batch = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"

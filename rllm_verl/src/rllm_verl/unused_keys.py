@@ -10,6 +10,7 @@ MODEL = "actor_rollout_ref.model"
 _ADVANTAGES = "Set rllm.algorithm.adv_estimator. `rllm plugins info estimator NAME` lists an estimator's options."
 _CHECKPOINTS = "Set rllm.trainer.output_dir, save_freq and keep_checkpoints. Use --resume to continue a run."
 _CORRECTION = "Set rllm.algorithm.rollout_correction.preset, reject, tis_mode, tis_floor or tis_beyond_cap."
+_DIVERGENCE = "Set rllm.algorithm.kl_beta. rllm adds the KL divergence to the loss."
 _LEARNING_RATE = "Set rllm.algorithm.lr_schedule and rllm.algorithm.warmup_steps_ratio."
 _LOSS_OPTION = "Set it as an option of the loss: rllm.algorithm.loss_fn={name: NAME, OPTION: VALUE}."
 _PROFILER = "Only verl's own trainer starts verl's profiler, and rllm does not use that trainer."
@@ -22,7 +23,9 @@ _VALIDATION = "Set sampling.val.temperature (0 is greedy)."
 IDLE_KEYS = {
     "algorithm.rollout_correction.*": _CORRECTION,
     "algorithm.filter_groups.*": "Set rllm.rejection_sample.enable=true and rllm.rejection_sample.mode.",
-    "algorithm.use_kl_in_reward": "Set rllm.algorithm.kl_beta. rllm adds the KL divergence to the loss.",
+    "algorithm.use_kl_in_reward": _DIVERGENCE,
+    "algorithm.kl_ctrl.*": _DIVERGENCE,
+    "algorithm.kl_penalty": _DIVERGENCE,
     "algorithm.*": _ADVANTAGES,
     f"{ACTOR}.optim.lr_warmup_steps": _LEARNING_RATE,
     f"{ACTOR}.optim.lr_warmup_init": _LEARNING_RATE,
@@ -128,6 +131,9 @@ _OF_VLLM = (
     "skip_tokenizer_init",
 )
 IDLE_KEYS_OF_PROFILES = {
-    "cpu": {f"{ROLLOUT}.{name}": "Only vLLM reads it, and the profile cpu does not use vLLM." for name in _OF_VLLM}
+    "cpu": {
+        f"{ROLLOUT}.{name}": "Remove it. Only vLLM reads it, and the profile cpu does not use vLLM."
+        for name in _OF_VLLM
+    }
 }
 """Keys by profile that only vLLM reads, for profiles without vLLM."""

@@ -204,8 +204,10 @@ def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key
         ({"--config-name": "my_trainer"}, "--config-name", "Convert"),
         ({"critic.optim.lr": 2e-5}, "critic.optim.lr", "critic"),
         ({f"{ACTOR}.use_token_level_loss": True}, f"{ACTOR}.use_token_level_loss", "no such key"),
-        ({"trainer.critic_warmup": 0}, "trainer.critic_warmup", "The default has the same value."),
-        ({"trainer.critic_warmup": 3}, "trainer.critic_warmup", "verl's own trainer"),
+        ({"trainer.critic_warmup": 0}, "trainer.critic_warmup", "verl's own trainer"),
+        ({"algorithm.kl_ctrl.kl_coef": 0.001}, "algorithm.kl_ctrl.kl_coef", "use_kl_in_reward is false"),
+        ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.01},
+         "algorithm.use_kl_in_reward", "set rllm.algorithm.kl_beta=0.01"),
     ],
 )  # fmt: skip
 def test_keys_without_a_counterpart_say_why(converted: Convert, given: dict[str, Any], key: str, why: str) -> None:
@@ -246,6 +248,8 @@ def test_verl_s_defaults_are_those_of_the_installed_verl(record: Any, of_verl: d
         (f"{ACTOR}.clip_ratio_high", own_trainer.CLIP_RATIO_HIGH),
         (f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
         (f"{ACTOR}.use_kl_loss", False),
+        ("algorithm.use_kl_in_reward", False),
+        ("algorithm.kl_ctrl.kl_coef", own_trainer.KL_REWARD_COEF),
         (f"{ACTOR}.use_dynamic_bsz", False),
         (f"{ROLLOUT}.val_kwargs.do_sample", False),
         (f"{ROLLOUT}.val_kwargs.temperature", 0),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllm.config import (
-    ABSENT,
     KeyPath,
     idle_reason,
     key_around,
@@ -17,7 +16,6 @@ from rllm.config import (
     packaged_values,
     split_key,
     takes_key,
-    value_at,
 )
 from rllm_core.contracts.translation import Translation
 from rllm_core.errors import did_you_mean
@@ -118,10 +116,8 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
         ours = {theirs: core for core, theirs in row.spelled if isinstance(theirs, str | None)}
         found.values.setdefault(row.rllm, ours.get(value, value) if isinstance(value, str | None) else value)
         found.renamed[key] = row.rllm
-    elif (reason := _find_rejection_reason(key, value)) is not None:
+    elif (reason := _find_rejection_reason(key, value) or idle_reason(record, key, profile)) is not None:
         found.left_out[key] = reason
-    elif (reason := idle_reason(record, key, profile)) is not None:
-        found.left_out[key] = _note_same_default(key, value, record, profile) or reason
     elif _is_known(key, record, profile):
         found.values.setdefault(key, value)
         found.kept.append(key)
@@ -139,13 +135,6 @@ def _find_rejection_reason(key: str, value: Any) -> str | None:
         if isinstance(mark, Rejected) and about and value != about.default and mark.value in (None, value):
             return mark.reason
     return None
-
-
-def _note_same_default(key: str, value: Any, record: Any, profile: str | None) -> str | None:
-    if record.config_yaml is None:
-        return None
-    packaged = value_at(packaged_values(record, profile), split_key(key))
-    return "The default has the same value." if packaged is not ABSENT and packaged == value else None
 
 
 def _all_keys(record: Any, profile: str | None) -> list[str]:
