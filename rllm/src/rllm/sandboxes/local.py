@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllm.sandboxes.process import kill_group, run_program
+from rllm.sandboxes.process import SECONDS_TO_END, run_program
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
+from rllm_serving.supervisor import end_supervised, supervise_command
 
 MARK = "RLLM_COMMAND"
 """Environment variable with a random value for each command. A process that has left its process group has it too."""
@@ -52,11 +53,15 @@ class LocalSandbox(Sandbox):
         }
 
         async def end(process: asyncio.subprocess.Process) -> None:
-            await kill_group(process)
+            if process.returncode is None:
+                end_supervised(process.pid)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SECONDS_TO_END):
+                        await process.wait()
             await asyncio.to_thread(_kill_marked, f"{MARK}={mark}".encode())
 
         return await run_program(
-            command,
+            supervise_command(command),
             seconds=seconds,
             stdin=stdin,
             environment={**os.environ, **variables, **(environment or {})},
