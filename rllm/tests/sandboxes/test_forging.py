@@ -70,6 +70,9 @@ FILES = {
         "mkdir d; ln -s $SANDBOX_ROOT/tests/expected d/x; chmod 111 d; chmod 555 .",
         COMPARES.replace("answer.txt", "d/x"),
     ),
+    "permissions stay": Forging(
+        "mkdir d; ln -s /dev/null d/x; chmod 500 d", f"test $(stat -c %a d) = 500 && reward=1; {WRITE}", 1.0
+    ),
     "link to standard input": Forging(
         "ln -s /dev/stdin answer.txt", f"cmp -s - answer.txt < {EXPECTED} && reward=1 || reward=0; {WRITE}"
     ),

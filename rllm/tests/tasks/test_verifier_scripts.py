@@ -27,6 +27,7 @@ def write(directory: Path, script: str, checks: str = "") -> Path:
         "diff <(node solution.js) expected",
         "source ~/.bashrc",
         "make test && echo 1",
+        "bash -c 'nohup ./program &'",
         "git diff --quiet",
         "pytest -q",
         "python3 -m pytest test_of_the_agent.py",

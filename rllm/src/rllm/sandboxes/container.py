@@ -106,7 +106,7 @@ class ContainerSandbox(ArchiveSandbox):
     async def run_untrusted(self, command: Sequence[str], *, seconds: float, stdin: bytes = b"") -> CommandResult:
         name = f"{self._name}-{secrets.token_hex(4)}"
         # `timeout` ends the container also if this process has died.
-        entry, *rest = "timeout", "--signal=KILL", str(math.ceil(seconds)), *command
+        entry, *rest = "timeout", "-s", "KILL", str(math.ceil(seconds)), *command
         inside = ["--workdir", "/app", "--env", "SANDBOX_ROOT="]
         shared = ["--volumes-from", self._name]
 

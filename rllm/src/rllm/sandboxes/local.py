@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,11 @@ def _remove(path: Path) -> None:
 
 def _kill_marked(mark: bytes) -> None:
     """Kill the processes of a command that have left its process group, and those that they start meanwhile."""
-    while found := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]:
+    deadline = time.monotonic() + SECONDS_TO_END
+    while time.monotonic() < deadline:
+        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]
+        if not found:
+            return
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

@@ -34,8 +34,8 @@ EMPTY = ("BASH_ENV", "ENV", "LD_PRELOAD", "NODE_OPTIONS", "PYTEST_ADDOPTS", "PYT
 SECONDS_TO_READ = 60.0
 BYTES_TO_TRY = 65_536
 LAST_LINES, LAST_BYTES = 15, 16_384
-SIGNALS = 128
-"""An exit code above it, or a negative one, is the signal that killed the tests."""
+SIGNALS = range(129, 193)
+"""Exit codes of tests that a signal has killed. In the sandbox `local`, it is minus the signal's number."""
 
 
 async def run_tests(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _environment(root: str) -> dict[str, str]:
         "GIT_CONFIG_COUNT": str(len(git)),
         "HOME": f"{root}/tests",
         "PYTHONNOUSERSITE": "1",
-        # Python imports neither from the current directory nor from the directory of a script. Tests import their own modules.
+        # Python imports modules neither from the current directory nor from a script's. Tests import their own.
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": f"{root}/tests",
         "TMPDIR": f"{root}/logs/tmp",
@@ -113,7 +113,7 @@ def _environment(root: str) -> dict[str, str]:
 
 
 def _is_killed(exit_code: int) -> bool:
-    return exit_code < 0 or exit_code > SIGNALS
+    return exit_code < 0 or exit_code in SIGNALS
 
 
 def _no_reward(task: str, error: RolloutError) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Server:
                     return
                 stdin = await reader.readexactly(min(request["stdin"], untrusted_client.LARGEST_INPUT))
                 command = ["sh", "-c", IN_DIRECTORY, str(request["directory"]), *map(str, request["command"])]
-            except (ValueError, KeyError, TypeError, OSError, asyncio.IncompleteReadError):
+            except (ValueError, KeyError, TypeError, RecursionError, OSError, asyncio.IncompleteReadError):
                 return  # It is not our client.
             running = asyncio.create_task(self._run(command, stdin))
             gone = asyncio.create_task(reader.read(1))
@@ -90,7 +90,7 @@ class Server:
                 for task in (gone, running):
                     if not task.done():
                         task.cancel()
-                await asyncio.wait([gone, running])
+                await asyncio.gather(gone, running, return_exceptions=True)
             if not running.cancelled():
                 await _send(writer, running.result())
 

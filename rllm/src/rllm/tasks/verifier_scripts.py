@@ -18,7 +18,7 @@ UNTRUSTED = "untrusted"
 PARTS = re.compile(r"&&|\|\||\$\(|[;&|()`]")
 HEREDOC = re.compile(r"<<-?\s*['\"\\]?(\w+)")
 BEFORE_COMMANDS = re.compile(
-    r"\w+=.*|\d+[smh]?|-\S*|[!{]|if|then|elif|else|while|until|do|env|exec|time|timeout|nice|sudo"
+    r"\w+=.*|\d+[smh]?|-\S*|[!{]|if|then|elif|else|while|until|do|env|exec|nohup|setsid|stdbuf|time|timeout|nice|sudo|xargs"
 )
 INTERPRETER = re.compile(r"(python|pypy)[\d.]*|bash|sh|source|\.|node|deno|bun|ruby|perl|php|lua|Rscript|java")
 PROJECT_PROGRAM = re.compile(
@@ -94,7 +94,7 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command, comments=True)
     except ValueError:
-        words = command.split()
+        words = re.sub(r"['\"]", "", command).split()  # It is a part of a quoted command.
     while words and BEFORE_COMMANDS.fullmatch(words[0]) and not words[0].startswith("PYTHONPATH="):
         words = words[1:]
     return words
@@ -107,7 +107,9 @@ def _is_unprotected(words: list[str], names: set[str]) -> bool:
     if program.startswith("PYTHONPATH=") or PROJECT_PROGRAM.fullmatch(program) or "/" in program:
         return True
     if INTERPRETER.fullmatch(program):
-        if arguments[:1] == ["-c"]:
+        if program in ("bash", "sh") and arguments[:1] == ["-c"]:
+            return _runs_agent(" ".join(arguments[1:]), names)
+        if program not in ("bash", "sh") and arguments[:1] in (["-c"], ["-e"]):
             return PYTHON.search(arguments[-1]) is not None
         if arguments[:1] == ["-m"]:
             return arguments[1:2] == ["pytest"] and not any(_is_theirs(each, names) for each in arguments[2:])
