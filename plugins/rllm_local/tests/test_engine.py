@@ -18,6 +18,8 @@ from rllm_local import engine as engine_module
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import Row, buckets
 
+from .conftest import Passes
+
 MODELS = ["model", "grouped_model", "qwen_model"]
 Check = Callable[[Any, list[int], SamplingParams, Completion], None]
 
@@ -336,3 +338,50 @@ def test_only_the_failing_request_fails(
     assert len(first.token_ids) == len(last.token_ids) == 4
     check_error(broken, "worker-failed", cause.__name__)
     assert isinstance(broken.__cause__, cause)
+
+
+@pytest.mark.parametrize("slots", [{"max_concurrency": 2}, {"cache_tokens": 128, "max_context": 64}])
+def test_a_client_without_a_slot_gets_one_at_once(
+    make_engine: Callable[..., LocalEngine], model: Any, slots: dict[str, int]
+) -> None:
+    """And its requests, and those that made room for it, have the same tokens as without others."""
+    ended: list[str] = []
+
+    async def generate(engine: LocalEngine, client: str, number: int, count: int) -> list[int]:
+        params = _params(count, seed=number)
+        found = await engine.generate(_ids(20, number), params, session=f"{client}{number}", client=client)
+        ended.append(client)
+        return found.token_ids.tolist()
+
+    async def scenario(engine: LocalEngine) -> list[list[int]]:
+        many = [asyncio.create_task(generate(engine, "many", number, 40)) for number in range(6)]
+        while not engine._running or len(engine._running[0].logprobs) < 5:
+            await asyncio.sleep(0)
+        few = [await generate(engine, "few", number, 3) for number in range(3)]
+        return [*(await asyncio.gather(*many)), *few]
+
+    found = asyncio.run(asyncio.wait_for(scenario(make_engine(model, **slots)), 100))
+    assert ended == ["few"] * 3 + ["many"] * 6
+    separate = [_generate(make_engine(model), _ids(20, number), _params(40, seed=number)) for number in range(6)]
+    assert found[:6] == [completion.token_ids.tolist() for completion in separate]
+    assert found[6:] == [tokens[:3] for tokens in found[:3]]
+
+
+def test_a_client_without_a_slot_interrupts_a_long_pass(
+    make_engine: Callable[..., LocalEngine], passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MAX_TOKENS_PER_PASS", 64)
+
+    async def scenario(engine: LocalEngine) -> int:
+        many = [
+            asyncio.create_task(engine.generate(_ids(60, number), _params(2), session=str(number), client="many"))
+            for number in range(6)
+        ]
+        while not passes.rows:
+            await asyncio.sleep(0)
+        await engine.generate(_ids(5), _params(1), session="few", client="few")
+        computed = len(passes.rows)
+        await asyncio.gather(*many)
+        return computed
+
+    assert asyncio.run(asyncio.wait_for(scenario(make_engine()), 100)) <= 3

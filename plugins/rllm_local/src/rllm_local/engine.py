@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -29,6 +29,7 @@ from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, merge_cop
 from rllm_local.request import Request, Stops, stop_rule
 from rllm_local.sampling import Draws
 from rllm_local.slots import BLOCK, Session, SlotTable, leading
+from rllm_local.waiting import WaitingRequests
 
 FIRST_POSITIONS = 64
 """Initial number of positions per slot. It doubles when a conversation needs more."""
@@ -62,7 +63,7 @@ class LocalEngine:
         self._shape = shape
         self._max_concurrency = max_concurrency
         self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
-        self._waiting: deque[Request] = deque()
+        self._waiting = WaitingRequests()
         self._running: list[Request] = []
         self._submitted = 0
         self._sync_count = 0
@@ -79,10 +80,12 @@ class LocalEngine:
         *,
         session: str,
         stops: Stops | None = None,
+        client: str = "",
     ) -> Completion:
         """Sample a completion; see `RolloutEngine.generate`.
 
-        Without `stops`, a response ends with one of the renderer's stop ids or with a stop string.
+        Without `stops`, a response ends with one of the renderer's stop ids or with a stop string. Clients share the
+        slots: a request waits for earlier requests with the same client, and for one pass of others.
         """
         if self._gone is not None:
             raise self._gone
@@ -108,8 +111,8 @@ class LocalEngine:
                 raise self._gone
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        request = Request(buffer, len(prompt), sampling, session, future, stops, grammar)
-        self._waiting.append(request)
+        request = Request(buffer, len(prompt), sampling, session, future, stops, grammar, client)
+        self._waiting.add(request)
         self._submitted += 1
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._serve(), name="rllm-local-engine")
@@ -170,10 +173,12 @@ class LocalEngine:
 
     def _admit(self) -> None:
         held: list[Request] = []
+        running = self._count_by_client()
+        self._displace(running)
         coming: set[int] = set()
         """Blocks that the next pass computes for the requests that start now."""
         while self._waiting and len(self._running) < self._max_concurrency:
-            request = self._waiting.popleft()
+            request = self._waiting.take(running)
             if request.future.done():
                 continue
             source, cached = self._longest_beginning(request)
@@ -190,11 +195,28 @@ class LocalEngine:
                 held.append(request)
                 continue
             self._begin(request, session, source, cached)
+            running[request.client] += 1
             coming.update(request.keys)
-        self._waiting.extendleft(reversed(held))
+        self._waiting.put_back(held)
         longest = max((len(request.tokens) for request in self._running), default=0)
         if longest > self._cache.positions:
             self._make_room(longest)
+
+    def _count_by_client(self) -> Counter[str]:
+        return Counter(request.client for request in self._running)
+
+    def _displace(self, running: Counter[str]) -> None:
+        """Let clients without a slot have one of the client with the most, whose newest request continues later."""
+        free = min(self._max_concurrency, self._cache.slots) - len(self._running)
+        for _ in self._waiting.without_slot(running)[max(0, free) :]:
+            if max(running.values(), default=0) < 2:
+                return
+            client = running.most_common(1)[0][0]
+            newest = next(request for request in reversed(self._running) if request.client == client)
+            self._running.remove(newest)
+            self._table.leave(newest.session_name)
+            self._waiting.put_back([newest])
+            running[client] -= 1
 
     def _longest_beginning(self, request: Request) -> tuple[Session | None, int]:
         """Return the session whose slot contains the longest prefix of the request, and the prefix's usable length."""
@@ -234,7 +256,7 @@ class LocalEngine:
         lost = set(self._table.resize(slots))
         evicted = [request for request in self._running if request.session_name in lost]
         self._running = [request for request in self._running if request.session_name not in lost]
-        self._waiting.extendleft(reversed(evicted))
+        self._waiting.put_back(evicted)
 
     def _slots_for(self, positions: int) -> int:
         return max(1, min(self._max_concurrency, self._affordable_tokens // positions))
@@ -247,9 +269,11 @@ class LocalEngine:
             if self._copies:
                 await loop.run_in_executor(self._executor, self._cache.copy, merge_copies(self._copies))
                 self._copies.clear()
-            for part in buckets(rows, MAX_TOKENS_PER_PASS):
+            for number, part in enumerate(buckets(rows, MAX_TOKENS_PER_PASS)):
                 if not self._may_sample.is_set() or sync_count != self._sync_count:
                     break  # the remaining rows are computed again with the new weights
+                if number and self._waiting.without_slot(self._count_by_client()):
+                    break  # the remaining rows are computed in the next pass, after the rows of the new client
                 chosen, version = [rows[index] for index in part], self.weight_version
                 draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
                 self._deliver([requests[index] for index in part], draws, version)
@@ -318,5 +342,5 @@ class LocalEngine:
     def _fail(self, error: Exception) -> None:
         for request in (*self._running, *self._waiting):
             request.fail(error, "The sampling engine stopped")
-        self._running, self._waiting = [], deque()
+        self._running, self._waiting = [], WaitingRequests()
         self._start_empty()

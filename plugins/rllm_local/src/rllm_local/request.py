@@ -60,6 +60,7 @@ class Request:
     future: asyncio.Future[Completion]
     stops: Stops
     grammar: Grammar | None = None
+    client: str = ""
     session: Session | None = None
     logprobs: list[float] = field(default_factory=list)
     _top_ids: list[NDArray[np.int64]] = field(default_factory=list)
