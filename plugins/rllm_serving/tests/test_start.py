@@ -51,10 +51,10 @@ def test_an_address_of_all_is_reached_by_one(url: str, here: str) -> None:
 
 
 def test_other_machines_need_a_key() -> None:
-    check_binding("127.0.0.1", KeyRule(key=None, **RULE))
-    check_binding("0.0.0.0", KeyRule(key="abc", **RULE))
+    check_binding("127.0.0.1", KeyRule(keys=(), **RULE))
+    check_binding("0.0.0.0", KeyRule(keys=("abc",), **RULE))
     with expect_error(ConfigError, "missing-api-key") as refused:
-        check_binding("0.0.0.0", KeyRule(key=None, **RULE))
+        check_binding("0.0.0.0", KeyRule(keys=(), **RULE))
     assert "THE_KEY" in refused.value.hint
 
 

@@ -12,6 +12,7 @@ from tinker_in_process import RunningServer
 from rllm_core.errors import CheckpointError
 from rllm_tinker.state import FILE, read_state
 from rllm_tinker_server import checkpoints as checkpoints_module
+from rllm_tinker_server.owners import Owner
 
 from .conftest import Rllm, metrics_of
 
@@ -52,7 +53,7 @@ def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServ
     assert train(server.url, "rllm.trainer.total_batches=1").code == 0
     state = json.loads((tmp_path / CHECKPOINTS / "latest" / "backend" / FILE).read_text())
     checkpoint = checkpoints_module.TinkerPath.parse(state["path"])
-    server.service.checkpoints.delete(checkpoint)
+    server.service.checkpoints.delete(checkpoint, Owner("", is_only=True))
     ended = train(server.url, "rllm.trainer.total_batches=2", "--resume")
     assert ended.code == 1
     check_printed(ended.error, "checkpoint-not-loadable", f"No checkpoint {checkpoint}", server.url)

@@ -18,10 +18,10 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::[0-9]+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRule:
-    """The key of a server, and the header that contains it."""
+    """The keys of a server, and the header that contains one."""
 
-    key: str | None
-    """The key. None: the server accepts any key."""
+    keys: tuple[str, ...]
+    """The accepted keys. Empty: the server accepts any key."""
     header: str
     """Name of the header, such as ``X-API-Key``."""
     variable: str
@@ -32,8 +32,12 @@ class KeyRule:
     """Prefixes of paths that need no key."""
 
 
+ACCEPTED = "rllm.key"
+"""Entry of a request's scope with the accepted key, as bytes. Requests of open paths have none."""
+
+
 class RequireKey:
-    """Middleware that answers 401 to requests without the key.
+    """Middleware that answers 401 to requests without a key of the server.
 
     If the server has no key, requests must still contain some key. Clients always send one, but a web page that makes
     a browser on this machine send requests cannot.
@@ -48,16 +52,18 @@ class RequireKey:
         rule = self._rule
         if scope["type"] == "http" and not scope["path"].startswith(rule.open_paths):
             given = _header(scope, self._header)
-            if given is None and rule.key is None:
+            if given is None and not rule.keys:
                 why = (
                     f"There is no {rule.header}. This server accepts any key; clients need one such as {rule.example}."
                 )
                 await _refuse(send, 401, why)
                 return
-            if rule.key is not None and not hmac.compare_digest(given or b"", rule.key.encode()):
+            # Compare with all keys, so that the time does not show which key is nearly right.
+            if rule.keys and not sum(hmac.compare_digest(given or b"", key.encode()) for key in rule.keys):
                 why = "The API key is not this server's. Set {0} to the key that the server was started with."
                 await _refuse(send, 401, why.format(rule.variable))
                 return
+            scope[ACCEPTED] = given
         await self._app(scope, receive, send)
 
 
@@ -90,7 +96,7 @@ class LoopbackNames:
 
 def check_binding(host: str, rule: KeyRule) -> None:
     """Raise ConfigError if other machines could reach a server that has no key."""
-    if rule.key is None and not is_loopback(host):
+    if not rule.keys and not is_loopback(host):
         raise ConfigError(
             "missing-api-key",
             f"--host {host} lets other machines reach this server, and it has no API key.",

@@ -1,4 +1,4 @@
-"""The routes and the clients' keys. A handler passes the raw body to an operation, and sends its answer."""
+"""The routes and the clients' keys. A handler passes the key's owner and the raw body to an operation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,20 @@ from starlette.routing import BaseRoute, Route
 from rllm_core.errors import ConfigError
 from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey, check_binding
+from rllm_tinker_server.held_bodies import BoundHeldBodies
 from rllm_tinker_server.library import Library
 from rllm_tinker_server.messages import RequestRefused
-from rllm_tinker_server.refusals import NotFound, ServerError, Unsupported, json_object, status_of, text_of
+from rllm_tinker_server.owners import OWNER, FindOwner, Owner
+from rllm_tinker_server.refusals import (
+    RETRY_AFTER,
+    Busy,
+    NotFound,
+    ServerError,
+    Unsupported,
+    json_object,
+    status_of,
+    text_of,
+)
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.training import Training
@@ -31,10 +42,10 @@ FILES = f"{API}/files"
 """Path of downloads. They need no key, because their URLs are signed."""
 
 
-def key_rule(key: str | None) -> KeyRule:
-    """Make the rule for requests' keys. Clients must send `key`. None accepts any key."""
+def key_rule(keys: tuple[str, ...]) -> KeyRule:
+    """Make the rule for requests' keys. Clients must send one of `keys`. Without any, the server accepts every key."""
     return KeyRule(
-        key=key,
+        keys=keys,
         header="X-API-Key",
         variable="TINKER_API_KEY",
         example="tml-local",
@@ -42,15 +53,16 @@ def key_rule(key: str | None) -> KeyRule:
     )
 
 
-def check_key(host: str, key: str | None) -> None:
+def check_keys(host: str, keys: tuple[str, ...]) -> None:
     """Raise ConfigError for a key that no client sends, and where other machines could reach a server without one."""
-    check_binding(host, key_rule(key))
-    if key is not None and not key.startswith(("tml-", "eyJ")):
-        raise ConfigError(
-            "bad-api-key",
-            "The API key does not start with tml-, and Tinker clients refuse to send such a key.",
-            "Use one like tml-SOMETHING-LONG-AND-RANDOM.",
-        )
+    check_binding(host, key_rule(keys))
+    for number, key in enumerate(keys, 1):
+        if not key.startswith(("tml-", "eyJ")):
+            raise ConfigError(
+                "bad-api-key",
+                f"API key {number} of {len(keys)} does not start with tml-. Tinker clients never send such a key.",
+                "Use a key such as tml-SOMETHING-LONG-AND-RANDOM in --api-key or TINKER_API_KEY.",
+            )
 
 
 OLDEST_CLIENT = "0.22.3"
@@ -67,8 +79,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 Operation = Callable[..., Answer | Awaitable[Answer]]
 
 
-def create_app(service: Service, key: str | None = None) -> Starlette:
-    """The server as an ASGI application. `key`: what clients must send; None accepts any."""
+def create_app(service: Service, keys: tuple[str, ...] = ()) -> Starlette:
+    """The server as an ASGI application. `keys`: the accepted keys. Without any, the server accepts every key."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -89,8 +101,14 @@ def create_app(service: Service, key: str | None = None) -> Starlette:
     }
     app = Starlette(routes=_routes(service), lifespan=lifespan, exception_handlers=handlers)
     app.add_middleware(LimitBody, max_bytes=service.limits.max_body_bytes)
-    app.add_middleware(RequireKey, rule=key_rule(key))
-    if key is None:
+    app.add_middleware(
+        BoundHeldBodies,
+        max_held=service.limits.max_held_bytes,
+        max_body=service.limits.max_body_bytes,
+    )
+    app.add_middleware(FindOwner, keys=keys)
+    app.add_middleware(RequireKey, rule=key_rule(keys))
+    if not keys:
         app.add_middleware(LoopbackNames, instead="Set TINKER_API_KEY, and any name will do.")
     return app
 
@@ -100,8 +118,8 @@ def _routes(service: Service) -> list[BaseRoute]:
 
     async def retrieve_future(request: Request) -> Response:
         request_id = text_of(json_object(await request.body()), "request_id")
-        service.sessions.touch(request_id)
-        answer = await service.futures.wait(request_id)
+        service.sessions.touch(request_id, _owner(request))
+        answer = await service.futures.wait(request_id, _owner(request))
         if answer is not None:
             return _response(answer)
         pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
@@ -111,17 +129,17 @@ def _routes(service: Service) -> list[BaseRoute]:
         kind, body = request.headers.get("content-type", ""), await request.body()
         if kind.partition(";")[0].strip() != PROTOBUF:
             too_old = _too_old(f"forward_backward reads {PROTOBUF}, not {kind!r}")
-            return _response(training.refuse("forward_backward", body, too_old))
-        return _response(training.forward_backward(body))
+            return _response(training.refuse(_owner(request), "forward_backward", body, too_old))
+        return _response(training.forward_backward(_owner(request), body))
 
     async def forward(request: Request) -> Response:
         too_old = _too_old("forward passes are sent to forward_backward")
-        return _response(training.refuse("forward", await request.body(), too_old))
+        return _response(training.refuse(_owner(request), "forward", await request.body(), too_old))
 
     async def anything_else(request: Request) -> Response:
         """The next requests of a model would wait for one that was refused without taking its number."""
         refusal, operation = NotFound(_not_done(request)), request.path_params["operation"]
-        return _response(training.refuse(operation[:LONGEST_NAME], await request.body(), refusal))
+        return _response(training.refuse(_owner(request), operation[:LONGEST_NAME], await request.body(), refusal))
 
     async def client_config(_: Request) -> Response:
         response = _response(records.client_config(service.limits))
@@ -130,14 +148,14 @@ def _routes(service: Service) -> list[BaseRoute]:
         return response
 
     async def runs(request: Request) -> Response:
-        return _response(library.training_run_list(*_page(request)))
+        return _response(library.training_run_list(_owner(request), *_page(request)))
 
     async def checkpoints(request: Request) -> Response:
-        return _response(library.checkpoint_list(*_page(request)))
+        return _response(library.checkpoint_list(_owner(request), *_page(request)))
 
     async def download_urls(request: Request) -> Response:
-        params, base = request.path_params, str(request.base_url.replace(path=FILES))
-        return _response(library.download_urls(params["id"], params["kind"], params["name"], base))
+        base = str(request.base_url.replace(path=FILES))
+        return _response(library.download_urls(_owner(request), *request.path_params.values(), base=base))
 
     async def download(request: Request) -> Response:
         return FileResponse(library.download(**request.path_params, query=request.query_params))
@@ -162,20 +180,22 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/weights_info", _handler(library.weights_info)),
         _post("/forward", forward),
         _post("/client/config", client_config),
-        _post("/client/dynamic_config", _query(records.dynamic_config)),
+        _post("/client/dynamic_config", _fixed(records.dynamic_config)),
         _post("/create_session", _handler(library.create_session)),
         _post("/sessions/{id}/finish", _query(library.finish_session)),
-        _post("/telemetry", _query(records.telemetry_accepted)),
+        _post("/telemetry", _fixed(records.telemetry_accepted)),
         _route("GET", "/samplers/{id}", _query(library.sampler)),
         _route("GET", "/sessions", _query(library.session_list)),
         _route("GET", "/sessions/{id}", _query(library.session)),
-        _route("GET", "/get_server_capabilities", _query(library.capabilities)),
-        _route("GET", HEALTH.removeprefix(API), _query(records.healthy)),
+        _route("GET", "/get_server_capabilities", _fixed(library.capabilities)),
+        _route("GET", HEALTH.removeprefix(API), _fixed(records.healthy)),
         _route("GET", "/training_runs", runs),
         _route("GET", "/training_runs/{id}", _query(library.training_run)),
         _route("GET", "/training_runs/{id}/checkpoints", _query(library.checkpoints_of)),
         _route("DELETE", of_checkpoint, _query(library.delete_checkpoint)),
         _route("PUT", f"{of_checkpoint}/ttl", _handler(library.set_expiry)),
+        _post(f"{of_checkpoint}/publish", _query(library.publish_checkpoint)),
+        _route("DELETE", f"{of_checkpoint}/publish", _query(library.unpublish_checkpoint)),
         _route("GET", f"{of_checkpoint}/external_weights_urls", download_urls),
         _route("GET", f"{FILES.removeprefix(API)}/{{id}}/{{kind}}/{{name}}/{{file}}", download),
         _route("GET", "/checkpoints", checkpoints),
@@ -192,20 +212,30 @@ def _post(path: str, handler: Handler) -> Route:
     return _route("POST", path, handler)
 
 
+def _fixed(operation: Callable[[], Answer]) -> Handler:
+    """Make a handler for an answer that is the same for all clients."""
+
+    async def handle(_: Request) -> Response:
+        return _response(operation())
+
+    return handle
+
+
 def _query(operation: Operation) -> Handler:
-    """Make a handler that passes the parameters of the path, in their order."""
+    """Make a handler that passes the owner and the parameters of the path, in their order."""
 
     async def handle(request: Request) -> Response:
-        return await _answered(operation(*request.path_params.values()))
+        return await _answered(operation(_owner(request), *request.path_params.values()))
 
     return handle
 
 
 def _handler(operation: Operation) -> Handler:
-    """Make a handler that passes the parameters of the path, in their order, and the body."""
+    """Make a handler that passes the owner, the parameters of the path, in their order, and the body."""
 
     async def handle(request: Request) -> Response:
-        return await _answered(operation(*request.path_params.values(), await request.body()))
+        parameters = request.path_params.values()
+        return await _answered(operation(_owner(request), *parameters, await request.body()))
 
     return handle
 
@@ -216,6 +246,11 @@ async def _answered(answer: Answer | Awaitable[Answer]) -> Response:
 
 def _response(answer: Answer, status: int = 200) -> Response:
     return Response(answer.body, status, media_type=answer.media_type)
+
+
+def _owner(request: Request) -> Owner:
+    found: Owner = request.scope[OWNER]
+    return found
 
 
 def _not_done(request: Request) -> str:
@@ -237,7 +272,10 @@ def _page(request: Request) -> tuple[int, int]:
 
 
 async def _answer_refusal(_: Request, refused: RequestRefused) -> Response:
-    return _response(json_answer({"detail": str(refused)}), status_of(refused))
+    response = _response(json_answer({"detail": str(refused)}), status_of(refused))
+    if isinstance(refused, Busy):
+        response.headers["retry-after"] = str(RETRY_AFTER)
+    return response
 
 
 async def _gone(_: Request, __: ClientDisconnect) -> Response:

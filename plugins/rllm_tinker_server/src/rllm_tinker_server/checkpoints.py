@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from rllm_core.files import sync_directory, sync_file, write_atomically
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.refusals import NotFound, ServerError
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
@@ -114,6 +115,10 @@ class Checkpoint:
     size: int = 0
     """Bytes."""
     user_metadata: Mapping[str, Any] | None = None
+    owner: str | None = None
+    """`Owner.name`. None for checkpoints from before owners, which every key can read and none can change."""
+    public: bool = False
+    """True if every key can read it."""
 
 
 _CHECKED = TypeAdapter(Checkpoint)
@@ -139,22 +144,24 @@ class Checkpoints:
     def exists(self, path: TinkerPath) -> bool:
         return (path.below(self.root) / RECORD).is_file()
 
-    def get(self, path: TinkerPath) -> Checkpoint:
-        """Raises NotFound."""
+    def get(self, path: TinkerPath, owner: Owner) -> Checkpoint:
+        """Return a checkpoint that the owner can read. Raises NotFound, also for checkpoints of others."""
         checkpoint = self._read(path)
-        if checkpoint is None or self._expired(checkpoint):
-            raise NotFound(f"No checkpoint {path}: it was never saved in {self.root}, or has expired or been deleted.")
+        if checkpoint is None or self._expired(checkpoint) or not (checkpoint.public or _can_list(checkpoint, owner)):
+            raise NotFound(
+                f"No checkpoint {path}: it was never saved in {self.root} with this API key, or has expired or been "
+                "deleted."
+            )
         return checkpoint
 
     def directory(self, path: TinkerPath) -> Path:
-        """Return the directory that contains the checkpoint's files. Raises NotFound."""
-        self.get(path)
+        """Return the directory of a checkpoint's files."""
         return path.below(self.root)
 
-    def of_model(self, model_id: str) -> list[Checkpoint]:
-        """Oldest first."""
+    def of_model(self, model_id: str, owner: Owner) -> list[Checkpoint]:
+        """Return the owner's checkpoints, and those without an owner, oldest first."""
         found = (self._read_if_sound(path) for path in self._paths_of(model_id))
-        kept = [checkpoint for checkpoint in found if checkpoint is not None and not self._expired(checkpoint)]
+        kept = [each for each in found if each is not None and not self._expired(each) and _can_list(each, owner)]
         return sorted(kept, key=lambda checkpoint: checkpoint.created)
 
     def model_ids(self) -> list[str]:
@@ -189,15 +196,28 @@ class Checkpoints:
                 raise
         return written
 
-    def set_expiry(self, path: TinkerPath, ttl_seconds: int | None) -> None:
+    def set_expiry(self, path: TinkerPath, ttl_seconds: int | None, owner: Owner) -> None:
         """Give a checkpoint a new time to live, or none. Raises NotFound, RequestRefused, ServerError."""
-        changed = replace(self.get(path), expires=self.expiry(ttl_seconds))
-        with self._disk_faults(path):
-            write_atomically(path.below(self.root) / RECORD, _to_json(changed))
+        self._rewrite(replace(self._own(path, owner), expires=self.expiry(ttl_seconds)))
 
-    def delete(self, path: TinkerPath) -> None:
+    def set_public(self, path: TinkerPath, owner: Owner, *, public: bool) -> None:
+        """Let every key read a checkpoint, or only its owner. Raises NotFound, ServerError."""
+        self._rewrite(replace(self._own(path, owner), public=public))
+
+    def delete(self, path: TinkerPath, owner: Owner) -> None:
         """Raises NotFound."""
-        _remove(self.directory(path))
+        _remove(self.directory(self._own(path, owner).path))
+
+    def _own(self, path: TinkerPath, owner: Owner) -> Checkpoint:
+        """Return a checkpoint that the owner can change. Raises NotFound."""
+        checkpoint = self.get(path, owner)
+        if not owner.owns(checkpoint.owner):
+            raise NotFound(f"{path} was saved with a different API key. This key can read it, but cannot change it.")
+        return checkpoint
+
+    def _rewrite(self, checkpoint: Checkpoint) -> None:
+        with self._disk_faults(checkpoint.path):
+            write_atomically(self.directory(checkpoint.path) / RECORD, _to_json(checkpoint))
 
     def delete_expired(self) -> None:
         for model_id in self.model_ids():
@@ -254,6 +274,10 @@ class Checkpoints:
                 f"The server could not write {path} below {self.root}: {why}. Nothing of it was kept. Make room there, "
                 "then save again."
             ) from error
+
+
+def _can_list(checkpoint: Checkpoint, owner: Owner) -> bool:
+    return checkpoint.owner is None or owner.owns(checkpoint.owner)
 
 
 def _files(directory: Path) -> list[Path]:

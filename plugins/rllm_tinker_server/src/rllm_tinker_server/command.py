@@ -41,9 +41,12 @@ def tinker() -> None:
 )
 @click.option(
     "--api-key",
+    "api_keys",
+    multiple=True,
     envvar="TINKER_API_KEY",
-    help="Key that clients must send. Without it, the server accepts any key. Other users of this machine can see a "
-    "key on the command line, so set TINKER_API_KEY instead.",
+    help="Key that clients must send. May be repeated: each key owns its models. Without it, the server accepts any "
+    "key. Other users of this machine can see a key on the command line, so set TINKER_API_KEY instead, to one key or "
+    "several with spaces between them.",
 )
 @click.option(
     "--checkpoints",
@@ -74,7 +77,14 @@ def tinker() -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights of `tiny`, as trainer.seed in a run.")
 @click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="Maximum LoRA models.")
 @click.option(
-    "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Maximum sampler weights in memory."
+    "--max-models-per-key", type=click.IntRange(1), help="Maximum LoRA models of one key. Default: --max-models."
+)
+@click.option(
+    "--max-snapshots",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Maximum sampler weights in memory.",
 )
 @click.option(
     "--max-merged",
@@ -103,8 +113,9 @@ def tinker() -> None:
 def serve(
     port: int,
     host: str,
-    api_key: str | None,
+    api_keys: tuple[str, ...],
     max_models: int,
+    max_models_per_key: int | None,
     max_snapshots: int,
     stand_in_losses: bool,
     announce: Path | None,
@@ -122,6 +133,8 @@ def serve(
       TINKER_BASE_URL=http://127.0.0.1:8017 TINKER_API_KEY=tml-local python train.py
     Serve other machines too, with a key:
       TINKER_API_KEY=tml-$(openssl rand -hex 16) rllm tinker serve --model tiny --host 0.0.0.0
+    Serve two people, who do not see each other's models and checkpoints:
+      TINKER_API_KEY="tml-KEY-OF-ANN tml-KEY-OF-BEN" rllm tinker serve --model tiny --host 0.0.0.0
 
     Ctrl-C stops the server. Checkpoints stay. Models without a checkpoint are lost.
     """
@@ -139,17 +152,23 @@ def serve(
             f"The local server needs packages that are not installed: {', '.join(absent)}.",
             "Run: pip install rllm-tinker-server",
         ) from error
-    where = TinkerServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
-    limits = TinkerLimits(max_models=max_models, max_snapshots=max_snapshots, stand_in_losses=stand_in_losses)
+    where = TinkerServeOptions(host=host, port=port, keys=api_keys, announce=announce, end_with_stdin=end_with_stdin)
+    limits = TinkerLimits(
+        max_models=max_models,
+        max_models_per_key=max_models_per_key,
+        max_snapshots=max_snapshots,
+        stand_in_losses=stand_in_losses,
+    )
     what = ModelOptions(**model, limits=limits)
 
     def ready(url: str) -> None:
-        key = "tml-local" if api_key is None else "YOUR_KEY"
+        key = "YOUR_KEY" if api_keys else "tml-local"
         click.echo(f"serving {what.model} at {url}; clients call it {' or '.join(service.names)}")
         click.echo(f"checkpoints: {what.checkpoints.resolve()}")
-        if api_key is not None:
+        if api_keys:
             click.echo(
-                "clients must send the key in --api-key or TINKER_API_KEY. Without a key the server accepts any."
+                f"keys: {len(api_keys)}, from --api-key or TINKER_API_KEY. Clients must send a key of these. Without a "
+                "key the server accepts any."
             )
         click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")
         sys.stdout.flush()

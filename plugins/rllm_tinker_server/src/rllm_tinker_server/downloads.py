@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from rllm_tinker_server.checkpoint_files import ADAPTER_FILE, CONFIG_FILE
 from rllm_tinker_server.checkpoints import EXTERNAL, Checkpoints, TinkerPath
 from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.refusals import Forbidden, NotFound
 
 FILES = (CONFIG_FILE, ADAPTER_FILE)
@@ -28,11 +29,12 @@ class Downloads:
         self._clock = clock
         self._secret = secrets.token_bytes(32)
 
-    def urls(self, path: TinkerPath, base: str) -> tuple[dict[str, str], float]:
+    def urls(self, path: TinkerPath, owner: Owner, base: str) -> tuple[dict[str, str], float]:
         """Return the files' URLs by name, and their expiry in seconds since the epoch.
 
         Args:
             path: path of a checkpoint for other programs.
+            owner: holder of the key that requests the URLs. Anyone can use them, without a key.
             base: base URL of files as the client sees it, such as ``http://127.0.0.1:8017/api/v1/files``.
 
         Raises:
@@ -41,7 +43,7 @@ class Downloads:
         """
         if path.kind != EXTERNAL:
             raise RequestRefused(f"{path} cannot be downloaded. Export it with save_weights_external first.")
-        self._checkpoints.get(path)
+        self._checkpoints.get(path, owner)
         expires = int(self._clock() + VALID)
         urls = {}
         for name in FILES:

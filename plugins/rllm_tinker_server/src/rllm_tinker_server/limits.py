@@ -18,10 +18,12 @@ class TinkerLimits:
     keep_retrieved: float = 60.0
     """Seconds to keep a result after its first retrieval, for a client whose connection broke."""
     keep_unretrieved: float = 3600.0
-    max_pending_samples: int = 20_000
+    max_pending_samples: int = 40_000
+    """Requests for samples that are pending, of all keys (`shares.has_share`): one key can have half of them."""
     max_samples_per_request: int = 1024
     max_pending_sample_tokens: int = 1 << 27
-    """Prompts and responses of all samples that are pending; room for them is set aside when they are queued."""
+    """Prompts and responses of all samples that are pending. Keys share them, as `max_pending_samples`. Room for them
+    is set aside when they are queued."""
 
     turn_deadline: float = 120.0
     """Seconds that a training request waits for an earlier one that has not arrived."""
@@ -30,24 +32,29 @@ class TinkerLimits:
     max_remembered_turns: int = 4096
     """Training requests of a model whose kind is remembered, to tell one that is sent again from another."""
     max_waiting_bytes: int = 512 * MIB
-    """Bodies of training requests that wait for their turn, of all models together."""
+    """Bodies of training requests that wait for their turn, of all models together. Keys share them."""
 
     session_idle: float = 600.0
     """Seconds without heartbeat or request after which a session ends."""
     heartbeat_missed: float = 60.0
     """Seconds without heartbeat or request after which a session gives way to others. Clients send one every 10 s."""
     max_sessions: int = 4096
+    """Open sessions. Keys share them."""
     max_models: int = 16
+    max_models_per_key: int | None = None
+    """None means that one key can have all `max_models`."""
     max_samplers: int = 4096
     """Sampling sessions of a session: each save_weights_and_get_sampling_client makes one."""
     max_snapshots: int = 32
-    """Weights for sampling that are held in memory."""
+    """Weights for sampling that are held in memory, of all keys (`Snapshots.put`)."""
     max_ended_sessions: int = 1024
     """Sessions that are remembered after their end, to tell clients what became of them."""
 
     max_metadata_bytes: int = 65_536
     """Maximum size of a client's metadata of a session, a model or a checkpoint."""
     max_body_bytes: int = 64 * MIB
+    max_held_bytes: int = 256 * MIB
+    """Bodies of all requests that arrive or are read. Keys share them."""
     read_seconds: float = 60.0
     """Maximum seconds for a request to arrive."""
     stand_in_losses: bool = False

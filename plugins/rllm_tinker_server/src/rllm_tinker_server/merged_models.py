@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm_local.engine import LocalEngine
+from rllm_tinker_server.fair_gate import FairGate
 from rllm_tinker_server.lora import AdapterWeights
 
 
@@ -21,6 +22,8 @@ class ModelSampler:
     model: Any
     make_engine: Callable[[Any], LocalEngine]
     users: int = 0
+    turn: int = 0
+    """How many users may still enter while other weights wait for a place."""
     unwanted: bool = False
     """True if the model should be removed after its last use."""
     _engine: LocalEngine | None = None
@@ -50,6 +53,7 @@ class MergedModels:
         executor: Executor,
         *,
         limit: int,
+        turn: int,
     ) -> None:
         """Start with only the base model.
 
@@ -59,6 +63,7 @@ class MergedModels:
             make_engine: function that makes an engine for such a model.
             executor: executor with one thread.
             limit: maximum number of merged models, including models in use, without the base model.
+            turn: maximum number of users of a model that enter before other weights that wait for its place.
 
         Raises:
             ValueError: the limit is below 1, so no weights could be merged.
@@ -69,18 +74,19 @@ class MergedModels:
         self._make_engine = make_engine
         self._executor = executor
         self._limit = limit
+        self._turn = turn
         self._base = ModelSampler(merge(None), make_engine)
         self._latest = self._base
         # In order of last use.
         self._merged: OrderedDict[AdapterWeights, ModelSampler] = OrderedDict()
-        # Served in order of arrival, so that weights which wait for a place get it however busy the others are.
-        self._entrance = asyncio.Lock()
+        # Clients alternate, so that weights which wait for a place get it however busy the others are.
+        self._entrance = FairGate(1)
         self._someone_left = asyncio.Event()
 
     @asynccontextmanager
-    async def use(self, weights: AdapterWeights | None) -> AsyncIterator[ModelSampler]:
+    async def use(self, weights: AdapterWeights | None, client: str = "") -> AsyncIterator[ModelSampler]:
         """The sampler of some weights, which stays while it is used. Waits for a place where all are taken."""
-        sampler = await self._enter(weights)
+        sampler = await self._enter(weights, client)
         try:
             yield sampler
         finally:
@@ -93,12 +99,11 @@ class MergedModels:
             sampler.unwanted = True
             self._let_go(weights, sampler)
 
-    async def _enter(self, weights: AdapterWeights | None) -> ModelSampler:
+    async def _enter(self, weights: AdapterWeights | None, client: str) -> ModelSampler:
         if weights is None:
             sampler = self._base
         else:
-            async with self._entrance:
-                sampler = self._merged.get(weights) or await self._admit(weights)
+            sampler = await self._find_place(weights, client)
             self._merged.move_to_end(weights)
         # No await since the sampler was found, so no other task can have removed it.
         sampler.users += 1
@@ -108,7 +113,17 @@ class MergedModels:
                 other.rest()
         return sampler
 
+    async def _find_place(self, weights: AdapterWeights, client: str) -> ModelSampler:
+        sampler = self._merged.get(weights)
+        if sampler is not None and (not self._entrance.is_full or sampler.turn):
+            sampler.turn = max(0, sampler.turn - 1)
+            return sampler
+        async with self._entrance.enter(client):
+            return self._merged.get(weights) or await self._admit(weights)
+
     async def _admit(self, weights: AdapterWeights) -> ModelSampler:
+        for sampler in self._merged.values():
+            sampler.turn = self._turn
         while len(self._merged) >= self._limit:
             idle = next((each for each, sampler in self._merged.items() if not sampler.users), None)
             if idle is None:

@@ -46,6 +46,10 @@ class Busy(RequestRefused):
     status = 429
 
 
+RETRY_AFTER = 2
+"""Seconds that clients should pause after `Busy`. The official client doubles its own pause each time."""
+
+
 class ServerError(Exception):
     """The request was right, but this machine cannot do it; the message says what to do."""
 

@@ -19,6 +19,7 @@ from rllm_core.seeding import derive_seed
 from rllm_local.engine import LocalEngine
 from rllm_local.request import Stops, stop_rule
 from rllm_tinker_server.examples import check_ids
+from rllm_tinker_server.fair_gate import FairGate
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
@@ -43,6 +44,8 @@ class Samplers:
         self._host = host
         self._executor = executor
         self._names = (str(number) for number in itertools.count())
+        self._sequences = FairGate(max_concurrency, spare=max_concurrency)
+        self._scores = FairGate(1)
         renderer = TemplateRenderer(host.tokenizer, host.stop_ids)
 
         def make_engine(model: Any) -> LocalEngine:
@@ -55,10 +58,15 @@ class Samplers:
                 kv_cache_bytes=kv_cache_bytes,
             )
 
-        self.models = MergedModels(host.merged, make_engine, executor, limit=max_merged)
+        self.models = MergedModels(host.merged, make_engine, executor, limit=max_merged, turn=max_concurrency)
 
     async def sample(
-        self, weights: AdapterWeights | None, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
+        self,
+        weights: AdapterWeights | None,
+        prompts: Sequence[NDArray[np.int32]],
+        settings: SampleSettings,
+        *,
+        client: str = "",
     ) -> list[Sampled]:
         """Continue every prompt once; several samples of one are several times the same prompt.
 
@@ -69,6 +77,7 @@ class Samplers:
             weights: None: the base model.
             prompts: (n,) tokens each, which fit into the context. `sample_request` checks that.
             settings: valid settings, see `check_settings`. Sampling stops at the end of the context.
+            client: name of the client. Sequences of several clients are sampled alternately.
 
         Raises:
             RequestRefused: a prompt has tokens outside the vocabulary, or the weights are not finite.
@@ -79,17 +88,21 @@ class Samplers:
         stop_ids = self._host.stop_ids if settings.stop_ids is None else settings.stop_ids
         stops = stop_rule(self._text, stop_ids, settings.stop_strings)
         seed = secrets.randbits(63) if settings.seed is None else settings.seed
-        async with self.models.use(weights) as sampler:
-            calls = (
-                self._sequence(sampler.engine, prompt, _params(settings, seed, index), stops)
-                for index, prompt in enumerate(prompts)
-            )
-            # All of them end before the model is let go, also when one fails.
-            results = await asyncio.gather(*calls, return_exceptions=True)
+        calls = (
+            self._sequence(weights, prompt, _params(settings, seed, index), stops, client)
+            for index, prompt in enumerate(prompts)
+        )
+        # All of them end before an error is raised.
+        results = await asyncio.gather(*calls, return_exceptions=True)
         return [_delivered(result) for result in results]
 
     async def score(
-        self, weights: AdapterWeights | None, given: NDArray[np.int32], settings: ScoreSettings | None = None
+        self,
+        weights: AdapterWeights | None,
+        given: NDArray[np.int32],
+        settings: ScoreSettings | None = None,
+        *,
+        client: str = "",
     ) -> Scores:
         """Return the model's predictions for tokens, each after the tokens before it.
 
@@ -97,6 +110,7 @@ class Samplers:
             weights: adapter weights. None means the base model.
             given: (n,) tokens.
             settings: predictions to return. None means only the log-probs of the tokens.
+            client: name of the client. Requests of several clients are computed alternately.
 
         Raises:
             RequestRefused: the request has tokens outside the vocabulary.
@@ -105,7 +119,7 @@ class Samplers:
         check_ids(given, self._host.base.vocabulary, "The prompt")
         if settings.targets is not None:
             check_ids(settings.targets[settings.targets != -1], self._host.base.vocabulary, "target_prompt_logprobs")
-        async with self.models.use(weights) as sampler:
+        async with self._scores.enter(client), self.models.use(weights, client) as sampler:
             return await asyncio.get_running_loop().run_in_executor(
                 self._executor, self._host.score, sampler.model, given, settings
             )
@@ -115,13 +129,20 @@ class Samplers:
         self.models.forget(weights)
 
     async def _sequence(
-        self, engine: LocalEngine, prompt: NDArray[np.int32], params: SamplingParams, stops: Stops
+        self,
+        weights: AdapterWeights | None,
+        prompt: NDArray[np.int32],
+        params: SamplingParams,
+        stops: Stops,
+        client: str,
     ) -> Sampled:
         session = next(self._names)
-        try:
-            completion = await engine.generate(prompt, params, session=session, stops=stops)
-        finally:
-            await engine.end_session(session)
+        async with self._sequences.enter(client), self.models.use(weights, client) as sampler:
+            engine = sampler.engine
+            try:
+                completion = await engine.generate(prompt, params, session=session, stops=stops, client=client)
+            finally:
+                await engine.end_session(session)
         return Sampled(tokens=completion.token_ids, logprobs=completion.logprobs, stop_reason=completion.finish_reason)
 
     def _text(self, tokens: list[int]) -> str:

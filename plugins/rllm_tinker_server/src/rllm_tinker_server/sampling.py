@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,57 +15,62 @@ from rllm_core.seeding import derive_seed
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
 from rllm_tinker_server.messages import Sampled, Scores, ScoreSettings
+from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.refusals import Busy, Gone, json_object, number_of, text_of
 from rllm_tinker_server.sample_request import SampleRequest, check_settings, sample_request
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
+from rllm_tinker_server.shares import SharedLimit
 from rllm_tinker_server.turns import Answer
 
 
 class Sampling:
-    """Operations on samplers."""
+    """Operations on an owner's samplers."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._running: dict[str, asyncio.Task[Answer]] = {}
-        self._pending_tokens = 0
+        self._running: dict[tuple[str, Owner], asyncio.Task[Answer]] = {}
+        self._requests = SharedLimit(service.limits.max_pending_samples)
+        self._tokens = SharedLimit(service.limits.max_pending_sample_tokens)
         self._loading = asyncio.Lock()
 
-    async def create_session(self, body: bytes) -> Answer:
+    async def create_session(self, owner: Owner, body: bytes) -> Answer:
         """A sampling session for the base model or a checkpoint."""
         service, found = self._service, json_object(body)
-        session = service.sessions.get(text_of(found, "session_id"))
+        session = service.sessions.get(text_of(found, "session_id"), owner)
         sampler_id = sampler_id_of(session.session_id, number_of(found, "sampling_session_seq_id"))
         if sampler_id not in session.samplers:
             if found.get("base_model") is not None:
                 service.check_name(text_of(found, "base_model"))
             if found.get("model_path") is None:
-                sampler = SamplingSession(sampler_id=sampler_id, base_model=text_of(found, "base_model"))
+                name = text_of(found, "base_model")
+                sampler = SamplingSession(sampler_id=sampler_id, owner=owner, base_model=name)
             else:
-                sampler = await self._from_checkpoint(sampler_id, text_of(found, "model_path"))
+                sampler = await self._from_checkpoint(sampler_id, owner, text_of(found, "model_path"))
             service.sessions.add_sampler(sampler)
         return wire.sampling_session(sampler_id)
 
-    def submit(self, body: bytes) -> Answer:
+    def submit(self, owner: Owner, body: bytes) -> Answer:
         """Start to sample; one that is sent again is not sampled again."""
         service = self._service
         request = sample_request(body, service.host.base, service.limits)
-        sampler = service.sessions.sampler(request.sampler_id)
+        sampler = service.sessions.sampler(request.sampler_id, owner)
         request_id = f"{request.sampler_id}:{request.number}"
-        if not service.futures.knows(request_id):
-            self._check_room(request)
+        if not service.futures.knows(request_id, owner):
+            self._check_room(owner, request)
             self._check_held(sampler)
-            service.futures.open(request_id)
-            self._pending_tokens += request.most_tokens
+            service.futures.open(request_id, owner)
+            self._requests.add(owner.name, 1)
+            self._tokens.add(owner.name, request.most_tokens)
             task = service.spawn(self._serve(sampler, request))
-            self._running[request_id] = task
+            self._running[request_id, owner] = task
             # Not at the end of the task: one that is cancelled before it has begun never gets there.
-            task.add_done_callback(partial(self._finish, request_id, request.most_tokens))
+            task.add_done_callback(partial(self._finish, request_id, owner, request.most_tokens))
         return wire.promise(request_id, samples=len(request.prompts))
 
-    def cancel(self, body: bytes) -> Answer:
+    def cancel(self, owner: Owner, body: bytes) -> Answer:
         """Stop sampling what its client no longer wants."""
-        task = self._running.get(text_of(json_object(body), "request_id"))
+        task = self._running.get((text_of(json_object(body), "request_id"), owner))
         if task is not None:
             task.cancel()
         return wire.json_answer({})
@@ -72,46 +78,39 @@ class Sampling:
     async def _serve(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
         return await self._service.answer(self._sample(sampler, request), "Sampling")
 
-    def _finish(self, request_id: str, tokens: int, task: asyncio.Task[Answer]) -> None:
-        del self._running[request_id]
-        self._pending_tokens -= tokens
+    def _finish(self, request_id: str, owner: Owner, tokens: int, task: asyncio.Task[Answer]) -> None:
+        del self._running[request_id, owner]
+        self._requests.remove(owner.name, 1)
+        self._tokens.remove(owner.name, tokens)
         cancelled = wire.user_failure("The client cancelled this request.")
         self._service.futures.finish(request_id, cancelled if task.cancelled() else task.result())
 
     async def _sample(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
         check_settings(request.settings)
-        weights = await self._weights(sampler)
+        weights, client = await self._weights(sampler), sampler.owner.name
         pool = self._service.samplers
         about_prompt = None
         if request.scores_prompt:
-            about_prompt = await pool.score(weights, request.prompts[0], _score_settings(request))
+            about_prompt = await pool.score(weights, request.prompts[0], _score_settings(request), client=client)
             if request.last_prompt_logprobs is not None:
                 _leave_out(about_prompt, request.last_prompt_logprobs)
         if request.settings.max_tokens:
-            samples = await pool.sample(weights, request.prompts, request.settings)
+            samples = await pool.sample(weights, request.prompts, request.settings, client=client)
             if request.top_of_samples:
-                samples = [await self._with_top(weights, request, index, each) for index, each in enumerate(samples)]
+                score = partial(pool.score, weights, client=client)
+                samples = [await _with_top(score, request, index, each) for index, each in enumerate(samples)]
         else:
             # The prompt fills the context: only its log-probs were wanted.
             nothing = Sampled(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length")
             samples = [nothing] * len(request.prompts)
         return wire.samples_answer(samples, about_prompt, request)
 
-    async def _with_top(self, weights: Any, request: SampleRequest, index: int, sampled: Sampled) -> Sampled:
-        """Return a sample with the likeliest tokens at each position, from a pass over prompt and sample."""
-        prompt = request.prompts[index]
-        given = np.concatenate((prompt, sampled.tokens))
-        settings = ScoreSettings(top=request.top_of_samples, temperature=request.settings.temperature or 1.0)
-        scores = await self._service.samplers.score(weights, given, settings)
-        return replace(sampled, top=None if scores.top is None else scores.top.since(len(prompt)))
-
-    def _check_room(self, request: SampleRequest) -> None:
+    def _check_room(self, owner: Owner, request: SampleRequest) -> None:
         """Raise Busy when too much is being sampled already. One request is taken in any case."""
-        pending, limits = self._service.futures.pending, self._service.limits
-        if pending >= limits.max_pending_samples:
-            raise Busy(f"{pending} requests are pending; send this one again later.")
-        if self._running and self._pending_tokens + request.most_tokens > limits.max_pending_sample_tokens:
-            raise Busy(f"Samples of {self._pending_tokens} tokens are pending; send this request again later.")
+        if not self._requests.has_room(owner.name, 1):
+            raise Busy(f"{self._requests.used} requests are pending; send this one again later.")
+        if not self._tokens.has_room(owner.name, request.most_tokens):
+            raise Busy(f"Samples of {self._tokens.used} tokens are pending; send this request again later.")
 
     def _check_held(self, sampler: SamplingSession) -> None:
         """Raise Gone when the weights have left memory and are not on disk."""
@@ -128,29 +127,31 @@ class Sampling:
             return None
         held = self._service.snapshots.get(sampler.snapshot)
         if held is None and sampler.model_path is not None:
-            return await self._load(self._service.checkpoints.get(TinkerPath.parse(sampler.model_path)))
+            checkpoint = self._service.checkpoints.get(TinkerPath.parse(sampler.model_path), sampler.owner)
+            return await self._load(sampler.owner, checkpoint)
         self._check_held(sampler)
         return held
 
-    async def _from_checkpoint(self, sampler_id: str, model_path: str) -> SamplingSession:
-        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path).of_a_model())
-        await self._load(checkpoint)
+    async def _from_checkpoint(self, sampler_id: str, owner: Owner, model_path: str) -> SamplingSession:
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path).of_a_model(), owner)
+        await self._load(owner, checkpoint)
         return SamplingSession(
             sampler_id=sampler_id,
+            owner=owner,
             base_model=own_name(self._service, checkpoint),
             model_path=model_path,
-            snapshot=_snapshot_key(checkpoint),
+            snapshot=_snapshot_key(owner, checkpoint),
         )
 
-    async def _load(self, checkpoint: Checkpoint) -> Any:
-        """Sampling sessions of one checkpoint share its weights."""
-        service, key = self._service, _snapshot_key(checkpoint)
+    async def _load(self, owner: Owner, checkpoint: Checkpoint) -> Any:
+        """An owner's sampling sessions of one checkpoint share its weights."""
+        service, key = self._service, _snapshot_key(owner, checkpoint)
         async with self._loading:
             weights = service.snapshots.get(key)
             if weights is None:
                 directory = service.checkpoints.directory(checkpoint.path)
-                weights = await service.in_worker(service.host.load_weights, directory)
-                service.snapshots.put(key, weights, on_disk=True)
+                weights = await service.in_worker(owner, service.host.load_weights, directory)
+                service.snapshots.put(key, weights, owner=owner.name, on_disk=True)
             return weights
 
 
@@ -163,6 +164,17 @@ def _score_settings(request: SampleRequest) -> ScoreSettings:
         draw_temperature=settings.temperature,
         seed=derive_seed(secrets.randbits(63) if settings.seed is None else settings.seed, "draws"),
     )
+
+
+async def _with_top(
+    score: Callable[..., Awaitable[Scores]], request: SampleRequest, index: int, sampled: Sampled
+) -> Sampled:
+    """Return a sample with the likeliest tokens at each position, from a pass over prompt and sample."""
+    prompt = request.prompts[index]
+    given = np.concatenate((prompt, sampled.tokens))
+    settings = ScoreSettings(top=request.top_of_samples, temperature=request.settings.temperature or 1.0)
+    scores = await score(given, settings)
+    return replace(sampled, top=None if scores.top is None else scores.top.since(len(prompt)))
 
 
 def _leave_out(scores: Scores, last: int) -> None:
@@ -184,6 +196,6 @@ def own_name(service: Service, checkpoint: Checkpoint) -> str:
     return checkpoint.base_model if checkpoint.base_model in service.names else service.names[0]
 
 
-def _snapshot_key(checkpoint: Checkpoint) -> str:
-    """Return a key of the checkpoint's weights. It changes if the checkpoint is overwritten."""
-    return f"{checkpoint.path}@{checkpoint.created}"
+def _snapshot_key(owner: Owner, checkpoint: Checkpoint) -> str:
+    """Return a key of an owner's copy of the checkpoint's weights. It changes if the checkpoint is overwritten."""
+    return f"{owner.name}:{checkpoint.path}@{checkpoint.created}"

@@ -12,7 +12,7 @@ from rllm_serving.announcement import announce
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import LOOPBACK, listen, url_of
 from rllm_serving.until_stopped import Stop, serve_until
-from rllm_tinker_server.app import check_key, create_app
+from rllm_tinker_server.app import check_keys, create_app
 from rllm_tinker_server.service import Service
 
 
@@ -23,8 +23,8 @@ class TinkerServeOptions:
     host: str = LOOPBACK
     port: int = 0
     """Port. 0 means any free port."""
-    key: str | None = None
-    """Key that clients must send as X-API-Key. With None any key works, and only this machine can connect."""
+    keys: tuple[str, ...] = ()
+    """Keys that clients can send as X-API-Key. Without any, each key works, and only this machine can connect."""
     announce: Path | None = None
     """File to write the server's address to when it listens, for the program that started it."""
     end_with_stdin: bool = False
@@ -56,7 +56,7 @@ def serve(service: Service, options: TinkerServeOptions, listening: socket.socke
 
 def listen_for(options: TinkerServeOptions) -> socket.socket:
     """A bound socket. Raises ConfigError: other machines could reach a server without a key, or the port is taken."""
-    check_key(options.host, options.key)
+    check_keys(options.host, options.keys)
     return listen(options.host, options.port)
 
 
@@ -69,7 +69,7 @@ async def serve_service(
 ) -> None:
     """Serve until `stop` is set. `ready` is called when the server answers requests."""
     server = HttpServer(
-        create_app(service, options.key), listening, lifespan="on", read_seconds=service.limits.read_seconds
+        create_app(service, options.keys), listening, lifespan="on", read_seconds=service.limits.read_seconds
     )
 
     def before_stopping() -> None:

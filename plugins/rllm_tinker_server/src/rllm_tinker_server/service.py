@@ -16,6 +16,7 @@ from rllm_core.errors import RllmError
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoints
 from rllm_tinker_server.downloads import Downloads
+from rllm_tinker_server.fair_gate import FairGate
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
     AdamStep,
@@ -29,9 +30,12 @@ from rllm_tinker_server.messages import (
     Scores,
     ScoreSettings,
 )
+from rllm_tinker_server.owners import NOBODY, Owner
 from rllm_tinker_server.refusals import NotFound, ServerError
-from rllm_tinker_server.sessions import Session, Sessions, Snapshots, TrainedModel
-from rllm_tinker_server.turns import Answer, Backlog, Futures, Turns
+from rllm_tinker_server.sessions import Session, Sessions, TrainedModel
+from rllm_tinker_server.shares import SharedLimit
+from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.turns import Answer, Futures, Turns
 
 T = TypeVar("T")
 
@@ -57,9 +61,11 @@ class SamplerPool(Protocol):
     """The half that samples; see `samplers.Samplers`. Called on the event loop."""
 
     async def sample(
-        self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
+        self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings, *, client: str
     ) -> list[Sampled]: ...
-    async def score(self, weights: Any, given: NDArray[np.int32], settings: ScoreSettings | None = None) -> Scores: ...
+    async def score(
+        self, weights: Any, given: NDArray[np.int32], settings: ScoreSettings | None = None, *, client: str
+    ) -> Scores: ...
     def forget(self, weights: Any) -> None: ...
 
 
@@ -86,12 +92,17 @@ class Service:
         self.checkpoints = Checkpoints(checkpoints)
         self.downloads = Downloads(self.checkpoints)
         self._executor = executor
-        self._backlog = Backlog()
+        self._turn_to_train = FairGate(1)
+        self._backlog = SharedLimit(limits.max_waiting_bytes)
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call it on the thread that trains, after everything that was handed in before."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+    async def in_worker(self, owner: Owner, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function on the thread that trains, after everything that the owner handed in before.
+
+        Owners alternate, so none waits for a queue of others.
+        """
+        async with self._turn_to_train.enter(owner.name):
+            return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine concurrently. It must not raise."""
@@ -124,23 +135,26 @@ class Service:
                 f"`--model {name}` (or with `--name {name}` next to another --model, to give it that name)."
             )
 
-    def open_session(self, metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
+    def open_session(self, owner: Owner, metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
         """Raises RequestRefused when there are too many."""
-        if self.sessions.full:
-            self._evict(iter(self.sessions.without_heartbeat()))
-        return self.sessions.create(metadata, display_name)
+        if not self.sessions.has_room(owner):
+            # The owner's own sessions go first.
+            self._evict(iter(sorted(self.sessions.without_heartbeat(), key=lambda silent: silent.owner != owner)))
+        return self.sessions.create(owner, metadata, display_name)
 
     def add_model(
-        self, model_id: str, base_model: str, spec: LoraSpec, metadata: Mapping[str, Any] | None
+        self, model_id: str, owner: Owner, base_model: str, spec: LoraSpec, metadata: Mapping[str, Any] | None
     ) -> TrainedModel:
         """Raises RequestRefused when there are too many."""
-        session = self.sessions.get(model_id)
-        while self.sessions.full_of_models:
+        session = self.sessions.get(model_id, owner)
+        while self.sessions.is_full_of_models:
             if not self._evict(silent for silent in self.sessions.without_heartbeat() if silent.models):
                 break
-        self.sessions.check_room()
-        turns = Turns(model_id, self.futures, self._backlog, self.limits, wire.user_failure)
-        model = TrainedModel(model_id=model_id, base_model=base_model, spec=spec, turns=turns, user_metadata=metadata)
+        self.sessions.check_room(owner)
+        turns = Turns(model_id, owner, self.futures, self._backlog, self.limits, wire.user_failure)
+        model = TrainedModel(
+            model_id=model_id, owner=owner, base_model=base_model, spec=spec, turns=turns, user_metadata=metadata
+        )
         session.models[model_id] = model
         return model
 
@@ -150,7 +164,7 @@ class Service:
         if model is not None:
             model.turns.close(why)
             self.snapshots.drop(inflight_key(model_id))
-            await self.in_worker(self.host.release, model_id)
+            await self.in_worker(session.owner, self.host.release, model_id)
 
     async def end_session(self, session: Session, why: str) -> None:
         """Release all that belongs to the session; clients are told why when they ask for it later."""
@@ -189,7 +203,7 @@ class Service:
                 await self._end_idle_sessions()
                 if loop.time() >= checkpoints_at:
                     checkpoints_at = loop.time() + self.limits.checkpoint_sweep_interval
-                    await self.in_worker(self.checkpoints.delete_expired)
+                    await self.in_worker(NOBODY, self.checkpoints.delete_expired)
             except Exception:
                 # No task awaits this one, so log the error. The loop must continue, or memory would fill up.
                 logger.exception("Discarding what is too old failed; it is tried again")

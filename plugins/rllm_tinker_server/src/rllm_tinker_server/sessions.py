@@ -1,4 +1,4 @@
-"""Clients' sessions with their models, samplers and snapshots, until they finish or fall silent."""
+"""Clients' sessions with their models and samplers, until they finish or fall silent."""
 
 from __future__ import annotations
 
@@ -10,54 +10,10 @@ from uuid import uuid4
 
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.refusals import Gone, NotFound
+from rllm_tinker_server.shares import has_share
 from rllm_tinker_server.turns import Turns
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    weights: Any
-    on_disk: bool
-
-
-class Snapshots:
-    """Sampler weights in memory. `weights` are opaque here. `forget` receives each set of weights that is dropped."""
-
-    def __init__(self, max_held: int, forget: Callable[[Any], None]) -> None:
-        self._max_held = max_held
-        self._forget = forget
-        # Least recently used first.
-        self._held: dict[str, _Held] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def get(self, key: str) -> Any | None:
-        """The weights, or None when they have left."""
-        held = self._held.pop(key, None)
-        if held is None:
-            return None
-        self._held[key] = held
-        return held.weights
-
-    def put(self, key: str, weights: Any, *, on_disk: bool) -> None:
-        """Store weights, and replace weights with the same key.
-
-        If the memory is full, weights that are also `on_disk` are dropped first, because they can be read again. A
-        sampler is lost if its other weights are dropped.
-        """
-        self.drop(key)
-        while len(self._held) >= self._max_held:
-            readable = (key for key, held in self._held.items() if held.on_disk)
-            self.drop(next(readable, next(iter(self._held))))
-        self._held[key] = _Held(weights, on_disk)
-
-    def drop(self, key: str) -> None:
-        """Let go of weights, if they are held."""
-        held = self._held.pop(key, None)
-        if held is not None:
-            self._forget(held.weights)
-
 
 RESTARTED = "This server does not know it; if the server has restarted since, continue from the last checkpoint."
 
@@ -67,6 +23,7 @@ class TrainedModel:
     """A LoRA model that is being trained."""
 
     model_id: str
+    owner: Owner
     base_model: str
     """The name that its client called the base model by."""
     spec: LoraSpec
@@ -81,6 +38,7 @@ class SamplingSession:
     """Weights of a sampling session."""
 
     sampler_id: str
+    owner: Owner
     base_model: str
     model_path: str | None = None
     """Path of a checkpoint."""
@@ -91,6 +49,7 @@ class SamplingSession:
 @dataclass(eq=False, kw_only=True)
 class Session:
     session_id: str
+    owner: Owner
     last_seen: float
     """On the clock of `Sessions`."""
     user_metadata: Mapping[str, Any] | None = None
@@ -101,26 +60,34 @@ class Session:
 
 
 class Sessions:
-    """All sessions, by id. Ids of models and samplers start with their session's id, so they find the session too."""
+    """All sessions, by id. Ids of models and samplers start with their session's id, so they find the session too.
+
+    An owner finds only their own. Ids of others give the same errors as unknown ids.
+    """
 
     def __init__(self, limits: TinkerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._open: dict[str, Session] = {}
-        self._ended: dict[str, str] = {}
+        self._ended: dict[tuple[str, Owner], str] = {}
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._open.values()))
 
-    def create(self, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
+    def list_of(self, owner: Owner) -> list[Session]:
+        """Return the owner's open sessions."""
+        return [session for session in self if session.owner == owner]
+
+    def create(self, owner: Owner, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
         """Raises RequestRefused when there are too many."""
-        if self.full:
+        if not self.has_room(owner):
             raise RequestRefused(
-                f"This server has {len(self._open)} sessions, as many as it takes. End programs that are done "
+                f"Too many sessions are open: this key has {len(self.list_of(owner))}. End programs that are done "
                 f"(ServiceClient.close); silent ones are ended after {self._limits.session_idle:g} s."
             )
         session = Session(
             session_id=str(uuid4()),
+            owner=owner,
             last_seen=self._clock(),
             user_metadata=user_metadata,
             display_name=display_name,
@@ -128,37 +95,37 @@ class Sessions:
         self._open[session.session_id] = session
         return session
 
-    def touch(self, any_id: str) -> None:
+    def touch(self, any_id: str, owner: Owner) -> None:
         """Record that the client is alive. Ids without an open session are ignored."""
-        session = self._open.get(any_id.partition(":")[0])
+        session = self._find(any_id, owner)
         if session is not None:
             session.last_seen = self._clock()
 
-    def get(self, any_id: str) -> Session:
+    def get(self, any_id: str, owner: Owner) -> Session:
         """The session that an id belongs to.
 
         Raises:
             Gone: it has ended, or was never known.
         """
         session_id = any_id.partition(":")[0]
-        session = self._open.get(session_id)
+        session = self._find(any_id, owner)
         if session is None:
-            why = self._ended.get(session_id)
+            why = self._ended.get((session_id, owner))
             raise Gone(f"Session {session_id!r} {why}" if why else f"No session {session_id!r}. {RESTARTED}")
         session.last_seen = self._clock()
         return session
 
-    def model(self, model_id: str) -> TrainedModel:
+    def model(self, model_id: str, owner: Owner) -> TrainedModel:
         """Raises NotFound or Gone."""
-        model = self.get(model_id).models.get(model_id)
+        model = self.get(model_id, owner).models.get(model_id)
         if model is None:
             raise NotFound(f"No model {model_id!r}: it could not be created, or was unloaded.")
         model.last_request = time.time()
         return model
 
-    def sampler(self, sampler_id: str) -> SamplingSession:
+    def sampler(self, sampler_id: str, owner: Owner) -> SamplingSession:
         """Raises NotFound or Gone."""
-        samplers = self.get(sampler_id).samplers
+        samplers = self.get(sampler_id, owner).samplers
         sampler = samplers.pop(sampler_id, None)
         if sampler is None:
             raise NotFound(
@@ -170,28 +137,34 @@ class Sessions:
 
     def add_sampler(self, sampler: SamplingSession) -> None:
         """Add a sampler. If the session has too many, drop the least recently used sampler. Raises Gone."""
-        samplers = self.get(sampler.sampler_id).samplers
+        samplers = self.get(sampler.sampler_id, sampler.owner).samplers
         samplers[sampler.sampler_id] = sampler
         while len(samplers) > self._limits.max_samplers:
             del samplers[next(iter(samplers))]
 
-    @property
-    def full(self) -> bool:
-        """True if the server has its maximum number of sessions."""
-        return len(self._open) >= self._limits.max_sessions
+    def has_room(self, owner: Owner) -> bool:
+        """True if the owner may open a session more, see `has_share`."""
+        return has_share(self._limits.max_sessions, len(self._open), len(self.list_of(owner)), 1)
 
     @property
-    def full_of_models(self) -> bool:
+    def is_full_of_models(self) -> bool:
         """True if the server has its maximum number of models."""
         return sum(len(session.models) for session in self) >= self._limits.max_models
 
-    def check_room(self) -> None:
-        """Raise RequestRefused if the server has its maximum number of models."""
-        if self.full_of_models:
-            models = [model_id for session in self for model_id in session.models]
+    def check_room(self, owner: Owner) -> None:
+        """Raise RequestRefused if the server or the owner has the maximum number of models."""
+        own = [model_id for session in self.list_of(owner) for model_id in session.models]
+        limits = self._limits
+        if limits.max_models_per_key is not None and len(own) >= limits.max_models_per_key:
             raise RequestRefused(
-                f"This server trains {self._limits.max_models} models at a time and has as many, such as {models[0]}. "
-                "End programs that are done (ServiceClient.close), or start the server with a larger --max-models."
+                f"This server trains {limits.max_models_per_key} models of one key at a time, and this key has as "
+                f"many, such as {own[0]}. End programs that are done (ServiceClient.close)."
+            )
+        if self.is_full_of_models:
+            raise RequestRefused(
+                f"This server trains {limits.max_models} models at a time and has as many, {len(own)} of them with "
+                "this key. End programs that are done (ServiceClient.close), or start the server with a larger "
+                "--max-models."
             )
 
     def idle(self) -> list[Session]:
@@ -210,9 +183,13 @@ class Sessions:
             if session.last_seen < limit and all(model.turns.idle for model in session.models.values())
         ]
 
+    def _find(self, any_id: str, owner: Owner) -> Session | None:
+        session = self._open.get(any_id.partition(":")[0])
+        return session if session is not None and session.owner == owner else None
+
     def end(self, session: Session, why: str) -> None:
         """Forget the session, but for the reason."""
         self._open.pop(session.session_id, None)
-        self._ended[session.session_id] = why
+        self._ended[session.session_id, session.owner] = why
         while len(self._ended) > self._limits.max_ended_sessions:
             del self._ended[next(iter(self._ended))]

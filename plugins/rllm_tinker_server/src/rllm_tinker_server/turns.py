@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.refusals import Busy, Gone
+from rllm_tinker_server.shares import SharedLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,62 +28,70 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pending:
+    owner: Owner
+    waiting: asyncio.Future[None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Finished:
+    owner: Owner
     answer: Answer
     since: float
 
 
 class Futures:
-    """To be used from one event loop."""
+    """Results by request id. An owner finds only their own. To be used from one event loop."""
 
     def __init__(self, limits: TinkerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self._pending: dict[str, asyncio.Future[None]] = {}
+        self._pending: dict[str, _Pending] = {}
         # Dictionaries keep insertion order: the oldest come first.
         self._unretrieved: dict[str, _Finished] = {}
         self._retrieved: dict[str, _Finished] = {}
-        self._bytes = 0
+        self._bytes: Counter[str] = Counter()
 
     @property
     def pending(self) -> int:
         return len(self._pending)
 
-    def knows(self, request_id: str) -> bool:
+    def knows(self, request_id: str, owner: Owner) -> bool:
         """True if a result with this id is pending or stored."""
-        return request_id in self._pending or request_id in self._unretrieved or request_id in self._retrieved
+        stores = (self._pending, self._unretrieved, self._retrieved)
+        return any(request_id in store and store[request_id].owner == owner for store in stores)
 
-    def open(self, request_id: str) -> None:
+    def open(self, request_id: str, owner: Owner) -> None:
         """Mark the request as pending. A pending request is never discarded."""
-        self._pending[request_id] = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = _Pending(owner, asyncio.get_running_loop().create_future())
 
     def finish(self, request_id: str, answer: Answer) -> None:
         """Store the answer and return it to all waiting requests."""
-        waiting = self._pending.pop(request_id)
-        self._unretrieved[request_id] = _Finished(answer, self._clock())
-        self._bytes += len(answer.body)
+        pending = self._pending.pop(request_id)
+        self._unretrieved[request_id] = _Finished(pending.owner, answer, self._clock())
+        self._bytes[pending.owner.name] += len(answer.body)
         self._make_room()
-        if not waiting.done():
-            waiting.set_result(None)
+        if not pending.waiting.done():
+            pending.waiting.set_result(None)
 
-    async def wait(self, request_id: str) -> Answer | None:
+    async def wait(self, request_id: str, owner: Owner) -> Answer | None:
         """The result; None when it is still pending after `TinkerLimits.long_poll` seconds.
 
         Raises:
             Gone: nothing is known of that id.
         """
-        waiting = self._pending.get(request_id)
-        if waiting is not None:
+        pending = self._pending.get(request_id)
+        if pending is not None and pending.owner == owner:
             # Unlike wait_for, this does not cancel the future after the timeout, because others may wait for it too.
-            done, _ = await asyncio.wait({waiting}, timeout=self._limits.long_poll)
-            if not done or waiting.cancelled():
+            done, _ = await asyncio.wait({pending.waiting}, timeout=self._limits.long_poll)
+            if not done or pending.waiting.cancelled():
                 return None
-        return self._retrieve(request_id)
+        return self._retrieve(request_id, owner)
 
     def close(self) -> None:
         """Cancel all waiting requests, because the server stops."""
-        for waiting in self._pending.values():
-            waiting.cancel()
+        for pending in self._pending.values():
+            pending.waiting.cancel()
 
     def sweep(self) -> None:
         """Discard results older than their time limit."""
@@ -88,13 +99,14 @@ class Futures:
         self._drop_older(self._retrieved, now - self._limits.keep_retrieved)
         self._drop_older(self._unretrieved, now - self._limits.keep_unretrieved)
 
-    def _retrieve(self, request_id: str) -> Answer:
-        finished = self._unretrieved.pop(request_id, None)
-        if finished is not None:
-            self._retrieved[request_id] = _Finished(finished.answer, self._clock())
+    def _retrieve(self, request_id: str, owner: Owner) -> Answer:
+        finished = self._unretrieved.get(request_id)
+        if finished is not None and finished.owner == owner:
+            self._retrieved[request_id] = _Finished(owner, finished.answer, self._clock())
+            del self._unretrieved[request_id]
             return finished.answer
         again = self._retrieved.get(request_id)
-        if again is None:
+        if again is None or again.owner != owner:
             raise Gone(
                 f"No result for request {request_id!r}: it is kept for {self._limits.keep_retrieved:g} s after it was "
                 f"fetched and {self._limits.keep_unretrieved:g} s if it was not, and is lost when the server restarts. "
@@ -103,28 +115,28 @@ class Futures:
         return again.answer
 
     def _make_room(self) -> None:
-        while self._bytes > self._limits.max_result_bytes and len(self._retrieved) + len(self._unretrieved) > 1:
-            self._drop_first(self._retrieved or self._unretrieved)
+        """Drop results of the owner with the most bytes, so that no owner's results make others' disappear."""
+        while self._bytes.total() > self._limits.max_result_bytes and len(self._retrieved) + len(self._unretrieved) > 1:
+            ((largest, _),) = self._bytes.most_common(1)
+            stores = (self._retrieved, self._unretrieved)
+            own = ((held, key) for held in stores for key, each in held.items() if each.owner.name == largest)
+            self._drop(*next(own))
 
     def _drop_older(self, held: dict[str, _Finished], limit: float) -> None:
         while held and next(iter(held.values())).since < limit:
-            self._drop_first(held)
+            self._drop(held, next(iter(held)))
 
-    def _drop_first(self, held: dict[str, _Finished]) -> None:
-        self._bytes -= len(held.pop(next(iter(held))).answer.body)
+    def _drop(self, held: dict[str, _Finished], request_id: str) -> None:
+        dropped = held.pop(request_id)
+        self._bytes[dropped.owner.name] -= len(dropped.answer.body)
+        if not self._bytes[dropped.owner.name]:
+            del self._bytes[dropped.owner.name]
 
 
 Work = Callable[[], Awaitable[Answer]]
 """Executes a request. Failures are answers too: it raises nothing."""
 Failure = Callable[[str], Answer]
 """The answer that tells a client of a failure."""
-
-
-@dataclass(slots=True)
-class Backlog:
-    """Bytes of requests that wait for their turn; shared by all models."""
-
-    waiting_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +149,17 @@ class Turns:
     """Numbered requests of one model, which run in order. The model's creation is turn 0."""
 
     def __init__(
-        self, model_id: str, futures: Futures, backlog: Backlog, limits: TinkerLimits, failure: Failure
+        self,
+        model_id: str,
+        owner: Owner,
+        futures: Futures,
+        backlog: SharedLimit,
+        limits: TinkerLimits,
+        failure: Failure,
     ) -> None:
+        """`backlog` counts the bytes of requests that wait for their turn, of all models."""
         self.model_id = model_id
+        self._owner = owner
         self._futures = futures
         self._backlog = backlog
         self._limits = limits
@@ -175,11 +195,11 @@ class Turns:
                 "Number requests one by one."
             )
         # The next request is taken in any case: others may wait for it.
-        if number != self._next and self._backlog.waiting_bytes + size > self._limits.max_waiting_bytes:
+        if number != self._next and not self._backlog.has_room(self._owner.name, size):
             raise Busy("Too many training requests are waiting for their turn; send this one again later.")
-        self._futures.open(self.request_id(number))
+        self._futures.open(self.request_id(number), self._owner)
         self._waiting[number] = _Turn(work, size)
-        self._backlog.waiting_bytes += size
+        self._backlog.add(self._owner.name, size)
         self._remember(number, kind)
         self._go_on()
         return self.request_id(number)
@@ -229,7 +249,7 @@ class Turns:
             while (turn := self._waiting.pop(self._next, None)) is not None:
                 number, self._next = self._next, self._next + 1
                 answer = await turn.work()
-                self._backlog.waiting_bytes -= turn.size
+                self._backlog.remove(self._owner.name, turn.size)
                 self._futures.finish(self.request_id(number), answer)
         finally:
             self._task = None
@@ -249,5 +269,5 @@ class Turns:
             )
 
     def _fail(self, number: int, why: str) -> None:
-        self._backlog.waiting_bytes -= self._waiting.pop(number).size
+        self._backlog.remove(self._owner.name, self._waiting.pop(number).size)
         self._futures.finish(self.request_id(number), self._failure(why))

@@ -16,6 +16,7 @@ from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.messages import LoraSpec, SampleSettings
+from rllm_tinker_server.owners import NOBODY
 from rllm_tinker_server.samplers import Samplers
 from rllm_tinker_server.service import Service
 
@@ -69,7 +70,7 @@ def test_samplers_answer_while_a_training_request_runs(tmp_path: Path, what: str
             begun.set()
             return answered.wait(DEADLINE)
 
-        training = asyncio.create_task(service.in_worker(train))
+        training = asyncio.create_task(service.in_worker(NOBODY, train))
         assert await asyncio.to_thread(begun.wait, DEADLINE)
         if what == "samples":
             await service.samplers.sample(service.host.weights("m"), PROMPTS, FREE)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ class FakeSamplers:
         self.scored = 0
         self.forgotten: list[Any] = []
 
-    async def sample(self, weights: Any, prompts: Any, settings: SampleSettings) -> list[Sampled]:
+    async def sample(self, weights: Any, prompts: Any, settings: SampleSettings, *, client: str) -> list[Sampled]:
         import asyncio
 
         self.asked += 1
@@ -128,7 +128,7 @@ class FakeSamplers:
         logprobs = np.full(settings.max_tokens, -0.5, np.float32)
         return [Sampled(tokens=tokens, logprobs=logprobs, stop_reason="length") for _ in prompts]
 
-    async def score(self, weights: Any, given: Any, settings: ScoreSettings | None = None) -> Scores:
+    async def score(self, weights: Any, given: Any, settings: ScoreSettings | None = None, *, client: str) -> Scores:
         """The log-prob of a token is its negative. The likeliest tokens' log-probs are divided by the temperature."""
         self.scored += 1
         settings = settings or ScoreSettings()
@@ -160,10 +160,17 @@ class Server:
     host: FakeHost
     samplers: FakeSamplers
     raw: httpx.Client
+    stack: ExitStack
+    """Closes the clients at the end."""
 
     @property
     def url(self) -> str:
         return self.running.url
+
+    def with_key(self, key: str) -> Server:
+        """The server as a client with a different key sees it."""
+        raw = httpx.Client(base_url=self.url, headers={"X-API-Key": key}, timeout=DEADLINE)
+        return replace(self, raw=self.stack.enter_context(raw))
 
     def post(self, route: str, **content: Any) -> httpx.Response:
         return self.raw.post(f"/api/v1/{route}", json=content)
@@ -190,14 +197,15 @@ class Server:
 
 
 Start = Callable[..., Server]
+Connect = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start a server: ``start(key=…, checkpoints=…, **limits)``."""
+    """Start a server: ``start(*keys, checkpoints=…, **limits)``."""
     with ExitStack() as stack:
 
-        def begin(key: str | None = None, checkpoints: Path | None = None, **limits: Any) -> Server:
+        def begin(*keys: str, checkpoints: Path | None = None, **limits: Any) -> Server:
             executor = ThreadPoolExecutor(max_workers=1)
             stack.callback(executor.shutdown, cancel_futures=True)
             base = BaseModel(name="fake", tokenizer="fake-tokenizer", max_context=64, vocabulary=100)
@@ -208,12 +216,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             service = Service(
                 host, samplers, executor, directory, names=("fake", "Big/Name"), limits=TinkerLimits(**limits)
             )
-            running = stack.enter_context(running_server(service, TinkerServeOptions(key=key)))
+            running = stack.enter_context(running_server(service, TinkerServeOptions(keys=keys)))
             stack.callback(host.gate.set)
-            raw = stack.enter_context(
-                httpx.Client(base_url=running.url, headers={"X-API-Key": key or KEY}, timeout=DEADLINE)
-            )
-            return Server(running, host, samplers, raw)
+            raw = httpx.Client(base_url=running.url, headers={"X-API-Key": keys[0] if keys else KEY}, timeout=DEADLINE)
+            return Server(running, host, samplers, stack.enter_context(raw), stack)
 
         yield begin
 

@@ -21,14 +21,14 @@ from rllm_tinker_server.refusals import Forbidden
 from rllm_tinker_server.serve import TinkerServeOptions
 
 from .conftest import DEADLINE, KEY
-from .test_stores import checkpoint, write
+from .test_stores import ME, checkpoint, write
 
 TOKENS = [4, 9, 14, 19, 24]
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with tiny_server(tmp_path_factory.mktemp("checkpoints"), TinkerServeOptions(key=KEY)) as server:
+    with tiny_server(tmp_path_factory.mktemp("checkpoints"), TinkerServeOptions(keys=(KEY,))) as server:
         yield server.url
 
 
@@ -95,7 +95,7 @@ def test_a_url_that_was_changed_or_has_expired_is_refused(tmp_path: Path, change
     store.write(checkpoint(path), write("{}"), overwrite=False)
     (path.below(tmp_path) / "adapter_config.json").write_text("{}")
     downloads = Downloads(store, clock=lambda: now[0])
-    urls, _ = downloads.urls(path, "http://x")
+    urls, _ = downloads.urls(path, ME, "http://x")
     query = dict(part.split("=") for part in urls["adapter_config.json"].partition("?")[2].split("&"))
     assert downloads.file(path, "adapter_config.json", query).name == "adapter_config.json"
     with pytest.raises(Forbidden):

@@ -15,10 +15,12 @@ import virtual_time
 
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel, RequestRefused
+from rllm_tinker_server.owners import NOBODY
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
-from rllm_tinker_server.turns import Answer, Backlog, Futures, Turns
+from rllm_tinker_server.shares import SharedLimit
+from rllm_tinker_server.turns import Answer, Futures, Turns
 from rllm_tinker_server.wire import json_answer, user_failure
 
 from .conftest import DEADLINE, FakeHost, FakeSamplers, Server, Start
@@ -71,13 +73,13 @@ def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Pa
             samplers = FakeSamplers(host, executor)
             service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits(long_poll=5.0))
             sampling = Sampling(service)
-            sampler_id = f"{service.sessions.create(None, None).session_id}:sample:0"
-            service.sessions.add_sampler(SamplingSession(sampler_id=sampler_id, base_model="fake"))
+            sampler_id = f"{service.sessions.create(NOBODY, None, None).session_id}:sample:0"
+            service.sessions.add_sampler(SamplingSession(sampler_id=sampler_id, owner=NOBODY, base_model="fake"))
             prompt = {"chunks": [{"tokens": [1, 2]}]}
             asked = {"sampling_session_id": sampler_id, "seq_id": 0, "prompt": prompt, "sampling_params": {}}
-            request_id = json.loads(sampling.submit(json.dumps(asked).encode()).body)["request_id"]
-            sampling.cancel(json.dumps({"request_id": request_id}).encode())
-            answer = await service.futures.wait(request_id)
+            request_id = json.loads(sampling.submit(NOBODY, json.dumps(asked).encode()).body)["request_id"]
+            sampling.cancel(NOBODY, json.dumps({"request_id": request_id}).encode())
+            answer = await service.futures.wait(request_id, NOBODY)
             assert answer is not None
             assert b"cancelled" in answer.body
             assert samplers.asked == 0
@@ -92,7 +94,9 @@ def in_turns(limits: TinkerLimits, scenario: Callable[[Turns, Futures], Awaitabl
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(str(context)))
         futures = Futures(limits)
-        await scenario(Turns("a:train:0", futures, Backlog(), limits, user_failure), futures)
+        await scenario(
+            Turns("a:train:0", NOBODY, futures, SharedLimit(limits.max_waiting_bytes), limits, user_failure), futures
+        )
 
     virtual_time.run(main())
     return faults
@@ -107,7 +111,7 @@ def test_waiting_requests_do_not_change_closed_models() -> None:
         turns.submit(3, "optim_step", 1, nothing)
         turns.close("It was unloaded.")
         await asyncio.sleep(0.1)
-        answer = await futures.wait("a:train:0:3")
+        answer = await futures.wait("a:train:0:3", NOBODY)
         assert answer is not None
         assert b"It was unloaded." in answer.body
 
@@ -119,7 +123,7 @@ def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
         for number in range(2, 14, 2):
             turns.submit(number, "optim_step", 1, nothing)
             await asyncio.sleep(0.05)
-        answer = await futures.wait("a:train:0:2")
+        answer = await futures.wait("a:train:0:2", NOBODY)
         assert answer is not None
         assert b"which never came" in answer.body
         with pytest.raises(RequestRefused, match="checkpoint"):
@@ -127,6 +131,6 @@ def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
         await asyncio.sleep(1.0)
         turns.submit(13, "optim_step", 1, nothing)
         await asyncio.sleep(0.1)
-        assert await futures.wait("a:train:0:13") == await nothing()
+        assert await futures.wait("a:train:0:13", NOBODY) == await nothing()
 
     assert in_turns(TinkerLimits(turn_deadline=0.2, long_poll=0.01), scenario) == []

@@ -402,7 +402,7 @@ def test_without_a_key_only_names_of_this_machine_are_answered(server: Server, h
 
 
 def test_with_a_key_only_clients_that_have_it_are_answered(start: Start) -> None:
-    server = start(key="tml-right")
+    server = start("tml-right")
     assert server.raw.get("/api/v1/sessions", headers={"Host": "trainer.example"}).status_code == 200
     for key in ("tml-wrong", "", "tml-righ", "tml-right2"):
         refused = httpx.post(f"{server.url}/api/v1/create_session", json={}, headers={"X-API-Key": key})

@@ -13,10 +13,12 @@ import pytest
 from rllm_tinker_server.checkpoints import Checkpoint, Checkpoints, TinkerPath
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.refusals import Gone, NotFound, ServerError
-from rllm_tinker_server.sessions import Snapshots
+from rllm_tinker_server.snapshots import Snapshots
 from rllm_tinker_server.turns import Answer, Futures
 
+ME, OTHER = Owner("me"), Owner("other")
 PATH = TinkerPath("a-b:train:0", "weights", "one")
 
 
@@ -25,7 +27,7 @@ def answer(size: int) -> Answer:
 
 
 def checkpoint(path: TinkerPath = PATH, expires: float | None = None) -> Checkpoint:
-    return Checkpoint(path=path, base_model="fake", spec=LoraSpec(rank=4), created=0.0, expires=expires)
+    return Checkpoint(path=path, base_model="fake", spec=LoraSpec(rank=4), created=0.0, expires=expires, owner="me")
 
 
 def write(text: str) -> Callable[[Path], None]:
@@ -39,17 +41,22 @@ def test_fetched_results_make_room_first_and_pending_ones_never() -> None:
     async def scenario() -> None:
         futures = Futures(TinkerLimits(max_result_bytes=25))
         for name in ("fetched", "kept", "pending"):
-            futures.open(name)
+            futures.open(name, ME)
         futures.finish("kept", answer(10))
         futures.finish("fetched", answer(10))
-        await futures.wait("fetched")
-        futures.open("latest")
+        await futures.wait("fetched", ME)
+        futures.open("latest", ME)
         futures.finish("latest", answer(10))
-        assert [futures.knows(name) for name in ("fetched", "kept", "pending", "latest")] == [False, True, True, True]
-        futures.open("large")
+        assert [futures.knows(name, ME) for name in ("fetched", "kept", "pending", "latest")] == [
+            False,
+            True,
+            True,
+            True,
+        ]
+        futures.open("large", ME)
         futures.finish("large", answer(100))
-        assert await futures.wait("large") is not None
-        assert not futures.knows("kept")
+        assert await futures.wait("large", ME) is not None
+        assert not futures.knows("kept", ME)
         assert futures.pending == 1
 
     asyncio.run(scenario())
@@ -60,16 +67,16 @@ def test_results_grow_old() -> None:
         now = [0.0]
         futures = Futures(TinkerLimits(keep_retrieved=60, keep_unretrieved=3600), clock=lambda: now[0])
         for name in ("fetched", "unfetched"):
-            futures.open(name)
+            futures.open(name, ME)
             futures.finish(name, answer(1))
-        await futures.wait("fetched")
+        await futures.wait("fetched", ME)
         now[0] = 61.0
         futures.sweep()
-        assert [futures.knows(name) for name in ("fetched", "unfetched")] == [False, True]
+        assert [futures.knows(name, ME) for name in ("fetched", "unfetched")] == [False, True]
         now[0] = 3601.0
         futures.sweep()
         with pytest.raises(Gone):
-            await futures.wait("unfetched")
+            await futures.wait("unfetched", ME)
 
     asyncio.run(scenario())
 
@@ -77,8 +84,8 @@ def test_results_grow_old() -> None:
 def test_a_result_that_is_waited_for_twice_reaches_both() -> None:
     async def scenario() -> None:
         futures = Futures(TinkerLimits())
-        futures.open("one")
-        waiting = [asyncio.create_task(futures.wait("one")) for _ in range(2)]
+        futures.open("one", ME)
+        waiting = [asyncio.create_task(futures.wait("one", ME)) for _ in range(2)]
         await asyncio.sleep(0)
         futures.finish("one", answer(1))
         assert await asyncio.gather(*waiting) == [answer(1)] * 2
@@ -90,21 +97,21 @@ def test_weights_that_can_be_read_again_leave_first_and_then_those_used_longest_
     left: list[str] = []
     snapshots = Snapshots(3, left.append)
     for name in ("one", "two"):
-        snapshots.put(name, name, on_disk=False)
-    snapshots.put("named", "named", on_disk=True)
+        snapshots.put(name, name, owner="me", on_disk=False)
+    snapshots.put("named", "named", owner="me", on_disk=True)
     snapshots.get("one")
-    snapshots.put("three", "three", on_disk=False)
+    snapshots.put("three", "three", owner="me", on_disk=False)
     assert left == ["named"]
-    snapshots.put("four", "four", on_disk=False)
+    snapshots.put("four", "four", owner="me", on_disk=False)
     assert left == ["named", "two"]
-    snapshots.put("four", "newer", on_disk=False)
+    snapshots.put("four", "newer", owner="me", on_disk=False)
     assert left == ["named", "two", "four"]
     assert len(snapshots) == 3
 
 
 def test_a_checkpoint_survives_and_is_found_by_another_server(tmp_path: Path) -> None:
     Checkpoints(tmp_path).write(checkpoint(), write("text"), overwrite=False)
-    found = Checkpoints(tmp_path).get(PATH)
+    found = Checkpoints(tmp_path).get(PATH, ME)
     assert (found.path, found.spec, found.size) == (PATH, LoraSpec(rank=4), 4)
     assert Checkpoints(tmp_path).model_ids() == ["a-b:train:0"]
 
@@ -114,10 +121,10 @@ def test_a_checkpoint_expires(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, clock=lambda: now[0])
     store.write(checkpoint(expires=store.expiry(3600)), write("text"), overwrite=False)
     now[0] = 3599.0
-    assert store.get(PATH)
+    assert store.get(PATH, ME)
     now[0] = 3601.0
     with pytest.raises(NotFound, match="expired"):
-        store.get(PATH)
+        store.get(PATH, ME)
     store.delete_expired()
     assert not PATH.below(tmp_path).exists()
     for seconds in (3599, 11 * 366 * 86400):
@@ -145,7 +152,7 @@ def test_a_server_killed_between_two_renames_loses_nothing(tmp_path: Path) -> No
     Checkpoints(tmp_path).write(checkpoint(), write("old"), overwrite=False)
     directory = PATH.below(tmp_path)
     directory.rename(directory.with_name(".one.0f1e.old"))
-    assert Checkpoints(tmp_path).get(PATH)
+    assert Checkpoints(tmp_path).get(PATH, ME)
 
 
 def test_directories_that_somebody_else_put_there_are_no_checkpoints(tmp_path: Path) -> None:
@@ -154,7 +161,7 @@ def test_directories_that_somebody_else_put_there_are_no_checkpoints(tmp_path: P
     for name in ("a name", "empty", ".hidden"):
         (PATH.below(tmp_path).parent / name).mkdir()
     (tmp_path / "other").mkdir()
-    assert [found.path for found in store.of_model("a-b:train:0")] == [PATH]
+    assert [found.path for found in store.of_model("a-b:train:0", ME)] == [PATH]
     assert store.model_ids() == ["a-b:train:0"]
     store.delete_expired()
 
@@ -174,11 +181,11 @@ def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
     wrong = {"created-is-text": {**good, "created": "x"}, "metadata-is-list": {**good, "user_metadata": [1]}}
     text = json.dumps(wrong[damaged]) if damaged in wrong else damaged
     record.write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert [found.path for found in store.of_model("a-b:train:0")] == [other]
+    assert [found.path for found in store.of_model("a-b:train:0", ME)] == [other]
     store.delete_expired()
     assert str(record) in caplog.text
     with pytest.raises(ServerError, match=re.escape(str(record))):
-        store.get(PATH)
+        store.get(PATH, ME)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def create_app(answers: Answers, key: str) -> ASGIApp:
         answers: the answers to serve.
         key: the key that a page sends in `KEY_HEADER`. Browsers would send a cookie also for a foreign page.
     """
-    rule = KeyRule(key=key, header=KEY_HEADER, variable=KEY_VARIABLE, example="a-long-random-word")
+    rule = KeyRule(keys=(key,), header=KEY_HEADER, variable=KEY_VARIABLE, example="a-long-random-word")
     router = Router(
         [
             Mount("/api", app=RequireKey(_Api(answers), rule)),

@@ -159,6 +159,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         tinker_path=str(checkpoint.path),
         size_bytes=checkpoint.size,
         user_metadata=_texts(checkpoint.user_metadata),
+        public=checkpoint.public,
         expires_at=None if expires is None else _moment(expires),
     ).model_dump(mode="json")
 
