@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from rllm_backend_kit.model_file_checks import check_model_files
 from rllm_backend_kit.model_files import model_directory, path_or_hub_id
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_local.adapter_files import adapter_directory, read_base
@@ -39,7 +40,9 @@ def check_model(config: LocalConfig) -> None:
 def _check_name(name: str, before: str = "") -> None:
     if name != TINY:
         try:
-            directory_of(name)
+            directory = directory_of(name)
+            if directory is not None:
+                check_model_files(f"model.name={name!r}", directory)
         except ConfigError as error:
             raise ConfigError(error.code, f"{before}{error.message}", error.hint) from error
 
@@ -63,7 +66,9 @@ def directory_of(name: str) -> Path | None:
 
 def how_to_name_a_model(name: str) -> str:
     """Return the hint for a model name that cannot be loaded."""
-    close = did_you_mean(name, [TINY])
+    path = Path(name).expanduser()
+    here = [str(each) for each in path.parent.glob("*") if each.is_dir()] if not path.exists() else []
+    close = did_you_mean(str(path), [TINY, *here])
     return (
         f"{close} Use `tiny`, a directory saved by Hugging Face transformers, a run's checkpoint, or a hub id.".strip()
     )
