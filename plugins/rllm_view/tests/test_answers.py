@@ -51,8 +51,10 @@ def test_panels_group_curves_by_quantity(ask: Asking) -> None:
     assert answer["curves"]["staleness/max"] == {"steps": [0, 1, 2], "values": [1.0, 1.0, 1.0]}
     assert "time/step" not in answer["curves"]
     assert set(panels) == {
-        "reward", "solved", "entropy", "kl", "grad_norm", "clip_fraction", "response_length", "time", "staleness"
+        "loss", "reward", "solved", "entropy", "kl", "grad_norm", "clip_fraction", "response_length", "time",
+        "staleness",
     }  # fmt: skip
+    assert panels["loss"] == []
 
 
 def test_curves_metric_outside_panels_is_chosen(tmp_path: Path) -> None:
@@ -75,10 +77,29 @@ def test_step_summary_counts_outcomes(ask: Asking) -> None:
     summary = answer["summary"]
     counted = [summary[name] for name in ("generated", "masked", "dropped", "waiting", "trained")]
     assert counted == [8, 0, 4, 0, 4]
+    assert (summary["trained_groups"], summary["gradient_groups"]) == (1, 1)
+    assert answer["previews"]["1.0:task-0:0/0"] == {"prompt": "question 0", "response": "answer 1"}
     assert summary["clipped"] == 0.125
     assert {"outcome": "trained", "rule": "", "trajectories": 4} in summary["decisions"]
     assert [group["outcome"] for group in answer["groups"]] == ["trained", "dropped"]
     assert answer["groups"][0]["reward_mean"] == 0.25
+
+
+def test_group_without_advantage_has_no_gradient(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "project" / "made", Made(steps=1, groups=3, advantages=(0.0, 0.0)))
+
+    summary = Asking(run).of_run("step", step="0")["summary"]
+
+    assert (summary["trained"], summary["trained_groups"], summary["gradient_groups"]) == (8, 2, 0)
+
+
+def test_panel_of_loss_is_for_runs_on_examples(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "project" / "made", Made(steps=0))
+    (run / "metrics.jsonl").write_text('{"step": 0, "actor/loss": 4.5, "batch/examples": 3.0}\n')
+
+    panels = {panel["id"]: panel["names"] for panel in Asking(run).of_run("curves")["panels"]}
+
+    assert panels["loss"] == ["actor/loss"]
 
 
 @pytest.mark.parametrize(

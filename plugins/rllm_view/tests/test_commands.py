@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ from click.testing import CliRunner
 from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError
+from rllm_record.run_places import one_run
 from rllm_view.commands.choices import format_value
 from rllm_view.commands.episode import episode
-from rllm_view.commands.runs import runs
+from rllm_view.commands.runs import print_blocks, runs
 from rllm_view.commands.view import view
 from rllm_view.commands.why import why
+from rllm_view.reading.run import Run
 
 from .made_runs import Made, make_run
 from .test_pages import FIELDS
@@ -36,14 +39,39 @@ def say() -> Say:
     return run
 
 
-def test_runs_are_listed_with_progress(say: Say, finished: Path) -> None:
-    heading, row = say("runs", "list", finished.parent).splitlines()
+def test_runs_are_listed_with_progress_newest_first(say: Say, tmp_path: Path) -> None:
+    for name, started in {"older": "2026-01-01T00:00:00+00:00", "newer": "2026-01-02T00:00:00+00:00"}.items():
+        status = {"status": "running", "started": started}
+        (make_run(tmp_path / name) / "status.json").write_text(json.dumps(status))
+    make_run(tmp_path / "unknown")
 
-    assert heading.split()[:4] == ["run", "steps", "reward", "solved"]
-    assert row.split()[1:4] == ["3/4", "0.270", "0.250"]
-    assert "tokens, 3 steps" in row
+    heading, newer, older, unknown = say("runs", "list", tmp_path).splitlines()
+
+    assert heading.split()[:5] == ["run", "status", "started", "steps", "reward"]
+    assert [row.split()[0] for row in (newer, older, unknown)] == [
+        str(tmp_path / name) for name in ("newer", "older", "unknown")
+    ]
+    assert newer.split()[1] == "killed"
+    assert unknown.split()[1:6] == ["-", "-", "3/4", "0.270", "0.250"]
+    assert "tokens, 3 steps" in unknown
     assert [format_value(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
-    assert CliRunner().invoke(view, [str(finished / "missing")]).exit_code == 2
+    assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2
+
+
+def test_path_of_a_run_is_whole_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "project" / ("a-long-name-of-an-experiment" * 3))
+
+    print_blocks([Run(one_run(run)).summary()])
+
+    heading, path, values = capsys.readouterr().out.splitlines()
+    assert path == str(run)
+    assert max(len(heading), len(values)) <= 80
+
+
+def test_run_with_unreadable_plugins_is_listed(say: Say, run: Path) -> None:
+    (run / "plugins.json").write_text('[{"kind": ["backend"]}, 3]')
+
+    assert say("runs", "list", run.parent).splitlines()[1].startswith(str(run))
 
 
 @pytest.mark.parametrize("content", [None, "", "[4]", '{"total_steps": null}'])
@@ -56,7 +84,7 @@ def test_run_of_unknown_length_shows_only_its_steps(say: Say, run: Path, content
 
     _, row = say("runs", "list", run.parent).splitlines()
 
-    assert row.split()[1] == "3"
+    assert row.split()[3] == "3"
 
 
 def test_an_episode_is_printed(say: Say, finished: Path) -> None:
@@ -102,6 +130,7 @@ def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, f
     assert steps[0].split()[:2] == ["step", "trajectories"]
     assert [line.split()[0] for line in steps[1:4]] == ["2", "1", "0"]
     assert steps[-1] == f"next: rllm {command} {finished} 2"
+    assert trajectories[1].endswith("  answer 1")
     assert trajectories[1].split()[0] == trajectories[-1].split()[-1]
     assert say(command, *trajectories[-1].split()[3:])
 

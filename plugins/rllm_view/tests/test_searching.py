@@ -11,7 +11,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_view.reading import rollouts as searching
+from rllm_view.reading import texts as searching
 from rllm_view.reading.rollouts import Order, RolloutRow
 
 from .asking import Asking

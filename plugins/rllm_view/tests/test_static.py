@@ -6,6 +6,7 @@ import base64
 import gzip
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import orjson
 import pytest
 from expecting import expect_error
 
-from rllm.runs.run_directory import REPORT
+from rllm.runs.run_directory import REPORT, RunDirectory
+from rllm.runs.run_status import record_status
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_sections import TrainerSection
 from rllm_view.report import ReportTracker
 from rllm_view.static import join_modules, write_page
 
@@ -47,6 +50,18 @@ def test_copy_has_whole_groups_and_reproducible_bytes(finished: Path, tmp_path: 
     assert len(found["rows"]) == 24
     assert list(found["step"]) == ["0", "1", "2"]
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_copy_of_a_long_run_has_only_its_latest_steps(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_view.static.STEPS", 2)
+    write_page([finished], tmp_path / "run.html", episodes=0)
+
+    (found,) = read_data(tmp_path / "run.html")["runs"].values()
+    assert [each["step"] for each in found["steps"]["steps"]] == [1, 2]
+    assert (found["steps"]["indexed"], found["steps"]["recorded"]) == (2, 3)
+    assert {row["step"] for row in found["rows"]} == {1, 2}
 
 
 def test_damaged_step_is_skipped_and_reported(run: Path, tmp_path: Path) -> None:
@@ -99,9 +114,12 @@ def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None
 @pytest.mark.smoke
 def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
-    write_page([run], tmp_path / "run.html", episodes=22)
+    trainer = TrainerSection(output_dir=str(tmp_path), project_name="p", experiment_name="r")
+    with closing(RunDirectory.open(trainer, resume=True)), record_status(run, lambda: False):
+        write_page([run], tmp_path / "run.html", episodes=22)
     visit = opened(tmp_path / "run.html")
     page = visit.page
+    page.get_by_text("running when this copy was written").wait_for()
     id = page.url.rpartition("/")[2]
 
     assert page.locator("path.curve").count() > 9
@@ -117,6 +135,7 @@ def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
     page.goto(f"{visit.url}#/run/{id}/rollouts?order=trajectory&phrase=ANSWER%201")
     page.get_by_text("1 to 22 of 22").wait_for()
     page.get_by_text("Searched the text of 22 trajectories that this copy contains.").wait_for()
+    assert column(page, 11)[0] == "answer 1"
     assert column(page, 2)[9:12] == ["2.0:task-0:9/0", "2.0:task-0:10/0", "2.0:task-1:0/0"]
     assert visit.problems == []
     assert {url.partition("#")[0] for url in visit.requests} == {visit.url}

@@ -69,7 +69,18 @@ def test_killed_process_and_copy_are_not_running(tmp_path: Path) -> None:
     assert [each and each.status for each in found] == ["running", "killed", "killed"]
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '{"status": "running"}', '{"status": "running", "started": "no"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        '{"status": "running"}',
+        '{"status": "running", "started": "no"}',
+        '{"status": "flies", "started": "2026-01-01"}',
+        '{"status": "running", "started": "2026-01-01", "reason": 7}',
+    ],
+)
 def test_unreadable_status_is_none(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "status.json").write_text(content)

@@ -18,7 +18,7 @@ EPISODES = 32
 
 
 class ReportTracker(Observer):
-    """Writes the page after steps 1, 2, 4, 8, …, and when the run finishes or fails.
+    """Writes the page after 1, 2, 4, 8, … steps, and when the run finishes or fails.
 
     So a page is never older than half of the run, and long runs also write few pages.
     """

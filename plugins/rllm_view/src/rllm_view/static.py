@@ -14,7 +14,7 @@ from typing import Any
 
 from rllm_core.errors import ConfigError
 from rllm_core.files import write_atomically
-from rllm_view.api.answers import Answers, account_json
+from rllm_view.api.answers import Answers, account_json, describe_run, step_without_texts
 from rllm_view.api.as_json import as_json
 from rllm_view.api.comparing import MOST_RUNS
 from rllm_view.api.library import Library
@@ -24,7 +24,7 @@ from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import outcome_files
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Given, Run
-from rllm_view.reading.steps import neighbors_of
+from rllm_view.reading.steps import neighbors_of, step_summaries
 
 STEPS = 100
 """Number of latest steps that have a page, so that the copy of a long run is also small and quick to write."""
@@ -40,7 +40,7 @@ def contents_of(answers: Answers, episodes: int) -> dict[str, Any]:
         episodes: maximum number of trajectories of a run with their tokens.
     """
     runs = answers.library.runs()
-    found = {run.place.id: _of_run(answers, run, episodes) for run in runs}
+    found = {run.place.id: _of_run(run, episodes) for run in runs}
     ids = ",".join(found)
     return {
         "about": {"episodes": sum(len(each) for run in found.values() for each in run["episode"].values())},
@@ -49,21 +49,25 @@ def contents_of(answers: Answers, episodes: int) -> dict[str, Any]:
     }
 
 
-def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
+def _of_run(run: Run, episodes: int) -> dict[str, Any]:
     latest = sorted(outcome_files(run.record))[-STEPS:]
     run.index.ensure(latest)
     readable = [step for step in latest if step in run.index.steps()]
-    path, lines = f"runs/{run.place.id}", run.lines()
+    lines = run.lines()
     copy: dict[str, Any] = {"group": defaultdict(dict), "episode": defaultdict(dict)}
     for step, group, uids in _groups(run, readable, episodes):
         accounts = {uid: _account(run, readable, step, uid) for uid in uids}
         copy["episode"][step] |= accounts
         copy["group"][step][group] = _group(run, step, group, accounts)
     return copy | {
-        "overview": answers.answer(path, {}),
+        "overview": describe_run(run),
         "curves": panels_of(lines, metric_names(lines)),
-        "steps": answers.answer(f"{path}/steps", {}),
-        "step": {step: answers.answer(f"{path}/step", {"step": str(step)}) for step in readable},
+        "steps": {
+            "steps": [each for each in step_summaries(run.index, lines) if each.step in readable],
+            "indexed": len(readable),
+            "recorded": len(outcome_files(run.record)),
+        },
+        "step": {step: step_without_texts(run, step) | _steps_around(readable, step) for step in readable},
         "rows": _rows(run),
     }
 

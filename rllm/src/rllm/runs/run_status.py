@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from rllm.runs.run_directory import LOCK, STATUS
 from rllm_core.errors import RllmError
@@ -87,7 +87,8 @@ def _read_written(directory: Path) -> RunStatus | None:
         datetime.fromisoformat(status.started)
     except (OSError, ValueError, TypeError):
         return None
-    return status
+    is_valid = status.status in get_args(Status) and isinstance(status.ended or "", str)
+    return status if is_valid and isinstance(status.reason, str) else None
 
 
 def _is_locked(lock: Path) -> bool:

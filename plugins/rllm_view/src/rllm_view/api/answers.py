@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from rllm.runs.run_status import read_status
 from rllm_record.steps import StepFiles
 from rllm_view.api.as_json import packed
 from rllm_view.api.comparing import compare
@@ -16,9 +17,10 @@ from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
 from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
-from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_rollouts, rollout_steps, search_text
-from rllm_view.reading.run import Run, last_values
+from rllm_view.reading.rollouts import Filter, RolloutRow, find_rollouts, rollout_steps
+from rllm_view.reading.run import Run, last_values, newest_first
 from rllm_view.reading.steps import groups_of, neighbors_of, step_summaries, steps_around
+from rllm_view.reading.texts import Search, read_previews, search_text
 
 SHOWN = (
     "uid", "episode", "name", "step", "batch", "task_id", "data_source", "is_correct", "termination_reason", "error",
@@ -107,8 +109,10 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
         steps = [step for step in rollout_steps(run.index, wanted) if latest is None or step <= latest]
         search = search_text(run.record, query["phrase"], steps)
         wanted = replace(wanted, among=search.uids)
+    listed = find_rollouts(run.index, wanted)
     return found | {
-        "found": find_rollouts(run.index, wanted),
+        "found": listed,
+        "previews": read_previews(run.record, [(row.rollout_step, row.trajectory) for row in listed.rows]),
         "texts": has_texts(run),
         "search": search and {"steps": search.steps, "earlier": search.earlier},
     }
@@ -148,7 +152,7 @@ class Answers:
         """
         match path.split("/"):
             case ["runs"]:
-                return {"runs": [run.summary() for run in self.library.runs()]}
+                return {"runs": newest_first(run.summary() for run in self.library.runs())}
             case ["compare"]:
                 return compare([self.library.run(id) for id in required(query, "runs").split(",")])
             case ["runs", id, *what] if len(what) < 2 and "".join(what) in self._of_runs:
@@ -162,12 +166,18 @@ def state(run: Run, query: Query) -> dict[str, Any]:
     latest = state_of(recorded[max(recorded)]) if recorded else None
     lines = run.lines()
     # Steps that are read in the background after an answer are also new.
-    version = f"{len(lines)}-{len(recorded)}-{latest}-{len(run.index.steps())}-{len(run.index.problems)}"
+    steps = f"{len(lines)}-{len(recorded)}-{latest}-{len(run.index.steps())}-{len(run.index.problems)}"
+    version = f"{steps}-{read_status(run.place.directory)}"
     return {"version": version, "last_step": max(recorded, default=None), "name": run.place.name}
 
 
 def overview(run: Run, query: Query) -> dict[str, Any]:
     refreshed(run)
+    return describe_run(run)
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """Return the data for the head of a run's page, with the problems of the steps in the index."""
     lines = run.lines()
     values = last_values(lines)
     return {
@@ -176,7 +186,6 @@ def overview(run: Run, query: Query) -> dict[str, Any]:
         "plugins": run.plugins(),
         "validation": {name: value for name, value in values.items() if name.startswith("val/")},
         "problems": run.problems(),
-        "recorded": sorted(outcome_files(run.record)),
     }
 
 
@@ -189,7 +198,12 @@ def steps(run: Run, query: Query) -> dict[str, Any]:
 
 
 def one_step(run: Run, query: Query) -> dict[str, Any]:
-    step = whole_number(query, "step")
+    found = step_without_texts(run, whole_number(query, "step"))
+    return found | {"previews": read_previews(run.record, [(each.first_step, each.first) for each in found["groups"]])}
+
+
+def step_without_texts(run: Run, step: int) -> dict[str, Any]:
+    """Return the data for the page of a step, without previews."""
     run.require_step(step)
     run.index.ensure([step])
     summary = [each for each in step_summaries(run.index, run.lines()) if each.step == step]

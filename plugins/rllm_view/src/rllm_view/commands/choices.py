@@ -9,15 +9,18 @@ import click
 
 from rllm.cli import print_table
 from rllm_core.errors import ConfigError
-from rllm_core.notices import harmless
+from rllm_core.notices import harmless, one_line
 from rllm_record.run_places import find_runs
 from rllm_view.commands.explaining import short_uid
 from rllm_view.reading.rollouts import Filter, find_rollouts
-from rllm_view.reading.run import Run
+from rllm_view.reading.run import Run, newest_first
 from rllm_view.reading.steps import step_summaries
+from rllm_view.reading.texts import read_previews
 
 LISTED = 20
 """Maximum number of rows in a list."""
+PREVIEW = 20
+"""Maximum number of characters of a response in a list, so that a row fits into 80 columns."""
 
 
 def list_choices(command: str, directory: Path | None, step: int | None) -> None:
@@ -59,7 +62,7 @@ def short_path(directory: Path) -> Path:
 
 
 def _list_runs(command: str, runs: list[Run]) -> None:
-    summaries = sorted((run.summary() for run in runs), key=lambda each: each.modified, reverse=True)
+    summaries = newest_first(run.summary() for run in runs)
     rows = [
         (
             str(short_path(Path(each.directory))),
@@ -70,7 +73,8 @@ def _list_runs(command: str, runs: list[Run]) -> None:
         for each in summaries
     ]
     print_table(("run", "recorded steps", "record", "solved"), rows[:LISTED])
-    _print_next(command, rows[0][0], len(rows))
+    chosen = next((row for row, each in zip(rows, summaries, strict=True) if each.recorded_steps), rows[0])
+    _print_next(command, shlex.quote(chosen[0]), len(rows))
 
 
 def _list_steps(command: str, run: Run) -> None:
@@ -82,10 +86,12 @@ def _list_steps(command: str, run: Run) -> None:
             str(each.trained),
             str(each.masked + each.dropped),
             format_value(each.reward),
-            format_value(None if each.reward is None else each.solved),
+            format_value(each.solved),
         )
         for each in summaries
     ]
+    if not rows and run.index.problems:
+        raise run.index.problems[max(run.index.problems)]
     if not rows:
         raise ConfigError(
             "nothing-recorded",
@@ -100,11 +106,20 @@ def _list_trajectories(command: str, run: Run, step: int) -> None:
     found = find_rollouts(run.index, Filter(step=step, order="reward", descending=True, limit=LISTED))
     short = [short_uid(row.trajectory) for row in found.rows]
     names = short if len(set(short)) == len(short) else [row.trajectory for row in found.rows]
+    previews = read_previews(run.record, [(row.rollout_step, row.trajectory) for row in found.rows])
+    responses = [previews[row.trajectory].response if row.trajectory in previews else None for row in found.rows]
     rows = [
-        (harmless(name), row.name, format_value(row.reward_used), format_value(row.advantage), row.outcome)
-        for name, row in zip(names, found.rows, strict=True)
+        (
+            harmless(name),
+            row.name,
+            format_value(row.reward_used),
+            format_value(row.advantage),
+            row.outcome,
+            "-" if response is None else harmless(one_line(response, PREVIEW)),
+        )
+        for name, row, response in zip(names, found.rows, responses, strict=True)
     ]
-    print_table(("trajectory", "role", "reward", "advantage", "outcome"), rows)
+    print_table(("trajectory", "role", "reward", "advantage", "outcome", "response"), rows)
     _print_next(command, f"{_quote(run)} {step} {shlex.quote(rows[0][0])}", found.total)
 
 

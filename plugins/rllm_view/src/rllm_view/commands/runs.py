@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rllm.cli import print_table
 
-DIRECTORY = click.Path(path_type=Path, file_okay=False)
+if TYPE_CHECKING:
+    from rllm_view.reading.run import RunSummary
+
+DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
+HEADINGS = ("status", "started", "steps", "reward", "solved", "val pass@1", "environment")
+MORE_HEADINGS = ("estimator", "backend", "record")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -20,7 +29,7 @@ def runs() -> None:
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...", type=DIRECTORY)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs in and below each DIRECTORY (default: runs), with their progress.
+    """List the runs in and below each DIRECTORY (default: runs), with their progress, the newest first.
 
     \b
     Examples:
@@ -29,24 +38,55 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
     """
     from rllm_record.run_places import find_runs
     from rllm_view.api.as_json import as_json as to_json
-    from rllm_view.commands.choices import format_value, short_path
-    from rllm_view.reading.run import Run
+    from rllm_view.reading.run import Run, newest_first
 
-    summaries = [Run(place).summary() for place in find_runs(directories or (Path("runs"),))]
+    summaries = newest_first(Run(place).summary() for place in find_runs(directories or (Path("runs"),)))
     if as_json:
         click.echo(to_json(summaries).decode())
-        return
-    rows = [
-        (
-            str(short_path(Path(each.directory))),
-            f"{each.steps}" + (f"/{each.total_steps}" if each.total_steps else ""),
-            format_value(each.reward),
-            format_value(each.solved),
-            format_value(each.validation),
-            each.estimator or "-",
-            each.backend or "-",
-            f"{each.content}, {each.recorded_steps} steps" if each.content else "none",
-        )
-        for each in summaries
-    ]
-    print_table(("run", "steps", "reward", "solved", "val pass@1", "estimator", "backend", "record"), rows)
+    elif sys.stdout.isatty() and summaries:
+        print_blocks(summaries)
+    else:
+        rows = [(_path(each), *_values(each), *_more_values(each)) for each in summaries]
+        print_table(("run", *HEADINGS, *MORE_HEADINGS), rows)
+
+
+def print_blocks(summaries: Sequence[RunSummary]) -> None:
+    """Print the path of each run in its own line, so that it is whole in a narrow terminal."""
+    rows = [_values(each) for each in summaries]
+    widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+
+    def aligned(cells: Sequence[str]) -> str:
+        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+    click.secho(aligned(HEADINGS), dim=True)
+    for each, row in zip(summaries, rows, strict=True):
+        click.secho(_path(each), bold=True)
+        click.echo(aligned(row))
+
+
+def _path(run: RunSummary) -> str:
+    from rllm_view.commands.choices import short_path
+
+    return str(short_path(Path(run.directory)))
+
+
+def _values(run: RunSummary) -> tuple[str, ...]:
+    from rllm_view.commands.choices import format_value
+
+    return (
+        run.status or "-",
+        f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}" if run.started else "-",
+        f"{run.steps}" + (f"/{run.total_steps}" if run.total_steps else ""),
+        format_value(run.reward),
+        format_value(run.solved),
+        format_value(run.validation),
+        run.environment or "-",
+    )
+
+
+def _more_values(run: RunSummary) -> tuple[str, ...]:
+    return (
+        run.estimator or "-",
+        run.backend or "-",
+        f"{run.content}, {run.recorded_steps} step{'s' * (run.recorded_steps != 1)}" if run.content else "none",
+    )

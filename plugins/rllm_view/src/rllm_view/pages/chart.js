@@ -34,11 +34,18 @@ function pathOf(points, x, y) {
   return words.join("");
 }
 
+// The number of digits that distinguishes the ticks of an axis.
+function digitsOf(values) {
+  const largest = Math.max(...values.map(Math.abs)), size = values[1] - values[0];
+  return size > 0 && largest > 0 ? Math.min(8, Math.max(3, Math.ceil(Math.log10(largest / size)) + 1)) : 3;
+}
+
 function drawn(curves, scale, format) {
   const { x, y } = scale;
+  const digits = digitsOf(scale.ticks);
   const lines = scale.ticks.map((value) => [
     svg("line", { class: "grid", x1: BOX.left, x2: BOX.right, y1: y(value), y2: y(value) }),
-    svg("text", { x: BOX.left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)),
+    svg("text", { x: BOX.left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value, digits)),
   ]);
   const below = ticks(scale.first, scale.last).filter(Number.isInteger)
     .map((step) => svg("text", { x: x(step), y: BOX.height - 6, "text-anchor": "middle" }, step));
@@ -62,7 +69,7 @@ export function chart(panel, open, { smooth = 0, log = false } = {}) {
   const curves = panel.curves.filter((curve) => curve.steps.length).map((curve) => prepared(curve, { smooth, log }));
   const heading = el("h3", {}, panel.title);
   if (!curves.length) return el("figure", { class: "chart empty" }, heading, el("p", { class: "quiet" }, "nothing recorded"));
-  const format = panel.share ? percent : (value) => number(value, 3);
+  const format = panel.share ? percent : (value, digits = 3) => number(value, digits);
   const scale = scales(curves, panel.share, log);
   const lost = log ? panel.curves.flatMap((curve) => curve.values).filter((value) => value !== null && value <= 0).length : 0;
   const steps = [...new Set(curves.flatMap((curve) => curve.steps))].sort((a, b) => a - b);

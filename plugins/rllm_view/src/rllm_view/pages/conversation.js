@@ -7,7 +7,7 @@ const UNRECORDED = "text not recorded; a run with rllm.record=tokens records it"
 
 function said(role, text, data) {
   return el("div", { class: role === "model" ? "said model" : "said" }, el("span", { class: "role" }, role),
-    el("div", { class: "foreign" }, text === "" ? el("em", { class: "quiet" }, "empty") : text ?? el("em", { class: "quiet" }, UNRECORDED)),
+    el("div", { class: "foreign" }, text?.trim() === "" ? el("em", { class: "quiet" }, text === "" ? "empty" : "only white space") : text ?? el("em", { class: "quiet" }, UNRECORDED)),
     data && el("details", {}, el("summary", {}, "whole message"), el("pre", { class: "foreign" }, data)));
 }
 

@@ -40,7 +40,8 @@ function lookUp(whole, [kind, id, what], query) {
   if (what === "rollouts") return rolloutsAmong(run, query);
   if (what === "group") return partOf(run.group[query.step]?.[query.group], Number(query.offset ?? 0));
   if (what === "episode") return run.episode[query.step]?.[query.uid];
-  return what === "step" ? run.step[query.step] : run[what];
+  if (what === "step") return run.step[query.step] && { ...run.step[query.step], previews: previewsOf(run) };
+  return run[what];
 }
 
 const MEMBERS = 8;
@@ -67,6 +68,18 @@ function textsOf(run) {
   return found;
 }
 
+const shortened = (text) => text?.trim().replace(/\s+/g, " ").slice(0, 120);
+
+// The starts of texts, by uid, of trajectories that have text here.
+function previewsOf(run) {
+  const found = {};
+  for (const { rollout: { uid, turns } } of Object.values(run.episode).flatMap(Object.values)) {
+    const message = turns[0]?.observations?.at(-1);
+    found[uid] = { prompt: shortened(message?.text), response: shortened(turns.at(-1)?.text) };
+  }
+  return found;
+}
+
 function rolloutsAmong(run, query) {
   const words = (query.text ?? "").toLowerCase(), phrase = (query.phrase ?? "").toLowerCase();
   const texts = textsOf(run);
@@ -80,8 +93,9 @@ function rolloutsAmong(run, query) {
   const column = ORDER[query.order] ?? query.order ?? "step";
   const first = Number(query.offset ?? 0);
   return {
-    indexed: run.steps.steps.length, recorded: run.steps.recorded,
+    indexed: run.steps.indexed, recorded: run.steps.recorded,
     texts: texts.size > 0,
+    previews: previewsOf(run),
     search: phrase ? { copied: texts.size, earlier: null } : null,
     found: { total: rows.length, rows: sorted(rows, (row) => row[column], query.descending === "true").slice(first, first + Number(query.limit ?? 100)) },
   };

@@ -44,7 +44,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
   const epochs = epochsOf(account);
   const state = { at: null, name: OVERLAYS[0][0], epoch: epochs[0] ?? null };
   const side = el("aside", { "aria-label": "facts", tabindex: "0" }), key = el("p", { class: "key-line" });
-  const view = hasTokens ? new TokenView(account, (at) => pick(at)) : null;
+  const view = hasTokens ? new TokenView(account, (at) => (at === state.at ? unpick() : pick(at))) : null;
   const said = conversation(account.rollout.turns);
   const body = el("div", { class: "body" }, hasTokens ? view.node : said);
   const buttons = OVERLAYS.map(([name, title], at) =>
@@ -57,8 +57,16 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
     state.at = Math.max(0, Math.min(account.rollout.length - 1, at));
     view.show(state.at);
     put(side, panelOf(account, state.at));
+    side.className = "of-token";
     history.replaceState(null, "", toEpisode(id, step, uid, state.at));
     say(`${from} ${state.at}: ${account.texts[state.at]}`);
+  }
+  function unpick() {
+    state.at = null;
+    view.show(null);
+    put(side, panelOf(account, null));
+    side.className = "";
+    history.replaceState(null, "", toEpisode(id, step, uid));
   }
   function paint(name, epoch) {
     Object.assign(state, { name, epoch });
@@ -102,6 +110,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
         ...OVERLAYS.map(([name, title], at) => [String(at + 1), `color by ${title}`, () => paint(name, state.epoch)]),
         ["0", "no colors", () => { view.paint([]); put(key, "no colors"); }],
         ["e", "next epoch", () => epochs.length && paint(state.name, epochs[(epochs.indexOf(state.epoch) + 1) % epochs.length])],
+        ["Escape", "no token", unpick],
         ["c", "tokens or conversation", swapped],
       ] : []),
     ],

@@ -8,7 +8,7 @@ import { ask } from "./source.js";
 
 function member(id, step, { row, turns }) {
   const facts = [["reward", number(row.reward_given, 3)], ["advantage", number(row.advantage, 3)],
-    ["outcome", row.rule ? `${row.outcome} by ${row.rule}` : row.outcome], ["termination_reason", row.termination_reason ?? MISSING], ["tokens", String(row.sampled_tokens ?? MISSING)]];
+    ["outcome", row.rule ? `${row.outcome} by ${row.rule}` : row.outcome], ["ended by", row.termination_reason ?? MISSING], ["tokens", String(row.sampled_tokens ?? MISSING)]];
   return el("article", { class: row.is_correct ? "member solved" : "member" },
     el("h2", {}, el("a", { class: "row", href: toEpisode(id, step, row.trajectory) }, row.trajectory)),
     el("p", {}, row.is_correct ? "✓ solved" : "not solved"),

@@ -114,7 +114,8 @@ export class Metrics {
     const { panels, curves } = this.answer;
     const chosen = this.chosen.map((metric) => ({ id: `metric ${metric}`, title: metric, names: namesOf(this.answer, metric) }));
     const focused = this.charts.contains(document.activeElement) ? document.activeElement.closest("figure")?.dataset.panel : null;
-    put(this.charts, [...chosen, ...panels].map((panel) => chart(
+    const filled = [...chosen, ...panels.filter((panel) => panel.names.length)];
+    put(this.charts, filled.length ? null : el("p", { class: "quiet" }, "No metric is recorded yet."), filled.map((panel) => chart(
       { ...panel, curves: panel.names.filter((name) => Object.hasOwn(curves, name)).map((name) => ({ name, ...curves[name] })) },
       this.open, { smooth: this.smooth, log: this.log })));
     if (focused) this.charts.querySelector(`[data-panel="${CSS.escape(focused)}"] [tabindex]`)?.focus({ preventScroll: true });

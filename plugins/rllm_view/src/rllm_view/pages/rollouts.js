@@ -1,14 +1,15 @@
 // Trajectories by filters, over all steps of a run.
 
 import { parsed, toRollouts, toEpisode } from "./address.js";
+import { isCopy } from "./copy.js";
 import { el, put, table, withFocus } from "./dom.js";
 import { count, MISSING, number } from "./numbers.js";
 import { Order } from "./sorting.js";
-import { ask } from "./source.js";
+import { ask, stepsSoFar } from "./source.js";
 
 const PAGE = 100;
 const ROLLOUT_COLUMNS = ["step", "trajectory", "task", "outcome", "termination_reason", "solved", "reward", "advantage", "turns", "tokens"]
-  .map((name) => [name, name]);
+  .map((name) => [name, name === "termination_reason" ? "ended by" : name]);
 const CHOICES = { outcome: ["", "trained", "masked", "dropped", "waiting"], solved: ["", "true", "false"] };
 const FIELDS = [["text", "uid, task or error"], ["phrase", "text of rollouts"], ["step", "step"], ["task", "task"], ["group", "group"],
   ["rule", "rule"], ["reward_min", "reward from"], ["reward_max", "reward to"], ["outcome", "outcome"], ["solved", "solved"]];
@@ -21,12 +22,13 @@ function field(name, title, value) {
   return el("label", {}, el("span", {}, title), input);
 }
 
-function rowOf(id, each) {
+function rowOf(id, each, preview) {
   return [
     String(each.step), el("a", { class: "row", href: toEpisode(id, each.step, each.trajectory) }, each.trajectory),
     each.task_id ?? MISSING, each.rule ? `${each.outcome} by ${each.rule}` : each.outcome, each.termination_reason ?? MISSING,
     each.is_correct === null ? MISSING : each.is_correct ? "✓ yes" : "no", number(each.reward_given, 3),
     number(each.advantage, 3), String(each.turns ?? MISSING), String(each.sampled_tokens ?? MISSING),
+    preview && el("span", { class: "foreign" }, preview.response),
   ];
 }
 
@@ -43,7 +45,7 @@ function searched(id, query, { search }) {
 function howMany(answer, offset) {
   const { found: { total, rows }, indexed, recorded } = answer;
   if (total) return `${offset + 1} to ${offset + rows.length} of ${total}`;
-  return indexed < recorded ? "Reading …" : "No trajectory matches.";
+  return indexed < recorded && !isCopy() ? "Reading …" : "No trajectory matches.";
 }
 
 export async function rolloutsPage({ parts: [, id], query: first }) {
@@ -60,14 +62,14 @@ export async function rolloutsPage({ parts: [, id], query: first }) {
     },
     change: (event) => event.target.matches("select") && form.requestSubmit(),
   }, FIELDS.map(([name, title]) => field(name, title, first[name])), el("button", {}, "find"));
-  const order = new Order(first, ROLLOUT_COLUMNS, () => update());
+  const order = new Order(first, ROLLOUT_COLUMNS, () => update(), { name: "step", descending: true });
   let total = 0;
 
   const update = async () => {
     // A different page was opened in the meantime, so its query is for that page.
     if (!location.hash.startsWith(toRollouts(id))) return;
     const asked = location.hash, now = query(), from = offset();
-    const answer = await ask(`runs/${id}/rollouts`, { ...now, limit: String(PAGE), offset: String(from) });
+    const answer = await ask(`runs/${id}/rollouts`, { ...now, ...order.query(), limit: String(PAGE), offset: String(from) });
     // The order changed while this was loading.
     if (location.hash !== asked) return;
     const { rows } = answer.found;
@@ -76,8 +78,8 @@ export async function rolloutsPage({ parts: [, id], query: first }) {
     withFocus(place, () => put(place,
       searched(id, now, answer),
       el("p", {}, howMany(answer, from),
-        answer.indexed < answer.recorded && ` · ${answer.indexed} of ${answer.recorded} steps are read so far`),
-      table("trajectories", order.headings(), rows.map((each) => rowOf(id, each)), [0, 6, 7, 8, 9]),
+        answer.indexed < answer.recorded && ` · ${stepsSoFar(answer)}`),
+      table("trajectories", [...order.headings(), answer.texts ? "response" : ""], rows.map((each) => rowOf(id, each, answer.previews[each.trajectory])), [0, 6, 7, 8, 9]),
       el("p", { class: "around" },
         from > 0 && el("a", { href: toRollouts(id, { ...now, offset: Math.max(0, from - PAGE) || "" }) }, "← before"),
         from + rows.length < total && el("a", { href: toRollouts(id, { ...now, offset: from + PAGE }) }, "after →"))));

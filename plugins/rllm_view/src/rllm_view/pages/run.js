@@ -1,11 +1,13 @@
 // One run: its curves, its steps and its settings.
 
 import { toRollouts, toStep } from "./address.js";
+import { isCopy } from "./copy.js";
 import { el, put, table, withFocus } from "./dom.js";
 import { Metrics } from "./metrics.js";
 import { count, MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
-import { ask } from "./source.js";
+import { ask, stepsSoFar } from "./source.js";
+import { moment, statusOf } from "./status.js";
 
 const SHOWN = 50;
 const STEP_COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved"], ["generated", "generated"], ["waited", "waited"],
@@ -13,7 +15,8 @@ const STEP_COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved
 
 function facts(run, overview) {
   const pairs = [
-    ["directory", run.directory], ["estimator", run.estimator], ["loss", run.loss], ["backend", run.backend], ["model", run.model],
+    ["directory", run.directory], ["started", run.started && moment(run.started)], ["ended", run.ended && moment(run.ended)],
+    ["environment", run.environment], ["estimator", run.estimator], ["loss", run.loss], ["backend", run.backend], ["model", run.model],
     ["record", run.content ? `${run.content}, ${run.recorded_steps} steps` : "none"],
   ];
   return el("dl", { class: "facts" }, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value ?? MISSING)]),
@@ -41,12 +44,12 @@ function given(overview) {
 }
 
 function withoutSteps({ indexed, recorded }) {
-  if (indexed < recorded) return el("p", { class: "quiet", "aria-busy": "true" }, `Reading ${count(recorded, "step", "steps")} …`);
+  if (indexed < recorded && !isCopy()) return el("p", { class: "quiet", "aria-busy": "true" }, `Reading ${count(recorded, "step", "steps")} …`);
   return el("p", { class: "quiet" }, recorded ? "No recorded step can be read." : "No step is recorded.");
 }
 
 export async function runPage({ parts: [, id], query }) {
-  const head = el("div"), steps = el("div"), below = el("div");
+  const head = el("div"), steps = el("div"), values = el("div"), below = el("div");
   const open = (step) => { location.hash = toStep(id, step); };
   let shown = SHOWN, found = { steps: [] };
 
@@ -63,18 +66,20 @@ export async function runPage({ parts: [, id], query }) {
     page.title = run.name;
     put(head,
       el("h1", {}, run.name),
-      el("p", { class: "lead" }, run.total_steps ? `${run.steps} of ${run.total_steps} steps` : `${run.steps} steps`,
-        ` · reward ${number(run.reward, 3)} · solved ${percent(run.solved)}`),
+      el("p", { class: "lead" }, run.status && [statusOf(run), " · "], run.total_steps ? `${run.steps} of ${run.total_steps} steps` : count(run.steps, "step", "steps"),
+        run.reward !== null && ` · reward ${number(run.reward, 3)}`, run.solved !== null && ` · solved ${percent(run.solved)}`),
+      run.reason && el("p", { class: "problem", role: "alert" }, run.reason),
       overview.problems.map((text) => el("p", { class: "problem", role: "alert" }, text)),
-      of.indexed < of.recorded && el("p", { class: "quiet" }, `${of.indexed} of ${of.recorded} steps are read so far.`));
+      el("p", { class: "quiet" }, stepsSoFar(of)));
     found = of;
     withFocus(steps, drawSteps);
-    if (!below.children.length) put(below, facts(run, overview), given(overview));
+    put(values, facts(run, overview));
+    if (!below.children.length) put(below, given(overview));
   };
   await page.update();
   page.node = el("section", {}, head, metrics.node,
     el("h2", {}, "Steps"), el("p", {}, el("a", { href: toRollouts(id) }, "all trajectories, by filters")), steps,
-    el("h2", {}, "What it runs"), below);
+    el("h2", {}, "What it runs"), values, below);
   page.keys = [
     ["m", "choose metrics", () => metrics.find()],
     ["t", "all trajectories", () => { location.hash = toRollouts(id); }],

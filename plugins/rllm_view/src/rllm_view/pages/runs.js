@@ -5,9 +5,15 @@ import { el, put, table, withFocus } from "./dom.js";
 import { MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
+import { moment, statusOf } from "./status.js";
 
-const RUN_COLUMNS = [["name", "run"], ["steps", "steps"], ["reward", "reward"], ["solved", "solved"], ["validation", "validation pass@1"],
-  ["estimator", "estimator"], ["loss", "loss"], ["backend", "backend"], ["model", "model"], ["content", "record"]];
+const RUN_COLUMNS = [["name", "run"], ["status", "status"], ["started", "started"], ["environment", "environment"], ["steps", "steps"], ["reward", "reward"],
+  ["solved", "solved"], ["validation", "val pass@1"], ["estimator", "estimator"], ["model", "model"]];
+
+// A path that breaks only after a slash.
+function directoryOf(directory) {
+  return el("div", { class: "path" }, directory.split(/(?<=\/)/).map((part) => el("span", {}, part)));
+}
 
 export async function runsPage({ query }) {
   const chosen = new Set();
@@ -27,19 +33,19 @@ export async function runsPage({ query }) {
     const box = el("input", { type: "checkbox", "aria-label": `choose ${run.name}`, change: (event) => toggled(run.id, event.target.checked) });
     box.checked = chosen.has(run.id);
     return [
-      box, el("a", { class: "row", href: toRun(run.id), title: run.directory }, run.name),
+      box, [el("a", { class: "row", href: toRun(run.id) }, run.name), directoryOf(run.directory)],
+      statusOf(run), run.started ? moment(run.started) : MISSING, run.environment ?? MISSING,
       run.total_steps ? `${run.steps} / ${run.total_steps}` : String(run.steps),
       number(run.reward, 3), percent(run.solved), percent(run.validation),
-      run.estimator ?? MISSING, run.loss ?? MISSING, run.backend ?? MISSING, run.model ?? MISSING,
-      run.content ? `${run.content}, ${run.recorded_steps} steps` : "none",
+      run.estimator ?? MISSING, run.model ?? MISSING,
     ];
   };
 
   let found = [], last = "";
   const draw = () => withFocus(place, () => put(place, found.length
-    ? table("runs", ["chosen", ...order.headings()], sorted(found, (run) => run[order.name], order.descending).map(row), [2, 3, 4, 5])
+    ? table("runs", ["chosen", ...order.headings()], sorted(found, (run) => run[order.name], order.descending).map(row), [5, 6, 7, 8])
     : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` starts one, and this page shows it.")));
-  const order = new Order(query, RUN_COLUMNS, draw);
+  const order = new Order(query, RUN_COLUMNS, draw, { name: "started", descending: true });
 
   const update = async () => {
     const { runs } = await ask("runs");

@@ -37,6 +37,11 @@ export class Order {
     });
   }
 
+  // The values of a query for rows in this order.
+  query() {
+    return { order: this.name, descending: String(this.descending) };
+  }
+
   choose(name) {
     this.descending = name === this.name && !this.descending;
     this.name = name;

@@ -19,6 +19,12 @@ export function takeKey() {
   history.replaceState(null, "", "#/");
 }
 
+// How many steps the answers are about, while they are not all. A copy never has more.
+export function stepsSoFar({ indexed, recorded }) {
+  if (indexed >= recorded) return null;
+  return isCopy() ? `This copy contains ${indexed} of ${recorded} steps.` : `${indexed} of ${recorded} steps are read so far.`;
+}
+
 export async function ask(path, query = {}, signal = undefined) {
   if (isCopy()) return answerFromCopy(path, query);
   const words = new URLSearchParams(query).toString();

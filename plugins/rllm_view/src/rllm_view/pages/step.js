@@ -17,7 +17,7 @@ function funnel(summary) {
     ["generated", all, summary.waited ? `${summary.waited} of them waited since an earlier step` : "in this step"],
     ["not masked", unmasked, `${summary.masked} masked`],
     ["not rejected", kept, [`${summary.dropped} rejected`, summary.waiting ? `, ${summary.waiting} wait for a later step` : ""].join("")],
-    ["trained", summary.trained, "made the gradient"],
+    ["trained", summary.trained, `${summary.gradient_groups} of ${count(summary.trained_groups, "group has", "groups have")} a policy gradient`],
   ];
   return el("div", { class: "funnel" },
     rows.map(([name, value, why]) => el("div", { class: "stage" },
@@ -33,13 +33,15 @@ function funnel(summary) {
       el("span", { class: "quiet" }, summary.clipped === null ? "not recorded" : "of the trained tokens have no policy gradient")));
 }
 
-function groups(id, step, found, order) {
-  const rows = sorted(found, (each) => each[order.name], order.descending).map((each) => [
+function groups(id, step, { groups: all, previews }, order) {
+  const prompts = all.map((each) => previews[each.first]?.prompt);
+  const rows = sorted(all, (each) => each[order.name], order.descending).map((each) => [
     el("a", { class: "row", href: toGroup(id, step, each.group) }, each.group), each.task_id ?? MISSING,
     each.rule ? `${each.outcome} by ${each.rule}` : each.outcome, String(each.trajectories), String(each.solved),
-    number(each.reward_mean, 3), `${number(each.reward_min, 3)} to ${number(each.reward_max, 3)}`,
+    number(each.reward_mean, 3), each.reward_min === null ? MISSING : `${number(each.reward_min, 3)} to ${number(each.reward_max, 3)}`,
+    el("span", { class: "foreign" }, previews[each.first]?.prompt),
   ]);
-  return table("groups", order.headings(), rows, [3, 4, 5]);
+  return table("groups", [...order.headings(), prompts.some(Boolean) ? "prompt" : ""], rows, [3, 4, 5]);
 }
 
 export async function stepPage({ parts: [, id, , word], query }) {
@@ -49,7 +51,7 @@ export async function stepPage({ parts: [, id, , word], query }) {
   const link = (other, text) => (other === null ? el("span", { class: "quiet" }, text) : el("a", { href: toStep(id, other) }, text));
   const decisions = summary?.decisions ?? [];
   const place = el("div");
-  const draw = () => withFocus(place, () => put(place, groups(id, step, found.groups, order)));
+  const draw = () => withFocus(place, () => put(place, groups(id, step, found, order)));
   const order = new Order(query, GROUP_COLUMNS, draw);
   draw();
   return {
@@ -59,7 +61,7 @@ export async function stepPage({ parts: [, id, , word], query }) {
       el("p", { class: "around" }, link(found.previous_step, "← step before"), link(found.next_step, "step after →")),
       summary === null
         ? el("p", { class: "problem" }, "The files of this step cannot be read. The page of the run shows the reason.")
-        : [el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
+        : [summary.reward !== null && el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
       el("h2", {}, "Decisions"),
       table("decisions", ["outcome", "rule", "trajectories"], decisions.map((each) => [
         each.outcome, each.rule || MISSING,

@@ -69,11 +69,11 @@ export class TokenView {
     for (const word of this.node.querySelectorAll("[data-t]")) word.className = this.classOf(Number(word.dataset.t));
   }
 
-  // Marks a token and scrolls to it.
+  // Marks a token and scrolls to it. null: marks none.
   show(position) {
     const before = this.at;
     this.at = position;
-    const chunk = this.chunks.find((each) => each.start <= position && position < each.end);
+    const chunk = position !== null && this.chunks.find((each) => each.start <= position && position < each.end);
     if (chunk) this.fill(chunk);
     for (const at of [before, position]) {
       const word = at === null ? null : this.node.querySelector(`[data-t="${at}"]`);

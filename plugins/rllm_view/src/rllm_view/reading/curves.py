@@ -19,10 +19,13 @@ class Panel:
     """Regular expression that matches the whole name of a metric."""
     share: bool = False
     """True if the metrics are between 0 and 1."""
+    needs: str | None = None
+    """Metric that a run has if the panel is for it. None: for every run."""
 
 
 TIMES = "time"
 PANELS = (
+    Panel(id="loss", title="Loss", pattern=r"actor/loss|preference/loss|val/.+/loss", needs="batch/examples"),
     Panel(id="reward", title="Reward", pattern=r"reward/[^/]+/mean|val/.+/reward"),
     Panel(id="solved", title="Share solved", pattern=r"batch/solved|val/.+/pass@1", share=True),
     Panel(id="entropy", title="Entropy, nats", pattern=r"actor/entropy"),
@@ -66,7 +69,10 @@ def curves_of(names: Set[str], lines: Sequence[Mapping[str, Any]]) -> dict[str, 
 def panels_of(lines: Sequence[Mapping[str, Any]], more: Collection[str] = ()) -> dict[str, Any]:
     """Return the standard panels, the names of all metrics, and the curves of the panels and of `more` metrics."""
     names = metric_names(lines)
-    in_panels = {panel.id: [name for name in names if re.fullmatch(panel.pattern, name)] for panel in PANELS}
+    in_panels = {
+        panel.id: [name for name in names if panel.needs in {None, *names} and re.fullmatch(panel.pattern, name)]
+        for panel in PANELS
+    }
     curves = curves_of({*more}.union(*in_panels.values()), lines)
     in_panels[TIMES] = _longest(curves, in_panels[TIMES])
     shown = {*more}.union(*in_panels.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import yaml
 
 from rllm.runs.metrics_file import METRICS, parse_line
 from rllm.runs.run_directory import LENGTH, PLUGINS
+from rllm.runs.run_status import read_status
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
@@ -153,6 +154,15 @@ class RunSummary:
     id: str
     name: str
     directory: str
+    status: str | None
+    """One of `rllm.runs.run_status.Status`. None if the run did not record it."""
+    started: str | None
+    """Time of its first start in UTC, such as ``2026-11-29T09:41:33+00:00``. None if the run did not record it."""
+    ended: str | None
+    """Time of its end. None if it continues or was killed."""
+    reason: str
+    """Message of the error that ended it."""
+    environment: str | None
     backend: str | None
     estimator: str | None
     loss: str | None
@@ -172,6 +182,11 @@ class RunSummary:
     """Level of the record: ``outcomes`` or ``tokens``. None if the run has no record."""
     modified: float
     """Time of the last change of its metrics, in seconds of Unix time. 0.0 if it has no metrics."""
+
+
+def newest_first(summaries: Iterable[RunSummary]) -> list[RunSummary]:
+    """Return runs by their start, the newest first. Runs without a recorded start are last, by their last change."""
+    return sorted(summaries, key=lambda each: (each.started or "", each.modified), reverse=True)
 
 
 class Run:
@@ -202,7 +217,7 @@ class Run:
     def plugins(self) -> list[dict[str, str]]:
         """Return the run's plugins. Empty if they are not recorded."""
         found = self._json(PLUGINS)
-        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        return [each for each in found if _is_text(each)] if isinstance(found, list) else []
 
     def summary(self) -> RunSummary:
         """Return a summary, without opening a file of the record."""
@@ -212,10 +227,16 @@ class Run:
         settings = self.settings()
         recorded = outcome_files(self.record)
         modified = state_of(self.place.directory / METRICS).modified / 1e9
+        status = read_status(self.place.directory)
         return RunSummary(
             id=self.place.id,
             name=self.place.name,
             directory=str(self.place.directory),
+            status=status.status if status else None,
+            started=status.started if status else None,
+            ended=status.ended if status else None,
+            reason=status.reason if status else "",
+            environment=used.get("environment") and (settings.text("rllm.env.name") or used["environment"]),
             backend=used.get("backend"),
             estimator=used.get("estimator"),
             loss=used.get("loss"),
@@ -267,6 +288,11 @@ class Run:
             return json.loads((self.place.directory / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
+
+
+def _is_text(entry: Any) -> bool:
+    """True if this is a mapping of strings. A version that does not exist yet may write something else."""
+    return isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values())
 
 
 def _first(values: Mapping[str, float], start: str, end: str) -> float | None:

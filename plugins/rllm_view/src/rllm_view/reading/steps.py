@@ -32,12 +32,15 @@ class StepSummary:
     dropped: int
     waiting: int
     trained: int
+    trained_groups: int
+    gradient_groups: int
+    """Number of trained groups with an advantage other than 0. In the others the policy loss has no gradient."""
     clipped: float | None
     """Share of the trained tokens that the loss clips. None: not in the metrics."""
     reward: float | None
     """Mean of the rewards given in this step."""
     solved: float | None
-    """Share of this step's rollouts that are solved."""
+    """Share of this step's rollouts that are solved. None if they have no rewards."""
     decisions: Sequence[Decision]
 
 
@@ -45,9 +48,14 @@ _OUTCOMES = """
 SELECT step, outcome, rule, count(*) AS n, count(*) FILTER (rollout_step = step) AS here
 FROM outcomes GROUP BY ALL ORDER BY step, n DESC, rule
 """
+_TRAINED = """
+SELECT step, count(DISTINCT group_id) AS trained_groups,
+    count(DISTINCT group_id) FILTER (advantage IS DISTINCT FROM 0) AS gradient_groups
+FROM outcomes WHERE outcome = 'trained' GROUP BY step
+"""
 _GENERATED = """
 SELECT rollout_step AS step, avg(reward_given) FILTER (isfinite(reward_given)) AS reward,
-    avg(is_correct::INTEGER) AS solved
+    CASE WHEN count(reward_given) > 0 THEN avg(is_correct::INTEGER) END AS solved
 FROM trajectories GROUP BY ALL
 """
 
@@ -57,13 +65,21 @@ def step_summaries(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list
     decisions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in index.rows(_OUTCOMES):
         decisions[row["step"]].append(row)
-    generated = {row["step"]: row for row in index.rows(_GENERATED)}
+    generated = {row.pop("step"): row for row in index.rows(_GENERATED)}
+    trained = {row.pop("step"): row for row in index.rows(_TRAINED)}
     clipped = {line["step"]: line["actor/clip_fraction"] for line in lines if "actor/clip_fraction" in line}
-    return [_summary(step, rows, generated.get(step, {}), clipped.get(step)) for step, rows in decisions.items()]
+    return [
+        _summary(step, rows, clipped.get(step), {**NO_ROLLOUTS, **generated.get(step, {}), **trained.get(step, {})})
+        for step, rows in decisions.items()
+    ]
+
+
+NO_ROLLOUTS = {"reward": None, "solved": None, "trained_groups": 0, "gradient_groups": 0}
+"""Values of a step that generates and trains nothing."""
 
 
 def _summary(
-    step: int, rows: Sequence[Mapping[str, Any]], generated: Mapping[str, Any], clipped: float | None
+    step: int, rows: Sequence[Mapping[str, Any]], clipped: float | None, values: Mapping[str, Any]
 ) -> StepSummary:
     def having(outcome: str) -> int:
         return sum(row["n"] for row in rows if row["outcome"] == outcome)
@@ -78,9 +94,8 @@ def _summary(
         waiting=having("waiting"),
         trained=having("trained"),
         clipped=clipped,
-        reward=generated.get("reward"),
-        solved=generated.get("solved"),
         decisions=[Decision(outcome=row["outcome"], rule=row["rule"], trajectories=row["n"]) for row in rows],
+        **values,
     )
 
 
@@ -89,6 +104,10 @@ class GroupSummary:
     """Trajectories that a step compares with each other."""
 
     group: str
+    first: str
+    """Uid of the first trajectory."""
+    first_step: int
+    """Step in which the first trajectory was generated."""
     task_id: str | None
     outcome: str
     rule: str
@@ -100,7 +119,9 @@ class GroupSummary:
 
 
 _GROUPS = """
-SELECT o.group_id AS "group", min(t.task_id) AS task_id, min(o.outcome) AS outcome, min(o.rule) AS rule,
+SELECT o.group_id AS "group", arg_min(o.trajectory, o.trajectory_key) AS first,
+    arg_min(o.rollout_step, o.trajectory_key) AS first_step,
+    min(t.task_id) AS task_id, min(o.outcome) AS outcome, min(o.rule) AS rule,
     count(*) AS trajectories, coalesce(sum(t.is_correct::INTEGER), 0)::INTEGER AS solved,
     avg(t.reward_given) AS reward_mean, min(t.reward_given) AS reward_min, max(t.reward_given) AS reward_max
 FROM outcomes o LEFT JOIN trajectories t USING (trajectory)
