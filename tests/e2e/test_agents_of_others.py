@@ -254,7 +254,7 @@ def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(train_agent: A
 
 def test_an_agent_that_never_asks_is_warned_of(train_agent: Any, capfd: pytest.CaptureFixture[str]) -> None:
     train_agent("def solve(task): return 1.0", **{"rllm.algorithm.on_missing_reward": "drop"})
-    check_values(capfd.readouterr().err, "warning: ", "agent", "gateway")
+    check_values(capfd.readouterr().err, "warning: ", "model call", "OPENAI_BASE_URL")
 
 
 @pytest.mark.parametrize(("choices", "limit"), [(1, 2), (2, 3)], ids=["calls", "calls for all choices"])
