@@ -12,6 +12,7 @@ import click
 
 from rllm.cli.extensible_group import ExtensibleGroup
 from rllm.cli.lazy_group import LazyCommand
+from rllm.cli.process_end import shorten_process_end
 from rllm_core import __version__
 from rllm_core.errors import RllmError, tracebacks_wanted
 
@@ -67,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A command fails by raising an `RllmError`, also if a plugin provides it. It may return its own exit code instead of
     None. The object of its click context is True if the user requested tracebacks.
     """
+    shorten_process_end()
     arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
     try:
         returned = cli.main(arguments, prog_name="rllm", standalone_mode=False, obj=debug)
