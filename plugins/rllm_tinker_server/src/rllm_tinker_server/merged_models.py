@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rllm_local.engine import LocalEngine
@@ -21,12 +21,17 @@ class ModelSampler:
 
     model: Any
     make_engine: Callable[[Any], LocalEngine]
-    users: int = 0
+    users: Counter[str] = field(default_factory=Counter)
+    """Number of users of each client."""
     turn: int = 0
     """How many users may still enter while other weights wait for a place."""
     unwanted: bool = False
     """True if the model should be removed after its last use."""
     _engine: LocalEngine | None = None
+
+    @property
+    def is_used(self) -> bool:
+        return self.users.total() > 0
 
     @property
     def engine(self) -> LocalEngine:
@@ -62,7 +67,8 @@ class MergedModels:
                 costs nothing.
             make_engine: function that makes an engine for such a model.
             executor: executor with one thread.
-            limit: maximum number of merged models, including models in use, without the base model.
+            limit: maximum number of merged models, including models in use, without the base model. A client that uses
+                none can have one above the limit, so that it does not wait for a long sequence of others.
             turn: maximum number of users of a model that enter before other weights that wait for its place.
 
         Raises:
@@ -90,7 +96,7 @@ class MergedModels:
         try:
             yield sampler
         finally:
-            self._leave(weights, sampler)
+            self._leave(weights, sampler, client)
 
     def forget(self, weights: AdapterWeights) -> None:
         """Remove the model of these weights after its last use."""
@@ -106,10 +112,10 @@ class MergedModels:
             sampler = await self._find_place(weights, client)
             self._merged.move_to_end(weights)
         # No await since the sampler was found, so no other task can have removed it.
-        sampler.users += 1
+        sampler.users[client] += 1
         self._latest = sampler
         for other in self._others(sampler):
-            if not other.users:
+            if not other.is_used:
                 other.rest()
         return sampler
 
@@ -119,34 +125,38 @@ class MergedModels:
             sampler.turn = max(0, sampler.turn - 1)
             return sampler
         async with self._entrance.enter(client):
-            return self._merged.get(weights) or await self._admit(weights)
+            return self._merged.get(weights) or await self._admit(weights, client)
 
-    async def _admit(self, weights: AdapterWeights) -> ModelSampler:
+    async def _admit(self, weights: AdapterWeights, client: str) -> ModelSampler:
         for sampler in self._merged.values():
             sampler.turn = self._turn
         while len(self._merged) >= self._limit:
-            idle = next((each for each, sampler in self._merged.items() if not sampler.users), None)
-            if idle is None:
+            idle = next((each for each, sampler in self._merged.items() if not sampler.is_used), None)
+            if idle is not None:
+                del self._merged[idle]
+            elif len(self._merged) == self._limit and not any(each.users[client] for each in self._merged.values()):
+                break
+            else:
                 self._someone_left.clear()
                 await self._someone_left.wait()
-            else:
-                del self._merged[idle]
         model = await asyncio.get_running_loop().run_in_executor(self._executor, self._merge, weights)
         self._merged[weights] = ModelSampler(model, self._make_engine)
         return self._merged[weights]
 
-    def _leave(self, weights: AdapterWeights | None, sampler: ModelSampler) -> None:
-        sampler.users -= 1
-        if sampler.users:
+    def _leave(self, weights: AdapterWeights | None, sampler: ModelSampler, client: str) -> None:
+        sampler.users[client] -= 1
+        if sampler.is_used:
             return
+        sampler.users.clear()
         if sampler is not self._latest:
             sampler.rest()
         if weights is not None:
+            sampler.unwanted |= len(self._merged) > self._limit
             self._let_go(weights, sampler)
         self._someone_left.set()
 
     def _let_go(self, weights: AdapterWeights, sampler: ModelSampler) -> None:
-        if sampler.unwanted and not sampler.users:
+        if sampler.unwanted and not sampler.is_used:
             self._merged.pop(weights, None)
             sampler.rest()
 

@@ -294,6 +294,25 @@ def test_a_model_in_use_stays_and_others_wait_for_its_place(make_samplers: Make,
     assert _run(scenario()) == [["base", "b"]]
 
 
+def test_a_client_without_a_model_gets_a_place_above_the_limit(make_samplers: Make, snapshots: Weights) -> None:
+    a, b, c = snapshots
+    samplers = make_samplers(max_merged=1)
+
+    async def scenario() -> None:
+        async with samplers.models.use(a, "busy"):
+            await samplers.sample(b, [PROMPT], FREE, client="other")
+            assert tuple(samplers.models._merged) == (a,)
+            async with samplers.models.use(b, "other"):
+                third = asyncio.create_task(samplers.sample(c, [PROMPT], FREE, client="third"))
+                await asyncio.sleep(0.01)
+                assert tuple(samplers.models._merged) == (a, b)
+            await third
+        await samplers.sample(a, [PROMPT], FREE, client="busy")
+        assert tuple(samplers.models._merged) == (a,)
+
+    _run(scenario())
+
+
 def test_whoever_waits_gets_a_place_however_busy_the_others_are(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
