@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,11 @@ def runs_command(task):
 if __name__ == "__main__":
     print(json.dumps(runs_command({{}})))
 """
-OTHER_KEYS = {"none": lambda own, other: "", "session's": lambda own, other: own.key, "other": lambda own, other: other}
+OTHER_KEYS: dict[str, Callable[[OpenedSession, str], str]] = {
+    "none": lambda own, other: "",
+    "session's": lambda own, other: own.key,
+    "other": lambda own, other: other,
+}
 
 
 def report(session: OpenedSession, reward_key: str) -> httpx.Response:
@@ -88,10 +93,13 @@ def run(world: World, session: OpenedSession, directory: Path, way: str, variabl
     program = [sys.executable, str(directory / "agent.py")]
 
     async def go() -> Outcome:
-        runner: Any = {
-            "program": lambda: CommandRunner(program, directory),
-            "sandbox": lambda: SandboxRunner(program, lambda setup: start_local(None, setup), 60.0),
-        }.get(way, lambda: FunctionRunner(Target(str(directory / "agent.py"), way), directory))()
+        runner: Any
+        if way == "program":
+            runner = CommandRunner(program, directory)
+        elif way == "sandbox":
+            runner = SandboxRunner(program, lambda setup: start_local(None, setup), 60.0)
+        else:
+            runner = FunctionRunner(Target(str(directory / "agent.py"), way), directory)
         try:
             outcome: Outcome = await runner.run({}, environment, session.reward_key)
             return outcome
