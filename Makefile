@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 FOUND := $(patsubst %/pyproject.toml,%,$(wildcard rllm*/pyproject.toml plugins/*/pyproject.toml))
 DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/rllm_serving,$(FOUND))
 # Our packages in `pip install rllm`, which are all that `make demo` needs.
-PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
+PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_estimators plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
 # Extras that tests need.
 EXTRAS_rllm := [math]
 EXTRAS_rllm_envs := [gymnasium,nemo-gym,open-spiel,reasoning-gym,textarena]

@@ -131,6 +131,13 @@ def test_counts_in_the_text_are_right() -> None:
     assert not wrong
 
 
+def test_plugins_and_commands_of_the_install_page_are_counted() -> None:
+    found = Registry.load(environ={})
+    plugins = [entry for kind in KINDS for entry in found.all(kind) if entry.distribution.startswith("rllm")]
+    counts = f"{len(plugins)} plugins and {len(found.discovery.commands)} commands checked"
+    assert counts in text_of("docs/install.md")
+
+
 @pytest.mark.parametrize("kind", ["estimator", "loss"])
 def test_every_algorithm_is_in_the_table_of_its_page(kind: str) -> None:
     rows = re.findall(r"^\| (`.*?) \|", text_of("docs/how-to/choose-an-algorithm.md"), re.MULTILINE)

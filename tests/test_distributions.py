@@ -117,8 +117,9 @@ def test_one_line_installs_every_plugin_that_fits_into_one_environment() -> None
     assert left_out == NEEDS_ITS_OWN_ENVIRONMENT
 
 
-def test_the_line_that_most_people_want_brings_what_rllm_local_brings_and_the_view() -> None:
-    assert brought_by("rllm") >= {"rllm-core", "rllm-local", "rllm-record", "rllm-view"}
+def test_rllm_brings_all_that_a_first_run_needs() -> None:
+    assert brought_by("rllm") >= {"rllm-core", "rllm-estimators", "rllm-local", "rllm-record", "rllm-view"}
+    assert brought_by("rllm-estimators") & {*ALL} == {"rllm-core", "rllm-estimators"}, "no packages require each other"
     assert set(ALL["rllm"].extras) == {"all", "data", "math", "tensorboard", "tinker", "verl", "vllm", "wandb"}
 
 

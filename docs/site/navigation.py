@@ -2,7 +2,7 @@
 
 NAVIGATION: dict[str, dict[str, list[str]]] = {
     "README": {
-        "Start": ["install", "tutorial", "glossary"],
+        "Start": ["install", "tutorial", "faq", "glossary"],
         "How to": [
             "how-to/train",
             "how-to/fine-tune",
@@ -12,6 +12,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",
+            "how-to/test-a-reward",
             "how-to/data-sets",
             "how-to/real-models",
             "how-to/size-a-run",

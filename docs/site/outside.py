@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)#]+\.md)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)#]+\.(?:md|ipynb))(?:#[^)]*)?\)")
 
 
 def named_outside(docname: str, text: str) -> str:

@@ -41,6 +41,7 @@ PAGES: dict[str, dict[str, Block]] = {
     "docs/backends/verl.md": {},
     "docs/explain/resume.md": {},
     "docs/explain/step.md": {},
+    "docs/faq.md": SUM | {"rewards.py": ("docs/tutorial.md", "python", 0)},
     f"{HOW_TO}/async.md": AHEAD,
     f"{HOW_TO}/choose-an-algorithm.md": {},
     f"{HOW_TO}/configure.md": {"my.yaml": (f"{HOW_TO}/configure.md", "yaml", 0)},
@@ -113,7 +114,7 @@ def words_of(command: str) -> list[str]:
     if words[0] in ("train", "sft", "prefer"):
         wanted = ["--dry-run"] if "--resume" in words else ["--dry-run", "--overwrite"]
         return [*words, *(word for word in wanted if word not in words)]
-    return [*words, "rllm.rollout.n_val=1"] if words[0] == "eval" and "n_val" not in command else words
+    return [*words, "rllm.rollout.n_val=1"] if words[0] == "eval" and not re.search("n_val|compare", command) else words
 
 
 @pytest.mark.long
