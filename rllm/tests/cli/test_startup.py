@@ -30,6 +30,7 @@ def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm_from_inside, ins
         "rllm.cli.lazy_group",
         "rllm.cli.extensible_group",
         "rllm.cli.plugin_commands",
+        "rllm.cli.process_end",
     }
 
 

@@ -19,10 +19,13 @@ def shorten_process_end() -> None:
     atexit.register(_skip_collections)
 
 
+_FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
+
+
 def _skip_collections() -> None:
     # A collection would close and so flush the files of its objects.
     for each in gc.get_objects():
-        if isinstance(each, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+        if type(each) in _FILES:  # `isinstance` runs code of lazy objects.
             with suppress(OSError, ValueError):
                 each.flush()
     gc.freeze()
