@@ -343,6 +343,32 @@ def test_validation_has_a_line_with_all_data_sources(tracker: ConsoleTracker, li
     assert lines() == ["validation after 5 steps: openai/gsm8k: pass@1 0.250  reward 0.500; [bold]: x 1.000"]
 
 
+def test_rise_of_the_validation_loss_is_reported_once(tracker: ConsoleTracker, lines: Lines) -> None:
+    tracker.on_train_start(10, 0)
+    for finished, loss in ((4, 1.0), (6, 1.005), (8, 2.0), (10, 3.0)):
+        tracker.on_validation_end(finished, {"val/default/loss": loss})
+    first, second, third, rise, last = lines()
+    assert first == "validation after 4 steps: default: loss 1.000"
+    best = "; best loss of default 1.000 after 4 steps"
+    assert all(line.endswith(best) for line in (second, third, last))
+    check_values(rise, "loss rises", "1.000", "rllm.trainer.total_batches=4")
+
+
+def test_resumed_run_keeps_its_best_loss(tracker: ConsoleTracker, lines: Lines, run: TrackedRun) -> None:
+    run.directory.mkdir(exist_ok=True)
+    (run.directory / "metrics.jsonl").write_text('{"step": 1, "val/default/loss": 0.5, "val/other/loss": null}\n')
+    tracker.on_train_start(10, 3)
+    tracker.on_validation_end(4, {"val/default/loss": 1.0})
+    check_values(lines()[-1], "the best was 0.500 after 2 steps")
+
+
+def test_line_of_a_distillation_has_the_divergence() -> None:
+    assert step_metrics({"batch/solved": 0.0, "reward/agent/mean": 0.0, "distill/kl": 0.25}).startswith(
+        "divergence 0.250      0 tokens/s"
+    )
+    check_values(step_metrics({"batch/solved": 0.5, "actor/target_divergence": 0.25}), "divergence 0.250", "50.0%")
+
+
 def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Lines) -> None:
     tracker.log(0, METRICS)
     tracker.close()

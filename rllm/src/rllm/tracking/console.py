@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rllm.runs.metrics_file import read_metrics
 from rllm.runs.validation_metrics import split_validation_name
+from rllm.tracking.best_losses import BestLosses
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
@@ -17,6 +19,12 @@ from rllm_core.contracts.train_step import TrainStep
 
 SECONDS_BETWEEN_LINES = 5.0
 """Seconds between lines without a terminal, so that a log file does not get a line for every step."""
+
+
+RISING = (
+    "The validation loss rises: the best was {loss} after {after} steps. Train less, with "
+    "rllm.trainer.total_batches={after}, or lower the learning rate."
+)
 
 
 class ConsoleTracker(Observer):
@@ -29,11 +37,19 @@ class ConsoleTracker(Observer):
         self._last_line = -SECONDS_BETWEEN_LINES
         self._first_step = 0
         self._total_steps = 0
+        self._directory = run.directory
+        self._best = BestLosses()
+        self._has_reported_rise = False
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         self._started = time.monotonic()
         self._first_step, self._total_steps = first_step, total_steps
         if first_step:
+            for line in read_metrics(self._directory):
+                validated = {
+                    name: value for name, value in line.items() if name.startswith("val/") and value is not None
+                }
+                self._best.note(line["step"] + 1, validated)
             self._console.print(f"resuming after {first_step} of {total_steps} steps")
         if not self._console.is_terminal:
             return
@@ -65,8 +81,12 @@ class ConsoleTracker(Observer):
             self._console.print(f"{finished}/{step.total_steps} steps  {metrics}  {self._time_left(finished)} left")
 
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
-        steps = "1 step" if global_step == 1 else f"{global_step} steps"
-        self._console.print(f"validation after {steps}: {validation_metrics(metrics)}")
+        risen = self._best.note(global_step, metrics)
+        line = f"validation after {_steps(global_step)}: {validation_metrics(metrics)}"
+        self._console.print("; ".join((line, *_best_losses(self._best, global_step))))
+        if risen is not None and not self._has_reported_rise:
+            self._has_reported_rise = True
+            self._console.print(RISING.format(loss=in_three_digits(risen.loss), after=risen.after))
 
     def on_train_end(self, global_step: int) -> None:
         if self._progress is not None:
@@ -86,18 +106,39 @@ class ConsoleTracker(Observer):
 
 
 def step_metrics(metrics: Mapping[str, float]) -> str:
-    """Return ``solved 41.0%  reward 0.312  5210 tokens/s``, or ``loss 1.234  …`` if the step has no rollouts."""
+    """Return ``solved 41.0%  reward 0.312  5210 tokens/s``.
+
+    It begins with ``loss`` if the step has no rollouts, and with ``divergence`` if a teacher scores the rollouts.
+    """
     if "batch/solved" not in metrics and "actor/loss" in metrics:
         if "preference/loss" not in metrics:
             return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
         accuracy = f"accuracy {100 * metrics['preference/accuracy']:5.1f}%"
         return f"loss {in_three_digits(metrics['preference/loss'])}  {accuracy}  {_speed(metrics)}"
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
-    parts = [f"solved {100 * metrics.get('batch/solved', 0.0):5.1f}%"]
+    solved = metrics.get("batch/solved", 0.0)
+    divergence = metrics.get("distill/kl", metrics.get("actor/target_divergence"))
+    parts = [] if divergence is None else [f"divergence {in_three_digits(divergence)}"]
+    if divergence is not None and not solved and not any(rewards):
+        return "  ".join((*parts, _speed(metrics)))  # The teacher is the only signal.
+    parts.append(f"solved {100 * solved:5.1f}%")
     if rewards:
         parts.append(f"reward {in_three_digits(sum(rewards) / len(rewards)):>6}")
     parts.append(_speed(metrics))
     return "  ".join(parts)
+
+
+def _steps(number: int) -> str:
+    return "1 step" if number == 1 else f"{number} steps"
+
+
+def _best_losses(best: BestLosses, finished: int) -> list[str]:
+    """Return ``best loss of default 1.234 after 8 steps`` for each source whose best loss is not the last one."""
+    return [
+        f"best loss of {source} {in_three_digits(each.loss)} after {_steps(each.after)}"
+        for source, each in best.by_source.items()
+        if each.after != finished
+    ]
 
 
 def _speed(metrics: Mapping[str, float]) -> str:

@@ -21,6 +21,7 @@ from rllm.runs.run_status import record_status
 from rllm.tracking.fan_out import Trackers
 from rllm.training.contexts import run_context, stage_context, tracked_run
 from rllm.training.first_responses import require_responses
+from rllm.training.gradient_warning import GradientWarning
 from rllm.training.identity import RunIdentity
 from rllm.training.observer_states import ObserverStates
 from rllm.training.rollout_batches import RolloutBatches
@@ -92,6 +93,8 @@ class TrainingLoop:
         )
         chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
         self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
+        if plan.examples is None:
+            self._observers.append(GradientWarning(warn))
         self._states = ObserverStates(plan.observers, chosen)
         self._begun_with: dict[int, int] = {}
         """Weight versions at the start of the rollout batches that an earlier start generated, by batch number."""
