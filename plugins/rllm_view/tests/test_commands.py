@@ -7,18 +7,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_record.run_places import one_run
 from rllm_view.commands.choices import format_value
 from rllm_view.commands.episode import episode
-from rllm_view.commands.runs import print_blocks, runs
+from rllm_view.commands.runs import list_runs, runs
 from rllm_view.commands.view import view
 from rllm_view.commands.why import why
-from rllm_view.reading.run import Run
 
 from .made_runs import Made, make_run
 from .test_pages import FIELDS
@@ -58,12 +57,16 @@ def test_runs_are_listed_with_progress_newest_first(say: Say, tmp_path: Path) ->
     assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2
 
 
-def test_path_of_a_run_is_whole_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_path_of_a_run_is_whole_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make_run(tmp_path / "project" / ("a-long-name-of-an-experiment" * 3))
 
-    print_blocks([Run(one_run(run)).summary()])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
 
-    heading, path, values = capsys.readouterr().out.splitlines()
+    list_runs.callback((run,), as_json=False)
+
+    heading, path, values = click.unstyle(capsys.readouterr().out).splitlines()
     assert path == str(run)
     assert max(len(heading), len(values)) <= 80
 

@@ -12,6 +12,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless, one_line
 from rllm_record.run_places import find_runs
 from rllm_view.commands.explaining import short_uid
+from rllm_view.commands.run_lists import print_runs
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Run, newest_first
 from rllm_view.reading.steps import step_summaries
@@ -72,7 +73,7 @@ def _list_runs(command: str, runs: list[Run]) -> None:
         )
         for each in summaries
     ]
-    print_table(("run", "recorded steps", "record", "solved"), rows[:LISTED])
+    print_runs(("run", "recorded steps", "record", "solved"), rows[:LISTED])
     chosen = next((row for row, each in zip(rows, summaries, strict=True) if each.recorded_steps), rows[0])
     _print_next(command, shlex.quote(chosen[0]), len(rows))
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rllm.cli import print_table
+from rllm_view.commands.run_lists import print_runs
 
 if TYPE_CHECKING:
     from rllm_view.reading.run import RunSummary
 
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
-HEADINGS = ("status", "started", "steps", "reward", "solved", "val pass@1", "environment")
+HEADINGS = ("run", "status", "started", "steps", "reward", "solved", "val pass@1", "environment")
 MORE_HEADINGS = ("estimator", "backend", "record")
+"""Columns of the list for programs. They would not fit into 80 columns."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -43,37 +43,17 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
     summaries = newest_first(Run(place).summary() for place in find_runs(directories or (Path("runs"),)))
     if as_json:
         click.echo(to_json(summaries).decode())
-    elif sys.stdout.isatty() and summaries:
-        print_blocks(summaries)
+    elif sys.stdout.isatty():
+        print_runs(HEADINGS, [_values(each) for each in summaries])
     else:
-        rows = [(_path(each), *_values(each), *_more_values(each)) for each in summaries]
-        print_table(("run", *HEADINGS, *MORE_HEADINGS), rows)
-
-
-def print_blocks(summaries: Sequence[RunSummary]) -> None:
-    """Print the path of each run in its own line, so that it is whole in a narrow terminal."""
-    rows = [_values(each) for each in summaries]
-    widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
-
-    def aligned(cells: Sequence[str]) -> str:
-        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-    click.secho(aligned(HEADINGS), dim=True)
-    for each, row in zip(summaries, rows, strict=True):
-        click.secho(_path(each), bold=True)
-        click.echo(aligned(row))
-
-
-def _path(run: RunSummary) -> str:
-    from rllm_view.commands.choices import short_path
-
-    return str(short_path(Path(run.directory)))
+        print_runs((*HEADINGS, *MORE_HEADINGS), [(*_values(each), *_more_values(each)) for each in summaries])
 
 
 def _values(run: RunSummary) -> tuple[str, ...]:
-    from rllm_view.commands.choices import format_value
+    from rllm_view.commands.choices import format_value, short_path
 
     return (
+        str(short_path(Path(run.directory))),
         run.status or "-",
         f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}" if run.started else "-",
         f"{run.steps}" + (f"/{run.total_steps}" if run.total_steps else ""),

@@ -14,7 +14,7 @@ export async function comparePage({ query }) {
   const headings = found.runs.map((run, at) => `${at + 1}: ${run.name}`);
   const cell = (task, run, { solved, rollouts }) =>
     el("a", { href: toRollouts(run.id, { task }) }, `${percent(solved)} of ${rollouts}`);
-  const values = [["steps", (run) => String(run.steps)], ["reward", (run) => number(run.reward, 3)],
+  const values = [["status", (run) => run.status ?? MISSING], ["environment", (run) => run.environment ?? MISSING], ["steps", (run) => String(run.steps)], ["reward", (run) => number(run.reward, 3)],
     ["solved", (run) => percent(run.solved)], ["validation pass@1", (run) => percent(run.validation)],
     ["estimator", (run) => run.estimator ?? MISSING], ["loss", (run) => run.loss ?? MISSING]];
   return {
