@@ -99,6 +99,7 @@ def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> N
         "gateway/excluded_tokens/unanswered": 2,
         "gateway/excluded_tokens/behind_stop_text": 4,
         "gateway/excluded_tokens/cancelled": 3,
+        "gateway/rejected_rewards": 0,
         "gateway/branches": 2,
     }
 

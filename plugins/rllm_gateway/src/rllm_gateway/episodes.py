@@ -19,9 +19,11 @@ from rllm_gateway.exchange import REASONING
 from rllm_gateway.link import Said, SessionTrace, TracedCall
 
 UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED = "undelivered", "unanswered", "behind_stop_text", "cancelled"
+REASONS = (UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED)
+"""Reasons why tokens are excluded from training. Each rollout has a metric for each, so means are over all rollouts."""
 PREFIX = "gateway"
 REJECTED = f"{PREFIX}/rejected_rewards"
-"""Metric: the number of reported rewards that did not count. It is missing if there were none."""
+"""Metric: the number of reported rewards that did not count."""
 
 
 @dataclass
@@ -81,11 +83,10 @@ def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Coun
         "sampled_tokens": trained + excluded.total(),
         "trained_tokens": trained,
         "excluded_tokens": excluded.total(),
-        **{f"excluded_tokens/{reason}": tokens for reason, tokens in excluded.items() if tokens},
+        **{f"excluded_tokens/{reason}": excluded[reason] for reason in REASONS},
+        "rejected_rewards": trace.rejected_rewards,
         **trace.counters,
     }
-    if trace.rejected_rewards:
-        metrics["rejected_rewards"] = trace.rejected_rewards
     return {f"{PREFIX}/{name}": float(value) for name, value in metrics.items()}
 
 
