@@ -100,11 +100,15 @@ def _reap(child: int) -> int | None:
 
 def _kill_all(child: int, status: int | None) -> int:
     """Kill until no process is left, because they may start others meanwhile. Return the status of `child`."""
+    if sys.platform != "linux":  # Processes whose parents have ended are no children of this process.
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+        _kill_group(child)
     with contextlib.suppress(ChildProcessError):  # No process is left.
         while True:
             pid, ended = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                _kill_descendants(child)
+                _kill_descendants()
                 pid, ended = os.waitpid(-1, 0)
             if pid == child:
                 status = ended
@@ -112,21 +116,24 @@ def _kill_all(child: int, status: int | None) -> int:
     return status
 
 
-def _kill_descendants(child: int) -> None:
+def _kill_descendants() -> None:
     own = os.getpgrp()
-    for pid, group in _descendants(child):
+    for pid, group in _descendants():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
         # A group is killed at once. One process after the other could start new ones faster.
         if group != own:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+            _kill_group(group)
 
 
-def _descendants(child: int) -> Iterator[tuple[int, int]]:
-    """Yield process ids and process groups. Without /proc, only the command and its group."""
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _descendants() -> Iterator[tuple[int, int]]:
+    """Yield process ids and process groups. None without the directory /proc of Linux."""
     if sys.platform != "linux":
-        yield child, child
         return
     children = defaultdict(list)
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  (pathlib is slow to import)
