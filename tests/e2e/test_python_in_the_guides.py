@@ -107,7 +107,7 @@ def test_own_primary_config_begins_with_the_unified_one(
     done = command_server.start("own", words, tmp_path, environ)
     _, errors = done.communicate()
     assert done.returncode == 0, errors
-    config = yaml.safe_load((tmp_path / "runs/mine/default/config.yaml").read_text())
+    config = yaml.safe_load((tmp_path / "runs/mine/guess-1/config.yaml").read_text())
     assert config["rllm"]["env"] == {"name": "guess", "env_args": {"prompt": "number"}}
 
 
