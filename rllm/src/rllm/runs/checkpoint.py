@@ -135,10 +135,11 @@ class CheckpointStore:
 
     def _remove_leftovers(self) -> None:
         """Remove checkpoints that a save replaced, and files of processes that were killed while saving."""
-        for leftover in self._directory.glob(".step_*.tmp"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        for link in self._directory.glob(f".{LATEST}.*.tmp"):
-            link.unlink(missing_ok=True)
+        for leftover in (*self._directory.glob(".step_*.tmp"), *self._directory.glob(f".{LATEST}.*.tmp")):
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
     def point_latest_at(self, directory: Path) -> None:
         """Point the link `latest` at this checkpoint."""
