@@ -29,6 +29,7 @@ def write(directory: Path, script: str, checks: str = "") -> Path:
         "make test && echo 1",
         "bash -c 'nohup ./program &'",
         "git diff --quiet",
+        "gcc -o program main.c",
         "pytest -q",
         "python3 -m pytest test_of_the_agent.py",
         "PYTHONPATH=/app python3 /tests/check.py",

@@ -22,14 +22,15 @@ BEFORE_COMMANDS = re.compile(
 )
 INTERPRETER = re.compile(r"(python|pypy)[\d.]*|bash|sh|source|\.|node|deno|bun|ruby|perl|php|lua|Rscript|java")
 PROJECT_PROGRAM = re.compile(
-    r"ant|cargo|cmake|composer|dotnet|git|go|gradle|make|mvn|ninja|nox|npm|npx|pnpm|rake|tox|yarn"
+    r"ant|bundle|cargo|cmake|composer|coverage|dotnet|flake8|git|go|gradle|jest|make|mocha|mvn|mypy|ninja|nox|npm|npx|"
+    r"phpunit|pnpm|pylint|rake|rspec|swift|tox|vitest|yarn|zig|cc|gcc|g\+\+|clang(\+\+)?|rustc|javac|ghc"
 )
-"""Programs that run commands of files in the current directory."""
+"""Programs that run commands of files in the current directory, and compilers, which include files that these name."""
 SYSTEM = ("/usr/", "/bin/", "/opt/", "$")
 """Starts of paths that an agent cannot write in `bwrap`, and of variables, whose values are unknown."""
 IN_TESTS = re.compile(r"(\$SANDBOX_ROOT|\$\{SANDBOX_ROOT\})?/tests(/|$)")
 PYTHON = re.compile(
-    r"\bsubprocess\.\w|\bos\.(system|popen|exec|spawn)|\brunpy\.|\bimportlib\.(import_module|util)|\bsys\.path\b|\bPYTHONPATH="
+    r"\bsubprocess\.\w|\bos\.(system|popen|exec|spawn)|\brunpy\.|\bimportlib\.(import_module|util)|\b(pickle|torch)\.load|(?<![.\w])(eval|exec)\(|\bsys\.path\b|\bPYTHONPATH="
 )
 """Code of a test with which it runs or imports files of the agent."""
 
@@ -112,7 +113,9 @@ def _is_unprotected(words: list[str], names: set[str]) -> bool:
         if program not in ("bash", "sh") and arguments[:1] in (["-c"], ["-e"]):
             return PYTHON.search(arguments[-1]) is not None
         if arguments[:1] == ["-m"]:
-            return arguments[1:2] == ["pytest"] and not any(_is_theirs(each, names) for each in arguments[2:])
+            return arguments[1:2] in (["pytest"], ["unittest"]) and not any(
+                _is_theirs(each, names) for each in arguments[2:]
+            )
         file = next((each for each in arguments if not each.startswith(("-", "<", ">"))), None)
         return file is not None and not _is_theirs(file, names)
     return program == "pytest" and not any(_is_theirs(each, names) for each in arguments)
