@@ -70,7 +70,7 @@ export async function runPage({ parts: [, id], query }) {
         run.reward !== null && ` · reward ${number(run.reward, 3)}`, run.solved !== null && ` · solved ${percent(run.solved)}`),
       run.reason && el("p", { class: "problem", role: "alert" }, run.reason),
       overview.problems.map((text) => el("p", { class: "problem", role: "alert" }, text)),
-      el("p", { class: "quiet" }, stepsSoFar(of)));
+      of.indexed < of.recorded && el("p", { class: "quiet" }, stepsSoFar(of)));
     found = of;
     withFocus(steps, drawSteps);
     put(values, facts(run, overview));

@@ -19,9 +19,8 @@ export function takeKey() {
   history.replaceState(null, "", "#/");
 }
 
-// How many steps the answers are about, while they are not all. A copy never has more.
+// How many steps the answers are about. A copy never has more.
 export function stepsSoFar({ indexed, recorded }) {
-  if (indexed >= recorded) return null;
   return isCopy() ? `This copy contains ${indexed} of ${recorded} steps.` : `${indexed} of ${recorded} steps are read so far.`;
 }
 
