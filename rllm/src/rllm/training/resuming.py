@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import run_directory_path
 from rllm_core.errors import ConfigError
+from rllm_core.notices import say
 from rllm_core.plugins.registry import Registry
 
 ComposeOver = Callable[[Sequence[Layer]], tuple[Composed, Registry]]
@@ -41,7 +43,20 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     composed, registry = compose_over([forget(saved, OF_ONE_START)])
     plan = make_plan(composed, registry)
     _refuse_other_model(plan, saved)
+    if changes := changed_settings(composed, saved):
+        say("\n".join(("Settings changed since the run started:", *changes)))
     return plan
+
+
+def changed_settings(composed: Composed, saved: Layer) -> list[str]:
+    """Return a line ``key: old → new`` for each value of the user that differs from the saved one."""
+    tree, lines = composed.printable_tree, []
+    for key in sorted(composed.by_user):
+        path = split_key(key)
+        was, now = value_at(saved.tree, path), value_at(tree, path)
+        if was != now and path not in OF_ONE_START:
+            lines.append(f"  {key}: {'not set' if was is ABSENT else json.dumps(was)} → {json.dumps(now)}")
+    return lines
 
 
 def saved_config(run_directory: Path) -> Layer | None:

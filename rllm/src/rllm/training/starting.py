@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, Tier, layer_from_dotted
@@ -13,7 +15,6 @@ from rllm.runs.run_directory import PLUGINS, RunDirectory, run_directory_path
 from rllm.runs.run_names import latest_name, next_name
 from rllm.training.resuming import ComposeOver, plan_resumed
 from rllm_core.errors import ConfigError, RllmError, did_you_mean
-from rllm_core.plugins.registry import Registry
 
 NAME_KEY = "rllm.trainer.experiment_name"
 SHOWN = 5
@@ -25,10 +26,12 @@ def plan_run(compose_over: ComposeOver, *, resume: bool, overwrite: bool) -> Run
 
     This is the latest number with `resume` or `overwrite`, and the next number otherwise.
     """
-    composed, registry = compose_over([])
+    with _explain_names_of_runs(resume):
+        composed, registry = compose_over([])
     name = _name_layers(composed, latest=resume or overwrite)
     if resume:
-        _require_run(composed, registry, is_named=not name)
+        if not name:
+            _require_named_run(run_directory_path(composed.config.rllm.trainer))
         return plan_resumed(lambda beneath: compose_over([*beneath, *name]))
     return make_plan(*(compose_over(name) if name else (composed, registry)))
 
@@ -51,28 +54,33 @@ def open_run(
                 raise
 
 
-def _require_run(composed: Composed, registry: Registry, *, is_named: bool) -> None:
-    """Check that the run that the user named exists, also if its name is written like an environment.
+def _require_named_run(path: Path) -> None:
+    """Check that the directory of a run that the user named exists.
 
     Raises:
-        ConfigError: there is no directory of this run. The hint has runs with similar names.
+        ConfigError: it does not exist. The hint has runs with similar names.
     """
-    path, environment = run_directory_path(composed.config.rllm.trainer), composed.config.rllm.env.name
+    if path.is_dir():
+        return
     runs = sorted(each.parent.name for each in path.parent.glob(f"*/{PLUGINS}"))
-    if is_named and not path.is_dir():
-        some = f"{did_you_mean(path.name, runs)} Its runs are {', '.join(runs[:SHOWN])}.".lstrip() if runs else ""
-        raise ConfigError(
-            "run-not-found",
-            f"{path} does not exist, so no run can be resumed.",
-            some or "Remove --resume to start a new run.",
-        )
-    known = {entry.name for entry in registry.all("environment")}
-    if not is_named and environment.partition(":")[0] not in known and (close := did_you_mean(environment, runs)):
-        raise ConfigError(
-            "run-not-found",
-            f"There is no environment {environment!r} to resume, and names of runs have their own key.",
-            f"Write --resume {NAME_KEY}=NAME. {close}",
-        )
+    some = f"{did_you_mean(path.name, runs)} Its runs are {', '.join(runs[:SHOWN])}.".lstrip() if runs else ""
+    raise ConfigError(
+        "run-not-found",
+        f"{path} does not exist, so no run can be resumed.",
+        some or "Remove --resume to start a new run.",
+    )
+
+
+@contextmanager
+def _explain_names_of_runs(resume: bool) -> Iterator[None]:
+    """Add the key of a run's name to the error about an unknown environment, because users write it there."""
+    try:
+        yield
+    except RllmError as error:
+        if resume and error.code == "unknown-plugin" and "`rllm.env.name`" in error.message:
+            hint = f"{error.hint} To resume a run by its name, write --resume {NAME_KEY}=NAME."
+            raise type(error)(error.code, error.message, hint) from error
+        raise
 
 
 def _name_layers(composed: Composed, *, latest: bool) -> list[Layer]:
