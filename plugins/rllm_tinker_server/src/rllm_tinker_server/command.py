@@ -91,7 +91,8 @@ def tinker() -> None:
     default=2,
     show_default=True,
     type=click.IntRange(1),
-    help="Maximum sets of weights ready for sampling. Each set is a copy of the adapted layers.",
+    help="Maximum sets of weights ready for sampling, and one more if several keys sample. Each set is a copy of the "
+    "adapted layers.",
 )
 @click.option(
     "--kv-cache-gib",
