@@ -16,7 +16,7 @@ from documents import blocks
 from expecting import expect_error
 from programs import needs_program
 
-from rllm.cli.summary import training_tasks_option
+from rllm.planning.validation_option import find_validation_option
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
@@ -309,13 +309,13 @@ def test_directory_without_a_whole_task_is_an_error(train: Any, tmp_path: Path, 
         train("tasks", {**command, "rllm.env.env_args.directory": str(tmp_path)})
 
 
-def test_command_at_end_of_training_names_its_tasks(tmp_path: Path) -> None:
+def test_hint_for_validation_tasks_names_the_tasks(tmp_path: Path) -> None:
     registry = Registry.load()
     workflow = {"name": "agent", "workflow_args": {"command": ["ls"]}}
     settings = {"rllm.backend": "local", "rllm.sandbox": "local", "rllm.workflow": workflow}
     settings |= {"rllm.env.name": "tasks", "rllm.env.env_args.directory": str(tmp_path)}
 
-    (option,) = shlex.split(training_tasks_option(plan_of(settings, registry)))
+    (option,) = shlex.split(find_validation_option(plan_of(settings, registry)) or "")
 
     assert option == f"rllm.env.env_args.val_directory={tmp_path}"
     plan = plan_of(settings | dict([option.split("=")]), registry)

@@ -25,7 +25,10 @@ _FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 def _skip_collections() -> None:
     # A collection would close and so flush the files of its objects.
     for each in gc.get_objects():
-        if type(each) in _FILES:  # `isinstance` runs code of lazy objects.
+        kind = type(each)  # `isinstance` runs code of lazy objects.
+        if kind in _FILES:
             with suppress(OSError, ValueError):
                 each.flush()
+        elif kind.__module__ == "nanobind":
+            return  # Extensions such as duckdb would print a warning for each object that is not collected.
     gc.freeze()

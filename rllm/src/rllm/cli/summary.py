@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm.planning.plan import RunPlan
+from rllm.planning.validation_option import find_validation_option
 from rllm.runs.run_directory import REPORT
 from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
@@ -49,9 +50,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
 
 def training_tasks_option(plan: RunPlan) -> str:
     """Return the arguments that evaluate on the training tasks, with FILE if they come from no file."""
-    params = plan.environment.params if plan.environment else None
-    if params is not None and hasattr(params, "val_directory"):
-        return f" rllm.env.env_args.val_directory={shlex.quote(params.directory)}"
+    if option := find_validation_option(plan):
+        return f" {option}"
     path = getattr(plan.train_dataset.params, "path", None) if plan.train_dataset else None
     return f" --data {shlex.quote(path) if isinstance(path, str) and Path(path).is_file() else 'FILE'}"
 

@@ -13,6 +13,7 @@ from rllm.cli import read_request
 from rllm.evaluation.plans import EvaluationPlan, plan_evaluation
 from rllm.evaluation.rollouts import Job
 from rllm.planning import check_evaluation
+from rllm.planning.validation_option import find_validation_option
 from rllm.training import load_tasks
 from rllm_core.errors import ConfigError
 
@@ -63,7 +64,7 @@ def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: M
         raise ConfigError(
             "no-validation-tasks",
             "There are no validation tasks.",
-            "Set --data FILE or data.val_dataset.",
+            f"Add {find_validation_option(evaluation.plan) or '--data FILE'}.",
         )
     check_evaluation(evaluation.plan, tasks)
     return Job(name=_name(evaluation), evaluation=evaluation, tasks=tasks)

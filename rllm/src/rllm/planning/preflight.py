@@ -12,6 +12,7 @@ from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm.planning.sampling import make_sampler
 from rllm.planning.supervised_checks import check_examples
 from rllm.planning.task_checks import check_tasks, check_teachers, name_of_source
+from rllm.planning.validation_option import find_validation_option
 from rllm.rows.summary import RowSummary
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
@@ -22,7 +23,7 @@ OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch
 BATCH_SIZE = "data.train_batch_size"
 SLOW_TO_LOAD = ("backend", "loss")
 """Kinds whose implementations import slow packages such as torch, which takes seconds."""
-_GIVE_SOME = "Set data.val_dataset, or pass val_dataset from Python. Otherwise remove the key."
+_GIVE_DATASET = "Set data.val_dataset, or pass val_dataset from Python. Otherwise remove the key."
 
 
 def check_to_train(
@@ -177,11 +178,13 @@ def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterat
     if tasks is None or tasks:
         return
     composed = plan.composed
+    option = find_validation_option(plan)
+    hint = f"Add {option}, or remove the key." if option else _GIVE_DATASET
     if composed.config.rllm.trainer.val_only:
         text = "`rllm.trainer.val_only` is true, and there are no validation tasks."
-        yield refused("no-validation-tasks", "rllm.trainer.val_only", text, _GIVE_SOME)
+        yield refused("no-validation-tasks", "rllm.trainer.val_only", text, hint)
     for key in sorted(composed.by_user):
         value = composed.value(key) if key.startswith(OF_VALIDATION) else None
         if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
             text = f"{composed.describe(key)} and has no effect: there are no validation tasks."
-            yield unused("unused-key", key, text, _GIVE_SOME)
+            yield unused("unused-key", key, text, hint)
