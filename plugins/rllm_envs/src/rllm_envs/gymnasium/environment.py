@@ -127,7 +127,8 @@ def _make(params: GymnasiumParams) -> gymnasium.Env[Any, Any]:
         raise ConfigError(
             "unknown-choice",
             f"rllm.env.env_args.id: Gymnasium has no environment {params.id!r}.",
-            did_you_mean(params.id, list(gymnasium.registry)) or str(error),
+            did_you_mean(params.id, list(gymnasium.registry))
+            or f"{error} For your own, call gymnasium.register({params.id.rpartition(':')[2]!r}, CLASS) in its module.",
         ) from error
     except Exception as error:
         raise ConfigError(
