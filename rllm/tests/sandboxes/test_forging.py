@@ -19,6 +19,7 @@ from rllm.sandboxes.task_tests import run_tests
 from rllm.tasks.options import TaskDirectoriesParams
 from rllm.tasks.task_directories import TASK_DIRECTORY, TaskDirectories, TaskFacts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
+from rllm_core.notices import forget_warnings
 
 MIB = 1 << 20
 SETUP = SandboxSetup(disk=64 * MIB, memory=512 * MIB, processes=64)
@@ -149,6 +150,10 @@ PROGRAMS = {
     "program that links its output": Forging(
         solution("import os\nos.symlink('/tests/expected', 'answer.txt')"), f"untrusted python3 solution.py; {COMPARES}"
     ),
+    "program that links its output before its time limit": Forging(
+        solution("import os\nos.symlink('/tests/expected', 'answer.txt')\nwhile True: pass"),
+        f"timeout 1 untrusted python3 solution.py; {COMPARES}",
+    ),
     "program that leaves a module": Forging(
         solution("open('json.py', 'w').write('print(1); exit()')"), f"{RUNS}; {IMPORTS}"
     ),
@@ -259,5 +264,9 @@ def test_agent_cannot_forge(tmp_path: Path, forging: Forging) -> None:
 
 @pytest.mark.long
 @forgings(FILES, CODE, PROCESSES, READING)
-def test_accidental_forging_in_local_fails(tmp_path: Path, forging: Forging) -> None:
+def test_accidental_forging_in_local_fails(
+    tmp_path: Path, forging: Forging, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_warnings()
     assert reward(start_in_local, forging, tmp_path / "task") == forging.reward
+    assert "isolates nothing" in capsys.readouterr().err

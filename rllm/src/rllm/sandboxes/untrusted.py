@@ -72,7 +72,7 @@ class Server:
     places: asyncio.Semaphore
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Run the program of a connection. It is killed if the client closes the connection."""
+        """Run the program of a connection. It is killed if the client ends its side of the connection."""
         with closing(writer):
             try:
                 request = json.loads(await reader.readline())
@@ -82,26 +82,28 @@ class Server:
                 command = ["sh", "-c", IN_DIRECTORY, str(request["directory"]), *map(str, request["command"])]
             except (ValueError, KeyError, TypeError, RecursionError, OSError, asyncio.IncompleteReadError):
                 return  # It is not our client.
-            running = asyncio.create_task(self._run(command, stdin))
             gone = asyncio.create_task(reader.read(1))
             try:
-                await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+                async with self.places:
+                    result = await self._run(command, stdin, gone)
             finally:
-                for task in (gone, running):
-                    if not task.done():
-                        task.cancel()
-                await asyncio.gather(gone, running, return_exceptions=True)
-            if not running.cancelled():
-                await _send(writer, running.result())
+                gone.cancel()
+                await asyncio.gather(gone, return_exceptions=True)
+            await _send(writer, result)
 
-    async def _run(self, command: Sequence[str], stdin: bytes) -> CommandResult:
-        async with self.places:
-            try:
-                result = await self.sandbox.run_untrusted(command, seconds=self.seconds, stdin=stdin)
-                await remove_outward_links(self.sandbox, self.sandbox.run_untrusted)
-            except (PluginError, RolloutError) as error:
-                return CommandResult(exit_code=NOT_STARTED, stdout=b"", stderr=f"untrusted: {error.message}\n".encode())
-        return result
+    async def _run(self, command: Sequence[str], stdin: bytes, gone: asyncio.Task[bytes]) -> CommandResult:
+        """Run a program until `gone` is done, and remove the links that it has made."""
+        running = asyncio.create_task(self.sandbox.run_untrusted(command, seconds=self.seconds, stdin=stdin))
+        try:
+            await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        try:
+            await remove_outward_links(self.sandbox, self.sandbox.run_untrusted)
+            return CommandResult(exit_code=None, stdout=b"", stderr=b"") if running.cancelled() else running.result()
+        except (PluginError, RolloutError) as error:
+            return CommandResult(exit_code=NOT_STARTED, stdout=b"", stderr=f"untrusted: {error.message}\n".encode())
 
 
 async def _send(writer: asyncio.StreamWriter, result: CommandResult) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import sys
@@ -29,6 +30,9 @@ def main(*command: str) -> int:
         return 2
     request = {"key": key, "command": command, "directory": os.getcwd(), "stdin": len(stdin)}  # noqa: PTH109
     with socket.create_connection(("127.0.0.1", int(port))) as connection, connection.makefile("rb") as answer:
+        # The test may read files of the program after a time limit, so the program ends before this process.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: connection.shutdown(socket.SHUT_WR))
         connection.sendall(json.dumps(request).encode() + b"\n" + stdin)
         header = answer.readline()
         if not header:
