@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"Run `{context.command_path} --help` for its arguments." if context else ""
         if context and not isinstance(error, click.NoSuchOption) and (example := _find_example(context)):
             hint = f"For example: `{example}`. {hint}"
+        if isinstance(error, click.NoSuchOption) and "." in error.option_name:
+            hint = f"Write {error.option_name.lstrip('-')}=VALUE, without --. {hint}"
         if isinstance(error, click.MissingParameter) and error.param and error.param.name == "run":
             hint += " `rllm runs list` lists your runs."
         usage = RllmError("usage-error", " ".join(error.format_message().split()), hint)

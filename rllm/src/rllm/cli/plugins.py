@@ -37,15 +37,18 @@ def plugins() -> None:
 
 
 @plugins.command("list")
-@click.option("--kind", metavar="KIND", help="Only plugins of this kind, such as estimator or backend.")
+@click.argument("kind", required=False)
+@click.option("--kind", "same_kind", metavar="KIND", help="The same as the argument KIND.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def list_plugins(kind: str | None, as_json: bool) -> None:
+def list_plugins(kind: str | None, same_kind: str | None, as_json: bool) -> None:
     """List plugins by kind and name, with what they do and where they come from.
+
+    KIND lists only plugins of this kind, such as estimator or backend.
 
     \b
     Examples:
       rllm plugins list
-      rllm plugins list --kind estimator
+      rllm plugins list estimator
       rllm plugins list --json | jq -r '.[].qualified_name'
     """
     from rllm.cli.plugin_commands import format_candidates
@@ -53,6 +56,9 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.registry import Registry
 
+    if kind and same_kind:
+        raise click.UsageError("KIND is given twice.")
+    kind = kind or same_kind
     registry = Registry.load()
     entries = [entry for each in ([kind] if kind else KINDS) for entry in registry.all(each)]
     if as_json:

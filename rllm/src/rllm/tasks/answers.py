@@ -91,9 +91,8 @@ def check_answers(data: Mapping[str, Any], column: str, option: str, read: Calla
     try:
         answers = answers_in(data, column)
     except NoAnswerError as error:
-        raise ConfigError(
-            "missing-column", f"A task has no answer to compare with: {error}.", f"Set {option}."
-        ) from error
+        remedy = "Fill it in, or set rllm.algorithm.on_missing_reward=drop." if column in data else f"Set {option}."
+        raise ConfigError("missing-column", f"A task has no answer to compare with: {error}.", remedy) from error
     try:
         for answer in answers:
             read(answer)

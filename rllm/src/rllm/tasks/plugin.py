@@ -31,7 +31,7 @@ WAIT_FOR_A_PLACE = 3600.0
 """Seconds that a call may wait for a free place. Requests and calls have their own deadlines, which start later."""
 
 
-COLUMN_OPTION = "rllm.reward's `column`"
+COLUMN_OPTION = "rllm.reward's `column`, for example 'rllm.reward=[{name: exact, column: COLUMN}]'"
 
 
 def _math() -> Callable[[Any], Reward]:

@@ -11,7 +11,7 @@ from rllm.rows.valid_json import has_surrogates, with_valid_text
 from rllm.tasks.options import DEFAULT_ID_KEY, TaskFileParams
 from rllm.tasks.task_rows import Row, ids_of_rows, source_of_row
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.files import open_to_read
 from rllm_core.notices import warn_once
 
@@ -56,13 +56,17 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
         raise ConfigError(
             "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
-            f"Correct the option `path` of dataset jsonl. It is relative to the working directory, {Path.cwd()}.",
+            f"{_near_files(path)} Paths start at {Path.cwd()}. Write --data FILE.".lstrip(),
         ) from error
     if invalid:
         warn_once(
             f"{path} has characters that are not valid Unicode in {len(invalid):,} rows, such as line {invalid[0]}. "
             "Each becomes U+FFFD."
         )
+
+
+def _near_files(path: Path) -> str:
+    return did_you_mean(str(path), map(str, path.parent.glob("*")))
 
 
 def _row(line: bytes, where: str) -> Row:
@@ -73,7 +77,9 @@ def _row(line: bytes, where: str) -> Row:
     except (ValueError, RecursionError) as error:
         # The decoder counts lines too, within this one.
         why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise ConfigError("not-json", f"{where}: not JSON ({why}).", "Write one JSON object per line.") from error
+        is_list = line.lstrip()[:1] == b"["
+        remedy = "If it is a JSON list, rename the file to .json." if is_list else "Write one JSON object per line."
+        raise ConfigError("not-json", f"{where}: not JSON ({why}).", remedy) from error
     if not isinstance(row, dict):
         raise ConfigError(
             "not-json", f"{where}: {row!r:.80} is not a JSON object.", 'Write one line like {"question": "2 + 2?"}.'
