@@ -62,6 +62,7 @@ def test_the_first_page_answers_the_question(question: str) -> None:
     [
         ("README", "[Examples](../examples/README.md#opo): five", "Examples (`examples/README.md`): five"),
         ("how-to/tools", "[x](../../examples/README.md)", "x (`examples/README.md`)"),
+        ("how-to/tools", "[x](../../examples/first_run.ipynb)", "x (`examples/first_run.ipynb`)"),
         ("how-to/tools", "[x](../reference/config.md#a)", "[x](../reference/config.md#a)"),
         ("how-to/tools", "[x](train.md)", "[x](train.md)"),
     ],

@@ -150,10 +150,10 @@ def test_more_stored_rollouts_stop_a_resumed_run(rllm_here: Rllm, monkeypatch: p
         words = "train guess rllm.record=tokens rllm.rollout.n=2 data.train_batch_size=4 --resume"
         return rllm_here(*words.split(), f"rllm.trainer.total_batches={steps}").returncode
 
-    sft = ["sft", "--stored", "runs/rllm-training/question-1", "rllm.trainer.total_batches=1"]
+    sft = ["sft", "--stored", "runs/rllm-training/guess-1", "rllm.trainer.total_batches=1"]
     assert train(1) == rllm_here(*sft).returncode == train(2) == 0
     refused = rllm_here(*sft, "--resume")
-    check_printed(refused.stderr, "run-changed", "runs/rllm-training/question-1", "4 added to 4 tasks")
+    check_printed(refused.stderr, "run-changed", "runs/rllm-training/guess-1", "4 added to 4 tasks")
 
 
 @pytest.mark.parametrize(
