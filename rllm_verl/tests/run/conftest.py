@@ -93,7 +93,7 @@ class Run:
         return (self.directory / f"{self.mark}.txt").read_text()
 
     def steps(self) -> list[dict[str, Any]]:
-        return training_steps(self.directory / RUN)
+        return [step for run in self.directory.glob("runs/rllm-training/*") for step in training_steps(run)]
 
     def alive(self) -> list[psutil.Process]:
         """Processes that inherited this run's environment."""
