@@ -146,14 +146,3 @@ def test_model_that_does_not_fit_its_tokenizer_is_refused(
     assert done.returncode != 0
     assert said in done.stderr
     check_one_error(done.stderr)
-
-
-@pytest.mark.long
-def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(directory: Path, rllm_here: Rllm) -> None:
-    words = shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}")
-    for source, said in (("    return (\n", "rewards.py, line 2: syntax error"), ("    pass\n", "it returned None")):
-        (directory / "rewards.py").write_text(f"def score(rollout):\n{source}")
-        done = rllm_here(*words)
-        assert done.returncode != 0
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr

@@ -22,7 +22,7 @@ SHORT = (
 TRAIN = f"train question --data train.jsonl {SHORT}"
 EXACT = f"train question --reward exact {SHORT}"
 ROWS = "".join(json.dumps({"question": f"{number}+1", "answer": str(number + 1)}) + "\n" for number in range(4))
-RETURN = "return a number or {'value': NUMBER}"
+RETURN = "Return a number or {'value': NUMBER}"
 PASS_OVER = "rllm.algorithm.on_missing_reward=drop"
 WITHOUT = "rllm.workflow.raise_on_error=false"
 

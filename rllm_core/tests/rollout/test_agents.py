@@ -94,7 +94,7 @@ def test_every_observation_goes_through_the_agent_and_every_response(engine: Any
         ("observe", "hi", RolloutError, r"returned 'hi'\."),
         ("observe", HI, RolloutError, r"Return a list of messages"),
         ("act", None, PluginError, "None"),
-        ("act", {"move": "ok"}, PluginError, r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."),
+        ("act", {"move": "ok"}, PluginError, r"returned \{'move': 'ok'\}, and FunctionEnvironment takes text\."),
     ],
 )
 def test_an_agent_that_returns_something_else_is_reported(

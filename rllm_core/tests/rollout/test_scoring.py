@@ -102,7 +102,7 @@ def _divide(rollout: Rollout) -> float:
     ("function", "fields", "why"),
     [
         (lambda rollout: None, {}, "None"),
-        (lambda rollout: float("nan"), {}, "returned nan; return a finite number"),
+        (lambda rollout: float("nan"), {}, "returned nan. Return a finite number"),
         (lambda rollout: float("inf"), {}, "inf"),
         (lambda rollout: [1.0], {}, "[1.0]"),
         (lambda rollout: {"score": 1.0}, {}, "'score'"),

@@ -25,7 +25,7 @@ def check_model_files(label: str, directory: Path) -> None:
     """Check that config and tokenizer are readable, and that the weights have their whole length.
 
     Args:
-        label: the config key with its value, for the message.
+        label: begin of the message: the config key with its value.
         directory: a directory with a ``config.json``.
 
     Raises:

@@ -41,7 +41,7 @@ def plugins() -> None:
 @click.option("--kind", "same_kind", metavar="KIND", help="The same as the argument KIND.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_plugins(kind: str | None, same_kind: str | None, as_json: bool) -> None:
-    """List plugins by kind and name, with what they do and where they come from.
+    """List plugins by kind and name, with a summary and their package.
 
     KIND lists only plugins of this kind, such as estimator or backend.
 

@@ -45,7 +45,7 @@ def _import_error(name: str, error: BaseException) -> ConfigError:
         return ConfigError(
             "plugin-failed",
             f"Module {name!r} of `rllm.plugins.import_modules` cannot be imported: {described(error).rstrip('.')}.",
-            f"Correct that line, and check with: python -c 'import {name}'",
+            f"Correct that line. To check it, run: python -c 'import {name}'",
         )
     return ConfigError(
         "module-not-found",

@@ -26,7 +26,7 @@ OF_TRL = ("prompts", "completions")
 
 
 class UnfitError(Exception):
-    """A function does not fit the data or its signature. The message is what the function does."""
+    """A function does not fit the data or its signature. The message begins with a verb, after the function's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ def result_of_trl(result: Any) -> Any:
         UnfitError: it is not a list with one element.
     """
     if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
-        raise UnfitError(f"returned {result!r:.80} for one completion; return a list with one number per completion")
+        raise UnfitError(f"returned {result!r:.80} for one completion. Return a list with one number per completion")
     return next(iter(result))
 
 
@@ -164,12 +164,12 @@ def result_of_verl(result: Any) -> Any:
     if not isinstance(result, Mapping):
         return result
     if "score" not in result:
-        raise UnfitError(f"returned {dict(result)!r:.80} without 'score'; return a number or {{'score': NUMBER}}")
+        raise UnfitError(f"returned {dict(result)!r:.80} without 'score'. Return a number or {{'score': NUMBER}}")
     # Numbers of numpy and torch have no dimension.
     plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in result.items()}
     accuracy = plain.get("acc")
     if not isinstance(accuracy, int | float | None):
-        raise UnfitError(f"returned {accuracy!r:.80} as 'acc'; return a number or a bool")
+        raise UnfitError(f"returned {accuracy!r:.80} as 'acc'. Return a number or a bool")
     return {
         "value": result["score"],
         "correct": None if accuracy is None else accuracy >= 1,

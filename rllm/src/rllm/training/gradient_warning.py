@@ -1,4 +1,4 @@
-"""Warn once if several steps give no gradient, so that a run does not train on nothing without a word."""
+"""Warn once if several steps give no gradient."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CAUSES = {
     "nothing_generated": "no rollout has a response, see batch/ended_*",
     "no_sampled_tokens": "no rollout has sampled tokens, see batch/ended_*",
 }
-"""Skip reason -> its text, with the metric to look at."""
+"""Skip reason -> its text, with the metric that shows it."""
 EQUAL = "all rollouts of each task have the same reward, see reward/*/std and advantage/*/fraction_zero"
 SOLVED = "all rollouts have the same reward and are solved since the start, see batch/solve_all: check the reward"
 
 
 class GradientWarning(Observer):
-    """Observer that counts successive steps without gradient.
+    """Observer for successive steps without gradient.
 
     Steps that solve most tasks count only if no step before them had a gradient, because a run that has learned its
     tasks also ends with equal rewards.

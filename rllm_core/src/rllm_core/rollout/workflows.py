@@ -260,6 +260,6 @@ def _action(agent: Agent, response: Response, environment: Environment) -> Actio
     takes = "text or a JSON object" if environment.takes_objects else "text"
     raise PluginError(
         "bad-workflow-result",
-        f"{described_function(agent.act)} returned {action!r:.80}; {type(environment).__name__} takes {takes}.",
+        f"{described_function(agent.act)} returned {action!r:.80}, and {type(environment).__name__} takes {takes}.",
         "Choose an agent for this environment with rllm.agent.name.",
     )
