@@ -25,10 +25,10 @@ LIMITS = {
     ("E", "docstrings"): 1,
     ("E", "comments"): 0,
     ("W", "pages"): 435,
-    ("W", "messages"): 170,
-    ("W", "docstrings"): 771,
+    ("W", "messages"): 165,
+    ("W", "docstrings"): 765,
     ("W", "comments"): 96,
-    ("D", "docstrings"): 198,
+    ("D", "docstrings"): 197,
     ("N", "names"): 0,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
