@@ -195,7 +195,7 @@ DATA = {
     "incomplete line": Mistake(
         f"{EXACT} --data d.jsonl",
         "not-json",
-        ("d.jsonl, line 1", "column 16", "one JSON object"),
+        ("d.jsonl, line 1", "column 15", "one JSON object"),
         {"d.jsonl": '{"question": 1 \n'},
     ),
     "list in lines": Mistake(
