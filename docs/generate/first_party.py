@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import metadata
 from typing import Any
 
+from rllm.cli.extensible_group import PROGRAM
 from rllm.cli.plugin_commands import load_command
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.first_party import COMMAND
@@ -15,7 +16,7 @@ from rllm_core.plugins.registry import Registry
 
 OURS = "rllm-"
 NOT_OURS = (CORE,)
-"""Always installed, like the program `rllm`."""
+"""Always installed, like the program. Only the program's commands are in the index, for `rllm --help`."""
 EXTRAS = {
     "rllm-envs": {
         "gymnasium": {"rllm.env.name": "gymnasium"},
@@ -61,6 +62,9 @@ def index() -> dict[str, Any]:
         }
         for name, kinds in sorted(offers.items())
         if name.startswith(OURS) and name not in NOT_OURS
+    } | {
+        PROGRAM: {"summary": metadata(PROGRAM)["Summary"], "offers": {COMMAND: offers[PROGRAM][COMMAND]}}
+        | {"extras": {}, **NO_GPUS}
     }
 
 

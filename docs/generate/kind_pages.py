@@ -178,8 +178,8 @@ def _contract(kind: str) -> Iterator[str]:
     record = classes.pop(KINDS[kind].record.__name__)
     yield "## Contract\n"
     load = next(field for field in record.fields if field.name == "load")
-    implemented = [name for name in re.findall(r"\w+", load.type) if name in classes][-1]
-    for described in (classes.pop(implemented), *classes.values()):
+    implemented = [name for name in re.findall(r"\w+", load.type) if name in classes][-1:]
+    for described in (*map(classes.pop, implemented), *classes.values()):
         yield from _class(described)
     yield f"### `{record.name}`\n"
     yield "The plugin spec, with the [fields of every plugin spec](kinds.md#fields-of-every-plugin-spec) and:\n"

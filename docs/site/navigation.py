@@ -75,6 +75,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "grouping",
             "rejection",
             "sampler",
+            "objective",
             "sandbox",
             "teacher",
             "stage",
@@ -93,6 +94,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
     "contributing/README": {
         "Contribute": [
             "architecture",
+            "add",
             "style",
             "measurements",
             "releasing",

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from rllm.preferences.comparison import Comparison, compare
 from rllm.preferences.options import PreferParams
 from rllm.preferences.stages import preference_groups
+from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task
 from rllm_core.rollout.template_renderer import TemplateRenderer

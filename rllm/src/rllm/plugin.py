@@ -21,6 +21,7 @@ from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.contracts.sandbox import SandboxPlugin
@@ -53,6 +54,14 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
 @hookimpl
 def rllm_losses() -> Iterable[LossPlugin[Any]]:
     return rllm.supervised.plugin.losses()
+
+
+@hookimpl
+def rllm_objectives() -> Iterator[ObjectivePlugin]:
+    yield from rllm.supervised.plugin.objectives()
+    yield from rllm.preferences.plugin.objectives()
+    yield from rllm.distillation.plugin.objectives()
+    yield from rllm.echo.plugin.objectives()
 
 
 @hookimpl

@@ -7,8 +7,11 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from expecting import expect_error
 
-from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, read_request
+from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, plan_for, read_request
+from rllm.cli.objective_flags import TrainCommand
+from rllm_core.errors import ConfigError
 
 OF_EVAL = ("seed", "val-data", "reward")
 
@@ -17,7 +20,7 @@ def request_of(*words: str, flags: tuple[str, ...] = PLANNING_FLAGS) -> Request:
     """What a command with these flags reads from its words."""
     read: list[Request] = []
 
-    @click.command()
+    @click.command(cls=TrainCommand)
     @config_options(*flags)
     def command(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **given: Any) -> None:
         read.append(read_request(words, model, files, given))
@@ -47,14 +50,16 @@ def test_tools_are_functions_in_files_and_choose_the_workflow_that_calls_them() 
     }
 
 
-def test_stored_episodes_replace_tasks_and_rollouts() -> None:
-    request = request_of("--stored", "my sessions/")
+def test_flag_of_an_objective_chooses_it_and_sets_its_key() -> None:
+    request = request_of("--stored", "my sessions/", "--objective", "echo")
     assert request.choices == {
         "data.train_dataset": {"name": "stored", "path": "my sessions/"},
-        "rllm.pipeline.replace": {"generate": "stored"},
+        "rllm.objective": ["stored", "echo"],
     }
-    assert request.defaults == {"rllm.algorithm.rollout_correction.tis_mode": "token"}
-    with pytest.raises(click.UsageError, match="--data and --stored"):
+    plan = plan_for(request)
+    assert [stage.registered.name for stage in plan.stages if stage.registered.name in ("stored", "echo")]
+    assert plan.config.rllm.algorithm.rollout_correction.tis_mode == "token"
+    with pytest.raises(click.UsageError, match=r"--stored .* data\.train_dataset"):
         read_request((), None, (), {"data": "a.jsonl", "stored": "b"})
 
 
@@ -81,9 +86,16 @@ def test_teachers_of_data_sources_are_one_teacher() -> None:
 
 
 def test_objective_opd_replaces_rewards_with_a_teacher() -> None:
-    request = request_of("--objective", "opd")
-    assert "distill" in request.defaults["rllm.pipeline.stages"]
-    assert not {"check_rewards", "advantages"} & {*request.defaults["rllm.pipeline.stages"]}
+    plan = plan_for(request_of("guess", "--objective", "opd", "--teacher", "model:tiny"))
+    stages = {stage.registered.name for stage in plan.stages}
+    assert plan.objective.name == "opd"
+    assert "distill" in stages
+    assert not {"check_rewards", "advantages"} & stages
+
+
+def test_objective_without_its_stage_is_an_error() -> None:
+    with expect_error(ConfigError, "objective-without-stage", "'opd'", "rllm/distill"):
+        plan_for(request_of("guess", "--objective", "opd", "rllm.pipeline.stages=null"))
 
 
 def test_without_the_flags_nothing_is_chosen() -> None:

@@ -21,7 +21,7 @@ def _refusal(registry: Registry, *words: str) -> ConfigError:
 @pytest.fixture
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The registry of a machine with rllm-core and rllm only."""
-    monkeypatch.setattr(needed, "is_installed", lambda name: False)
+    monkeypatch.setattr(needed, "find_installed", lambda name: None)
     return Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
 
 

@@ -10,10 +10,11 @@ import pytest
 from expecting import expect_error
 from letters import Letters
 
-from rllm.cli.configuring import plan_for, read_request, read_sft_request
-from rllm.cli.prefer import read_prefer_request
+from rllm.cli.configuring import plan_for, read_request
 from rllm.planning import lengths
 from rllm.planning.lengths import Lengths, Model, measure_lengths
+from rllm.preferences.command import read_prefer_request
+from rllm.supervised.command import read_sft_request
 from rllm.training.setup import load_tasks
 from rllm_core.errors import ConfigError
 
@@ -39,7 +40,7 @@ def measured(tmp_path: Path) -> Any:
         file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         flags = {"data": str(file), **flags}
         if command == "prefer":
-            plan = plan_for(read_prefer_request((), None, (), flags, {}))
+            plan = plan_for(read_prefer_request((), None, (), flags))
         elif command == "sft":
             plan = plan_for(read_sft_request((), None, (), flags))
         else:

@@ -9,8 +9,9 @@ import pytest
 from expecting import expect_error
 
 from rllm.planning.rendering_check import check_rendering
+from rllm.preferences.objective import Comparison
 from rllm.preferences.options import PreferParams
-from rllm.supervised.options import ExamplesParams
+from rllm.supervised.objective import Imitation
 from rllm.tasks.options import QuestionParams
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
@@ -23,12 +24,12 @@ THOUGHT = ANSWER | {"reasoning_content": "why"}
 
 def _plan(**values: Any) -> Any:
     workflow = SimpleNamespace(plugin=SimpleNamespace(calls_tools=False))
-    unset = dict.fromkeys(("train_dataset", "val_dataset", "examples", "preferences", "environment"))
+    unset = dict.fromkeys(("train_dataset", "val_dataset", "rows", "environment"))
     return SimpleNamespace(**{**unset, "workflow": workflow, **values})
 
 
-SFT = _plan(examples=ExamplesParams())
-PREFER = _plan(examples=ExamplesParams(), preferences=PreferParams())
+SFT = _plan(rows=Imitation(_plan(stages=())))
+PREFER = _plan(rows=Comparison(_plan(stages=[SimpleNamespace(params=PreferParams())])))
 TRAIN = _plan(environment=SimpleNamespace(params=QuestionParams()))
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from rllm.planning.supervised_checks import check_examples
+from rllm.planning.row_checks import check_rows
+from rllm.preferences.objective import Comparison
 from rllm.preferences.options import PreferParams
+from rllm.supervised.objective import Imitation
 from rllm_core.data.types import Task
 
 ASK, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
@@ -41,12 +43,12 @@ NOTHING = {"role": "assistant", "content": None}
 )
 def test_summary_counts_messages_and_columns(rows: list[dict[str, Any]], lines: list[str]) -> None:
     tasks = [Task(id=str(number), data=row) for number, row in enumerate(rows)]
-    plan: Any = SimpleNamespace(preferences=None)
-    assert [*check_examples(plan, tasks, "rows.jsonl").lines()] == lines
+    plan: Any = SimpleNamespace(stages=())
+    assert [*check_rows(Imitation(plan), tasks, "rows.jsonl").lines()] == lines
 
 
 def test_summary_of_preferences_lists_the_compared_columns() -> None:
     row = {"prompt": [ASK], "chosen": [ANSWER], "rejected": [NOTHING], "messages": [ASK, ANSWER]}
-    plan: Any = SimpleNamespace(preferences=PreferParams())
-    *_, used, ignored = check_examples(plan, [Task(id="0", data=row)], "rows.jsonl").lines()
+    plan: Any = SimpleNamespace(stages=[SimpleNamespace(params=PreferParams())])
+    *_, used, ignored = check_rows(Comparison(plan), [Task(id="0", data=row)], "rows.jsonl").lines()
     assert (used, ignored) == ("  columns used: prompt, chosen, rejected", "  columns ignored: messages")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
+from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings

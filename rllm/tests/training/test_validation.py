@@ -11,8 +11,9 @@ import pytest
 from letters import Letters
 
 from rllm.preferences.options import PreferParams
+from rllm.preferences.validation import validate_preferences
 from rllm.supervised.options import ExamplesParams
-from rllm.training.validation import validate, validate_preferences
+from rllm.training.validation import validate
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, Trajectory
@@ -113,9 +114,8 @@ def validate_rows(backend: Any, labels: str, size: int) -> dict[str, float]:
         Task(id=str(at), data={**chat(f"{at}?", str(at)), "label": label == "+"}, data_source="val")
         for at, label in enumerate(labels)
     ]
-    config = RunConfig.model_validate({"data": {"val_batch_size": size}})
     params = PreferParams(loss="kto", beta=1)
-    return asyncio.run(validate_preferences(backend, ENGINE, tasks, config, ExamplesParams(), params))
+    return asyncio.run(validate_preferences(backend, ENGINE, tasks, size, ExamplesParams(), params))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 6])

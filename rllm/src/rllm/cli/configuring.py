@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from rllm.cli.objective_flags import read_objectives
 from rllm.cli.role_flag import ROLE_FLAG, require_roles
-from rllm.cli.stage_options import LENGTH_OPTIONS, STAGES, StageOptions, stage_options_layer
 from rllm.config.compose import Composed, chosen_backend, compose
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.objectives import OBJECTIVE_KEY
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
@@ -48,8 +49,7 @@ PLANNING_FLAGS = {
     "tools": (TOOLS_KEY, "Functions that the model may call, separated by commas. Chooses workflow tool_calling."),
     "agent": (AGENT_KEY, "Your agent, with any OpenAI, Anthropic or Google client. Chooses workflow agent."),
     "sandbox": ("rllm.sandbox", "Sandbox in which the agent and the tests of a task run, by name."),
-    "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
-    "objective": ("rllm.pipeline", "opd or gkd: learn from a teacher, not rewards. echo: also predict observations."),
+    "objective": ("rllm.objective", "Objective, by name (`rllm plugins list --kind objective`); may be repeated."),
     "teacher": (
         "rllm.teacher",
         "Model to learn from: a directory, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with "
@@ -59,47 +59,15 @@ PLANNING_FLAGS = {
 """All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "DIRECTORY", "objective": "opd|gkd|echo", "teacher": "[SOURCE=]DIRECTORY|URL|NAME"}
+METAVARS |= {"teacher": "[SOURCE=]DIRECTORY|URL|NAME"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
 """The workflow that ``--agent`` chooses."""
-STORED = "stored"
-"""Name of the dataset that ``--stored`` chooses, and of the stage that replaces ``generate`` then."""
-OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
-"""Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
+OBJECTIVE_FLAG = "objective"
 BY_SOURCE = "by_source"
 """The teacher that ``--teacher SOURCE=TEACHER`` chooses."""
 OF_SOURCE = re.compile(r"([\w.-]+)=(.+)")
-BEFORE_TEACHER = ("generate", "impute_names", "compact_filter", "group", "build_batch", "process")
-OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
-    "opd": {
-        STAGES: [*BEFORE_TEACHER, "distill", "update", "log"],
-        "rllm.algorithm.loss_fn": "importance_sampling",
-        "rllm.algorithm.loss_agg_mode": "token-mean",
-    },
-    "gkd": {
-        STAGES: [*BEFORE_TEACHER, "topk_kl", "update", "log"],
-        "rllm.algorithm.loss_fn": "importance_sampling",
-    },
-    "echo": {"rllm.pipeline.insert": [{"stage": "echo", "after": "advantages"}]},
-}
-"""Default values that ``--objective`` sets, by name."""
-SFT_FLAGS = {
-    **{name: FLAGS[name] for name in ("backend", "profile", "seed")},
-    "data": (FLAGS["data"][0], "Examples to train on: a file, or a dataset by name."),
-    "val-data": (FLAGS["val-data"][0], "Examples to measure the loss on: a file, or a dataset by name."),
-    STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run directory, or files of episodes."),
-}
-"""Flags of `rllm sft`, with the same keys as in `rllm train`."""
-OF_SFT = {
-    "rllm.trainer.project_name": "rllm-sft",
-    "rllm.algorithm.loss_fn": "cross_entropy",
-    "rllm.algorithm.loss_agg_mode": "token-mean",
-    "rllm.algorithm.kl_beta": 0.0,
-    STAGES: ["examples", "group", "build_batch", "supervise", "update", "log"],
-}
-"""Default values of `rllm sft`."""
 VERBATIM = ("data", "val-data")
 """Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
@@ -115,12 +83,6 @@ class Request:
     """``key=value`` overrides. The overrides made from flags come first, so that an explicit key wins."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Values of flags that are not written in the grammar of overrides, by key. `overrides` win over them."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values that flags set as defaults, by key. Values in config files win over them."""
-    defaults_of: str = ""
-    """Origin of `defaults`, for messages."""
-    stage_options: StageOptions = field(default_factory=dict)
-    """Options of stages that flags set. They win over the lists of stages in config files and overrides."""
 
 
 def config_options(
@@ -136,7 +98,7 @@ def config_options(
             shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
             shown |= {
                 "callback": require_roles if name == ROLE_FLAG else None,
-                "multiple": name in ("reward", "teacher", ROLE_FLAG),
+                "multiple": name in ("reward", "teacher", OBJECTIVE_FLAG, ROLE_FLAG),
             }
             function = click.option(*spellings, **shown)(function)
         function = click.option(
@@ -168,23 +130,20 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
         if tools is not None:
             raise click.UsageError("--agent and --tools choose two different workflows. Give the tools to your agent.")
         choices |= {AGENT_KEY: agent, WORKFLOW_KEY: AGENT_WORKFLOW}
-    stored = flags.get("stored")
-    if stored is not None:
-        choices |= _stored_data(stored, words_of_flags) | {"rllm.pipeline.replace": {"generate": STORED}}
     if teachers := flags.get("teacher"):
         choices["rllm.teacher"] = read_teachers(teachers)
     if (sandbox := flags.get("sandbox")) is not None:
         choices["rllm.sandbox"] = sandbox
-    defaults = {} if stored is None else OF_STORED
-    if (objective := flags.get("objective")) is not None:
-        if objective not in OBJECTIVES:
-            raise click.UsageError(f"--objective {objective} is unknown. Available: {', '.join(OBJECTIVES)}.")
-        defaults = {**defaults, **OBJECTIVES[objective]}
+    objectives = [*flags.get(OBJECTIVE_FLAG, ())]
+    if any(value is not None for name, value in flags.items() if name.replace("_", "-") not in PLANNING_FLAGS):
+        by_flags, values = read_objectives(flags, choices)
+        objectives, choices = [*by_flags, *objectives], {**choices, **values}
+    if objectives:
+        choices[OBJECTIVE_KEY] = objectives[0] if len(objectives) == 1 else objectives
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
     words = [*overrides, *words[environment is not None :]]
-    by = " and ".join(f"--{name}" for name in ("stored", "objective") if flags.get(name) is not None)
-    return Request(environment, model, files, words, choices, defaults, by)
+    return Request(environment, model, files, words, choices)
 
 
 def read_teachers(words: Sequence[str]) -> str | dict[str, Any]:
@@ -205,34 +164,6 @@ def read_teacher(word: str) -> str:
         return f"server{FAMILY}{word}"
     is_path = "/" in word.partition(FAMILY)[0] or Path(word).expanduser().exists()
     return f"model{FAMILY}{word}" if is_path else word
-
-
-def _stored_data(directory: str, flags: Mapping[str, str], **options: Any) -> dict[str, Any]:
-    if "data" in flags:
-        raise click.UsageError("--data and --stored both say what to train on.")
-    return {FLAGS["data"][0]: {"name": STORED, "path": directory, **options}}
-
-
-def read_sft_request(
-    words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, str | None]
-) -> Request:
-    """Take the command line of `rllm sft` apart. `flags` are its own flags and `SFT_FLAGS`."""
-    if strange := [word for word in words if "=" not in word]:
-        raise click.UsageError(f"{strange[0]!r} is no KEY=VALUE. Give the data with --data FILE.")
-    given = {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
-    stored, choices = given.get(STORED), {}
-    if stored is not None:
-        if "train-on" in given:
-            raise click.UsageError("--train-on has no effect with --stored: the sampled tokens are trained.")
-        least = {"min_reward": given["min-reward"]} if "min-reward" in given else {}
-        choices = _stored_data(stored, given, **least)
-    elif "min-reward" in given:
-        raise click.UsageError("--min-reward selects stored episodes: add --stored DIRECTORY.")
-    choices |= {FLAGS[name][0]: given[name] for name in VERBATIM if name in given}
-    overrides = [f"{FLAGS[name][0]}={given[name]}" for name in ("backend", "profile", "seed") if name in given]
-    options = {name: flags[name] for name in ("train_on", *LENGTH_OPTIONS) if flags.get(name) is not None}
-    by_stage = {"examples": options} if options else {}
-    return Request(None, model, files, [*overrides, *words], choices, OF_SFT, "rllm sft", by_stage)
 
 
 def _is_in_file(reward: str) -> bool:
@@ -257,8 +188,7 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
-    brought = [layer_from_dotted(request.defaults, request.defaults_of, Tier.ENVIRONMENT)] if request.defaults else []
-    layers = [*brought, *beneath, *(layer_from_file(file) for file in request.files)]
+    layers = [*beneath, *(layer_from_file(file) for file in request.files)]
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
     layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)
@@ -267,6 +197,4 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
         key = chosen_backend(registry, [*layers, *overrides]).model_key
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
-    if request.stage_options:
-        layers.append(stage_options_layer(layers, request.stage_options))
     return compose(registry, layers), registry

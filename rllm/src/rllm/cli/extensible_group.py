@@ -6,7 +6,7 @@ core's commands start without this delay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +16,10 @@ from rllm.cli.lazy_group import LazyCommand, LazyGroup
 if TYPE_CHECKING:
     from rllm.cli.plugin_commands import PluginCommands
     from rllm_core.plugins.discovery import Candidate
+
+
+PROGRAM = "rllm"
+"""Name of the package with the program."""
 
 
 class ExtensibleGroup(LazyGroup):
@@ -39,12 +43,20 @@ class ExtensibleGroup(LazyGroup):
         offered = self._here(dict.fromkeys(self.plugin_commands(ctx).names(), ""))
         return [*super().list_commands(ctx), *offered]
 
+    def own_rows(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        from rllm_core.plugins.first_party import COMMAND, summaries_elsewhere
+
+        yield from super().own_rows(ctx)
+        summaries = self._here(summaries_elsewhere(COMMAND))
+        yield from ((name, summaries.get(name, "")) for name, found in self._offers(ctx).items() if _is_own(found))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from rllm_core.plugins.first_party import COMMAND, summaries_elsewhere
 
         super().format_commands(ctx, formatter)
         ours = self._here(summaries_elsewhere(COMMAND))
-        rows = [(name, _described(ours.get(name, ""), found)) for name, found in self._offers(ctx).items()]
+        offers = {name: found for name, found in self._offers(ctx).items() if not _is_own(found)}
+        rows = [(name, _described(ours.get(name, ""), found)) for name, found in offers.items()]
         missing = self._here(self.plugin_commands(ctx).missing())
         rows += [(name, f"{ours[name]} Not installed: pip install {home}") for name, home in missing.items()]
         if rows:
@@ -73,6 +85,11 @@ class ExtensibleGroup(LazyGroup):
             for words, value in by_words.items()
             if words.startswith(self.prefix) and " " not in words.removeprefix(self.prefix)
         }
+
+
+def _is_own(offers: list[Candidate]) -> bool:
+    """True if only the program's own package offers a command."""
+    return {candidate.distribution for candidate in offers} == {PROGRAM}
 
 
 def _described(summary: str, offers: list[Candidate]) -> str:

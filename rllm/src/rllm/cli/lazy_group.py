@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -61,5 +61,11 @@ class LazyGroup(ForgivingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            rows = [(name, command.get_short_help_str(limit=100)) for name, command in self.commands.items()]
-            formatter.write_dl(rows + [(name, entry.summary) for name, entry in self.table.items()])
+            formatter.write_dl([*self.own_rows(ctx)])
+
+    def own_rows(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        """Yield the names and summaries of the program's commands."""
+        for name, command in self.commands.items():
+            yield name, command.get_short_help_str(limit=100)
+        for name, entry in self.table.items():
+            yield name, entry.summary

@@ -18,8 +18,6 @@ from rllm_core.errors import RllmError, tracebacks_wanted
 
 COMMANDS = {
     "train": LazyCommand("rllm.cli.train", "train", "Train an agent."),
-    "sft": LazyCommand("rllm.cli.sft", "sft", "Fine-tune a model on examples."),
-    "prefer": LazyCommand("rllm.cli.prefer", "prefer", "Learn from better and worse completions (DPO, IPO, KTO)."),
     "eval": LazyCommand("rllm.evaluation.command", "evaluate", "Report pass@1, pass@k and rewards of a model."),
     "config": LazyCommand("rllm.inspection.config_command", "config", "Show, explain and check a configuration."),
     "plugins": LazyCommand("rllm.cli.plugins", "plugins", "List and check installed plugins."),
@@ -113,7 +111,7 @@ def _find_example(context: click.Context) -> str:
 
 def _misfit() -> str:
     """Return a sentence about packages outside the core's required versions: they can explain an unexpected error."""
-    from rllm_core.plugins.requirements import outside
+    from rllm.config.needed import outside
 
     unmet = outside("rllm-core")
     if not unmet:

@@ -9,9 +9,8 @@ import click
 
 from rllm_core.errors import PluginError
 from rllm_core.notices import one_line
-from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery
-from rllm_core.plugins.first_party import COMMAND, find_home_package, names_elsewhere
-from rllm_core.plugins.unusable import UnusablePluginError
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery, UnusablePluginError
+from rllm_core.plugins.first_party import COMMAND, find_home_package, summaries_elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class PluginCommands:
     def missing(self) -> dict[str, str]:
         """Commands of our distributions that are not installed -> the distribution."""
         known = {candidate.entry_point for candidate in (*self.usable, *self.hidden, *self.blocked)}
-        homes = {name: find_home_package(COMMAND, name) for name in names_elsewhere(COMMAND) if name not in known}
+        homes = {name: find_home_package(COMMAND, name) for name in summaries_elsewhere(COMMAND) if name not in known}
         return {name: home for name, home in homes.items() if home is not None}
 
     def get(self, name: str) -> click.Command | None:
@@ -69,7 +68,7 @@ class PluginCommands:
 
     def names(self) -> list[str]:
         """Return names to suggest for an unknown command: usable ones, and commands of packages not installed."""
-        return list(dict.fromkeys([*self.by_name(), *names_elsewhere(COMMAND)]))
+        return list(dict.fromkeys([*self.by_name(), *summaries_elsewhere(COMMAND)]))
 
 
 def load_command(candidate: Candidate) -> click.Command:
@@ -78,7 +77,7 @@ def load_command(candidate: Candidate) -> click.Command:
     Raises:
         PluginError: the import fails, or the result is not a command. The message has the distribution.
     """
-    from rllm_core.plugins.core_version import check_core_version  # reads versions, which `rllm --help` need not
+    from rllm_core.plugins.requirements import check_core_version  # reads versions, which `rllm --help` need not
 
     subject = f"Command {candidate.entry_point!r} of {candidate.distribution} {candidate.version} cannot be used"
     try:

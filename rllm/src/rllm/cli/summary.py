@@ -36,7 +36,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
         console.print(f"reward curve: {directory / REPORT}")
     if (directory / "checkpoints" / "latest").exists():
         model = f"--model {directory}/checkpoints/latest"
-        if plan.examples is None:
+        if plan.rows is None:
             lacking = "" if val_tasks else training_tasks_option(plan)
             console.print(f"evaluate the model: rllm eval {shlex.quote(plan.config.rllm.env.name)} {model}{lacking}")
         else:
@@ -45,7 +45,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
             console.print(f"use it elsewhere: rllm export {directory} --to hf")
     if plan.recorded != "off":
         console.print(f"view the run: rllm view {directory}")
-        console.print(f"explain {'a rollout' if plan.examples is None else 'an example'}: rllm why {directory}")
+        console.print(f"explain {'a rollout' if plan.rows is None else 'an example'}: rllm why {directory}")
 
 
 def training_tasks_option(plan: RunPlan) -> str:
@@ -68,10 +68,10 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     # The user's own rewards are added to the environment's reward, so the environment's best value is not the run's.
     best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
-    title = f"validation, {rollouts} rollouts per task" if plan.examples is None else "validation"
+    title = f"validation, {rollouts} rollouts per task" if plan.rows is None else "validation"
     table = Table(title=title, title_justify="left")
     table.add_column("metric", no_wrap=True)
-    for heading in ("reached", "best possible", "difference") if plan.examples is None else ("reached",):
+    for heading in ("reached", "best possible", "difference") if plan.rows is None else ("reached",):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, value in metrics.items():
         source, metric = split_validation_name(name)

@@ -16,6 +16,7 @@ import click
 
 from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, read_request, run_plan_for
 from rllm.cli.dry_run import chosen_keys, show_data, show_plan
+from rllm.cli.objective_flags import TrainCommand
 from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 
@@ -61,7 +62,7 @@ def start_options(function: FunctionT) -> FunctionT:
     return click.option("--all", "everything", is_flag=True, help=text)(function)
 
 
-@click.command()
+@click.command(cls=TrainCommand)
 @config_options(*PLANNING_FLAGS)
 @start_options
 def train(
@@ -174,14 +175,14 @@ def _earlier_run(directory: RunDirectory, *, resume: bool) -> str:
 
 
 def _doing(plan: RunPlan) -> str:
-    if plan.examples is None:
+    if plan.rows is None:
         return f"training on {plan.config.rllm.env.name}"
-    dataset, doing = plan.train_dataset, "fine-tuning" if plan.preferences is None else "learning preferences"
+    dataset, doing = plan.train_dataset, plan.rows.activity
     return f"{doing} on {getattr(dataset.params, 'path', dataset.plugin.name)}" if dataset else doing
 
 
 def _recording(plan: RunPlan, directory: Path) -> str:
-    what = "rollout" if plan.examples is None else "example"
+    what = "rollout" if plan.rows is None else "example"
     if plan.recorded == "off":
         return f"{what}s are not recorded (rllm.record=off)"
     content = "text, tokens and outcome" if plan.recorded == "tokens" else "outcome"

@@ -25,6 +25,7 @@ from rllm.config.keys import find_section, known_keys
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm.config.needed import require_packages
+from rllm.config.objectives import OBJECTIVE_KEY, objective_layers
 from rllm.config.options_as_keys import option_hints
 from rllm.config.packaged import DEFAULT, base_layer, fill_defaults, packaged_layers
 from rllm.config.packaged_keys import unlike_packaged
@@ -179,6 +180,7 @@ def _settle(registry: Registry, user_layers: Sequence[Layer]) -> _Settled:
             origin = f"recipe {environment.name} {recipe}"
             lower.append(layer_from_dotted(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
             decided[backend.model_key] = model
+    lower += objective_layers(registry, _selected(chosen, OBJECTIVE_KEY))
 
     merged = merge_layers([*lower, *user_layers], schemas)
     if (preset := _selected(merged, PRESET_KEY)) is not None:

@@ -1,4 +1,4 @@
-"""Which packages a run needs and does not have, all of them in one error."""
+"""Packages that a run needs and does not have, all of them in one error, and packages in untested versions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from rllm.config.keys import ANY_KEY, choice_keys, plugin_keys
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.first_party import find_home_package, list_needed_extras, to_install
+from rllm_core.plugins.first_party import find_home_package, read_index
 from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.requirements import is_installed, missing
+from rllm_core.plugins.requirements import Unmet, allows, as_unmet, find_installed, missing, parsed
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ROLE_LOSS
 
@@ -34,12 +34,12 @@ def require_packages(registry: Registry, value: Value) -> None:
             found = registry.get(kind, name).distribution
         except PluginError:
             home = find_home_package(kind, name.partition(FAMILY)[0].rpartition("/")[2])
-            if home and not is_installed(home):
-                extras, instead = to_install(home, value)
+            if home and find_installed(home) is None:
+                extras, instead = _extras_to_install(home, value)
                 needed.setdefault(_with_extras(home, extras), f"{home} for {kind} {name!r}")
                 without_gpu.update({instead: None} if instead else {})
         else:
-            extras = list_needed_extras(found, value)
+            extras = _needed_extras(found, value)
             if lacking := [each for each in _lacking(found, extras) if each not in needed]:
                 package = _with_extras(found, extras)
                 needed[package] = f"{', '.join(lacking)} for {package}"
@@ -50,6 +50,30 @@ def require_packages(registry: Registry, value: Value) -> None:
             f"Run: pip install {' '.join(map(shlex.quote, needed))}"
             + (f" (without a GPU {'; '.join(without_gpu)})" if without_gpu else ""),
         )
+
+
+def _extras_to_install(distribution: str, value: Value) -> tuple[tuple[str, ...], str]:
+    """Return the extras to install a package with, and the alternative for a machine without a GPU."""
+    extras, entry = _needed_extras(distribution, value), read_index().get(distribution)
+    if extras or entry is None:
+        return extras, ""
+    return entry.on_gpus, entry.without_gpu
+
+
+def _needed_extras(distribution: str, value: Value) -> tuple[str, ...]:
+    """Return the extras of a package that the run needs."""
+    if (entry := read_index().get(distribution)) is None:
+        return ()
+    return tuple(
+        extra
+        for extra, keys in entry.extras.items()
+        if all(_without_member(value(key)) == wanted for key, wanted in keys.items())
+    )
+
+
+def _without_member(value: Any) -> Any:
+    """Return the name without a family: ``reasoning_gym`` for ``reasoning_gym:chain_sum``."""
+    return value.partition(FAMILY)[0] if isinstance(value, str) else value
 
 
 def _lacking(distribution: str, extras: tuple[str, ...]) -> list[str]:
@@ -87,3 +111,21 @@ def _named(kind: str, choice: Any) -> Iterator[tuple[str, str]]:
     name = choice.get("name") if isinstance(choice, Mapping) else choice
     if isinstance(name, str) and name:
         yield kind, name
+
+
+def outside(of: str) -> list[Unmet]:
+    """Return the requirements of a package that are installed in a version outside the required range.
+
+    The requirements of an extra are checked only if all its packages are installed, because the metadata does not
+    record which extras the user installed.
+    """
+    found = find_installed(of)
+    if found is None:
+        return []
+    unmet = []
+    extras = found.metadata.get_all("Provides-Extra") or ()
+    for requirement in parsed(found.requires or (), [extra for extra in extras if not missing(of, [extra])]):
+        other = find_installed(requirement.name)
+        if other is not None and not allows(requirement, other.version):
+            unmet.append(as_unmet(requirement, other.version))
+    return unmet

@@ -6,21 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from rllm.distillation.options import BySourceParams, DistillParams, PolicyParams, ServerParams, TopkKlParams
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.teacher import TeacherPlugin
-from rllm_core.lazy import load_from
-
-
-def _check_by_source(params: BySourceParams) -> None:
-    from rllm.distillation.by_source import check
-
-    check(params)
-
-
-def _sources_of_teachers(params: BySourceParams) -> dict[str, str]:
-    from rllm.distillation.by_source import read_sources
-
-    return read_sources(params)
+from rllm_core.lazy import call_lazily, load_from
 
 
 def stages() -> Iterable[StagePlugin[Any]]:
@@ -41,6 +30,30 @@ def stages() -> Iterable[StagePlugin[Any]]:
         reads=frozenset({"batch"}),
         writes=frozenset({"batch.targets", "batch.advantages"}),
         config_keys=frozenset({"rllm.teacher"}),
+        check_plan=call_lazily("rllm.distillation.checks", "check_topk_teachers"),
+    )
+
+
+def objectives() -> Iterable[ObjectivePlugin]:
+    rollouts = ("generate", "impute_names", "compact_filter", "group", "build_batch", "process")
+    yield ObjectivePlugin(
+        name="opd",
+        summary="Distill a teacher: its log-probs replace rewards.",
+        stage="rllm/distill",
+        defaults={
+            "rllm.pipeline.stages": [*rollouts, "distill", "update", "log"],
+            "rllm.algorithm.loss_fn": "importance_sampling",
+            "rllm.algorithm.loss_agg_mode": "token-mean",
+        },
+    )
+    yield ObjectivePlugin(
+        name="gkd",
+        summary="Distill a teacher: the divergence from its likeliest tokens replaces rewards.",
+        stage="rllm/topk_kl",
+        defaults={
+            "rllm.pipeline.stages": [*rollouts, "topk_kl", "update", "log"],
+            "rllm.algorithm.loss_fn": "importance_sampling",
+        },
     )
 
 
@@ -65,7 +78,8 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         summary="Several teachers, one for each data source of the tasks (`--teacher SOURCE=TEACHER`).",
         params=BySourceParams,
         load=load_from("rllm.distillation.by_source", "BySource"),
-        check=_check_by_source,
-        sources=_sources_of_teachers,
+        check=call_lazily("rllm.distillation.by_source", "check"),
+        sources=call_lazily("rllm.distillation.by_source", "read_sources"),
+        check_tasks=call_lazily("rllm.distillation.by_source", "check_tasks"),
         distributions=True,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rllm.echo.options import EchoParams
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.lazy import load_from
 
@@ -18,4 +19,13 @@ def stages() -> Iterable[StagePlugin[Any]]:
         load=load_from("rllm.echo.stage", "Echo"),
         reads=frozenset({"batch"}),
         writes=frozenset({"batch.observation_weights"}),
+    )
+
+
+def objectives() -> Iterable[ObjectivePlugin]:
+    yield ObjectivePlugin(
+        name="echo",
+        summary="Rewards, and predicting the environment's observations.",
+        stage="rllm/echo",
+        defaults={"rllm.pipeline.insert": [{"stage": "echo", "after": "advantages"}]},
     )

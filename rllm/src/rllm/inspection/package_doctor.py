@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rllm.config.needed import outside
 from rllm_core.contracts.finding import Finding
 from rllm_core.plugins.discovery import CORE, Discovery, normalize
-from rllm_core.plugins.requirements import missing, outside
+from rllm_core.plugins.requirements import missing
 
 
 def examine_packages(discovery: Discovery) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from rllm.planning import (
     group_checks,
     idle_checks,
     plugin_checks,
-    supervised_checks,
     teacher_checks,
     term_checks,
 )
@@ -58,16 +57,15 @@ CHECKS: tuple[Check, ...] = (
     group_checks.groups_of_one,
     group_checks.choices_by_role,
     group_checks.stages_learn_and_log,
-    supervised_checks.examples_are_imitated,
-    supervised_checks.preferences_are_one_step,
     teacher_checks.stages_have_a_teacher,
-    teacher_checks.topk_teachers_have_distributions,
     other_losses,
 )
 """Functions that take a plan and yield its problems."""
 
 
 def find_problems(plan: RunPlan) -> Iterator[Problem]:
-    """Yield the problems that all checks find."""
+    """Yield the problems that all checks and the checks of the stages find."""
     for check in CHECKS:
         yield from check(plan)
+    for stage in plan.stages:
+        yield from stage.plugin.check_plan(plan, stage.params)

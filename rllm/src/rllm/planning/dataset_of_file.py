@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.first_party import find_reading_package, names_elsewhere
+from rllm_core.plugins.first_party import read_index, summaries_elsewhere
 from rllm_core.plugins.registry import Registry
 
 
@@ -25,7 +25,8 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     reading = [entry.qualified_name for entry in installed if suffix in entry.plugin.suffixes]
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
-    home = None if reading else find_reading_package(suffix)
+    elsewhere = (name for name, entry in read_index().items() if suffix in entry.endings)
+    home = None if reading else next(elsewhere, None)
     if home is not None:
         raise ConfigError(
             "plugin-not-installed",
@@ -34,7 +35,7 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
         )
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.suffixes}))
     # If the user chooses one that is not installed, the error names the package.
-    known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
+    known_names = sorted({*(entry.name for entry in installed), *summaries_elsewhere("dataset")})
     raise ConfigError(
         "unknown-file-type",
         f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its suffix.",

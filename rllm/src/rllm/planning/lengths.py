@@ -11,11 +11,8 @@ import numpy as np
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.task_checks import name_of_source
-from rllm.preferences.rows import read_preference
-from rllm.preferences.stages import make_completions
-from rllm.supervised.row_limit import RowFitter, RowLimit, row_length
-from rllm.supervised.rows import Conversation, PlainText, read_row
-from rllm.supervised.stages import HasExamples, make_examples
+from rllm.rows.example import Conversation, HasExamples, PlainText
+from rllm.rows.row_limit import RowFitter, RowLimit, row_length
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, read_text
 from rllm_core.data.types import Episode, Task
@@ -96,14 +93,12 @@ def _measure(plan: RunPlan, source: str, tasks: Sequence[Task], model: Model | N
         stored = (episode for task in sample if isinstance(task, HasExamples) for episode in task.examples(renderer))
         rollouts = {episode.id: episode for episode in stored}
         return _rows(plan, f"stored rollouts of {number} tasks of {source}", rollouts, model)
-    if plan.examples is None:
+    if plan.rows is None:
         return _prompts(plan, of, sample, model)
     if model is None:
-        return Lengths(of, "characters", {task.id: sum(map(_characters, _examples(plan, task))) for task in sample})
-    if plan.preferences is None:
-        rows = {task.id: row for task in sample for row in make_examples(task, model.renderer, plan.examples)}
-    else:
-        rows = {task.id: make_completions(task, model.renderer, plan.examples) for task in sample}
+        characters = {task.id: sum(map(_characters, plan.rows.read(task.data))) for task in sample}
+        return Lengths(of, "characters", characters)
+    rows = {task.id: row for task in sample for row in plan.rows.make_episodes(task, model.renderer)}
     return _rows(plan, of, rows, model)
 
 
@@ -111,13 +106,13 @@ def _rows(plan: RunPlan, of: str, rows: Mapping[str, Episode], model: Model | No
     measured = {name: max(map(row_length, row.trajectories), default=0) for name, row in rows.items()}
     if model is None:
         return Lengths(of, "tokens", measured)
-    if plan.examples is None:
+    if plan.rows is None:
         limit = RowLimit(model.max_context, is_context=True, long_rows="drop")
     else:
-        limit = RowLimit.lowest(plan.examples, model.max_context)
+        limit = RowLimit.lowest(plan.rows.params, model.max_context)
     fitter = RowFitter(limit)
     for episode in rows.values():
-        fitter.fit(episode, together=plan.preferences is not None)
+        fitter.fit(episode, together=plan.rows is not None and plan.rows.keeps_together)
     if len(fitter.dropped) == len(rows):
         raise ConfigError(
             "row-too-long", f"All measured rows are dropped ({of}), because of {limit.text}.", f"{limit.remedy}."
@@ -183,10 +178,6 @@ def _cost(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_cost, value)) * max(1, len(value) // 2)
     return 1
-
-
-def _examples(plan: RunPlan, task: Task) -> list[Conversation | PlainText]:
-    return [read_row(task.data)] if plan.preferences is None else [*read_preference(task.data).values()]
 
 
 def _characters(example: Conversation | PlainText) -> int:

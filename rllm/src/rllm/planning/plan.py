@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from rllm.config.compose import Composed
-from rllm.preferences.options import PREFER, PreferParams
-from rllm.supervised.options import SUPERVISE, ExamplesParams
+from rllm.planning.row_objective import RowObjective
 from rllm.tasks.scoring import WeightedReward
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
@@ -19,6 +19,7 @@ from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.renderer import RendererPlugin
@@ -64,7 +65,7 @@ class RunPlan:
     val_dataset: PluginChoice[DatasetPlugin[Any]] | None
     sampler: PluginChoice[SamplerPlugin[Any]]
     teacher: PluginChoice[TeacherPlugin[Any]] | None
-    """The model that stages such as `distill` learn from. None if the run has none."""
+    """The model that stages can learn from. None if the run has none."""
     sandbox: PluginChoice[SandboxPlugin[Any]] | None
     """The sandbox in which the workflow runs commands. None if the run has none."""
     rewards: tuple[WeightedReward, ...]
@@ -78,6 +79,8 @@ class RunPlan:
     trackers: tuple[PluginChoice[TrackerPlugin[Any]], ...]
     observers: tuple[PluginChoice[ObserverPlugin[Any]], ...]
     stages: tuple[StageChoice, ...]
+    objective: Registered[ObjectivePlugin]
+    """The objective whose stage comes first in `stages`."""
     warnings: tuple[str, ...] = ()
     """Warnings about settings that work, but perhaps not as intended."""
 
@@ -102,17 +105,11 @@ class RunPlan:
         """True if the episodes come from weights other than the trained ones. See `StagePlugin.off_policy`."""
         return any(stage.plugin.off_policy for stage in self.stages)
 
-    @property
-    def examples(self) -> ExamplesParams | None:
-        """Options of the examples (`rllm sft`, `rllm prefer`). None if the run learns from rollouts."""
-        if not any(stage.registered.qualified_name in (SUPERVISE, PREFER) for stage in self.stages):
-            return None
-        return next((each.params for each in self.stages if type(each.params) is ExamplesParams), ExamplesParams())
-
-    @property
-    def preferences(self) -> PreferParams | None:
-        """Options of learning from preferences (`rllm prefer`). None if the run has no preferences."""
-        return next((each.params for each in self.stages if each.registered.qualified_name == PREFER), None)
+    @cached_property
+    def rows(self) -> RowObjective | None:
+        """The objective's rows of data. None if the run learns from rollouts."""
+        make_rows = self.objective.load()
+        return None if make_rows is None else make_rows(self)
 
     @property
     def estimates(self) -> bool:
@@ -151,17 +148,16 @@ class RunPlan:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Inputs that estimators, losses, loss terms and preferences of the run need. See `EstimatorPlugin.needs`."""
+        """Columns that estimators, losses, loss terms and stages of the run need. See `EstimatorPlugin.needs`."""
         estimators = self.estimators if self.estimates else ()
-        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*estimators, *self.losses)))
-        has_reference = self.config.rllm.algorithm.kl_beta or self.preferences is not None
-        return needs | {"ref_logprobs"} if has_reference else needs
+        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*estimators, *self.losses, *self.stages)))
+        return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
 
     @property
     def chosen(self) -> list[PluginChoice[Any]]:
         """Every choice of a plugin in the run, except the backend."""
         one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset, self.teacher, self.sandbox)
-        of_rollouts = (self.rejection, self.workflow, self.agent) if self.examples is None else ()
+        of_rollouts = (self.rejection, self.workflow, self.agent) if self.rows is None else ()
         return [
             *(*(self.estimators if self.estimates else ()), *of_rollouts, *self.losses, self.grouping, self.renderer),
             self.sampler,
@@ -172,5 +168,5 @@ class RunPlan:
 
     def registered(self) -> list[Registered[Any]]:
         """Every plugin the run uses, once each."""
-        found = [self.backend, *(entry.registered for entry in self.chosen)]
+        found: list[Registered[Any]] = [self.backend, self.objective, *(entry.registered for entry in self.chosen)]
         return list({(entry.kind, entry.qualified_name): entry for entry in found}.values())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
 
 from rllm.config.compose import Composed
+from rllm.config.objectives import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.resolve import environment_hidden
 from rllm.planning.async_defaults import with_correction
 from rllm.planning.checks import find_problems
@@ -20,13 +21,14 @@ from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
 from rllm.planning.unused_keys import settle_effects
 from rllm.tasks.scoring import WeightedReward
-from rllm_core.contracts.chosen import FAMILY, PluginChoice
+from rllm_core.contracts.chosen import FAMILY, PluginChoice, Registered
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError
-from rllm_core.pipeline.graph import order_stages
+from rllm_core.pipeline.graph import StageChoice, order_stages
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
@@ -73,6 +75,7 @@ class _Planner:
         estimators, losses = self._algorithms(config.algorithm)
         workflow = self._pick_named("workflow", config.workflow.name, "rllm.workflow", config.workflow.workflow_args)
         rejection = config.rejection_sample
+        stages = tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where)))
         return RunPlan(
             composed=self._composed,
             backend=self._registry.get("backend", config.backend),
@@ -95,8 +98,27 @@ class _Planner:
             losses=losses,
             trackers=self._trackers(config.trainer.logger),
             observers=self._observers(config.trainer.observers),
-            stages=tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where))),
+            stages=stages,
+            objective=self._objective(stages),
         )
+
+    def _objective(self, stages: Sequence[StageChoice]) -> Registered[ObjectivePlugin]:
+        """Return the objective whose stage comes first.
+
+        Raises:
+            ConfigError: an objective in the config has a stage that the pipeline does not have.
+        """
+        names = [stage.registered.qualified_name for stage in stages]
+        for chosen in chosen_objectives(self._registry, self._config.objective):
+            if chosen.stage is not None and chosen.stage not in names:
+                raise ConfigError(
+                    "objective-without-stage",
+                    f"Objective {chosen.name!r} needs stage {chosen.stage!r}, and rllm.pipeline removes it.",
+                    "Change rllm.pipeline, or choose a different objective.",
+                )
+        by_stage = {entry.plugin.stage: entry for entry in self._registry.all("objective")}
+        found = next((by_stage[name] for name in names if name in by_stage), None)
+        return found or self._registry.get("objective", DEFAULT_OBJECTIVE)
 
     def _renderer_name(self) -> Choice:
         """Return the renderer in the config. Without a name: `AUTO_RENDERER` if installed, or the chat template."""

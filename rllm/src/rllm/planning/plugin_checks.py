@@ -90,7 +90,7 @@ def columns_are_trained(plan: RunPlan) -> Iterator[Problem]:
                 "rllm.pipeline",
                 f"Stage {stage.plugin.name!r} trains on observations, and backend {name!r} trains only on "
                 "sampled tokens.",
-                "Choose --backend local, tinker or verl, or remove the stage (and --objective echo).",
+                "Choose --backend local, tinker or verl, or a different --objective.",
             )
         if TARGETS in stage.plugin.writes and not can.targets:
             yield refused(
@@ -98,7 +98,7 @@ def columns_are_trained(plan: RunPlan) -> Iterator[Problem]:
                 "rllm.pipeline",
                 f"Stage {stage.plugin.name!r} trains on distributions, and backend {name!r} trains only on "
                 "sampled tokens.",
-                "Choose --backend local, or distill with --objective opd.",
+                "Choose --backend local, or a different --objective.",
             )
 
 

@@ -9,8 +9,8 @@ from rllm.planning.idle_checks import NEVER
 from rllm.planning.plan import RunPlan
 from rllm.planning.plugin_checks import too_few_tasks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
+from rllm.planning.row_checks import check_rows
 from rllm.planning.sampling import make_sampler
-from rllm.planning.supervised_checks import check_examples
 from rllm.planning.task_checks import check_tasks, check_teachers, name_of_source
 from rllm.planning.validation_option import find_validation_option
 from rllm.rows.summary import RowSummary
@@ -48,11 +48,11 @@ def check_to_train(
         plan.engine.registered.load()  # raises an error if a package that it needs is missing
     problems = [_step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks)]
     # Stored episodes need no rollouts. If the run does not validate either, no workflow runs.
-    if plan.examples is None and (not plan.off_policy or val_tasks):
+    if plan.rows is None and (not plan.off_policy or val_tasks):
         problems.insert(0, _world_is_there(plan))
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
         warn_once(line)
-    if plan.examples is None:
+    if plan.rows is None:
         summaries = check_tasks(plan, train_tasks or (), val_tasks or ())
         if train_tasks and not plan.config.rllm.trainer.val_only:
             make_sampler(plan, train_tasks)
@@ -60,7 +60,7 @@ def check_to_train(
     check_teachers(plan, train_tasks or ())
     splits = ((plan.train_dataset, train_tasks, "train"), (plan.val_dataset, val_tasks, "val"))
     return [
-        check_examples(plan, tasks, name_of_source(dataset, f"data.{split}_dataset"))
+        check_rows(plan.rows, tasks, name_of_source(dataset, f"data.{split}_dataset"))
         for dataset, tasks, split in splits
         if tasks
     ]

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from rllm.planning.plan import RunPlan
+from rllm.planning.row_objective import RowObjective
 from rllm.planning.task_checks import name_of_source
-from rllm.preferences.rows import read_preference
 from rllm.rows.control_token_rows import ControlTokenRows
+from rllm.rows.example import Conversation
 from rllm.rows.hidden_parts import TOOLS, Form, check_shown, form_of
 from rllm.rows.problem import naming
-from rllm.supervised.options import ExamplesParams
-from rllm.supervised.rows import Conversation, read_row
-from rllm.supervised.turns import make_turns
 from rllm.tasks.options import QuestionParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.types import Task
@@ -30,21 +28,18 @@ def check_rendering(plan: RunPlan, renderer: Renderer, train_tasks: Sequence[Tas
         if dataset is None and not isinstance(tasks, list):
             continue  # A generator makes its prompts itself.
         source = name_of_source(dataset, f"data.{split}_dataset")
-        if plan.examples is not None:
-            _check_examples(plan.examples, tasks, renderer, source, are_compared=plan.preferences is not None)
+        if plan.rows is not None:
+            _check_examples(plan.rows, tasks, renderer, source)
         elif plan.environment is not None and isinstance(plan.environment.params, QuestionParams):
             _check_prompts(plan.environment.params, tasks, renderer, source, has_tools=plan.workflow.plugin.calls_tools)
 
 
-def _check_examples(
-    params: ExamplesParams, tasks: Iterable[Task], renderer: Renderer, source: str, *, are_compared: bool
-) -> None:
+def _check_examples(rows: RowObjective, tasks: Iterable[Task], renderer: Renderer, source: str) -> None:
     seen: set[frozenset[tuple[Form | None, Form | None]]] = set()
     control_tokens = ControlTokenRows(source, renderer)
     for task in (task for task in tasks if type(task) is Task):
         with naming(f"{source}, row {task.id!r}"):
-            examples = [*read_preference(task.data).values()] if are_compared else [read_row(task.data)]
-            for example in examples:
+            for example in rows.read(task.data):
                 if not isinstance(example, Conversation):
                     continue
                 has_control_tokens = control_tokens.add(task.id, example.messages)
@@ -52,7 +47,7 @@ def _check_examples(
                 pairs = frozenset(pairwise((None, *forms)))  # Templates reject some orders of roles.
                 if pairs not in seen or has_control_tokens:  # A stop token in a response is an error.
                     seen.add(pairs)
-                    make_turns(example, renderer, params)
+                    rows.check_rendered(example, renderer)
     control_tokens.report()
 
 

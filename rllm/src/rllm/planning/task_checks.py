@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from rllm.distillation.options import BySourceParams
 from rllm.planning.plan import RunPlan
 from rllm.rows.summary import RowSummary
 from rllm.tasks.task_content import hashes_of
@@ -70,15 +69,13 @@ def check_teachers(plan: RunPlan, tasks: Sequence[Task]) -> None:
 
     All tasks in memory are checked, the first tasks of a dataset on disk, and some tasks of a generator.
     """
-    if plan.teacher is not None and isinstance(plan.teacher.params, BySourceParams):
-        from rllm.distillation.by_source import check_tasks
-
+    if plan.teacher is not None:
         if isinstance(tasks, list):
             checked: Sequence[Task] = tasks
         else:
             # The environment `mixed` lists the tasks of one environment after the tasks of the other.
             checked = tasks[:COMPARED] if plan.train_dataset is not None else tasks[:: len(tasks) // SPREAD + 1]
-        check_tasks(plan.teacher.params, checked)
+        plan.teacher.plugin.check_tasks(plan.teacher.params, checked)
 
 
 def _check_environment(plan: RunPlan, task: Task) -> None:

@@ -8,9 +8,6 @@ from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 
-PREFER = "rllm/prefer"
-"""Qualified name of the stage that every run on preferences has."""
-
 
 class PreferParams(Params):
     """Options of the stage ``prefer``."""

@@ -7,8 +7,9 @@ from typing import Any
 
 from rllm.preferences.options import PreferParams
 from rllm.supervised.options import ExamplesParams
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 
 
 def stages() -> Iterable[StagePlugin[Any]]:
@@ -27,4 +28,22 @@ def stages() -> Iterable[StagePlugin[Any]]:
         load=load_from("rllm.preferences.stages", "Prefer"),
         reads=frozenset({"batch", "preferences"}),
         writes=frozenset({"batch.old_logprobs", "batch.ref_logprobs", "batch.advantages"}),
+        needs=frozenset({"ref_logprobs"}),
+        check_plan=call_lazily("rllm.preferences.checks", "check_preferences"),
+    )
+
+
+def objectives() -> Iterable[ObjectivePlugin]:
+    yield ObjectivePlugin(
+        name="prefer",
+        summary="Learn from better and worse completions (`rllm prefer`).",
+        load=load_from("rllm.preferences.objective", "Comparison"),
+        stage="rllm/prefer",
+        defaults={
+            "rllm.trainer.project_name": "rllm-prefer",
+            "rllm.algorithm.loss_fn": "reinforce",
+            "rllm.algorithm.loss_agg_mode": "token-sum",
+            "rllm.algorithm.kl_beta": 0.0,
+            "rllm.pipeline.stages": ["preferences", "build_batch", "prefer", "update", "log"],
+        },
     )

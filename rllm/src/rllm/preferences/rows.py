@@ -7,9 +7,10 @@ from itertools import takewhile
 from typing import Any
 
 from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, list_columns
+from rllm.rows.example import Conversation, PlainText
 from rllm.rows.messages import read_chat_text
 from rllm.rows.problem import RowError, shown
-from rllm.supervised.rows import Conversation, PlainText, make_conversation
+from rllm.supervised.rows import make_conversation
 from rllm_core.data.messages import read_text
 
 CHOSEN, REJECTED = "chosen", "rejected"

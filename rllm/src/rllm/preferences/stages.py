@@ -8,8 +8,8 @@ from rllm.preferences.comparison import MIN_PROMPTS, compare, count_prompts
 from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import read_preference
 from rllm.rows.problem import naming
+from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm.supervised.turns import make_turns
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext

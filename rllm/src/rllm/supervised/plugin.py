@@ -7,8 +7,9 @@ from typing import Any
 
 from rllm.supervised.options import ExamplesParams
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 
 
 def losses() -> Iterable[LossPlugin[Any]]:
@@ -35,4 +36,21 @@ def stages() -> Iterable[StagePlugin[Any]]:
         load=load_from("rllm.supervised.stages", "Supervise"),
         reads=frozenset({"batch"}),
         writes=frozenset({"batch.old_logprobs", "batch.advantages"}),
+        check_plan=call_lazily("rllm.supervised.checks", "check_imitation"),
+    )
+
+
+def objectives() -> Iterable[ObjectivePlugin]:
+    yield ObjectivePlugin(
+        name="sft",
+        summary="Fine-tune on examples, without rewards (`rllm sft`).",
+        load=load_from("rllm.supervised.objective", "Imitation"),
+        stage="rllm/supervise",
+        defaults={
+            "rllm.trainer.project_name": "rllm-sft",
+            "rllm.algorithm.loss_fn": "cross_entropy",
+            "rllm.algorithm.loss_agg_mode": "token-mean",
+            "rllm.algorithm.kl_beta": 0.0,
+            "rllm.pipeline.stages": ["examples", "group", "build_batch", "supervise", "update", "log"],
+        },
     )

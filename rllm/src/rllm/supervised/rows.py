@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, hint_for_format, list_columns
+from rllm.rows.example import Conversation, PlainText
 from rllm.rows.messages import read_chat_text, read_messages
 from rllm.rows.problem import RowError, shown
 from rllm.rows.tools import read_tools
-from rllm_core.data.messages import Message, Tool
 
 _ONE_OF_THESE = (
     'Write {"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}]}, '
     '{"prompt": …, "completion": …} or {"text": …}.'
 )
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Chat messages. Assistant messages from the place `trained_from` are trained, except those in `untrained`."""
-
-    messages: Sequence[Message]
-    trained_from: int
-    tools: Sequence[Tool] = ()
-    untrained: frozenset[int] = frozenset()
-    """Positions of assistant messages that are not trained: with a weight of 0, or at the start."""
-    unused: int = 0
-    """Messages of the row after the last assistant message."""
-    column: str = field(default="messages", compare=False)
-    """The column of the trained messages. The column of the messages before them is `prompt`."""
-
-    @property
-    def trained(self) -> list[Message]:
-        """The messages that are trained."""
-        places = range(self.trained_from, len(self.messages))
-        return [
-            self.messages[at] for at in places if self.messages[at]["role"] == "assistant" and at not in self.untrained
-        ]
-
-    def place_of(self, number: int) -> str:
-        """Return the place of a message in its column, for errors."""
-        start = self.trained_from
-        return f"prompt[{number}]" if number < start else f"{self.column}[{number - start}]"
-
-
-@dataclass(frozen=True)
-class PlainText:
-    """Text without a chat template. Only `completion` is trained."""
-
-    prompt: str
-    completion: str
 
 
 def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation | PlainText:
@@ -94,11 +57,6 @@ def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:
         return "messages", "tools"
     is_pair = data.get("prompt") is not None and data.get("completion") is not None
     return ("prompt", "completion", "tools") if is_pair else ("text",)
-
-
-def is_empty_response(message: Message) -> bool:
-    """Return True if an assistant message has no text, reasoning and tool calls."""
-    return not (message["content"] or message.get("reasoning_content") or message.get("tool_calls"))
 
 
 Column = tuple[str, Any]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from rllm.rows.example import HasExamples
 from rllm.rows.problem import naming
+from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm.supervised.options import ExamplesParams
-from rllm.supervised.row_limit import RowFitter, RowLimit
 from rllm.supervised.rows import read_row
 from rllm.supervised.turns import make_turns
 from rllm_core.contracts.renderer import Renderer
@@ -21,15 +21,6 @@ from rllm_core.pipeline.context_stage import ContextStage
 
 ROLE = "assistant"
 """Role of all trained tokens, for `rllm.algorithm.loss_map`."""
-
-
-@runtime_checkable
-class HasExamples(Protocol):
-    """A task that stores finished rollouts, such as a task of the dataset ``stored``."""
-
-    def examples(self, renderer: Renderer | None) -> list[Episode]:
-        """Return the rollouts. Raise ConfigError if they have other tokens than the model of `renderer`, if any."""
-        ...
 
 
 def make_examples(task: Task, renderer: Renderer, params: ExamplesParams) -> list[Episode]:

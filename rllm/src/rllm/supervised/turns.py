@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm.rows.example import Conversation, PlainText
 from rllm.rows.hidden_parts import check_shown
 from rllm.rows.problem import RowError
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.response_end import response_of
 from rllm.supervised.response_start import explain_mismatch, start_after
-from rllm.supervised.rows import Conversation, PlainText
 from rllm_core.contracts.renderer import PlainTextRenderer, Renderer
 from rllm_core.data.messages import Message, read_text
 from rllm_core.errors import ConfigError, RolloutError

@@ -31,7 +31,7 @@ from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import create_scorer, open_runner
 from rllm.training.step_warnings import StepWarnings
 from rllm.training.task_draws import TaskDraws
-from rllm.training.validation import validate, validate_examples, validate_preferences
+from rllm.training.validation import validate
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
@@ -93,7 +93,7 @@ class TrainingLoop:
         )
         chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
         self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
-        if plan.examples is None:
+        if plan.rows is None:
             self._observers.append(GradientWarning(warn))
         self._states = ObserverStates(plan.observers, chosen)
         self._begun_with: dict[int, int] = {}
@@ -318,17 +318,10 @@ class TrainingLoop:
         # Only False is a veto. None is not.
         if not self._val_tasks or any(vote is False for vote in votes):
             return
-        config, examples, preferences = self.plan.config, self.plan.examples, self.plan.preferences
-        if examples is None:
-            self.last_validation = await validate(parts.runner, self._val_tasks, config)
-        elif preferences is None:
-            self.last_validation = await validate_examples(
-                parts.backend, parts.engine, self._val_tasks, config, examples
-            )
+        if self.plan.rows is None:
+            self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
         else:
-            self.last_validation = await validate_preferences(
-                parts.backend, parts.engine, self._val_tasks, config, examples, preferences
-            )
+            self.last_validation = await self.plan.rows.validate(parts.backend, parts.engine, self._val_tasks)
         self._validated_after = self._finished
         # Log with the index of the step before the validation. Before the first step it is -1.
         parts.trackers.log(self._finished - 1, self.last_validation)

@@ -13,4 +13,7 @@ from rllm_core.builtin.rollouts import (
     rllm_renderers as rllm_renderers,
     rllm_workflows as rllm_workflows,
 )
-from rllm_core.builtin.stages import rllm_stages as rllm_stages
+from rllm_core.builtin.stages import (
+    rllm_objectives as rllm_objectives,
+    rllm_stages as rllm_stages,
+)

@@ -1,10 +1,11 @@
-"""Stages of a training step, in their order."""
+"""Stages of a training step, in their order, and the objective that needs no others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins.markers import hookimpl
@@ -124,3 +125,8 @@ STAGES: tuple[StagePlugin[Any], ...] = (
 @hookimpl
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
     return STAGES
+
+
+@hookimpl
+def rllm_objectives() -> Iterable[ObjectivePlugin]:
+    yield ObjectivePlugin(name="rl", summary="Learn from rewards.")

@@ -72,6 +72,10 @@ from .loss import (
     LossPlugin as LossPlugin,
     PolicyLoss as PolicyLoss,
 )
+from .objective import (
+    ObjectiveFlag as ObjectiveFlag,
+    ObjectivePlugin as ObjectivePlugin,
+)
 from .observer import (
     Observer as Observer,
     ObserverPlugin as ObserverPlugin,

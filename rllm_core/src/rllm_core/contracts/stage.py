@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -43,6 +43,10 @@ class StagePlugin(Plugin[ParamsT]):
     earlier step. Such a stage stores nothing between steps. It comes before all stages that read or write the batch or
     the weights. It may run for several steps concurrently. It must derive random seeds from `TrainStep.task_batch`,
     because `global_step` may still change."""
+    needs: frozenset[str] = frozenset()
+    """Columns of the batch that the backend computes for the stage. See `EstimatorPlugin.needs`."""
+    check_plan: Callable[[Any, Any], Iterable[Any]] = lambda plan, params: ()
+    """Takes a run's `rllm.planning.plan.RunPlan` and the options. Yields each `rllm.planning.problem.Problem`."""
     off_policy: bool = False
     """True if the stage's episodes were sampled by other weights than the weights that are trained. Each role then
     needs a loss with an importance ratio, or ``rllm.algorithm.rollout_correction.tis_mode``. The stage decides how many

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.backend import Backend
     from rllm_core.contracts.renderer import Renderer
     from rllm_core.data.batch import TokenBatch
+    from rllm_core.data.types import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,5 +67,7 @@ class TeacherPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "teacher"
 
     load: Callable[[], Callable[[Any, TeacherSetup], Teacher]]
+    check_tasks: Callable[[Any, Iterable[Task]], None] = lambda params, tasks: None
+    """Takes the options and training tasks. Raises ConfigError if it cannot score a task."""
     distributions: bool = False
     """True if the teacher is a `DistributionTeacher`. Stages such as `topk_kl` need one."""

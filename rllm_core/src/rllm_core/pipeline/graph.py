@@ -63,6 +63,11 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[StageCh
         _insert(entries, edit, f"rllm.pipeline.insert[{index}]")
     for index, edit in enumerate(settings.move):
         _move(entries, edit, f"rllm.pipeline.move[{index}]")
+    for name, options in settings.options.items():
+        where = f"rllm.pipeline.options.{name}"
+        position = _position(entries, name, where)
+        choice = entries[position].choice
+        entries[position] = _Entry({**({"name": choice} if isinstance(choice, str) else choice), **options}, where)
     stages = [choose(entry.choice, entry.where) for entry in entries]
     check(stages)
     return stages

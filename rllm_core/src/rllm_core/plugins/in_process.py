@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError
-from rllm_core.plugins.unusable import UnusablePluginError
+from rllm_core.plugins.discovery import UnusablePluginError
 from rllm_core.plugins.validation import check_record
 
 

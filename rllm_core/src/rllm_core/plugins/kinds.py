@@ -29,7 +29,7 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
     for hook, spec in vars(specs).items():
         if hook.startswith("rllm_"):
             (returned,) = get_args(get_type_hints(spec)["return"])
-            record = get_origin(returned)
+            record = get_origin(returned) or returned
             yield record.kind, Kind(hook, record)
 
 

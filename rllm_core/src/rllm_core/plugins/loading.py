@@ -12,11 +12,10 @@ import pluggy
 from rllm_core.contracts.plugin import API_VERSION, Plugin
 from rllm_core.notices import one_line
 from rllm_core.plugins import specs
-from rllm_core.plugins.core_version import check_core_version, upgrade
-from rllm_core.plugins.discovery import CORE, Candidate
+from rllm_core.plugins.discovery import CORE, Candidate, UnusablePluginError
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.markers import PROJECT
-from rllm_core.plugins.unusable import UnusablePluginError
+from rllm_core.plugins.requirements import check_core_version, upgrade
 from rllm_core.plugins.validation import check_record
 
 _KIND_OF_HOOK = {kind.hook: name for name, kind in KINDS.items()}

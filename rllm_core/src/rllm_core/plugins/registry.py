@@ -6,6 +6,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY, RecordT, Registered
@@ -13,11 +14,19 @@ from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, did_you_mean, format_problem
 from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
-from rllm_core.plugins.discovery import IN_PROCESS, Candidate, Discovery, core_candidate, discover, normalize
+from rllm_core.plugins.discovery import (
+    IN_PROCESS,
+    Broken,
+    Candidate,
+    Discovery,
+    UnusablePluginError,
+    core_candidate,
+    discover,
+    normalize,
+)
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import describe_failure, load_records, new_manager
 from rllm_core.plugins.unknown_name import unknown_name
-from rllm_core.plugins.unusable import Broken, UnusablePluginError
 from rllm_core.plugins.validation import check_record
 
 
@@ -161,3 +170,25 @@ class Registry:
 
 def _record_classes() -> str:
     return ", ".join(kind.record.__name__ for kind in KINDS.values())
+
+
+@cache
+def resolve(kind: str, qualified_name: str) -> Registered[Any]:
+    """Return the plugin ``distribution/name`` in a worker process, to which no plugin spec can be sent.
+
+    Only plugins of that package and of the core are imported.
+
+    Raises:
+        PluginError: the plugin is not installed here, is broken, or was registered by a different program.
+    """
+    distribution = qualified_name.rpartition("/")[0]
+    try:
+        return Registry.load(allow={distribution}).get(kind, qualified_name)
+    except PluginError as error:
+        if distribution != IN_PROCESS:
+            raise
+        raise PluginError(
+            "plugin-of-other-program",
+            f"The {kind} {qualified_name!r} was registered by the running program; worker processes do not know it.",
+            f"Put it into a package and install that on every machine: `rllm plugins new NAME --kind {kind}`.",
+        ) from error

@@ -1,4 +1,4 @@
-"""Requirements of installed packages, and the requirements that are missing or have a different version."""
+"""Requirements of installed packages that are missing or have a different version, and the command to fix them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
+
+from rllm_core.plugins.discovery import CORE, Candidate, UnusablePluginError, core_version, normalize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,39 +29,16 @@ def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
     If the package requires an extra of a second package, such as ``rllm-core[torch]``, the requirements of that extra
     are included. The list is empty if `of` itself is not installed.
     """
-    found = _installed(of)
+    found = find_installed(of)
     if found is None:
         return []
     unmet: dict[str, Unmet] = {}
     for requirement in parsed(found.requires or (), extras):
-        if _installed(requirement.name) is None:
-            unmet[requirement.name] = _unmet(requirement)
+        if find_installed(requirement.name) is None:
+            unmet[requirement.name] = as_unmet(requirement)
         elif requirement.extras:
             unmet |= {each.name: each for each in missing(requirement.name, requirement.extras)}
     return list(unmet.values())
-
-
-def is_installed(name: str) -> bool:
-    """Return True if a package of this name is installed, in any version."""
-    return _installed(name) is not None
-
-
-def outside(of: str) -> list[Unmet]:
-    """Return the requirements of a package that are installed in a version outside the required range.
-
-    The requirements of an extra are checked only if all its packages are installed, because the metadata does not
-    record which extras the user installed.
-    """
-    found = _installed(of)
-    if found is None:
-        return []
-    unmet = []
-    extras = found.metadata.get_all("Provides-Extra") or ()
-    for requirement in parsed(found.requires or (), [extra for extra in extras if not missing(of, [extra])]):
-        other = _installed(requirement.name)
-        if other is not None and not allows(requirement, other.version):
-            unmet.append(_unmet(requirement, other.version))
-    return unmet
 
 
 def allows(requirement: Requirement, version: str) -> bool:
@@ -87,15 +66,52 @@ def parsed(requirements: Collection[str], extras: Collection[str] = ()) -> Itera
             yield requirement
 
 
-def _unmet(requirement: Requirement, installed: str = "") -> Unmet:
+def as_unmet(requirement: Requirement, installed: str = "") -> Unmet:
+    """Return the record of a requirement. `installed` is the version of its package."""
     wanted = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return Unmet(
         requirement=f"{requirement.name}{wanted}{requirement.specifier}", name=requirement.name, installed=installed
     )
 
 
-def _installed(name: str) -> Distribution | None:
+def find_installed(name: str) -> Distribution | None:
+    """Return an installed package in any version. None if it is not installed."""
     try:
         return distribution(name)
     except PackageNotFoundError:
         return None
+
+
+def check_core_version(candidate: Candidate) -> None:
+    """Raise UnusablePluginError if the plugin's package requires a different version of rllm-core."""
+    for text in candidate.requires:
+        if not normalize(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
+            continue
+        for requirement in parsed([text]):
+            if normalize(requirement.name) == CORE and not allows(requirement, core_version()):
+                raise UnusablePluginError(
+                    f"{candidate.distribution} {candidate.version} needs {CORE}{requirement.specifier}, and {CORE} "
+                    f"{core_version()} is installed",
+                    _upgrade_core(requirement) if _is_newer(requirement) else upgrade(candidate),
+                )
+
+
+def _is_newer(requirement: Requirement) -> bool:
+    """Return True if the required versions of the core are newer than the installed version."""
+    for spec in requirement.specifier:
+        try:
+            lowest = Version(spec.version.removesuffix(".*"))
+        except InvalidVersion:
+            continue
+        if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(core_version()):
+            return True
+    return False
+
+
+def _upgrade_core(requirement: Requirement) -> str:
+    return f"pip install '{CORE}{requirement.specifier}'"
+
+
+def upgrade(candidate: Candidate) -> str:
+    """Return the command that upgrades a plugin that is older than the core."""
+    return f"pip install --upgrade {candidate.distribution}"

@@ -7,10 +7,9 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY, Registered
 from rllm_core.errors import PluginError, did_you_mean
-from rllm_core.plugins.discovery import IN_PROCESS, Candidate, normalize
-from rllm_core.plugins.first_party import find_home_package, names_elsewhere
+from rllm_core.plugins.discovery import IN_PROCESS, Broken, Candidate, normalize
+from rllm_core.plugins.first_party import find_home_package, summaries_elsewhere
 from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.unusable import Broken
 
 
 def unknown_name(
@@ -47,7 +46,7 @@ def unknown_name(
         return PluginError(
             "plugin-not-installed", f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known
         )
-    nearest = did_you_mean(bare, [*(entry.name for entry in offered), *names_elsewhere(kind)])
+    nearest = did_you_mean(bare, [*(entry.name for entry in offered), *summaries_elsewhere(kind)])
     suspects = ", ".join(plugin.name for plugin in broken)
     doubt = f"It may be in a broken plugin ({suspects}): see `rllm plugins doctor`." if suspects else ""
     return PluginError(

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from rllm_core.contracts.estimator import Level, Scope
 from rllm_core.contracts.plugin import Plugin
+from rllm_core.plugins.discovery import UnusablePluginError
 from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.unusable import UnusablePluginError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """The rule for names of all kinds. It excludes ``-``, so that a name has one spelling and differs from a package

@@ -236,6 +236,10 @@ class PipelineSection(Section):
     stages: Annotated[list[Choice] | None, Names("stage")] = Field(
         None, description="Names of all stages in order. null means the built-in pipeline."
     )
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Options of stages: `{STAGE: {OPTION: value}}`. They replace those in the other keys.",
+    )
     insert: list[dict[str, Any]] = Field(
         default_factory=list, description="Stages to add: `{stage: NAME, after: NAME}`, or with `before`."
     )

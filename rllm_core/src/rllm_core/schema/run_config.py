@@ -73,6 +73,10 @@ class RllmSection(Section):
         description="Names of the rewards that score a rollout. They are added to the environment's reward. For "
         "example `[exact]`, or `[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
+    objective: Annotated[str | list[str] | None, Names("objective"), TRAINING] = Field(
+        None,
+        description="Name of the objective, or a list of names. An objective sets default values, such as the stages.",
+    )
     sampler: Annotated[Choice, Names("sampler"), TRAINING] = Field(
         "uniform", description="Name of the sampler, which chooses the tasks of each rollout batch."
     )

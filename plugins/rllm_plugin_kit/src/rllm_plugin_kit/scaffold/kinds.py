@@ -79,6 +79,13 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             ),
             dependencies=_NUMPY,
         ),
+        "objective": Template(
+            title="Objective",
+            summary="Imitate the best rollouts of each group.",
+            train="rllm train guess --objective $chosen",
+            config="rllm:\n  objective: $chosen\n  pipeline:\n    options: {$chosen: {keep: 2}}",
+            dependencies=_PLAIN,
+        ),
         "sandbox": Template(
             title="Sandbox",
             summary="A directory, without isolation. Commands run with low priority.",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import CORE, discover, normalize
-from rllm_core.plugins.first_party import first_party_distributions
+from rllm_core.plugins.first_party import read_index
 from rllm_core.plugins.validation import NAME, NOT_NAMES
 
 _DISTRIBUTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -50,7 +50,7 @@ def names_for(distribution: str, kind: str) -> Names:
         raise PluginError(
             "bad-package-name", f"The name has {len(distribution)} letters.", f"Choose one of at most {LONGEST}."
         )
-    if distribution in ("rllm", CORE) or distribution in first_party_distributions():
+    if distribution == CORE or distribution in read_index():
         raise PluginError(
             "bad-package-name",
             f"{distribution} is one of rllm's own packages.",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm.supervised.row_limit import RowFitter, RowLimit, row_length
+from rllm.rows.row_limit import RowFitter, RowLimit, row_length
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import click
 
-from rllm.cli.configuring import SFT_FLAGS, Request, config_options, read_sft_request
-from rllm.cli.stage_options import check_stage_options, length_options
-from rllm.cli.train import Start, start_options, train_or_check
-from rllm.planning.plan import RunPlan
-from rllm_core.errors import ConfigError
+from rllm.cli.configuring import Request
+from rllm.cli.row_command import read_row_request, row_options, train_on_rows
+from rllm.cli.train import Start, start_options
+
+DATA = "data.train_dataset"
 
 
-@click.command()
-@config_options(*SFT_FLAGS, table=SFT_FLAGS, words="[KEY=VALUE]...")
+@click.command(short_help="Fine-tune a model on examples.")
+@row_options("examples")
 @click.option(
     "--train-on",
     type=click.Choice(["assistant", "last", "all"]),
     help="Trained tokens: all assistant messages (default), the last one, or every token. [option of stage examples]",
 )
-@length_options("examples")
+@click.option(
+    "--stored", metavar="DIRECTORY", help=f"Stored episodes to imitate: a run directory, or files of episodes. [{DATA}]"
+)
 @click.option("--min-reward", type=float, metavar="X", help="With --stored: use rollouts with at least this reward.")
 @start_options
 def sft(
@@ -29,7 +35,7 @@ def sft(
     overwrite: bool,
     dry_run: bool,
     everything: bool,
-    **flags: str | None,
+    **flags: Any,
 ) -> int:
     """Fine-tune a model on examples (SFT): the loss is the mean of -log p over the trained tokens.
 
@@ -50,19 +56,22 @@ def sft(
       rllm train ENV --model runs/rllm-sft/run-1/checkpoints/latest
     """
     start = Start(resume, overwrite, dry_run, everything)
-    request = read_sft_request(words, model, files, flags)
-    return train_or_check(lambda: _plan(request, start), start)
+    return train_on_rows(read_sft_request(words, model, files, flags), start, "--data FILE or --stored DIRECTORY")
 
 
-def _plan(request: Request, start: Start) -> RunPlan:
-    plan = start.plan(request)
-    if plan.examples is None:
-        raise ConfigError(
-            "not-for-examples",
-            "rllm.pipeline of this run has no stage `supervise`, so the run does not learn from examples.",
-            "Remove rllm.pipeline, or use `rllm train`.",
-        )
-    check_stage_options(plan, request.stage_options)
-    if plan.train_dataset is None:
-        raise ConfigError("no-training-tasks", "There are no examples.", "Add --data FILE or --stored DIRECTORY.")
-    return plan
+def read_sft_request(
+    words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]
+) -> Request:
+    """Take the command line of `rllm sft` apart, as `read_row_request`."""
+    stored, min_reward = flags.get("stored"), flags.get("min_reward")
+    if stored is None and min_reward is not None:
+        raise click.UsageError("--min-reward selects stored episodes: add --stored DIRECTORY.")
+    options = {"examples": ("train_on", "max_length", "long_rows")}
+    request = read_row_request("sft", words, model, files, flags, options)
+    if stored is None:
+        return request
+    for name, why in (("data", "both say what to train on"), ("train_on", "differ: the sampled tokens are trained")):
+        if flags.get(name) is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} and --stored {why}.")
+    least = {} if min_reward is None else {"min_reward": min_reward}
+    return replace(request, choices={**request.choices, DATA: {"name": "stored", "path": stored, **least}})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rllm.supervised.options import ExamplesParams, LongRows
+from rllm.rows.options import LongRows, RowParams
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
@@ -24,7 +24,7 @@ class RowLimit:
     long_rows: LongRows = "cut"
 
     @classmethod
-    def lowest(cls, params: ExamplesParams, max_context: int) -> RowLimit:
+    def lowest(cls, params: RowParams, max_context: int) -> RowLimit:
         """Return the smaller of the stage's option and `max_context`. A longer row cannot be computed exactly."""
         if params.max_length is not None and params.max_length <= max_context:
             return cls(params.max_length, is_context=False, long_rows=params.long_rows)
@@ -105,6 +105,12 @@ class RowFitter:
                 warn_once(f"{_named(rows)} {why}: {outcome}. {prefix}/rows_{metric} counts them. {self._limit.remedy}.")
         if self.empty:
             warn_once(f"{_named(self.empty)} without a trained token: dropped. {prefix}/rows_dropped counts them.")
+
+
+def report_rows(fitters: Mapping[str, RowFitter]) -> dict[str, float]:
+    """Return the reports of validation rows by data source."""
+    reports = [fitter.report(f"val/{source}") for source, fitter in fitters.items()]
+    return {name: count for report in reports for name, count in report.items()}
 
 
 def row_length(trajectory: Trajectory) -> int:

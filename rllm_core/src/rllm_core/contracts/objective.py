@@ -1,0 +1,42 @@
+"""Objectives: pipelines that learn, for example from rewards, from examples or from a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from rllm_core.contracts.plugin import NoParams, Plugin
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveFlag:
+    """A flag of ``rllm train`` that chooses an objective and sets one more key."""
+
+    name: str
+    """The flag without its dashes, such as ``stored``."""
+    metavar: str
+    key: str
+    """The config key that the flag sets."""
+    value: Callable[[str], Any]
+    """Takes the flag's text and returns the value of `key`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectivePlugin(Plugin[NoParams]):
+    """A plugin spec that offers an objective. Users choose it with ``--objective`` or ``rllm.objective``.
+
+    A run has the objective whose `stage` comes first in its pipeline. ``rllm.objective`` sets default values.
+    """
+
+    kind: ClassVar[str] = "objective"
+
+    load: Callable[[], Callable[[Any], Any] | None] = lambda: None
+    """Returns a subclass of `rllm.planning.row_objective.RowObjective` if rows of data replace rollouts. Returns None
+    if the objective learns from rollouts."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Default config values, by key, such as ``{"rllm.pipeline.stages": [...]}``. Users' values take precedence."""
+    stage: str | None = None
+    """Qualified name of a stage that every run with this objective has, such as ``rllm/supervise``."""
+    flag: ObjectiveFlag | None = None
+    """Its flag besides ``--objective``. `summary` is the flag's help. None if it has none."""
