@@ -153,6 +153,8 @@ def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monk
     lines = say("why").splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["runs/second", "runs/first"]
     assert lines[-1] == "next: rllm why runs/second"
+    with expect_error(ConfigError, "run-not-found", "Did you mean runs/second?"):
+        say("why", "second")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from rllm_core.errors import ConfigError
 
 DEPTH = 4
 """Maximum depth of the search: ``runs/project/experiment``, and one more level on each side."""
+RUNS = Path("runs")
+"""Default directory of runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +48,30 @@ def one_run(directory: Path) -> RunPlace:
     if len(runs) == 1:
         return runs[0]
     if not runs:
-        raise ConfigError(
-            "run-not-found",
-            f"{directory} contains no run.",
-            "Use the path of a run directory, such as runs/rllm-training/guess-1.",
-        )
+        raise no_run(directory)
     names = ", ".join(str(place.directory) for place in runs[:5])
     raise ConfigError(
         "several-runs",
         f"{directory} contains {len(runs)} runs.",
         f"Use the path of one of them: {names}{', …' * (len(runs) > 5)}",
     )
+
+
+def no_run(directory: Path) -> ConfigError:
+    """Return the error of a directory without a run. Its hint is the path of the run with this name."""
+    paths = [place.directory for place in find_runs([RUNS]) if place.directory.name == directory.name]
+    hint = (
+        f"Did you mean {short_path(paths[0])}?"
+        if paths
+        else "`rllm runs list` lists the runs below the directory `runs`. `rllm train guess` trains a first run."
+    )
+    return ConfigError("run-not-found", f"{directory} contains no run.", hint)
+
+
+def short_path(directory: Path) -> Path:
+    """Return a path relative to the current directory if it is below it, so that it can be typed."""
+    here = Path.cwd()
+    return directory.relative_to(here) if directory.is_relative_to(here) else directory
 
 
 def is_run(directory: Path) -> bool:

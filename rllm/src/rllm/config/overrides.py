@@ -28,7 +28,9 @@ def read_override(word: str) -> tuple[str, Any]:
 
     if "=" not in word.lstrip("~") and not word.startswith("~"):
         raise ConfigError(
-            "bad-override", f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4."
+            "bad-override",
+            f"`{_short(word)}` is not an override.",
+            f"Write key=value, such as rllm.rollout.n=4. For a run, rllm.trainer.experiment_name={_short(word)}.",
         )
     try:
         override = _parser().parse_override(word.strip())

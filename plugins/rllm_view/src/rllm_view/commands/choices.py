@@ -10,7 +10,7 @@ import click
 from rllm.cli import print_table
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless, one_line
-from rllm_record.run_places import find_runs
+from rllm_record.run_places import RUNS, find_runs, no_run, short_path
 from rllm_view.commands.explaining import short_uid
 from rllm_view.commands.run_lists import print_runs
 from rllm_view.reading.rollouts import Filter, find_rollouts
@@ -31,13 +31,9 @@ def list_choices(command: str, directory: Path | None, step: int | None) -> None
         ConfigError: the directory contains no run, or `step` is given and it contains several.
         RecordError: the step is not recorded.
     """
-    places = find_runs([directory or Path("runs")])
+    places = find_runs([directory or RUNS])
     if not places:
-        raise ConfigError(
-            "run-not-found",
-            f"{directory or 'runs'} contains no run.",
-            "`rllm runs list` lists the runs below the directory `runs`. `rllm train guess` trains a first run.",
-        )
+        raise no_run(directory or RUNS)
     if len(places) > 1:
         _list_runs(command, [Run(place) for place in places])
         return
@@ -54,12 +50,6 @@ def format_value(value: float | None) -> str:
     """Return a number with three decimals, or ``-`` if it is not available."""
     # -0.0 + 0.0 is 0.0: no number is -0.
     return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
-
-
-def short_path(directory: Path) -> Path:
-    """Return a path relative to the current directory if it is below it, so that it can be typed."""
-    here = Path.cwd()
-    return directory.relative_to(here) if directory.is_relative_to(here) else directory
 
 
 def _list_runs(command: str, runs: list[Run]) -> None:

@@ -36,11 +36,11 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
       rllm runs list
       rllm runs list runs/rllm-training --json
     """
-    from rllm_record.run_places import find_runs
+    from rllm_record.run_places import RUNS, find_runs
     from rllm_view.api.as_json import as_json as to_json
     from rllm_view.reading.run import Run, newest_first
 
-    summaries = newest_first(Run(place).summary() for place in find_runs(directories or (Path("runs"),)))
+    summaries = newest_first(Run(place).summary() for place in find_runs(directories or (RUNS,)))
     if as_json:
         click.echo(to_json(summaries).decode())
     elif sys.stdout.isatty():
@@ -50,7 +50,8 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _values(run: RunSummary) -> tuple[str, ...]:
-    from rllm_view.commands.choices import format_value, short_path
+    from rllm_record.run_places import short_path
+    from rllm_view.commands.choices import format_value
 
     return (
         str(short_path(Path(run.directory))),
