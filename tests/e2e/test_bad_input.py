@@ -214,11 +214,10 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("finished_run")
-def test_a_refused_resume_does_not_spoil_the_next_one(rllm_here: Any) -> None:
+def test_a_refused_resume_does_not_spoil_the_next_one(rllm_here: Any, finished_run: Path) -> None:
     for words, values in (
         (["guess", "--seed", "3"], ["rllm.trainer.seed=0", "3"]),
-        (["sum"], ["Training tasks"]),
+        (["sum", f"rllm.trainer.experiment_name={finished_run.name}"], ["Training tasks"]),
         (["guess", "--model", "./nope"], ["model.name", "tiny", "./nope"]),
     ):
         refused = rllm_here("train", *words, "--resume", "rllm.trainer.total_batches=5")
