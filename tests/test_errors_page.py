@@ -60,7 +60,8 @@ def test_codes_are_few_enough_to_search_for() -> None:
         "| `file-not-found` | ConfigError | There is no configuration file `‹path›`. | Paths start at ‹cwd›. "
         "To write a file with all values, run `rllm config show > ‹path›`. |",
         "| `unknown-plugin` | PluginError | There is no ‹kind› named ‹name›. |",
-        "| `no-training-tasks` | refused | There are no training tasks. | Set rllm.env.name or data.train_dataset. |",
+        "| `no-training-tasks` | refused | There are no training tasks: ‹plan› has none. "
+        "| Add a task to it, or choose other tasks with --data FILE. |",
         "| `deprecated-plugin` | Finding | deprecated: ‹entry plugin deprecated› | choose another one in new runs |",
     ],
 )

@@ -96,6 +96,8 @@ NOT_RUN = {
 }
 PLACES = {
     "runs/rllm-training/guess-1": "synchronous",
+    "runs/rllm-training/echo-1": "synchronous",
+    "runs/rllm-training/open_spiel-kuhn_poker-1": "synchronous",
     "runs/rllm-training/distilled": "synchronous",
     "runs/rllm-sft/run-1": "sft",
 }
