@@ -280,7 +280,7 @@ def test_full_disk_leaves_older_checkpoints(store: CheckpointStore, saved: Path)
     )
     message, hint = done.stdout.splitlines()
     assert message.startswith("not-writable ")
-    check_values(message, "step 3", saved, "File too large")
+    check_values(message, "3 steps", saved, "File too large")
     check_values(hint, "step_000002", "--resume")
     assert _names(saved) == ["latest", "step_000001", "step_000002"]
     assert latest(store).state == {"finished_steps": 2}
