@@ -11,7 +11,7 @@ import pytest
 from expecting import expect_error
 from safetensors.numpy import save_file
 
-from rllm_backend_kit.model_file_checks import check_model_files
+from rllm_backend_kit.model_file_checks import check_model_files, check_whole_model
 from rllm_core.errors import ConfigError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -70,3 +70,11 @@ def test_damaged_file_is_named(change: Callable[[Path], object], values: list[st
     change(model)
     with expect_error(ConfigError, "model-not-loadable", "model.name='m'", *values):
         check_model_files("model.name='m'", model)
+
+
+def test_only_a_config_passes_until_it_is_loaded(model: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", WEIGHTS):
+        (model / name).unlink()
+    check_model_files("model.name='m'", model)
+    with expect_error(ConfigError, "model-not-loadable", "no tokenizer"):
+        check_whole_model("model.name='m'", model)

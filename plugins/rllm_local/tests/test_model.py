@@ -211,7 +211,7 @@ def test_path_of_no_model_is_refused(tmp_path: Path) -> None:
         ("model.safetensors", None, "model.safetensors"),
         ("model.safetensors", b"", "header"),
         ("model.safetensors", b"this is not weights.", "header"),
-        ("model.safetensors", 4000, "header"),
+        ("model.safetensors", 4000, "4,000 of "),
     ],
 )
 def test_damaged_or_missing_file_is_a_config_error(

@@ -22,7 +22,7 @@ AGAIN = "Download or save {} again."
 
 
 def check_model_files(label: str, directory: Path) -> None:
-    """Check that config and tokenizer are readable, and that the weights have their whole length.
+    """Check a directory with a ``config.json`` before a run. Only a config passes: `--dry-run` prints its memory.
 
     Args:
         label: begin of the message: the config key with its value.
@@ -31,24 +31,36 @@ def check_model_files(label: str, directory: Path) -> None:
     Raises:
         ConfigError: a file is missing or damaged. The message has its name.
     """
-    found = next(_find_problems(directory), None)
-    if found is not None:
-        problem, remedy = found
+    _raise_first(label, _find_damaged_json(directory))
+    if _has_any(directory, (*WEIGHTS, *VOCABULARIES)):
+        check_whole_model(label, directory)
+
+
+def check_whole_model(label: str, directory: Path) -> None:
+    """Check that tokenizer and weights exist, and that the weights have their whole length.
+
+    `check_model_files` has the arguments and errors.
+    """
+    _raise_first(label, _find_problems(directory))
+
+
+def _raise_first(label: str, problems: Iterator[tuple[str, str]]) -> None:
+    for problem, remedy in problems:
         raise ConfigError("model-not-loadable", f"{label}: {problem}.", remedy)
+
+
+def _find_damaged_json(directory: Path) -> Iterator[tuple[str, str]]:
+    for name in ("config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors.index.json"):
+        if (directory / name).is_file() and _read_json(directory / name) is None:
+            yield _explain_damage(directory / name, "is not a JSON object")
 
 
 def _find_problems(directory: Path) -> Iterator[tuple[str, str]]:
     """Yield each problem, with its remedy."""
-    for name in ("config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors.index.json"):
-        if (directory / name).is_file() and _read_json(directory / name) is None:
-            yield _explain_damage(directory / name, "is not a JSON object")
-    has_weights = _has_any(directory, WEIGHTS)
-    if not has_weights and not _has_any(directory, VOCABULARIES):
-        return  # Only a config, which is enough for the memory that --dry-run prints.
     if not _has_tokenizer(directory):
         remedy = "Copy tokenizer.json and tokenizer_config.json from the model that it was trained from."
         yield f"{directory} has no tokenizer, such as tokenizer.json", remedy
-    if not has_weights:
+    if not _has_any(directory, WEIGHTS):
         yield f"{directory} has no weights, such as model.safetensors", "Save or download the whole model."
     index = _read_json(directory / "model.safetensors.index.json") or {}
     single = directory / "model.safetensors"

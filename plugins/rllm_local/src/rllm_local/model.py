@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from rllm_backend_kit.context_length import longest_context, longrope_limit
 from rllm_backend_kit.hub import only_cached
+from rllm_backend_kit.model_file_checks import check_whole_model
 from rllm_backend_kit.model_files import check_vocabulary, silence_transformers, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_directory, read_base
@@ -185,7 +186,10 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
 def _from_pretrained(name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = directory_of(name) or name
+    directory = directory_of(name)
+    if directory is not None:
+        check_whole_model(f"model.name={name!r}", directory)
+    source = directory or name
     try:
         cached = only_cached(source)
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
