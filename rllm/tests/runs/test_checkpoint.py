@@ -156,7 +156,7 @@ def test_damaged_checkpoints_are_skipped(store: CheckpointStore, saved: Path, da
     (warning,) = warnings
     assert f"checkpoint {saved / 'step_000002'} is damaged" in warning
     assert reason in warning
-    assert "; continuing from step_000001. To use it, " in warning
+    assert "so the run continues from step_000001. To use it, " in warning
 
 
 def test_every_byte_of_the_manifest_matters_or_is_harmless(store: CheckpointStore, saved: Path) -> None:

@@ -354,6 +354,12 @@ def test_rise_of_the_validation_loss_is_reported_once(tracker: ConsoleTracker, l
     check_values(rise, "loss rises", "1.000", "rllm.trainer.total_batches=4")
 
 
+def test_loss_that_only_rises_needs_a_lower_rate(tracker: ConsoleTracker, lines: Lines) -> None:
+    for finished, loss in ((0, 1.0), (4, 2.0)):
+        tracker.on_validation_end(finished, {"val/default/loss": loss})
+    assert lines()[2] == "The validation loss rises: the best was 1.000 after 0 steps. Lower the learning rate."
+
+
 def test_resumed_run_keeps_its_best_loss(tracker: ConsoleTracker, lines: Lines, run: TrackedRun) -> None:
     run.directory.mkdir(exist_ok=True)
     (run.directory / "metrics.jsonl").write_text('{"step": 1, "val/default/loss": 0.5, "val/other/loss": null}\n')

@@ -37,7 +37,7 @@ REQUESTED = [each.name for each in fields(SampleRequest)]
 
 
 class TokenCounter:
-    """The number of tokens of a call. It is an `OnTokens`, and calls the `OnTokens` of the client."""
+    """An `OnTokens` that counts the tokens of a call, and passes them to the client's `OnTokens`."""
 
     def __init__(self, on_tokens: OnTokens | None) -> None:
         self._on_tokens = on_tokens

@@ -206,7 +206,7 @@ class LocalEngine:
         return Counter(request.client for request in self._running)
 
     def _displace(self, running: Counter[str]) -> None:
-        """Let clients without a slot have one of the client with the most, whose newest request continues later."""
+        """Give clients without a slot the slots of the busiest client. Its newest requests continue later."""
         free = min(self._max_concurrency, self._cache.slots) - len(self._running)
         for _ in self._waiting.without_slot(running)[max(0, free) :]:
             if max(running.values(), default=0) < 2:

@@ -22,28 +22,28 @@ SLACK = 8
 character can be incomplete."""
 
 
-def stop_rule(text_of: Callable[[list[int]], str], stop_ids: Collection[int], texts: Collection[str]) -> Stops:
-    """Return the rule for a response that ends with one of `stop_ids`, or whose text contains one of `texts`.
+def stop_rule(text_of: Callable[[list[int]], str], stop_ids: Collection[int], stop_strings: Collection[str]) -> Stops:
+    """Return the rule for a response that ends with one of `stop_ids`, or whose text contains a stop string.
 
     Args:
         text_of: function that decodes tokens.
         stop_ids: tokens that end a response.
-        texts: strings that end a response. An empty collection needs no decoding.
+        stop_strings: strings that end a response. An empty collection needs no decoding.
     """
 
     def at_token(sampled: NDArray[np.int32]) -> bool:
         return int(sampled[-1]) in stop_ids
 
-    if not texts:
+    if not stop_strings:
         return at_token
     # The rule is called after every token, so a new stop string ends with the last token.
-    window = max(len(text.encode()) for text in texts) + SLACK
+    window = max(len(each.encode()) for each in stop_strings) + SLACK
 
     def at_token_or_text(sampled: NDArray[np.int32]) -> bool:
         if at_token(sampled):
             return True
         end = text_of(sampled[-window:].tolist())
-        return any(text in end for text in texts)
+        return any(each in end for each in stop_strings)
 
     return at_token_or_text
 

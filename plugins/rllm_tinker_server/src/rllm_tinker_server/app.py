@@ -43,7 +43,7 @@ FILES = f"{API}/files"
 
 
 def key_rule(keys: tuple[str, ...]) -> KeyRule:
-    """Make the rule for requests' keys. Clients must send one of `keys`. Without any, the server accepts every key."""
+    """Make the rule for requests' keys. Clients must send a key of `keys`. Without keys, it accepts every key."""
     return KeyRule(
         keys=keys,
         header="X-API-Key",

@@ -19,7 +19,7 @@ from rllm_tinker_server.wire import json_answer, records
 
 
 class Library:
-    """Operations on an owner's sessions, and on what training has left behind."""
+    """Operations on an owner's sessions, training runs and checkpoints."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

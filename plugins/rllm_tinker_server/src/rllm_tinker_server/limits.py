@@ -19,11 +19,11 @@ class TinkerLimits:
     """Seconds to keep a result after its first retrieval, for a client whose connection broke."""
     keep_unretrieved: float = 3600.0
     max_pending_samples: int = 40_000
-    """Requests for samples that are pending, of all keys (`shares.has_share`): one key can have half of them."""
+    """Maximum number of pending requests for samples. Keys share it (`shares.has_share`): one key can have half."""
     max_samples_per_request: int = 1024
     max_pending_sample_tokens: int = 1 << 27
-    """Prompts and responses of all samples that are pending. Keys share them, as `max_pending_samples`. Room for them
-    is set aside when they are queued."""
+    """Maximum number of tokens in prompts and responses of all pending samples. Keys share it. Room for both is
+    reserved when a sample is queued."""
 
     turn_deadline: float = 120.0
     """Seconds that a training request waits for an earlier one that has not arrived."""
@@ -32,21 +32,21 @@ class TinkerLimits:
     max_remembered_turns: int = 4096
     """Training requests of a model whose kind is remembered, to tell one that is sent again from another."""
     max_waiting_bytes: int = 512 * MIB
-    """Bodies of training requests that wait for their turn, of all models together. Keys share them."""
+    """Maximum size of the bodies of waiting training requests, for all models together. Keys share it."""
 
     session_idle: float = 600.0
     """Seconds without heartbeat or request after which a session ends."""
     heartbeat_missed: float = 60.0
     """Seconds without heartbeat or request after which a session gives way to others. Clients send one every 10 s."""
     max_sessions: int = 4096
-    """Open sessions. Keys share them."""
+    """Maximum number of open sessions. Keys share it."""
     max_models: int = 16
     max_models_per_key: int | None = None
     """None means that one key can have all `max_models`."""
     max_samplers: int = 4096
     """Sampling sessions of a session: each save_weights_and_get_sampling_client makes one."""
     max_snapshots: int = 32
-    """Weights for sampling that are held in memory, of all keys (`Snapshots.put`)."""
+    """Maximum number of sets of weights for sampling in memory, for all keys together (`Snapshots.put`)."""
     max_ended_sessions: int = 1024
     """Sessions that are remembered after their end, to tell clients what became of them."""
 
@@ -54,7 +54,7 @@ class TinkerLimits:
     """Maximum size of a client's metadata of a session, a model or a checkpoint."""
     max_body_bytes: int = 64 * MIB
     max_held_bytes: int = 256 * MIB
-    """Bodies of all requests that arrive or are read. Keys share them."""
+    """Maximum size of all bodies that arrive or are read. Keys share it."""
     read_seconds: float = 60.0
     """Maximum seconds for a request to arrive."""
     stand_in_losses: bool = False

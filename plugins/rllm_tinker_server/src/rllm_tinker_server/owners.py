@@ -20,7 +20,7 @@ class Owner:
     """True if the server accepts no other key. This owner has all checkpoints of the directory, also of other keys."""
 
     def owns(self, name: str | None) -> bool:
-        """True if an object with this owner's name is theirs. None is the name of checkpoints from before owners."""
+        """True if objects with this name of an owner belong to this one. Earlier checkpoints have the name None."""
         return self.is_only or self.name == name
 
 

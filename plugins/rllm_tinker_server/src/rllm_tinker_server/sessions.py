@@ -62,7 +62,7 @@ class Session:
 class Sessions:
     """All sessions, by id. Ids of models and samplers start with their session's id, so they find the session too.
 
-    An owner finds only their own. Ids of others give the same errors as unknown ids.
+    Owners find only their own sessions. An id of a different owner gives the same error as an unknown id.
     """
 
     def __init__(self, limits: TinkerLimits, clock: Callable[[], float] = time.monotonic) -> None:

@@ -24,7 +24,7 @@ class SharedLimit:
         self.used = 0
 
     def has_room(self, owner: str, amount: int) -> bool:
-        """See `has_share`."""
+        """Return the result of `has_share` for an owner that uses `amount` units more."""
         return has_share(self._limit, self.used, self._used[owner], amount)
 
     def add(self, owner: str, amount: int) -> None:

@@ -53,7 +53,7 @@ class Snapshots:
         self._held[key] = _Held(owner, weights, on_disk)
 
     def drop(self, key: str) -> None:
-        """Let go of weights, if they are held."""
+        """Drop weights if they are in memory."""
         held = self._held.pop(key, None)
         if held is not None:
             self._forget(held.weights)

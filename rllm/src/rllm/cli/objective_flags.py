@@ -23,7 +23,7 @@ class TrainCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {option for parameter in self.params for option in parameter.opts}
-        # Plugins are only loaded if one of them may have the flag, or to list all flags.
+        # Plugins are loaded only for an unknown flag, which may belong to a plugin, or to list all flags.
         if any(word.startswith("-") and word.partition("=")[0] not in known for word in args):
             self.params += [
                 click.Option([f"--{flag.name}"], metavar=flag.metavar, help=f"{objective.summary} [{flag.key}]")

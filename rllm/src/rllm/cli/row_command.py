@@ -74,7 +74,7 @@ def train_on_rows(request: Request, start: Start, hint: str) -> int:
     def make_plan() -> RunPlan:
         plan = start.plan(request)
         if plan.train_dataset is None:
-            raise ConfigError("no-training-tasks", "There is nothing to train on.", f"Add {hint}.")
+            raise ConfigError("no-training-tasks", "There are no training rows.", f"Add {hint}.")
         return plan
 
     return train_or_check(make_plan, start)

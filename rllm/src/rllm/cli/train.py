@@ -157,7 +157,7 @@ def _train(make_plan: Callable[[], RunPlan], start: Start) -> int:
             return 128 + received[0]
         if trainer.stopped_early:
             click.echo(
-                f"stopped after {trainer.finished_steps} of {trainer.total_steps} steps; saved in {directory.path}. "
+                f"stopped after {trainer.finished_steps} of {trainer.total_steps} steps, saved in {directory.path}. "
                 "The same command with --resume continues from there."
             )
             return 128 + received[0]

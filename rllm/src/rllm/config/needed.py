@@ -53,7 +53,7 @@ def require_packages(registry: Registry, value: Value) -> None:
 
 
 def _extras_to_install(distribution: str, value: Value) -> tuple[tuple[str, ...], str]:
-    """Return the extras to install a package with, and the alternative for a machine without a GPU."""
+    """Return a package's extras to install, and the alternative for a machine without a GPU."""
     extras, entry = _needed_extras(distribution, value), read_index().get(distribution)
     if extras or entry is None:
         return extras, ""

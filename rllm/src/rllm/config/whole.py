@@ -20,7 +20,7 @@ from rllm_core.schema.run_config import RunConfig
 UNUSED = "default, in place of what nothing acted on"
 """Origin of a stored layer that is not the user's: values of the tree that are not as composition gave them."""
 NUMBERED = "number of the run"
-"""Origin of a stored layer that is not the user's: the name of a run that the user did not name."""
+"""Origin of a stored layer that is not the user's: the name that rllm gave to the run."""
 KEY: KeyPath = ("rllm", "composed")
 """Key of a whole configuration that contains the layers it was made from. It is null in all other configurations."""
 

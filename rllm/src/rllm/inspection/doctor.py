@@ -9,6 +9,7 @@ from rllm.config.backend_files import search_directory
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.finding import Finding, Severity
+from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalize
 from rllm_core.plugins.kinds import KINDS
@@ -92,7 +93,9 @@ def _loads(registry: Registry) -> Iterator[Finding]:
 
 
 def _problem_of_load(entry: Registered[Any]) -> str:
-    if not callable(entry.plugin.load()):
+    loaded = entry.plugin.load()
+    is_optional = isinstance(entry.plugin, ObjectivePlugin)
+    if not callable(loaded) and not (is_optional and loaded is None):
         return "its load returns something that cannot be called"
     if isinstance(entry.plugin, BackendPlugin) and entry.plugin.config_yaml is not None:
         try:

@@ -65,7 +65,7 @@ class RunPlan:
     val_dataset: PluginChoice[DatasetPlugin[Any]] | None
     sampler: PluginChoice[SamplerPlugin[Any]]
     teacher: PluginChoice[TeacherPlugin[Any]] | None
-    """The model that stages can learn from. None if the run has none."""
+    """The model from which stages can learn. None if the run has none."""
     sandbox: PluginChoice[SandboxPlugin[Any]] | None
     """The sandbox in which the workflow runs commands. None if the run has none."""
     rewards: tuple[WeightedReward, ...]

@@ -25,7 +25,7 @@ class RowObjective(ABC):
     activity: ClassVar[str]
     """The start of a run's first line, such as ``fine-tuning``."""
     keeps_together: ClassVar[bool] = False
-    """True if a row is dropped when one of its examples has no trained token left."""
+    """True if a row is dropped when an example of the row has no trained token left."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan

@@ -114,8 +114,8 @@ class CheckpointStore:
             if problem is None:
                 for each, what in damaged.items():
                     warn(
-                        f"checkpoint {each} is damaged ({what}); continuing from {directory.name}. To use it, stop, "
-                        "restore it from a backup, and repeat the command"
+                        f"checkpoint {each} is damaged ({what}), so the run continues from {directory.name}. To use it,"
+                        " stop, restore it from a backup, and repeat the command"
                     )
                 return Checkpoint(directory, json.loads((directory / STATE).read_text(encoding="utf-8")))
             damaged[directory] = problem

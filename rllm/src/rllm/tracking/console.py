@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rllm.runs.metrics_file import read_metrics
 from rllm.runs.validation_metrics import split_validation_name
-from rllm.tracking.best_losses import BestLosses
+from rllm.tracking.best_losses import BestLoss, BestLosses
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
@@ -19,12 +19,6 @@ from rllm_core.contracts.train_step import TrainStep
 
 SECONDS_BETWEEN_LINES = 5.0
 """Seconds between lines without a terminal, so that a log file does not get a line for every step."""
-
-
-RISING = (
-    "The validation loss rises: the best was {loss} after {after} steps. Train less, with "
-    "rllm.trainer.total_batches={after}, or lower the learning rate."
-)
 
 
 class ConsoleTracker(Observer):
@@ -86,7 +80,7 @@ class ConsoleTracker(Observer):
         self._console.print("; ".join((line, *_best_losses(self._best, global_step))))
         if risen is not None and not self._has_reported_rise:
             self._has_reported_rise = True
-            self._console.print(RISING.format(loss=in_three_digits(risen.loss), after=risen.after))
+            self._console.print(_describe_rise(risen))
 
     def on_train_end(self, global_step: int) -> None:
         if self._progress is not None:
@@ -130,6 +124,12 @@ def step_metrics(metrics: Mapping[str, float]) -> str:
 
 def _steps(number: int) -> str:
     return "1 step" if number == 1 else f"{number} steps"
+
+
+def _describe_rise(best: BestLoss) -> str:
+    remedy = f"Train less, with rllm.trainer.total_batches={best.after}, or lower" if best.after else "Lower"
+    best_loss = f"{in_three_digits(best.loss)} after {_steps(best.after)}"
+    return f"The validation loss rises: the best was {best_loss}. {remedy} the learning rate."
 
 
 def _best_losses(best: BestLosses, finished: int) -> list[str]:

@@ -24,7 +24,7 @@ CAUSES = {
 }
 """Skip reason -> its text, with the metric that shows it."""
 EQUAL = "all rollouts of each task have the same reward, see reward/*/std and advantage/*/fraction_zero"
-SOLVED = "all rollouts have the same reward and are solved since the start, see batch/solve_all: check the reward"
+SOLVED = "all rollouts have the same reward and are solved from the start, see batch/solve_all: check the reward"
 
 
 class GradientWarning(Observer):

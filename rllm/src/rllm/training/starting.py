@@ -73,7 +73,7 @@ def _require_named_run(path: Path) -> None:
 
 @contextmanager
 def _explain_names_of_runs(resume: bool) -> Iterator[None]:
-    """Add the key of a run's name to the error about an unknown environment, because users write it there."""
+    """Add the key for a run's name to the error about an unknown environment. Users write ``--resume NAME``."""
     try:
         yield
     except RllmError as error:

@@ -37,6 +37,6 @@ class ObjectivePlugin(Plugin[NoParams]):
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Default config values, by key, such as ``{"rllm.pipeline.stages": [...]}``. Users' values take precedence."""
     stage: str | None = None
-    """Qualified name of a stage that every run with this objective has, such as ``rllm/supervise``."""
+    """Qualified name (``PACKAGE/NAME``) of a stage that every run with this objective has."""
     flag: ObjectiveFlag | None = None
     """Its flag besides ``--objective``. `summary` is the flag's help. None if it has none."""

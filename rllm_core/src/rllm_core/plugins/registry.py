@@ -189,6 +189,6 @@ def resolve(kind: str, qualified_name: str) -> Registered[Any]:
             raise
         raise PluginError(
             "plugin-of-other-program",
-            f"The {kind} {qualified_name!r} was registered by the running program; worker processes do not know it.",
+            f"The {kind} {qualified_name!r} was registered by the running program, so worker processes do not have it.",
             f"Put it into a package and install that on every machine: `rllm plugins new NAME --kind {kind}`.",
         ) from error

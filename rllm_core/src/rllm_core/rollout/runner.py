@@ -123,16 +123,14 @@ class RolloutRunner:
     def _failed(self, task: Task, uid: str, error: BaseException) -> Episode:
         reason = described(error)
         if self._settings.raise_on_error:
-            problem, hint, details = reason, "", ""
-            if isinstance(error, RllmError):
-                problem, hint, details = error.message, error.hint, error.details
-            shows_line = details or ", line " in reason
-            remedy = hint or ("Correct that line." if shows_line else "Add --debug to see where it failed.")
+            ours = error if isinstance(error, RllmError) else RolloutError("rollout-failed", reason)
+            shows_line = ours.details or ", line " in reason
+            remedy = ours.hint or ("Correct that line." if shows_line else "Add --debug to see where it failed.")
             raise RolloutError(
                 "rollout-failed",
-                f"Rollout {uid!r} failed {self._settings.retry_limit} times: {problem.removesuffix('.')}.",
+                f"Rollout {uid!r} failed {self._settings.retry_limit} times: {ours.message.removesuffix('.')}.",
                 f"{remedy} Or set rllm.workflow.raise_on_error=false to continue without it.",
-                details,
+                ours.details,
             ) from error
         return Episode(
             id=uid,
