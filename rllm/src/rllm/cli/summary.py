@@ -31,7 +31,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
         console.print(results_table(plan, trainer.last_validation))
     directory = trainer.directory.path
     of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
-    console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {directory}")
+    steps = f"{trainer.finished_steps} step{'s' * (trainer.finished_steps != 1)}"
+    console.print(f"{steps}{of_them} in {seconds:.0f} s; everything is in {directory}")
     if (directory / REPORT).exists():
         console.print(f"reward curve: {directory / REPORT}")
     if (directory / "checkpoints" / "latest").exists():

@@ -48,7 +48,7 @@ def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
     raise ConfigError(
         "no-environment",
         "The run has neither an environment nor a dataset.",
-        "Choose an environment: `rllm train NAME` (`rllm plugins list --kind environment` lists them). "
+        "Choose an environment: `rllm train NAME` or `rllm eval NAME`. `rllm plugins list environment` lists them. "
         f"Or set a dataset: data.{split}_dataset={{name: jsonl, path: FILE}}, and a workflow for its tasks.",
     )
 

@@ -174,7 +174,7 @@ class RunSummary:
     reward: float | None
     """Mean reward of the first role in the latest step."""
     solved: float | None
-    """Share of solved rollouts in the latest step."""
+    """Share of solved rollouts in the latest step. None if they have no rewards."""
     validation: float | None
     """pass@1 of the latest validation, for the first data source."""
     recorded_steps: int
@@ -228,6 +228,7 @@ class Run:
         recorded = outcome_files(self.record)
         modified = state_of(self.place.directory / METRICS).modified / 1e9
         status = read_status(self.place.directory)
+        reward = _first(last, "reward/", "/mean")
         return RunSummary(
             id=self.place.id,
             name=self.place.name,
@@ -243,8 +244,8 @@ class Run:
             model=settings.text("model.name"),
             steps=1 + max((line["step"] for line in lines if "train/weight_version" in line), default=-1),
             total_steps=self._total_steps(),
-            reward=_first(last, "reward/", "/mean"),
-            solved=last.get("batch/solved"),
+            reward=reward,
+            solved=None if reward is None else last.get("batch/solved"),
             validation=_first(last, "val/", "/pass@1"),
             recorded_steps=len(recorded),
             content=(settings.text("rllm.record") or "outcomes") if recorded else None,
