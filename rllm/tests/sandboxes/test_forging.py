@@ -30,6 +30,15 @@ COMPARES = f"cmp -s answer.txt {EXPECTED} && reward=1 || reward=0; {WRITE}"
 RUNS = f"untrusted python3 solution.py > $TMPDIR/out; cmp -s $TMPDIR/out {EXPECTED} && reward=1 || reward=0; {WRITE}"
 IMPORTS = f"reward=$(python3 -c 'import json, random; print(json.loads(\"[0]\")[0])'); {WRITE}"
 HONEST = f"{WRITE.replace('$reward', '0')}"
+DEEP = "d/" * 2030
+LINKED = (
+    "import os\nos.makedirs('a/b/c')\nos.symlink('/app/a/b/c', '{place}/t')\n"
+    "os.symlink('{place}/t/../../{up}tests/expected', 'answer.txt')"
+)
+FILL = (
+    "import os\nfile = open('big', 'wb', 0)\nfor size in (1 << 16, 1):\n"
+    " try:\n  while file.write(bytes(size)): pass\n except OSError: pass"
+)
 FORGE = "import os; open(os.environ.get('SANDBOX_ROOT', '') + '/logs/verifier/reward.json', 'w').write('1')"
 SCRIPT = "for place in /logs/verifier/reward.txt /logs/verifier/reward.json; do echo 1 > $SANDBOX_ROOT$place; done"
 
@@ -66,6 +75,15 @@ FILES = {
     "relative link to the tests": Forging("ln -s ../tests/expected answer.txt"),
     "chain of links to the tests": Forging(
         "ln -s .. up; ln -s up/tests/. all; ln -s all/expected b; ln -s b answer.txt"
+    ),
+    "link to the root": Forging(
+        "ln -s / d",
+        f"cmp -s $(find -L . -path ./d/proc -prune -o -name expected -print) {EXPECTED} && reward=1; {WRITE}",
+    ),
+    "links below too long paths": Forging(
+        f'{PYTHON} -c \'import os\nos.symlink("{DEEP}e/b", "answer.txt")\nfor _ in range(2030): os.mkdir("d"); '
+        'os.chdir("d")\nos.mkdir("e"); os.chdir("e")\nos.symlink("d/" * 50 + "x", "b")\n'
+        'for _ in range(50): os.mkdir("d"); os.chdir("d")\nos.symlink("/tests/expected", "x")\''
     ),
     "link in a locked directory": Forging(
         "mkdir d; ln -s $SANDBOX_ROOT/tests/expected d/x; chmod 111 d; chmod 555 .",
@@ -154,6 +172,33 @@ PROGRAMS = {
         solution("import os\nos.symlink('/tests/expected', 'answer.txt')\nwhile True: pass"),
         f"timeout 1 untrusted python3 solution.py; {COMPARES}",
     ),
+    "program that links through its own /tmp": Forging(
+        f"mkdir /tmp/t; {solution(LINKED.format(place='/tmp', up=''))}", f"untrusted python3 solution.py; {COMPARES}"
+    ),
+    "program that links through its own /dev/shm": Forging(
+        f"mkdir /dev/shm/t; {solution(LINKED.format(place='/dev/shm', up='../'))}",
+        f"untrusted python3 solution.py; {COMPARES}",
+    ),
+    "program that links below too long paths": Forging(
+        solution(
+            "import os\nos.symlink('/tests/expected', 'answer.txt')\n"
+            "for _ in range(2100): os.mkdir('d'); os.chdir('d')\nos.chmod('/app', 0o500)"
+        ),
+        f"untrusted python3 solution.py; {COMPARES}",
+    ),
+    "program that fills the disk": Forging(
+        solution(FILL),
+        f"head -c 9000 /dev/zero > $TMPDIR/x; untrusted python3 solution.py | sort > $TMPDIR/a; "
+        f"sort {EXPECTED} > $TMPDIR/b; cmp -s $TMPDIR/a $TMPDIR/b && reward=1 || reward=0; rm $TMPDIR/*; {WRITE}",
+    ),
+    "program that links its output before it is killed": Forging(
+        solution("import os\nos.symlink('/tests/expected', 'answer.txt')\nwhile True: pass"),
+        f"timeout -s KILL 2 untrusted python3 solution.py; {COMPARES}",
+    ),
+    "program that links its output in the background": Forging(
+        solution("import os\nos.symlink('/tests/expected', 'answer.txt')\nwhile True: pass"),
+        f"untrusted python3 solution.py & sleep 2; {COMPARES}",
+    ),
     "program that leaves a module": Forging(
         solution("open('json.py', 'w').write('print(1); exit()')"), f"{RUNS}; {IMPORTS}"
     ),
@@ -192,6 +237,7 @@ READING = {
     "large reward": Forging(
         "true", 'head -c 1000000 /dev/zero | tr "\\0" "[" > "$SANDBOX_ROOT/logs/verifier/reward.txt"; exit 1'
     ),
+    "too large number": Forging("true", f"reward=1$(printf %0400d 0); {WRITE}; exit 1"),
     "nested reward": Forging(
         "true", 'head -c 60000 /dev/zero | tr "\\0" "[" > "$SANDBOX_ROOT/logs/verifier/reward.txt"; exit 1'
     ),

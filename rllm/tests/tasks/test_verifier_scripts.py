@@ -31,6 +31,8 @@ def write(directory: Path, script: str, checks: str = "") -> Path:
         "git diff --quiet",
         "gcc -o program main.c",
         "pytest -q",
+        "tar xf answer.tar -C $TMPDIR",
+        "[[ $(untrusted python3 solution.py) -eq 7 ]] && reward=1",
         "python3 -m pytest test_of_the_agent.py",
         "PYTHONPATH=/app python3 /tests/check.py",
         "python3 -c 'import sys; sys.path.append(\"/app\"); import solution'",
@@ -51,6 +53,8 @@ def test_program_of_the_agent_is_found(tmp_path: Path, script: str) -> None:
         "cd /tests\nbash run.sh",
         "python3 - <<'END'\nmake = 1\nEND",
         "# python3 solution.py",
+        "tar xf $SANDBOX_ROOT/tests/data.tar",
+        "n=$(cat answer.txt); [ $n -eq 7 ] && passed=$((passed + 1))",
         "python3 -c 'import json; json.load(open(\"answer.json\"))' && grep -q x answer.txt",
     ],
 )

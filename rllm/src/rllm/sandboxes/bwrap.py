@@ -1,8 +1,9 @@
 """The sandbox `bwrap`: commands in their own namespaces, made by bubblewrap.
 
-A holder process has a mount namespace with a tmpfs, which has a fixed size and contains the sandbox's files. Each
-command is a bwrap in that namespace. Only its directories of the tmpfs can be written. All namespaces of a command,
-with all its processes, end with it. The kernel deletes the tmpfs when the holder ends. It ends if this process dies.
+A holder process has a mount namespace with a tmpfs, which has a fixed size and contains the sandbox's files. The files
+of tests are in a second tmpfs of this size, because programs of the agent could fill the first one. Each command is a
+bwrap in that namespace. Only its directories of both can be written. All namespaces of a command, with all its
+processes, end with it. The kernel deletes both when the holder ends. It ends if this process dies.
 
 The command has no network. Its first process (`launcher`) listens on the loopback address of the command's network
 namespace, and sends the listening socket to this process. A socket stays in its namespace, so this process accepts the
@@ -28,13 +29,16 @@ from rllm_core.errors import ConfigError, PluginError
 
 PLACE = "/dev/shm"
 """Mount point of the tmpfs in the holder's namespace. It exists on every machine, and the machine's own is not used."""
-REPLACED = {"/app": "app", "/logs": "logs", "/tests": "tests"}
+REPLACED = {"/app": "app", "/logs": "of-tests/logs", "/tests": "of-tests/tests"}
 DIRECTORIES = {**REPLACED, "/tmp": "tmp", "/home/agent": "home", "/dev/shm": "shm"}
-"""Directory in the sandbox -> directory in the tmpfs. Copies replace the directories in `REPLACED`."""
+"""Directory in the sandbox -> directory in the tmpfs. Copies replace the directories in `REPLACED`. The second tmpfs is
+``of-tests``."""
 UNTRUSTED = {"/app": "app", "/home/agent": "home", "/tmp": "untrusted-tmp", "/dev/shm": "untrusted-shm"}
 """Directories of a command that must not see the tests, which run at the same time."""
 HOLD = """
-mount -t tmpfs -o "mode=755,nosuid,nodev,size=$1,nr_inodes=$2" rllm "$0" && cd "$0" && shift 2 && mkdir etc "$@" &&
+options="mode=755,nosuid,nodev,size=$1,nr_inodes=$2"
+mount -t tmpfs -o "$options" rllm "$0" && cd "$0" && shift 2 && mkdir etc of-tests &&
+mount -t tmpfs -o "$options" rllm of-tests && mkdir "$@" &&
 echo root:x:0:0::/home/agent:/bin/sh > etc/passwd && echo root:x:0: > etc/group &&
 echo 127.0.0.1 localhost > etc/hosts && echo ready && read -r end
 """
@@ -47,7 +51,8 @@ FROM_ETC = (
     "ld.so.conf.d",
     "localtime",
     "mime.types",
-    "ssl",
+    "ssl/certs",  # Not the private keys, which processes of root could read.
+    "ssl/openssl.cnf",
     "ca-certificates",
 )
 OPTIONS = [

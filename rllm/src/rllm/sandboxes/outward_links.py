@@ -13,11 +13,23 @@ import sys
 
 
 def main(root: str) -> None:
-    """Remove the links in the agent's directories that lead to the tests, their logs or their processes."""
+    """Remove the links in the agent's directories that lead to the tests, their logs or their processes.
+
+    Raises:
+        OSError: a path is too long to be checked. Relative paths of the tests could still reach it.
+    """
     root = os.path.realpath(root or "/").rstrip("/")
     closed = (f"{root}/logs", f"{root}/tests", "/logs", "/tests", "/dev", "/proc")
+    app, temporary, home = f"{root}/app", f"{root}/tmp", os.environ["HOME"]
+    # Tests and programs of the agent share /app and $HOME, but each has its own /tmp, with other links.
+    _remove_links((app, home), (*closed, temporary))
+    _remove_links((temporary,), (*closed, app, home))
+
+
+def _remove_links(tops: tuple[str, ...], closed: tuple[str, ...]) -> None:
+    """Remove the links below `tops` that lead to some of the places `closed`."""
     opened: list[tuple[str, int]] = []
-    directories = [f"{root}/app", f"{root}/tmp", os.environ["HOME"]]
+    directories = list(tops)
     while directories:
         directory = directories.pop()
         try:
@@ -29,8 +41,8 @@ def main(root: str) -> None:
                     elif entry.is_symlink() and _leads_to(closed, directory, os.readlink(entry.path)):  # noqa: PTH115
                         _open(directory, os.W_OK, opened)
                         os.unlink(entry.path)  # noqa: PTH108
-        except OSError as error:
-            # Tests cannot open such a path either: it is too long, for example.
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            # A program that runs at the same time has removed it, or it is not the agent's.
             sys.stderr.write(f"{error}\n")
     for directory, mode in reversed(opened):
         os.chmod(directory, mode)  # noqa: PTH101
@@ -44,11 +56,18 @@ def _open(directory: str, needed: int, opened: list[tuple[str, int]]) -> None:
 
 
 def _leads_to(places: tuple[str, ...], directory: str, target: str) -> bool:
-    """Return True if the first step of a link is in some of `places`. Later steps are links that are checked too."""
-    path = os.path.join(directory, target)  # noqa: PTH118
-    parent, name = os.path.split(path)
-    found = os.path.realpath(path) if name in ("", ".", "..") else os.path.join(os.path.realpath(parent), name)  # noqa: PTH118
-    return any(found == place or found.startswith(f"{place}/") for place in places)
+    """Return True if a link leads through or to some of `places`, or to a directory that contains one.
+
+    Links on its way are checked too, so only its own words are steps.
+    """
+    found = "/" if target.startswith("/") else os.path.realpath(directory)
+    for word in filter(None, target.split("/")):
+        found = os.path.realpath(found) if os.path.islink(found) else found  # noqa: PTH114
+        found = os.path.dirname(found) if word == ".." else os.path.normpath(os.path.join(found, word))  # noqa: PTH118, PTH120
+        if any(found == place or found.startswith(f"{place}/") for place in places):
+            return True
+    inside = found.rstrip("/")
+    return any(place.startswith(f"{inside}/") for place in places)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from rllm.sandboxes.untrusted import remove_outward_links, serve_untrusted, writ
 from rllm.sandboxes.untrusted_client import VARIABLE
 from rllm.tasks.task_directories import TaskFacts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox
-from rllm_core.errors import RolloutError
+from rllm_core.errors import RllmError, RolloutError
 from rllm_core.notices import harmless, one_line, warn_once
 
 LOGS = "/logs/verifier"
@@ -58,17 +58,19 @@ async def run_tests(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) ->
         )
     try:
         await _prepare(sandbox, facts)
-        async with serve_untrusted(sandbox, facts.test_seconds) as (port, value):
+        async with serve_untrusted(sandbox, facts.test_seconds) as server:
             tests = await sandbox.run(
                 ["sh", "-c", START],
                 seconds=facts.test_seconds,
-                environment={**_environment(sandbox.root), **facts.test_environment, VARIABLE: value},
-                port=port,
+                environment={**_environment(sandbox.root), **facts.test_environment, VARIABLE: server.address},
+                port=server.port,
             )
     except RolloutError as error:
         return _no_reward(facts.path, error)
     if tests.exit_code is None:
         return {REWARD: 0.0, METRICS: {"tests/timed_out": 1.0}}
+    if server.failure is not None:
+        return _no_reward(facts.path, server.failure)
     try:
         # Killed tests have not decided, also if they have written a file.
         names = () if _is_killed(tests.exit_code) else facts.reward_files
@@ -116,15 +118,16 @@ def _is_killed(exit_code: int) -> bool:
     return exit_code < 0 or exit_code in SIGNALS
 
 
-def _no_reward(task: str, error: RolloutError) -> dict[str, Any]:
+def _no_reward(task: str, error: RllmError) -> dict[str, Any]:
     said = harmless(one_line(f"{error.message} {error.hint}"))
     warn_once(f"the tests of task {Path(task).name} failed, so the reward is 0: {said}")
     return {REWARD: 0.0, METRICS: {"tests/failed": 1.0}}
 
 
 async def _is_full(sandbox: Sandbox) -> bool:
-    """Return True if tests cannot write to their logs, because the agent has left no space."""
-    command = ["sh", "-c", f"head -c {BYTES_TO_TRY} /dev/zero > '{sandbox.root}{LOGS}/space'"]
+    """Return True if tests cannot write files, because the agent has left no space."""
+    write = " && ".join(f"head -c {BYTES_TO_TRY} /dev/zero > '{sandbox.root}{at}/space'" for at in (LOGS, "/app"))
+    command = ["sh", "-c", write]
     return (await sandbox.run(command, seconds=SECONDS_TO_READ)).exit_code != 0
 
 
@@ -150,7 +153,7 @@ def _parse(read: CommandResult, task: str, tests: CommandResult) -> dict[str, An
         reward = numbers.pop(REWARD) if REWARD in numbers or len(numbers) != 1 else next(iter(numbers.values()))
         if not math.isfinite(reward):
             raise ValueError(f"{reward} is not finite")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, OverflowError, TypeError, KeyError, RecursionError) as error:
         raise RolloutError(
             "bad-reward-file",
             f"The tests of task {task} wrote {text[:80]!r} to {name.decode()}.",

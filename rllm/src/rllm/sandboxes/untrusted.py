@@ -57,11 +57,11 @@ async def remove_outward_links(sandbox: Sandbox, run: Any) -> None:
         raise RolloutError(
             "tests-not-prepared",
             f"The agent's files cannot be checked before the tests, exit code {result.exit_code}: {said}",
-            "Use an image that contains python3. If it does, the agent has left too many files.",
+            "Use an image that contains python3. If it does, the agent has left too many files or too long paths.",
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Server:
     """Runs programs for the tests of one sandbox."""
 
@@ -70,9 +70,19 @@ class Server:
     """Time limit of each program. The tests end it earlier if they end."""
     key: str
     places: asyncio.Semaphore
+    port: int = 0
+    """Port of 127.0.0.1 that it listens on."""
+    failure: PluginError | RolloutError | None = None
+    """Set if links of a program were not removed before the tests continued. They may then have read their own files
+    as the agent's."""
+
+    @property
+    def address(self) -> str:
+        """Value of the environment variable of the command ``untrusted``."""
+        return f"{self.port} {self.key}"
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Run the program of a connection. It is killed if the client ends its side of the connection."""
+        """Run the program of a connection. It is killed if the client stops it or is killed."""
         with closing(writer):
             try:
                 request = json.loads(await reader.readline())
@@ -82,7 +92,7 @@ class Server:
                 command = ["sh", "-c", IN_DIRECTORY, str(request["directory"]), *map(str, request["command"])]
             except (ValueError, KeyError, TypeError, RecursionError, OSError, asyncio.IncompleteReadError):
                 return  # It is not our client.
-            gone = asyncio.create_task(reader.read(1))
+            gone = asyncio.create_task(_read_byte(reader))
             try:
                 async with self.places:
                     result = await self._run(command, stdin, gone)
@@ -99,11 +109,37 @@ class Server:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+        if gone.done() and gone.result() != untrusted_client.STOP:
+            self.failure = _not_awaited()
         try:
             await remove_outward_links(self.sandbox, self.sandbox.run_untrusted)
+        except (PluginError, RolloutError) as error:
+            self.failure = error
+            return _not_started(error)
+        try:
             return CommandResult(exit_code=None, stdout=b"", stderr=b"") if running.cancelled() else running.result()
         except (PluginError, RolloutError) as error:
-            return CommandResult(exit_code=NOT_STARTED, stdout=b"", stderr=f"untrusted: {error.message}\n".encode())
+            return _not_started(error)
+
+
+def _not_started(error: PluginError | RolloutError) -> CommandResult:
+    return CommandResult(exit_code=NOT_STARTED, stdout=b"", stderr=f"untrusted: {error.message}\n".encode())
+
+
+def _not_awaited() -> RolloutError:
+    return RolloutError(
+        "untrusted-not-awaited",
+        "The tests killed `untrusted`, or ended before it.",
+        "Write `untrusted timeout 10 COMMAND` for a time limit, and `wait` for commands in the background.",
+    )
+
+
+async def _read_byte(reader: asyncio.StreamReader) -> bytes:
+    """Return the next byte of a connection. Empty at its end."""
+    try:
+        return await reader.read(1)
+    except OSError:
+        return b""
 
 
 async def _send(writer: asyncio.StreamWriter, result: CommandResult) -> None:
@@ -119,8 +155,8 @@ async def _send(writer: asyncio.StreamWriter, result: CommandResult) -> None:
 
 
 @asynccontextmanager
-async def serve_untrusted(sandbox: Sandbox, seconds: float) -> AsyncIterator[tuple[int, str]]:
-    """Serve the command ``untrusted`` for tests in `sandbox`. Yield its port, and the value of its variable."""
+async def serve_untrusted(sandbox: Sandbox, seconds: float) -> AsyncIterator[Server]:
+    """Serve the command ``untrusted`` for tests in `sandbox`."""
     server = Server(sandbox, seconds, secrets.token_hex(16), asyncio.Semaphore(CONCURRENT))
     answers: set[asyncio.Task[None]] = set()
 
@@ -130,11 +166,10 @@ async def serve_untrusted(sandbox: Sandbox, seconds: float) -> AsyncIterator[tup
         answer.add_done_callback(answers.discard)
 
     listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LONGEST_REQUEST)
-    port: int = listening.sockets[0].getsockname()[1]
+    server.port = listening.sockets[0].getsockname()[1]
     try:
-        yield port, f"{port} {server.key}"
+        yield server
     finally:
         listening.close()
-        for answer in answers:
-            answer.cancel()
+        # The tests have ended, and their connections too, so all programs end. A cancellation could leave one running.
         await asyncio.gather(*answers, return_exceptions=True)

@@ -16,6 +16,8 @@ from typing import Any
 
 VARIABLE = "RLLM_UNTRUSTED"
 LARGEST_INPUT = 16 << 20
+STOP = b"s"
+"""Sent after the request to stop the program. Without it, the connection ends because this process was killed."""
 
 
 def main(*command: str) -> int:
@@ -32,7 +34,7 @@ def main(*command: str) -> int:
     with socket.create_connection(("127.0.0.1", int(port))) as connection, connection.makefile("rb") as answer:
         # The test may read files of the program after a time limit, so the program ends before this process.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: connection.shutdown(socket.SHUT_WR))
+            signal.signal(number, lambda *_: _stop(connection))
         connection.sendall(json.dumps(request).encode() + b"\n" + stdin)
         header = answer.readline()
         if not header:
@@ -44,6 +46,14 @@ def main(*command: str) -> int:
             stream.flush()
     code: int = facts["exit_code"]
     return code
+
+
+def _stop(connection: socket.socket) -> None:
+    try:
+        connection.sendall(STOP)
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass  # A second signal, or the run has ended.
 
 
 def _read_stdin() -> bytes:

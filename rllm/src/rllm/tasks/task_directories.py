@@ -175,8 +175,9 @@ def _warn_of_unprotected(tasks: Sequence[Path]) -> None:
     path, line = found[0]
     others = f" {len(found)} tasks have such lines." if len(found) > 1 else ""
     warn_once(
-        f"{line.place} of task {path.name} seems to run a file of the agent, which can then forge the reward: "
-        f"`{one_line(line.text, LONGEST_LINE)}`. Write `untrusted COMMAND` instead of `COMMAND`.{others}"
+        f"{line.place} of task {path.name} seems to run code of the agent, which can then forge the reward: "
+        f"`{one_line(line.text, LONGEST_LINE)}`. Write `untrusted COMMAND` instead of `COMMAND`, and `[ $n -eq 1 ]` "
+        f"instead of `[[ $n -eq 1 ]]`.{others}"
     )
 
 

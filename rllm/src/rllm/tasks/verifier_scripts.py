@@ -26,6 +26,12 @@ PROJECT_PROGRAM = re.compile(
     r"phpunit|pnpm|pylint|rake|rspec|swift|tox|vitest|yarn|zig|cc|gcc|g\+\+|clang(\+\+)?|rustc|javac|ghc"
 )
 """Programs that run commands of files in the current directory, and compilers, which include files that these name."""
+UNPACKER = re.compile(r"tar|bsdtar|unzip|7z|cpio")
+"""Programs that make links that the agent's archives contain, for example to expected results."""
+OUTPUT = r"\$\(\s*(<|(cat|head|tail|sed|awk|cut|tr|jq|untrusted)\b)"
+OUTPUT_IN_VARIABLE = re.compile(rf"\b(?P<name>\w+)=[\"']?{OUTPUT}|\bread\s+(-\w+\s+)*(?P<read>\w+)")
+ARITHMETIC = re.compile(r"\[\[(.*?\s-(?:eq|ne|lt|le|gt|ge)\s.*?)\]\]|\(\((.*?)\)\)")
+"""Arithmetic of bash, which runs commands in text such as ``a[$(command)]``."""
 SYSTEM = ("/usr/", "/bin/", "/opt/", "$")
 """Starts of paths that an agent cannot write in `bwrap`, and of variables, whose values are unknown."""
 IN_TESTS = re.compile(r"(\$SANDBOX_ROOT|\$\{SANDBOX_ROOT\})?/tests(/|$)")
@@ -45,7 +51,7 @@ class Unprotected:
 
 
 def find_reward_files(tests: Path) -> tuple[str, ...]:
-    """Return the reward files that the scripts mention. If none does, their programs write one: return all."""
+    """Return the reward files that the scripts mention. If none does, return all, because their programs write one."""
     found = {name for _, text in _scripts(tests) for name in REWARD_FILES if name in text}
     return tuple(name for name in REWARD_FILES if name in found) or REWARD_FILES
 
@@ -56,7 +62,12 @@ def find_unprotected(tests: Path) -> Unprotected | None:
     for path, text in _scripts(tests):
         lines: Iterator[tuple[int, str]] = iter(())
         if path.suffix == ".sh":
-            lines = ((number, line) for number, line in _commands(text) if _runs_agent(line, names))
+            variables = {match["name"] or match["read"] for match in OUTPUT_IN_VARIABLE.finditer(text)}
+            lines = (
+                (number, line)
+                for number, line in _commands(text)
+                if _runs_agent(line, names) or _computes(line, variables)
+            )
         elif path.suffix == ".py" and UNTRUSTED not in text:
             lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if PYTHON.search(line))
         for number, line in lines:
@@ -90,6 +101,12 @@ def _runs_agent(line: str, names: set[str]) -> bool:
     return any(_is_unprotected(words, names) for words in map(_words, PARTS.split(line)) if words)
 
 
+def _computes(line: str, variables: set[str]) -> bool:
+    """Return True if bash computes a number from an output, which may be text of the agent, or from its variable."""
+    computed = " ".join("".join(match.groups("")) for match in ARITHMETIC.finditer(line))
+    return re.search(OUTPUT, computed) is not None or not variables.isdisjoint(re.findall(r"\w+", computed))
+
+
 def _words(command: str) -> list[str]:
     """Return the program and the arguments of a simple command, without assignments and keywords before it."""
     try:
@@ -107,6 +124,8 @@ def _is_unprotected(words: list[str], names: set[str]) -> bool:
         return False
     if program.startswith("PYTHONPATH=") or PROJECT_PROGRAM.fullmatch(program) or "/" in program:
         return True
+    if UNPACKER.fullmatch(program):
+        return not any(map(IN_TESTS.match, arguments))
     if INTERPRETER.fullmatch(program):
         if program in ("bash", "sh") and arguments[:1] == ["-c"]:
             return _runs_agent(" ".join(arguments[1:]), names)

@@ -18,7 +18,7 @@ class SandboxSetup:
     memory: int = 2 << 30
     """Bytes of memory that all processes of a command may use together, shared memory included."""
     disk: int = 1 << 30
-    """Bytes of files that the sandbox may contain."""
+    """Bytes of files that the sandbox may contain. Files in ``/logs`` and ``/tests`` may have as many again."""
     processes: int = 256
     """Maximum number of concurrent processes and threads of a command."""
     readable: tuple[Path, ...] = ()
