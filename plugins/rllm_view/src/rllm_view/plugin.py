@@ -77,7 +77,7 @@ def _read_directory(path: str) -> dict[str, str]:
 def rllm_objectives() -> Iterable[ObjectivePlugin]:
     yield ObjectivePlugin(
         name="stored",
-        summary="Stored episodes to train on, instead of new rollouts (off-policy).",
+        summary="Train on stored episodes, instead of new rollouts (off-policy).",
         stage="rllm-view/stored",
         defaults={
             "rllm.pipeline.replace": {"generate": "stored"},
