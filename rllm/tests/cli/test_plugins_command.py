@@ -92,7 +92,7 @@ def test_info_lays_out_lists(rllm) -> None:
         ("Config keys:", ["rllm.renderer"]),
         ("Shared keys:", ["trainer.save_freq", "rllm.trainer.save_freq"]),
         ("Unused keys:", ["trainer.resume_mode", "Set"]),
-        ("Unused keys by profile:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "Only"]),
+        ("Unused keys by profile:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "Remove"]),
     ):
         after = rows[rows.index(heading.split()) + 1 :]
         section = after[: after.index([])] if [] in after else after

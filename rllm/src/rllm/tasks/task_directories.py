@@ -71,7 +71,7 @@ class TaskFacts(BaseModel):
     memory_mb: int
     storage_mb: int
     processes: int
-    reward_files: tuple[str, ...] = REWARD_FILES
+    reward_files: list[str] = [*REWARD_FILES]
     """Files that the tests may write. The first that exists contains the reward."""
 
     @property
@@ -204,7 +204,7 @@ def _read_task(path: Path, ignored: set[str]) -> Task:
         agent_seconds=read.agent.timeout_sec,
         test_seconds=read.verifier.timeout_sec,
         test_environment=read.verifier.env,
-        reward_files=find_reward_files(path / "tests"),
+        reward_files=[*find_reward_files(path / "tests")],
         **read.environment.model_dump(include=set(_Machine.model_fields)),
     )
     return DirectoryTask(id=path.name, data={INSTRUCTION: instruction, TASK_DIRECTORY: facts.model_dump()})
