@@ -22,13 +22,13 @@ PAGE = ROOT / "docs" / "contributing" / "style.md"
 LIMITS = {
     ("E", "pages"): 0,
     ("E", "messages"): 0,
-    ("E", "docstrings"): 1,
+    ("E", "docstrings"): 0,
     ("E", "comments"): 0,
-    ("W", "pages"): 435,
-    ("W", "messages"): 165,
-    ("W", "docstrings"): 767,
+    ("W", "pages"): 428,
+    ("W", "messages"): 159,
+    ("W", "docstrings"): 760,
     ("W", "comments"): 96,
-    ("D", "docstrings"): 198,
+    ("D", "docstrings"): 197,
     ("N", "names"): 0,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""

@@ -167,10 +167,7 @@ def serve(
         click.echo(f"serving {what.model} at {url}; clients call it {' or '.join(service.names)}")
         click.echo(f"checkpoints: {what.checkpoints.resolve()}")
         if api_keys:
-            click.echo(
-                f"keys: {len(api_keys)}, from --api-key or TINKER_API_KEY. Clients must send a key of these. Without a "
-                "key the server accepts any."
-            )
+            click.echo(f"keys: {len(api_keys)}, from --api-key or TINKER_API_KEY. Clients must send a key of this list")
         click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")
         sys.stdout.flush()
 

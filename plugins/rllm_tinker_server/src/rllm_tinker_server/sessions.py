@@ -157,14 +157,14 @@ class Sessions:
         limits = self._limits
         if limits.max_models_per_key is not None and len(own) >= limits.max_models_per_key:
             raise RequestRefused(
-                f"This server trains {limits.max_models_per_key} models of one key at a time, and this key has as "
-                f"many, such as {own[0]}. End programs that are done (ServiceClient.close)."
+                f"This server trains at most {limits.max_models_per_key} models of one key at a time, and this key has "
+                f"{len(own)}, such as {own[0]}. End programs that are done (ServiceClient.close)."
             )
         if self.is_full_of_models:
             raise RequestRefused(
-                f"This server trains {limits.max_models} models at a time and has as many, {len(own)} of them with "
-                "this key. End programs that are done (ServiceClient.close), or start the server with a larger "
-                "--max-models."
+                f"This server trains at most {limits.max_models} models at a time. It has no place left, and this key "
+                f"has {len(own)} models. End programs that are done (ServiceClient.close), or start the server with a "
+                "larger --max-models."
             )
 
     def idle(self) -> list[Session]:

@@ -90,7 +90,7 @@ def _checked(name: str, where: str, split: Split, give: Callable[[], Any]) -> Se
             raise ConfigError(
                 "duplicate-task-id",
                 f"{where} returned two {split} tasks with id {task_id!r}.",
-                "Give each task its own id, because seeds, groups and episodes are named by ids.",
+                "Give each task its own id, because its seed, group and episodes get their names from it.",
             )
         seen.add(task_id)
     return tasks
