@@ -98,7 +98,7 @@ for size in (1 << 20, 1):
 """
 WRITES_JSON = f"echo '{json.dumps({'reward': 0.5, 'style': 0.25})}' > $SANDBOX_ROOT/logs/verifier/reward.json"
 FULL_DISK = "[agent]\ntimeout_sec = 8\n[environment]\nstorage_mb = 4"
-FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
+FULL = "cp $SANDBOX_ROOT/tests/test.sh . && echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
 DONE = TerminationReason.ENV_DONE
 
 
@@ -220,7 +220,7 @@ def test_rollout_without_a_reward_is_an_error(run: Any, case: Case, values: list
 
 @pytest.mark.long
 @NO_BWRAP
-def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path) -> None:
+def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (instruction,), (tests,), (facts,) = (blocks(PAGE, language) for language in ("", "bash", "toml"))
     task = tmp_path / "tasks" / "count"
     files = {
@@ -246,6 +246,7 @@ def test_task_of_the_guide_is_solved(train: Any, tmp_path: Path) -> None:
     }
     (episode,) = train("tasks", keys).episodes
     assert [each.reward for each in episode.trajectories] == [1.0]
+    assert f"shows {tmp_path}, which contains {task}" in capsys.readouterr().err
 
 
 def test_function_in_a_sandbox_is_an_error(run: Any, tmp_path: Path) -> None:

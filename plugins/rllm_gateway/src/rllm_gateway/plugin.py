@@ -102,11 +102,19 @@ def _sources(params: AgentParams) -> Mapping[str, str]:
     return sources_of_command(params.command or params.arguments)
 
 
+def _task_directories(config: RunConfig) -> list[str]:
+    """Return the run's directories of tasks with tests, from the environment ``tasks`` or ``tasks:DIRECTORY``."""
+    name, _, directory = config.rllm.env.name.partition(":")
+    given = config.rllm.env.env_args
+    found = [directory, given.get("directory"), given.get("val_directory")]
+    return [each for each in found if each] if name == "tasks" else []
+
+
 def _check_reports(config: RunConfig, params: AgentParams) -> None:
     """Raise ConfigError if the agent may report its reward, and the reward has a different source."""
     from rllm_gateway.running.harnesses import HARNESSES
 
-    has_tests = config.rllm.env.name == "tasks"
+    has_tests = bool(_task_directories(config))
     if params.reports_reward and (has_tests or config.rllm.reward or params.agent in HARNESSES):
         source = "the tests of its tasks" if has_tests else "rllm.reward"
         raise ConfigError(
@@ -143,7 +151,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_gateway.opening import open_gateway
     from rllm_gateway.running.harnesses import HARNESSES
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
-    from rllm_gateway.running.sandboxed import SandboxRunner
+    from rllm_gateway.running.sandboxed import SandboxRunner, warn_of_readable_tests
     from rllm_gateway.running.target import check_target, described_target
     from rllm_gateway.workflow import OpenedAgent, Silence
     from rllm_serving.process_directory import ProcessDirectory
@@ -162,6 +170,10 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
             runner = SandboxRunner(params.command or [], run.sandbox, params.timeout)
         else:
             runner = CommandRunner(params.command or [], directory)
+        if isinstance(runner, SandboxRunner):
+            chosen = run.config.rllm.sandbox
+            shown = chosen.get("readable", ()) if isinstance(chosen, dict) else ()
+            warn_of_readable_tests(_task_directories(run.config), (*shown, *runner.readable))
         silence = Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n)
         async with open_gateway(run, directory) as gateway:
             try:

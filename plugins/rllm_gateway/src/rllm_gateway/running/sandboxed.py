@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rllm.sandboxes.task_tests import REWARD, run_tests
 from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
+from rllm_core.notices import warn_once
 from rllm_gateway.link import RewardSource
 from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, lines_at_end, parse_result
 
@@ -97,6 +98,11 @@ class SandboxRunner:
         self._start = start
         self._seconds = seconds
 
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Files and directories of the machine that the program needs, so its commands can read them."""
+        return self._program.readable
+
     def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
         """Return ``agent`` if the task has no tests, and if the program is the user's own, which prints its reward."""
         if TASK_DIRECTORY in task:
@@ -115,7 +121,7 @@ class SandboxRunner:
         variables = {VARIABLE: instruction} if _is_short(instruction) else {}
         facts = TaskFacts.model_validate(task[TASK_DIRECTORY]) if TASK_DIRECTORY in task else None
         setup = SandboxSetup() if facts is None else facts.setup
-        sandbox = await self._start(replace(setup, readable=self._program.readable))
+        sandbox = await self._start(replace(setup, readable=self.readable))
         try:
             if facts is not None:
                 await _prepare(sandbox, Path(facts.path))
@@ -162,6 +168,18 @@ class SandboxRunner:
 
 def _is_short(instruction: str) -> bool:
     return len(instruction.encode()) <= LONGEST
+
+
+def warn_of_readable_tests(directories: Iterable[str], readable: Iterable[str | Path]) -> None:
+    """Warn if the agent's commands can read a directory of tasks on this machine, and so their tests."""
+    places = {place: Path(place).expanduser().resolve() for place in readable}
+    for directory in directories:
+        found = [place for place, path in places.items() if Path(directory).expanduser().resolve().is_relative_to(path)]
+        if found:
+            warn_once(
+                f"the sandbox shows {found[0]}, which contains {directory}, so agents can read their tests. "
+                "Move the tasks to a different directory"
+            )
 
 
 async def _prepare(sandbox: Sandbox, task: Path) -> None:
