@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rllm.tasks.task_content import content_of
+from rllm.rows.task_content import content_of
 from rllm.training.run_sources import RunSources
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry

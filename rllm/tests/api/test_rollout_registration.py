@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.tasks.scoring import Scorer, WeightedReward
+from rllm.planning.scoring import Scorer, WeightedReward
 from rllm_core import register_rllm_environment, register_rllm_reward, register_rllm_workflow
 from rllm_core.contracts import Environment, Outcome, Params, Rollout, Score, Workflow
 from rllm_core.data.messages import Response

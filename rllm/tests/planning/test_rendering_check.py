@@ -13,6 +13,7 @@ from rllm.preferences.objective import Comparison
 from rllm.preferences.options import PreferParams
 from rllm.supervised.objective import Imitation
 from rllm.tasks.options import QuestionParams
+from rllm.tasks.question import first_prompt
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -30,7 +31,8 @@ def _plan(**values: Any) -> Any:
 
 SFT = _plan(rows=Imitation(_plan(stages=())))
 PREFER = _plan(rows=Comparison(_plan(stages=[SimpleNamespace(params=PreferParams())])))
-TRAIN = _plan(environment=SimpleNamespace(params=QuestionParams()))
+QUESTION = SimpleNamespace(params=QuestionParams(), plugin=SimpleNamespace(first_prompt=first_prompt))
+TRAIN = _plan(environment=QUESTION)
 
 
 @pytest.mark.parametrize(

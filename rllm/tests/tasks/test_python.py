@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from expecting import check_values, expect_error
 
+from rllm.planning.scoring import Scorer, WeightedReward
 from rllm.tasks.plugin import rewards
 from rllm.tasks.reward_file import check_function, load_function
 from rllm.tasks.reward_options import PythonParams
-from rllm.tasks.scoring import Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError

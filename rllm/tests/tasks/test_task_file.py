@@ -15,11 +15,11 @@ from expecting import check_error, expect_error
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
+from rllm.rows.task_rows import tasks_from_rows
 from rllm.tasks.options import QuestionParams, TaskDirectoriesParams, TaskFileParams, check_question
 from rllm.tasks.question import Question
 from rllm.tasks.task_directories import TASK_DIRECTORY, TaskDirectories
 from rllm.tasks.task_file import read_tasks
-from rllm.tasks.task_rows import tasks_from_rows
 from rllm_core.contracts.environment import Outcome
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError

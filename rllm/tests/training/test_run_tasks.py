@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
+from rllm.rows.task_content import hash_of
 from rllm.runs.checkpoint import Checkpoint
-from rllm.tasks.task_content import hash_of
 from rllm.training.run_tasks import RunTasks
 from rllm.training.task_hashes import TaskHashes
 from rllm_core.data.tasks import LazyTasks

@@ -11,7 +11,7 @@ import pytest
 import virtual_time
 from places import without_place
 
-from rllm.tasks.scoring import Scorer, WeightedReward
+from rllm.planning.scoring import Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.plugin import NoParams

@@ -27,8 +27,8 @@ from rllm.config.problems import wrong_value
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.preflight import check_to_train
+from rllm.rows.task_rows import tasks_from_rows
 from rllm.runs.run_directory import RunDirectory
-from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import load_tasks
 from rllm.training.starting import open_run, plan_run

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from rllm.evaluation.rollouts import FinishedRollout
-from rllm.tasks.task_content import as_json_value, content_of, hash_of
+from rllm.rows.task_content import as_json_value, content_of, hash_of
 from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.types import Episode, Task
 

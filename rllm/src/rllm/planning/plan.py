@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from rllm.config.compose import Composed
 from rllm.planning.row_objective import RowObjective
-from rllm.tasks.scoring import WeightedReward
+from rllm.planning.scoring import WeightedReward
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import PluginChoice, Registered

@@ -19,8 +19,8 @@ from rllm.planning.parts import resolve_parts
 from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
+from rllm.planning.scoring import WeightedReward
 from rllm.planning.unused_keys import settle_effects
-from rllm.tasks.scoring import WeightedReward
 from rllm_core.contracts.chosen import FAMILY, PluginChoice, Registered
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.row_objective import RowObjective
@@ -12,8 +14,8 @@ from rllm.rows.control_token_rows import ControlTokenRows
 from rllm.rows.example import Conversation
 from rllm.rows.hidden_parts import TOOLS, Form, check_shown, form_of
 from rllm.rows.problem import naming
-from rllm.tasks.options import QuestionParams
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.data.messages import Message
 from rllm_core.data.types import Task
 
 
@@ -30,8 +32,9 @@ def check_rendering(plan: RunPlan, renderer: Renderer, train_tasks: Sequence[Tas
         source = name_of_source(dataset, f"data.{split}_dataset")
         if plan.rows is not None:
             _check_examples(plan.rows, tasks, renderer, source)
-        elif plan.environment is not None and isinstance(plan.environment.params, QuestionParams):
-            _check_prompts(plan.environment.params, tasks, renderer, source, has_tools=plan.workflow.plugin.calls_tools)
+        elif plan.environment is not None and plan.environment.plugin.first_prompt is not None:
+            prompt_of = partial(plan.environment.plugin.first_prompt, plan.environment.params)
+            _check_prompts(prompt_of, tasks, renderer, source, has_tools=plan.workflow.plugin.calls_tools)
 
 
 def _check_examples(rows: RowObjective, tasks: Iterable[Task], renderer: Renderer, source: str) -> None:
@@ -52,13 +55,16 @@ def _check_examples(rows: RowObjective, tasks: Iterable[Task], renderer: Rendere
 
 
 def _check_prompts(
-    params: QuestionParams, tasks: Iterable[Task], renderer: Renderer, source: str, *, has_tools: bool
+    prompt_of: Callable[[Mapping[str, Any]], str | Sequence[Message]],
+    tasks: Iterable[Task],
+    renderer: Renderer,
+    source: str,
+    *,
+    has_tools: bool,
 ) -> None:
-    from rllm.tasks.question import Question
-
-    environment, control_tokens = Question(params), ControlTokenRows(source, renderer)
+    control_tokens = ControlTokenRows(source, renderer)
     for task in tasks:
-        prompt = environment.reset(task.data)
+        prompt = prompt_of(task.data)
         control_tokens.add(task.id, [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
         if not isinstance(prompt, str):
             with naming(f"{source}, task {task.id!r}"):

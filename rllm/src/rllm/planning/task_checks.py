@@ -9,7 +9,7 @@ from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.rows.summary import RowSummary
-from rllm.tasks.task_content import hashes_of
+from rllm.rows.task_content import hashes_of
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.data.types import Task

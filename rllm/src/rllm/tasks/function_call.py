@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Awaitable
 from typing import Any
 
+from rllm.rows.results import ResultError, score_of
 from rllm.tasks.function_file import find_place
-from rllm.tasks.results import ResultError, score_of
 from rllm.tasks.reward_file import load_function, split
 from rllm.tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 from rllm_core.contracts.reward import Rollout, Score

@@ -22,7 +22,7 @@ from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.reward import Reward, RewardPlugin
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 
 WAIT_FOR_A_WORKER = 600.0
 """Seconds that a comparison may wait for a process. Its own deadline starts when it gets one."""
@@ -56,12 +56,6 @@ def _check_python(params: PythonParams) -> None:
     from rllm.tasks.reward_file import check_function
 
     check_function(params.function)
-
-
-def _check_question_task(params: QuestionParams, data: Mapping[str, Any]) -> None:
-    from rllm.tasks.question import Question
-
-    Question(params).reset(data)
 
 
 def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
@@ -124,7 +118,8 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         blocking=False,
         check=check_question,
         needs_keys={"rllm.reward": "[exact]"},
-        check_task=_check_question_task,
+        check_task=call_lazily("rllm.tasks.question", "first_prompt"),
+        first_prompt=call_lazily("rllm.tasks.question", "first_prompt"),
     )
     yield EnvironmentPlugin(
         name="tasks",

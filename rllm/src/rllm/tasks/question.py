@@ -57,6 +57,11 @@ class Question(Environment):
         return Outcome(done=True)
 
 
+def first_prompt(params: QuestionParams, task: Mapping[str, Any]) -> str | Sequence[Message]:
+    """Return the prompt of a task. Raise ConfigError as `Question.reset`."""
+    return Question(params).reset(task)
+
+
 def prompt_column(task: Mapping[str, Any]) -> str | None:
     """Return the first of `PROMPT_COLUMNS` that the task has, or None."""
     return next((name for name in PROMPT_COLUMNS if task.get(name) is not None), None)

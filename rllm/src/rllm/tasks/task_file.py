@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rllm.rows.task_rows import Row, ids_of_rows, source_of_row
 from rllm.rows.valid_json import has_surrogates, with_valid_text
 from rllm.tasks.options import DEFAULT_ID_KEY, TaskFileParams
-from rllm.tasks.task_rows import Row, ids_of_rows, source_of_row
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.files import open_to_read

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.planning.plan import RunPlan
-from rllm.tasks.scoring import Scorer
+from rllm.planning.scoring import Scorer
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.tasks.task_content import hashes_of
+from rllm.rows.task_content import hashes_of
 from rllm_core.data.tasks import task_ids
 from rllm_core.data.types import Task
 

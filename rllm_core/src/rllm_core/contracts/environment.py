@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,8 +11,6 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from rllm_core.data.messages import Message, Tool
     from rllm_core.data.types import Task
 
@@ -113,6 +111,9 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
     """Takes the options and the data of a task. Raises ConfigError if the environment cannot run the task. Called with
     all tasks of a dataset by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
+    first_prompt: Callable[[Any, Mapping[str, Any]], str | Sequence[Message]] | None = None
+    """Takes the options and the data of a task, and returns its first observation. Set it if this is cheap: the prompts
+    of all tasks are then checked before a run starts."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Default config values for runs with this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
     Users' values take precedence."""

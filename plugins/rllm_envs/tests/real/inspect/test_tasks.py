@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.tasks.task_content import content_of
+from rllm.rows.task_content import content_of
 from rllm_core.errors import ConfigError
 from rllm_envs.inspect.tasks import InspectTasks
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm.tasks.results import ResultError, score_of
+from rllm.rows.results import ResultError, score_of
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
 from rllm_core.errors import described, described_function
