@@ -34,7 +34,7 @@ TOOLS += uv
 # Checks metadata and pages as the index does.
 TWINE := twine==7.0.0
 # Libraries whose formulas tests compare with ours. They are in their own directory without their requirements, because only
-# their source is read (benchmarks/peers.py). So any Python works.
+# their source is read (tests/tools/peers.py). So any Python works.
 CONFORMANCE := verl trl
 # The oldest client that works with the server of `rllm tinker serve`, and its imports besides the newest one's requirements.
 # They are in their own directory. A test runs a program with it.
@@ -73,9 +73,6 @@ NEMO_GYM := $(VENV)/nemo-gym
 OPENENV := $(VENV)/openenv
 # inspect-ai needs an older `fsspec` and `python-dateutil` than the rest.
 INSPECT := $(VENV)/inspect
-# LiteLLM's proxy, which `benchmarks/gateway.py --litellm` compares with the gateway. It needs older clients than agents.
-VENV_LITELLM ?= .venv-litellm
-LITELLM := litellm[proxy]==1.106.2
 # It has its own environment, as users install it.
 VENV_MINI ?= .venv-mini-swe-agent
 MINI := mini-swe-agent==2.4.6
@@ -224,11 +221,6 @@ $(INSTALLED_CLIENTS): constraints-clients.txt Makefile | install
 	$(BIN)/uv pip install --quiet --python $(VENV_CLIENTS)/bin/python -c constraints-clients.txt $(CLIENTS)
 	@touch $@
 
-$(VENV_LITELLM)/.installed: | install
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_LITELLM)
-	$(BIN)/uv pip install --quiet --python $(VENV_LITELLM)/bin/python '$(LITELLM)'
-	@touch $@
-
 $(VENV_MINI)/.installed: Makefile | install
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_MINI)
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(VENV_MINI)/bin/python '$(MINI)'
@@ -333,4 +325,4 @@ findings:
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)
 	rm -rf $(VENV_SITE) site
-	rm -rf $(VENV_LITELLM) $(VENV_MINI) $(VENV_NPM)
+	rm -rf $(VENV_MINI) $(VENV_NPM)

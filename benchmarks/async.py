@@ -14,16 +14,165 @@ Each line shows the largest staleness of the run.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
+import random
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
-# A file in this directory has the name of Tinker's client, and Python looks into this directory first.
-sys.path.append(sys.path.pop(0))
-
-from async_sides.runs import SIZES, Times, registry, run
-
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.planning.planner import make_plan
+from rllm.runs.run_directory import RunDirectory
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import load_tasks
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Task
+from rllm_core.plugins.registry import Registry
 from rllm_local.same_bits import fix_order_of_sums
+
+MEDIAN, SIGMA, TURNS = 0.3, 0.75, 3
+STEPS, SKIPPED = 24, 6
+"""Steps of each run. The first ones are not counted, because batches ahead begin together there."""
+ALWAYS: dict[str, Any] = {
+    "rllm.trainer.total_batches": STEPS,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.logger": [],
+    "rllm.record": "off",
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "waiting": {"data.train_batch_size": 4, "rllm.rollout.n": 4, "data.max_response_length": 6},
+    "guess": {},
+    "tinker": {"rllm.backend": "tinker", "tinker_base_url": "local"},
+}
+
+
+def seconds_of_answer(rollout: int, turn: int) -> float:
+    """Return the seconds of an answer of `waiting`. They depend only on the rollout's number and the turn."""
+    return MEDIAN * random.Random(f"{rollout} {turn}").lognormvariate(0, SIGMA)
+
+
+class Waiting(Environment):
+    """An environment with a few turns that answers slowly."""
+
+    numbers = itertools.count()
+    """Numbers of the rollouts of a run, which begin in order."""
+
+    def __init__(self, params: NoParams) -> None:
+        self._turns, self._number = 0, next(Waiting.numbers)
+
+    @classmethod
+    def tasks(cls, split: Any, params: NoParams) -> Sequence[Task]:
+        return [Task(id=f"{split}{number}", data={"number": number}) for number in range(16)]
+
+    def reset(self, task: Mapping[str, Any]) -> str:
+        return f"number {task['number']}"
+
+    async def step(self, action: str) -> Outcome:
+        await asyncio.sleep(seconds_of_answer(self._number, self._turns))
+        self._turns += 1
+        return Outcome(observation="go on", reward=float(len(action) % 3), done=self._turns == TURNS)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Wall time and CPU time in seconds."""
+
+    wall: float
+    here: float
+    """CPU of this process."""
+    child: float
+    """CPU of the process that trains. 0 if this process trains."""
+
+    @property
+    def slower(self) -> float:
+        return max(self.here, self.child)
+
+    def over(self, count: int) -> Times:
+        return Times(self.wall / count, self.here / count, self.child / count)
+
+
+@dataclass
+class Clock(Observer):
+    """Times and staleness after each step."""
+
+    ends: list[Times] = field(default_factory=list)
+    generating: list[float] = field(default_factory=list)
+    """Seconds to generate a batch, including seconds in which training did something else."""
+    stale: float = 0.0
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.ends.append(Times(time.perf_counter(), time.process_time(), cpu_of_child()))
+        self.generating.append(step.timing_dict["generate"])
+        self.stale = max(self.stale, step.metrics["staleness/max"])
+
+    def on_validation_start(self, finished_steps: int) -> bool:
+        return False
+
+    def per_step(self) -> Times:
+        first, last = self.ends[SKIPPED], self.ends[-1]
+        count = len(self.ends) - 1 - SKIPPED
+        return Times(*(getattr(last, each.name) - getattr(first, each.name) for each in fields(Times))).over(count)
+
+
+def cpu_of_child() -> float:
+    """Return the CPU seconds so far of the process that trains, or of the Tinker server. 0 if there is none."""
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"rllm_local.training_child" in command or b"\0tinker\0serve\0" in command:
+                # This is the clock id of clock_getcpuclockid(3).
+                return time.clock_gettime(~int(pid) << 3 | 2)
+    return 0.0
+
+
+def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock:
+    """Train in a new directory."""
+    Waiting.numbers = itertools.count()
+    settings = {"rllm.env.name": "guess" if name == "tinker" else name, **ALWAYS, **SIZES[name]}
+    if staleness:
+        settings |= {"rllm.async_training.enable": True, "rllm.async_training.staleness_threshold": staleness}
+    if latest:
+        settings |= {"rllm.async_training.partial_rollout": True}
+    with tempfile.TemporaryDirectory() as directory:
+        settings["rllm.trainer.output_dir"] = directory
+        if name == "tinker":
+            settings["training.default_local_dir"] = f"{directory}/states"
+        plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
+        tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
+        opened, clock = RunDirectory.open(plan.config.rllm.trainer), Clock()
+        try:
+            TrainingLoop(plan, opened, **tasks, observers=[clock]).fit()
+        finally:
+            opened.close()
+    return clock
+
+
+def registry() -> Registry:
+    """Return the registry of installed plugins with the environment `waiting`."""
+    found = Registry.load()
+    found.add(
+        EnvironmentPlugin(
+            name="waiting",
+            summary="For the benchmark.",
+            params=NoParams,
+            load=lambda: Waiting,
+            blocking=False,
+            defaults={"rllm.workflow.name": "multi_turn_workflow"},
+        )
+    )
+    return found
+
 
 STALENESSES = {"waiting": (0, 1, 2, 4), "guess": (0, 1), "tinker": (0, 1)}
 

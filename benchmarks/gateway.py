@@ -1,4 +1,4 @@
-"""Costs of a gateway call: ``gateway.py [cost] [latency] [memory [DIRECTORY]] [kills [COUNT]] [--litellm]``.
+"""Costs of a gateway call: ``gateway.py [cost] [latency] [memory [DIRECTORY]] [kills [COUNT]]``.
 
 - cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, 32 clients, a policy that answers at once
   over the link). Next to it is a server that only reads, samples and answers.
@@ -7,7 +7,6 @@
 - memory: 200 sessions of 50 turns of 600 tokens. A run's gateway before its first session, with the real renderers of
   the model `tiny` or of the tokenizer in DIRECTORY.
 - kills: acknowledged calls that are not in the store after SIGKILL.
-- --litellm: cost and latency of the same requests through LiteLLM's proxy too (`make .venv-litellm/.installed`).
 
 Conversations have four turns and grow, as those of agents do. The renderer costs next to nothing.
 """
@@ -32,7 +31,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
-from gateway_litellm import HOW_TO_INSTALL, LITELLM, litellm_proxy
 
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
@@ -83,9 +81,7 @@ class Child:
     kind: str
     process: asyncio.subprocess.Process
     port: int
-    link: TrainerLink | None
-    key: str = "k"
-    """A process without sessions."""
+    link: TrainerLink
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -98,11 +94,7 @@ class Child:
 
 @asynccontextmanager
 async def child(kind: str, store: Path) -> AsyncIterator[Child]:
-    """Start a process of one kind, as listed in `gateway_server.py`. ``litellm`` is LiteLLM's proxy."""
-    if kind == "litellm":
-        async with litellm_proxy(store.parent) as (process, port, key):
-            yield Child(kind, process, port, None, key)
-        return
+    """Start a process of one kind, as listed in `gateway_server.py`."""
     ours, theirs = socket.socketpair()
     with theirs:
         program = str(Path(__file__).with_name("gateway_server.py"))
@@ -166,7 +158,6 @@ class Client:
 
 async def opened(child: Child, name: str) -> OpenedSession:
     spec = SessionSpec(id=name, run="benchmark", rollout=name, max_tokens=400)
-    assert child.link is not None
     return await child.link.open_session(spec, Dummy())  # type: ignore[arg-type]
 
 
@@ -175,7 +166,7 @@ async def conversation(
 ) -> AsyncIterator[tuple[float, bytes]]:
     """Yield the seconds and body of each answer, and close the session after the last one."""
     keeps_sessions = child.kind == "gateway"
-    path, key = "", child.key
+    path, key = "", "k"
     if keeps_sessions:
         session = await opened(child, name)
         path, key = f"{urlsplit(session.url).path}/agent", session.key
@@ -186,7 +177,7 @@ async def conversation(
         yield time.perf_counter() - began, said
         words = orjson.loads(said)["choices"][0]["message"]["content"] if keeps_sessions else "y" * 800
         messages += [{"role": "assistant", "content": words}, {"role": "user", "content": "z" * new}]
-    if child.link is not None and keeps_sessions:
+    if keeps_sessions:
         await child.link.close_session(name)
 
 
@@ -353,18 +344,11 @@ async def _killed(store: Path, within: float) -> set[str]:
 
 
 async def main(words: list[str]) -> None:
-    others = ("pass_through",)
-    if "--litellm" in words:
-        words.remove("--litellm")
-        if LITELLM.exists():
-            others += ("litellm",)
-        else:
-            print(f"litellm: skipped, because {LITELLM} does not exist. {HOW_TO_INSTALL} makes it")
     if not words or "cost" in words:
-        for kind in (*others, "gateway"):
+        for kind in ("pass_through", "gateway"):
             await cost(kind)
     if not words or "latency" in words:
-        await latency((*others, "stored_pass_through", "gateway"))
+        await latency(("pass_through", "stored_pass_through", "gateway"))
     if not words or "memory" in words:
         await memory()
         await start(next((Path(word) for word in words if Path(word).is_dir()), None))

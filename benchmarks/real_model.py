@@ -21,6 +21,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "tests/tools"))
+
 from smollm2 import exported
 
 TASK = (

@@ -12,18 +12,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import hand_written
+sys.path.append(str(Path(__file__).parents[1] / "tests/tools"))
+
 import numpy as np
 import smollm2
 import torch
 from measuring import keep_freed_memory, peak_megabytes
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rllm_core.algorithms.loss_plugins import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
@@ -39,6 +43,75 @@ from rllm_local.model import LoadedModel, load_model
 from rllm_local.settings import ModelSection, TrainingSection
 from rllm_local.update import Updater
 from rllm_local.vocabulary import chunked_outputs
+
+
+def sample_by_hand(model: Any, prompts: Sequence[Sequence[int]], count: int) -> Tensor:
+    """(n_prompt, count) tokens drawn at temperature 1, with prompts padded on the left. No token ends a response."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    real = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    drawn: Tensor = model.generate(
+        ids,
+        attention_mask=real,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=count,
+        min_new_tokens=count,
+        pad_token_id=0,
+    )
+    return drawn[:, width:]
+
+
+class HandWrittenUpdate:
+    """One step of PPO: rows padded to the longest, micro-batches of 16 rows, logits of responses only, AdamW."""
+
+    def __init__(self, model: Any, settings: TrainingSection) -> None:
+        self._model = model
+        self._settings = settings
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+        )
+
+    def __call__(self, batch: TokenBatch) -> float:
+        """Make a step on a batch that has `advantages` and `old_logprobs`, and return the loss."""
+        self._optimizer.zero_grad()
+        total = float(batch.loss_mask.sum())
+        loss = 0.0
+        for rows in np.array_split(np.arange(batch.n_rows), max(1, batch.n_rows // 16)):
+            part = self._loss(batch, rows) / total
+            part.backward()
+            loss += float(part.detach())
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_grad_norm)
+        self._optimizer.step()
+        return loss
+
+    def _loss(self, batch: TokenBatch, rows: Any) -> Tensor:
+        width = int(batch.row_lengths[rows].max())
+        columns = (batch.tokens.astype(np.int64), batch.loss_mask, batch.old_logprobs, batch.advantages)
+        ids, mask, old, advantages = (self._padded(batch, rows, width, values) for values in columns)
+        mask, old, advantages = mask[:, 1:], old[:, 1:], advantages[:, 1:]
+        states = self._model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[mask]
+        distribution = torch.log_softmax(self._model.lm_head(states).float(), dim=-1)
+        logprobs = distribution.gather(1, ids[:, 1:][mask][:, None])[:, 0]
+        with torch.no_grad():
+            # Every trainer shows the entropy.
+            self.entropy = -(distribution.exp() * distribution).sum(dim=-1).mean()
+        ratio = (logprobs - old[mask]).exp()
+        clipped = ratio.clamp(0.8, 1.2)
+        return torch.maximum(-ratio * advantages[mask], -clipped * advantages[mask]).sum()
+
+    def _padded(self, batch: TokenBatch, rows: Any, width: int, values: Any) -> Tensor:
+        out = torch.zeros((len(rows), width), dtype=torch.from_numpy(values[:0]).dtype)
+        for index, row in enumerate(rows):
+            start, end = batch.row_offsets[row : row + 2]
+            out[index, : end - start] = torch.from_numpy(values[start:end])
+        return out
+
 
 GROUPS, SIBLINGS, RESPONSE, LONG_PROMPT = 8, 8, 48, 512
 
@@ -167,12 +240,12 @@ def main() -> None:
     ):
         times = time_alternately(
             lambda prompts=prompts: sampler(prompts),
-            lambda prompts=prompts: hand_written.sample(loaded.model, prompts, RESPONSE),
+            lambda prompts=prompts: sample_by_hand(loaded.model, prompts, RESPONSE),
             arguments.repeats,
         )
         print(times.line(what, len(prompts) * RESPONSE, "generate", target), flush=True)
     settings = TrainingSection(learning_rate=1e-9)
-    ours, theirs = updater(loaded, settings), hand_written.Update(loaded.model, settings)
+    ours, theirs = updater(loaded, settings), HandWrittenUpdate(loaded.model, settings)
     for what, prompts in (
         ("update on 8 rollouts of a prompt of 512 tokens", long_prompt(loaded)),
         ("update on 64 rollouts", sums(loaded)),

@@ -1,8 +1,10 @@
-"""Cost of a durable row: ``python benchmarks/record.py [SECONDS]`` prints one line per measurement.
+"""Cost of a durable row and of the journal: ``python benchmarks/record.py [rows [SECONDS]] [journal [STEPS]]``.
 
-Rows have 4 kB or 40 kB. 1, 32 or 200 writers store them, and each waits for its row before it adds the next. Next to
-this is a commit per row, synced alike. CPU time is the process's, including encoding and event loop. The last line is
-the bytes of a conversation of 50 turns and 30,500 tokens.
+- rows: of 4 kB and 40 kB. 1, 32 or 200 writers store them, and each waits for its row before it adds the next. Next to
+  this is a commit per row, synced alike. CPU time is the process's, including encoding and event loop. The last line is
+  the bytes of a conversation of 50 turns and 30,500 tokens.
+- journal: its share of a run of `guess`: digests, records, writes and syncs over all CPU time of the process while it
+  trains. Then a record of the journal, next to a row of the store of calls for the same call.
 """
 
 from __future__ import annotations
@@ -12,15 +14,131 @@ import sqlite3
 import sys
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import wraps
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rllm_core import AgentTrainer
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.observer import Observer
 from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
 from rllm_gateway.calls.tables import INSERT, encoded
+from rllm_record.journal import engine as journal_engine, records
+from rllm_record.journal.segments import Segments
+
+CALLS = 5000
+PROMPT, RESPONSE = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.int32)
+LOGPROBS = np.full(8, -0.5, np.float32)
+
+
+class Clock(Observer):
+    """CPU seconds of the process between the first step and the last one."""
+
+    seconds = 0.0
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self._begun = time.process_time()
+
+    def on_train_end(self, global_step: int) -> None:
+        self.seconds = time.process_time() - self._begun
+
+
+@contextmanager
+def timed(places: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
+    """Measure the calling thread's CPU seconds in functions, by name."""
+    spent: dict[str, float] = {}
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+
+    def timing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            begun = time.thread_time()
+            try:
+                return function(*arguments)
+            finally:
+                spent[name] = spent.get(name, 0.0) + time.thread_time() - begun
+
+        return call
+
+    for owner, name, function in originals:
+        setattr(owner, name, timing(name, function))
+    try:
+        yield spent
+    finally:
+        for owner, name, function in originals:
+            setattr(owner, name, function)
+
+
+def share_of_a_run(steps: int, directory: str) -> None:
+    trainer = {
+        "total_batches": steps,
+        "output_dir": directory,
+        "observers": ["journal"],
+        "logger": [],
+        "test_freq": -1,
+        "val_before_train": False,
+    }
+    config = {"rllm": {"env": {"name": "guess"}, "trainer": trainer}}
+    clock = Clock()
+    places = [
+        (journal_engine, "checksum_of_call"),
+        (journal_engine, "encoded"),
+        *((Segments, name) for name in ("append", "calls", "sync", "counts", "drop_before")),
+    ]
+    with timed(places) as spent:
+        AgentTrainer(config=config, observers=[clock]).train()
+    journal = sum(spent.values())
+    print(f"share of a step of guess: {journal / clock.seconds:.2%} ({steps} steps; in it {_parts(spent, journal)})")
+
+
+def _parts(spent: dict[str, float], whole: float) -> str:
+    return ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in spent.items())
+
+
+def cpu_of_records(directory: Path) -> float:
+    segments, sampling = Segments(directory, "benchmark"), SamplingParams(max_tokens=8, task_batch=0)
+    completion = Completion(token_ids=RESPONSE, logprobs=LOGPROBS, finish_reason="stop", weight_version=0)
+    begun = time.process_time()
+    for seed in range(CALLS):
+        segments.append(0, records.encoded(seed, records.checksum_of_call(PROMPT, sampling), completion))
+    segments.sync()
+    return (time.process_time() - begun) / CALLS
+
+
+async def cpu_of_rows(path: Path) -> float:
+    with CallStore.open(path) as store:
+        await store.add(SessionRow(id="s", run="run", rollout="task:0", retry=0, metadata={}, key_hash="k", opened=0.0))
+        begun = time.process_time()
+        rows = [
+            CallRow(
+                id=str(number),
+                session="s",
+                role="agent",
+                parent=None,
+                prompt_digest="0" * 32,
+                new_ids=PROMPT,
+                response_ids=RESPONSE,
+                logprobs=LOGPROBS,
+                weight_version=0,
+                finish_reason="stop",
+                started=0.0,
+                seconds=1.0,
+                parameters={},
+                messages=[],
+                response=None,
+                sent={},
+                outcomes={},
+            )
+            for number in range(CALLS)
+        ]
+        await asyncio.gather(*map(store.add, rows))
+        return (time.process_time() - begun) / CALLS
+
 
 WRITERS = (1, 32, 200)
 SIZES = {"4 kB": 4_000, "40 kB": 40_000}
@@ -132,7 +250,7 @@ async def conversation(path: Path) -> int:
     return tokens
 
 
-def main(seconds: float) -> None:
+def print_rows(seconds: float) -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         directory = Path(name)
         for size, characters in SIZES.items():
@@ -149,5 +267,21 @@ def main(seconds: float) -> None:
         print(f"{TURNS} turns, {tokens:,} tokens: {size_of_it:,} bytes (target {TARGET_BYTES:,})")
 
 
+def print_journal(steps: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        share_of_a_run(steps, directory)
+        record = cpu_of_records(Path(directory) / "journal")
+        row = asyncio.run(cpu_of_rows(Path(directory) / "calls.db"))
+    print(f"a row of the store of calls costs {row / record:.1f} times a record of the journal")
+
+
+def main(words: list[str]) -> None:
+    numbers = [float(word) for word in words if word[0].isdigit()]
+    if "journal" not in words:
+        print_rows(numbers[0] if numbers else 5.0)
+    if "rows" not in words:
+        print_journal(int(numbers[0]) if numbers and "journal" in words else 20)
+
+
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 5.0)
+    main(sys.argv[1:])

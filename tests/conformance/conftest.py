@@ -1,13 +1,11 @@
 """The same random batch in our form (columns, ragged) and in the other libraries' (padded tensors), in float64.
 
-The libraries' functions come from `benchmarks/peers.py`. If they are not installed, these tests are skipped.
+The libraries' functions come from `tests/tools/peers.py`. If they are not installed, these tests are skipped.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +20,6 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.aggregation import token_weights
 from rllm_estimators import plugin as catalogue
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 COMPONENTS = ("correct", "format")
 

@@ -1,4 +1,4 @@
-"""`benchmarks/tool_templates.py`: no known template is silently wrong, and a wrong one is found."""
+"""`tests/tools/tool_templates.py`: no known template is silently wrong, and a wrong one is found."""
 
 from __future__ import annotations
 

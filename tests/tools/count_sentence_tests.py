@@ -80,8 +80,8 @@ def main() -> None:
         depth = 3 if parts[0] in ("rllm_core", "rllm") else 2
         counts["/".join(parts[:depth])] += len(list(sentence_tests(ast.parse(file.read_text(encoding="utf-8")))))
     for directory, count in sorted(counts.items()):
-        print(f"{count:4} {directory}")  # noqa: T201
-    print(f"{sum(counts.values()):4} in all")  # noqa: T201
+        print(f"{count:4} {directory}")
+    print(f"{sum(counts.values()):4} in all")
 
 
 if __name__ == "__main__":

@@ -103,13 +103,13 @@ def run(stages: list[Stage]) -> int:
     """Run the stages until one fails, and print the seconds of each. Return the exit code."""
     lines = []
     for number, stage in enumerate(stages, 1):
-        print(f"stage {number} of {len(stages)}: make {' '.join(stage.words)} ({stage.reason})", flush=True)  # noqa: T201
+        print(f"stage {number} of {len(stages)}: make {' '.join(stage.words)} ({stage.reason})", flush=True)
         start = time.monotonic()
         code = subprocess.run(["make", "--no-print-directory", *stage.words], cwd=ROOT).returncode
         lines.append(f"{time.monotonic() - start:7.0f} s  make {' '.join(stage.words)}{'  FAILED' if code else ''}")
         if code:
             break
-    print("\n".join(lines))  # noqa: T201
+    print("\n".join(lines))
     return code
 
 

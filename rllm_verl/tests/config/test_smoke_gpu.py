@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -30,8 +29,7 @@ GOOD = {
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    # At the end: benchmarks/verl.py has the name of the library.
-    monkeypatch.setattr(sys, "path", [*sys.path, str(BENCHMARKS)])
+    monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
 
 

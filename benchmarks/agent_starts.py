@@ -1,8 +1,10 @@
-"""Cost of starting and ending an agent, without its model calls: ``python benchmarks/agent_rollouts.py [ROLLOUTS]``.
+"""Cost of starting agents and sandboxes: ``python benchmarks/agent_starts.py [agents [COUNT]] [bwrap|local [COUNT]]``.
 
-The unit is milliseconds of CPU per rollout, summed over all processes, for agents that make their client and return.
-`fork` is the way of a training run. `fresh` starts a Python for each rollout. `shared` runs all rollouts as coroutines
-of one process. It isolates nothing and shows the lower bound.
+- agents: milliseconds of CPU per rollout, without its model calls, summed over all processes, for agents that make
+  their client and return. `fork` is the way of a training run. `fresh` starts a Python for each rollout. `shared` runs
+  all rollouts as coroutines of one process. It isolates nothing and shows the lower bound.
+- bwrap, local: the same to start a sandbox, to run ``true`` in it, and to stop it, as a median. The start contains the
+  holder's CPU time, which the kernel reports when the holder ends.
 """
 
 from __future__ import annotations
@@ -10,17 +12,46 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rllm_core.contracts.sandbox import SandboxSetup
+from rllm_core.plugins.registry import Registry
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import Target
 
+PARTS = ("start and stop", "one command")
+
+
+async def measure_sandboxes(name: str, sandboxes: int) -> Sequence[tuple[float, ...]]:
+    """Return a row for each sandbox, with a number for each of `PARTS`. The first sandbox is not counted."""
+    plugin = Registry.load().get("sandbox", name).plugin
+    start, params, rows = plugin.load(), plugin.params(), []
+    for _ in range(sandboxes + 1):
+        times = [1000 * cpu_seconds([])]
+        sandbox = await start(params, SandboxSetup())
+        times.append(1000 * cpu_seconds([]))
+        await sandbox.run(["true"], seconds=60)
+        times.append(1000 * cpu_seconds([]))
+        await sandbox.stop()
+        times.append(1000 * cpu_seconds([]))
+        rows.append((times[1] - times[0] + times[3] - times[2], times[2] - times[1]))
+    return rows[1:]
+
+
+def print_sandboxes(name: str, count: int) -> None:
+    rows = asyncio.run(measure_sandboxes(name, count))
+    for part, values in zip(PARTS, zip(*rows, strict=True), strict=True):
+        print(f"{name}: {part} {statistics.median(values):.1f} ms of CPU, at most {max(values):.1f}")
+
+
 ROLLOUTS, AT_A_TIME = 100, 8
+SANDBOXES = 50
 ENVIRONMENT = {
     "OPENAI_API_KEY": "k",
     "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
@@ -110,7 +141,7 @@ async def _succeeded(running: Awaitable[Any]) -> None:
     assert outcome.code == 0, outcome.failure
 
 
-async def main(rollouts: int) -> None:
+async def print_agents(rollouts: int) -> None:
     for name, source in AGENTS.items():
         with tempfile.TemporaryDirectory() as place:
             agent = Path(place) / "agent.py"
@@ -122,5 +153,14 @@ async def main(rollouts: int) -> None:
         print(f"{name}: {', '.join(metrics)}", flush=True)
 
 
+def main(words: Sequence[str]) -> None:
+    (count,) = [int(word) for word in words if word.isdigit()] or [None]
+    if not words or "agents" in words:
+        asyncio.run(print_agents(count or ROLLOUTS))
+    for name in ("bwrap", "local"):
+        if not words or name in words:
+            print_sandboxes(name, count or SANDBOXES)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else ROLLOUTS))
+    main(sys.argv[1:])

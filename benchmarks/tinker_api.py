@@ -1,6 +1,6 @@
 """Cost of the Tinker API on one machine: our server over bare torch, over the engine in process, and a whole run.
 
-python benchmarks/tinker.py           # nine lines of values, about five minutes
+python benchmarks/tinker_api.py       # four lines of values, about five minutes
 
 All measurements alternate in one run. The result is the ratio of the medians. The server is its own process. The real
 client calls it over HTTP.
@@ -13,7 +13,6 @@ import asyncio
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,13 +21,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TINKER_TELEMETRY"] = "0"
-# This file has the client's name, and Python looks into its directory first.
-sys.path.append(sys.path.pop(0))
-
 import numpy as np
 import tinker
-import tinker_clients
-import tinker_long
 import torch
 from tinker import types
 
@@ -44,7 +38,6 @@ CONCURRENT, NEW_TOKENS = 64, 64
 ROWS, LENGTH = 256, 64
 GIB = 1 << 30
 MIB = 1 << 20
-SNAPSHOTS = 16
 
 
 def time_alternately(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -128,93 +121,11 @@ def sampling_through_server(client: tinker.ServiceClient) -> Callable[[], None]:
     return sample
 
 
-def at_once(client: tinker.ServiceClient, process: int, repeats: int) -> None:
-    """Request a gradient and samples at the same time. Print their overlap and its cost for the server."""
-    gradient, samples = through_server(client), sampling_through_server(client)
-    cpu = {"one by one": 0.0, "both": 0.0}
-
-    def one_by_one() -> None:
-        before = cpu_seconds(process)
-        gradient()
-        samples()
-        cpu["one by one"] += cpu_seconds(process) - before
-
-    def both() -> None:
-        before = cpu_seconds(process)
-        with ThreadPoolExecutor(2) as asking:
-            for asked in [asking.submit(gradient), asking.submit(samples)]:
-                asked.result()
-        cpu["both"] += cpu_seconds(process) - before
-
-    found = time_alternately({"one by one": one_by_one, "both": both}, repeats)
-    print(
-        f"a gradient and samples at once take {found['both'] / found['one by one']:.2f} of one after the other, and "
-        f"{cpu['both'] / cpu['one by one']:.2f} of the server's CPU seconds"
-    )
-
-
-def cpu_seconds(process: int) -> float:
-    """Return the CPU seconds of all threads of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def resident_megabytes(process: int, what: str) -> float:
     """Return the resident memory: ``VmRSS`` now, ``VmHWM`` the peak so far."""
     found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024 / MIB
-
-
-def megabytes_per_snapshot(client: tinker.ServiceClient, process: int, model: str) -> tuple[float, float]:
-    """Return the memory growth of a new server: per snapshot, and when one of them is sampled from."""
-    training = client.create_lora_training_client(base_model=model, rank=RANK).result()
-    training.save_weights_and_get_sampling_client().result()
-    before = resident_megabytes(process, "VmRSS")
-    samplers = [training.save_weights_and_get_sampling_client().result() for _ in range(SNAPSHOTS)]
-    after = resident_megabytes(process, "VmRSS")
-    samplers[0].sample(types.ModelInput.from_ints([5]), 1, types.SamplingParams(max_tokens=1)).result()
-    return (after - before) / SNAPSHOTS, resident_megabytes(process, "VmRSS") - after
-
-
-def several_clients(server: LocalServer) -> None:
-    rates = {count: tinker_clients.tokens_per_second(count, server.url, server.api_key, "tiny") for count in (1, 2, 4)}
-    said = ", ".join(f"{count}: {rate:,.0f}" for count, rate in rates.items())
-    print(
-        f"clients that train and sample at once, tokens/s of all together: {said}; of four over one "
-        f"{rates[4] / rates[1]:.2f}"
-    )
-
-
-def long_prompts(repeats: int) -> None:
-    """Measure long prompts, and the memory of snapshots, on a separate server with a long context."""
-    with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
-        directory = tinker_long.save_long_model(Path(name) / "long")
-        states = str(Path(name) / "states")
-        server = runner.run(LocalServer.start(model=str(directory), checkpoints=states, seed=0, longest=60.0))
-        client = tinker.ServiceClient(base_url=server.url, api_key=server.api_key)
-        each, merged = megabytes_per_snapshot(client, server.process.pid, str(directory))
-        print(f"server, memory: {each:.2f} MB for each snapshot of rank {RANK}, {merged:.1f} MB to sample from one")
-        sampler = client.create_sampling_client(base_model=str(directory)).result()
-        model = load_model(ModelSection(name=str(directory), device="cpu"), 0).model
-        for new_tokens in (1, 32):
-            found = time_alternately(
-                {
-                    "bare": tinker_long.bare_loop(model, new_tokens),
-                    "one": tinker_long.one_request(sampler, new_tokens),
-                    "many": tinker_long.many_requests(sampler, new_tokens),
-                },
-                repeats,
-            )
-            print(
-                f"{tinker_long.SAMPLES} samples of {new_tokens} after {tinker_long.PROMPT} tokens: "
-                f"{1000 * found['bare']:.0f} ms by a bare loop with one prefill, {1000 * found['one']:.0f} ms as one "
-                f"request ({found['one'] / found['bare']:.2f} times as long; target 2 for 32 tokens), "
-                f"{1000 * found['many']:.0f} ms as {tinker_long.SAMPLES} requests "
-                f"({found['many'] / found['bare']:.2f})"
-            )
-        client.close("success").result()
-        runner.run(server.stop())
 
 
 def steps_per_second(words: list[str], steps: int, directory: str) -> float:
@@ -268,11 +179,8 @@ def main() -> None:
         )
         now, most = (resident_megabytes(server.process.pid, what) for what in ("VmRSS", "VmHWM"))
         print(f"server, resident: {at_start:.0f} MB at start, {now:.0f} MB now, {most:.0f} MB at most (target 700)")
-        at_once(client, server.process.pid, arguments.repeats)
-        several_clients(server)
         client.close("success").result()
         runner.run(server.stop())
-    long_prompts(arguments.repeats)
     with tempfile.TemporaryDirectory() as directory:
         tinker_words = [
             "rllm.backend=tinker",

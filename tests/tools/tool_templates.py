@@ -1,4 +1,4 @@
-"""Results of renderers on known chat templates when models call tools: ``python benchmarks/tool_templates.py``.
+"""Results of renderers on known chat templates when models call tools: ``python tests/tools/tool_templates.py``.
 
 One line for each template: supported or refused, by `template` and by `auto`. A template is silently wrong if a run
 starts with it although a conversation loses a call, a result or a sampled token. There must be none.

