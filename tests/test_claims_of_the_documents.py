@@ -16,7 +16,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
 FOUND = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
-PAGES = ["README.md", "examples/README.md", *sorted(page for page in FOUND if "/decisions/" not in page)]
+PAGES = ["README.md", "examples/README.md", *sorted(FOUND)]
 ARCHITECTURE = "docs/contributing/architecture.md"
 CODE = re.compile(r"```.*?```|`([^`\n]+)`", re.DOTALL)
 KEY = re.compile(r"^rllm(?:\.[a-z_0-9]+)+")

@@ -71,14 +71,6 @@ def test_a_link_that_leaves_the_site_is_a_name(page: str, text: str, shown: str)
     assert named_outside(page, text) == shown
 
 
-def test_every_decision_is_listed_by_its_title() -> None:
-    files = sorted((DOCS / "contributing/decisions").glob("0*.md"))
-    listed = re.findall(
-        r"^- \[(.*)\]\((.*)\)$", (DOCS / "contributing/decisions/README.md").read_text("utf-8"), re.MULTILINE
-    )
-    assert listed == [(file.read_text("utf-8").splitlines()[0].removeprefix("# "), file.name) for file in files]
-
-
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_the_one_drawn(name: str) -> None:
     drawn = PICTURES[name]()

@@ -102,8 +102,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "tests-of-tinker",
             "tests",
             "tests-of-verl",
-            "decisions/README",
+            "decisions",
         ],
     },
-    "contributing/decisions/README": {"Decisions": ["0*"]},
 }

@@ -1,4 +1,4 @@
-"""Requests with several prompts, each with its own seed, for servers that support them (decision 0020).
+"""Requests with several prompts, each with its own seed, for servers that support them.
 
 The API has one prompt and one seed per request. A request costs the client milliseconds, which is longer than a small
 model needs for a thousand tokens. A server that accepts more prompts reports this in its health route. A request for k

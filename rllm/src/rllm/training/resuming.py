@@ -1,4 +1,4 @@
-"""Plan a resumed run. It keeps its saved values unless the user sets new ones (decision 0007)."""
+"""Plan a resumed run. It keeps its saved values unless the user sets new ones."""
 
 from __future__ import annotations
 
