@@ -1,37 +1,70 @@
-"""The path of an override from the command line to the plan: ``python benchmarks/word_path.py [FILE]`` prints one line.
+"""The walk of `--estimator rloo`, from the command line to the first call of its function: ``python benchmarks/word_path.py``.
 
-It follows one value through the calls into files of ``rllm_core`` and ``rllm`` that receive it, at any depth of an
-argument. Several calls in a loop of one function count once. A call that only reads an attribute of an object with the
-value (``composed.origin(key)``) does not count. A *stay* is a run of such calls in one file. A *return* is a stay in a
-file that was left before. FILE is a configuration below the override, such as the ``config.yaml`` of a run.
+It follows the name through `rllm train guess`, with a copy of `rloo` whose name occurs nowhere else. A call *receives*
+the name if an argument other than `self` is or contains it. The path has these calls and their callers up to `main`,
+only in files of `rllm` and `rllm_core`. Other calls do not count, and calls of one function by one caller count once.
+A walker reads the path in order: into the file of each call, and back to its caller's file. A *stay* is a part of the
+walk in one file, a *room* is a different file, and a *return* is a stay in a file that the walker has left before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
 
 import rllm
 import rllm_core
-from rllm.cli.configuring import plan_for, read_request
+from rllm.cli.main import main as rllm_main
+from rllm_core.plugins.registry import Registry
 
-TARGET = 30
-VALUE = "followed-7f3a"
-WORD = f"rllm.trainer.experiment_name={VALUE}"
-ROOTS = tuple(str(path) for module in (rllm_core, rllm) for path in module.__path__)
+STAYS, ROOMS, RETURNS = 60, 16, 35
+NAME = "followed_7f3a"
+WORDS = ("train", "guess", "--estimator", NAME, "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
+ROOTS = tuple(f"{path}/" for module in (rllm_core, rllm) for path in module.__path__)
+
+
+class ReachedError(BaseException):
+    """The walk is over: the estimator's function was called."""
+
+
+@dataclasses.dataclass
+class Call:
+    frame: FrameType
+    receives: bool
+    calls: list[Call] = dataclasses.field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        return self.frame.f_code.co_filename
+
+    def is_on_path(self) -> bool:
+        return self.receives or any(call.is_on_path() for call in self.calls)
+
+    def walk(self) -> Iterator[str]:
+        """Yield the file at each position of the walk."""
+        yield self.file
+        seen: set[CodeType] = set()
+        for call in self.calls:
+            if call.frame.f_code not in seen and call.is_on_path():
+                seen.add(call.frame.f_code)
+                yield from call.walk()
+                yield self.file
 
 
 def contains(value: Any, seen: set[int]) -> bool:
     """Return True if a value is the followed one, or contains it."""
     if isinstance(value, str):
-        return VALUE in value
+        return NAME in value
     if id(value) in seen:
         return False
     seen.add(id(value))
@@ -40,52 +73,61 @@ def contains(value: Any, seen: set[int]) -> bool:
     if isinstance(value, list | tuple):
         return any(contains(item, seen) for item in value)
     if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return any(contains(item, seen) for item in vars(value).values())
+        return any(contains(item, seen) for item in getattr(value, "__dict__", {}).values())
     return False
 
 
-def path_of_word(files: tuple[str, ...]) -> list[str]:
-    """Return the file of every call that received the value, in order."""
-    visited: list[str] = []
-    seen: set[tuple[FrameType, CodeType]] = set()
+def registry_with_copy() -> Registry:
+    """Return the installed plugins and a copy of `rloo` with the followed name, whose function ends the walk."""
+
+    def stop(inputs: Any, params: Any) -> NoReturn:
+        raise ReachedError
+
+    found = Registry.load()
+    plugin = found.get("estimator", "rloo").plugin
+    found.add(dataclasses.replace(plugin, name=NAME, load=lambda: stop))
+    return found
+
+
+def walk_of_name() -> list[str]:
+    """Return the file at each position of the walk."""
+    calls: dict[FrameType, Call] = {}
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(ROOTS) or code.co_name.startswith("<"):
+        if event != "call" or frame in calls or not code.co_filename.startswith(ROOTS) or code.co_name[0] == "<":
             return
         caller = frame.f_back
-        while caller is not None and caller.f_code.co_name.startswith("<"):
+        while caller is not None and caller not in calls:
             caller = caller.f_back
-        if caller is None or (caller, code) in seen:
-            return
-        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(contains(frame.f_locals.get(name), set()) for name in arguments if name != "self"):
-            seen.add((caller, code))
-            visited.append(_name(code.co_filename))
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        names = (name for name in code.co_varnames[:count] if name != "self")
+        calls[frame] = Call(frame, any(contains(frame.f_locals.get(name), set()) for name in names))
+        if caller is not None:
+            calls[caller].calls.append(calls[frame])
 
-    words = (WORD,) if files else ("guess", WORD)
-    plan_for(read_request(words, None, files, {}))  # imports everything
-    sys.setprofile(note)
-    try:
-        plan_for(read_request(words, None, files, {}))
-    finally:
-        sys.setprofile(None)
-    return visited
-
-
-def _name(file: str) -> str:
-    """Return the path of a source file in its package: ``rllm/config/merge.py``."""
-    root = next(Path(root) for root in ROOTS if file.startswith(root))
-    return str(Path(file).relative_to(root.parent))
+    registries = [registry_with_copy() for _ in range(8)]
+    Registry.load = lambda *_, **__: registries.pop()  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
+        words = [*WORDS, f"rllm.trainer.output_dir={directory}/run"]
+        sys.setprofile(note)
+        try:
+            code = rllm_main(words)
+        except ReachedError:
+            code = None
+        finally:
+            sys.setprofile(None)
+    if code is not None:
+        sys.exit(f"`rllm {' '.join(words)}` ended with {code} before it called the estimator")
+    return list(next(iter(calls.values())).walk())
 
 
 def main() -> None:
-    visited = path_of_word(tuple(sys.argv[1:2]))
-    stays = [name for name, _ in groupby(visited)]
-    returns = len(stays) - len(set(stays))
+    stays = [Path(file) for file, _ in groupby(walk_of_name())]
+    rooms = len(set(stays))
     print(
-        f"{len(visited)} calls, {len(stays)} stays in {len(set(stays))} files, {returns} returns (target {TARGET}); "
-        f"{' '.join(stays)}"
+        f"{len(stays)} stays (target {STAYS}), {rooms} rooms (target {ROOMS}), "
+        f"{len(stays) - rooms} returns (target {RETURNS})"
     )
 
 
