@@ -29,7 +29,15 @@ from rllm_core.plugins.registry import Registry
 
 STAYS, ROOMS, RETURNS = 60, 16, 35
 NAME = "followed_7f3a"
-WORDS = ("train", "guess", "--estimator", NAME, "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
+WORDS = (
+    "train",
+    "guess",
+    "--estimator",
+    NAME,
+    "data.train_batch_size=2",
+    "rllm.rollout.n=2",
+    "rllm.trainer.val_before_train=false",
+)
 ROOTS = tuple(f"{path}/" for module in (rllm_core, rllm) for path in module.__path__)
 
 
