@@ -1,4 +1,4 @@
-"""The walk of `--estimator rloo`, from the command line to the first call of its function: ``python benchmarks/word_path.py``.
+"""The walk of `--estimator rloo` to the first call of its function: ``python benchmarks/word_path.py`` prints one line.
 
 It follows the name through `rllm train guess`, with a copy of `rloo` whose name occurs nowhere else. A call *receives*
 the name if an argument other than `self` is or contains it. The path has these calls and their callers up to `main`,
@@ -116,18 +116,24 @@ def walk_of_name() -> list[str]:
 
     registries = [registry_with_copy() for _ in range(8)]
     Registry.load = lambda *_, **__: registries.pop()  # type: ignore[method-assign]
+    run_to_estimator()  # imports everything
+    sys.setprofile(note)
+    try:
+        run_to_estimator()
+    finally:
+        sys.setprofile(None)
+    return list(next(call for call in calls.values() if call.frame.f_code is rllm_main.__code__).walk())
+
+
+def run_to_estimator() -> None:
+    """Run the command until it calls the estimator's function."""
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
         words = [*WORDS, f"rllm.trainer.output_dir={directory}/run"]
-        sys.setprofile(note)
         try:
             code = rllm_main(words)
         except ReachedError:
-            code = None
-        finally:
-            sys.setprofile(None)
-    if code is not None:
-        sys.exit(f"`rllm {' '.join(words)}` ended with {code} before it called the estimator")
-    return list(next(iter(calls.values())).walk())
+            return
+    sys.exit(f"`rllm {' '.join(words)}` ended with {code} before it called the estimator")
 
 
 def main() -> None:
