@@ -238,7 +238,7 @@ class PipelineSection(Section):
     )
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Options of stages: `{STAGE: {OPTION: value}}`. They replace those in the other keys.",
+        description="Options of stages: `{STAGE: {OPTION: value}}`. They replace the same options in other keys.",
     )
     insert: list[dict[str, Any]] = Field(
         default_factory=list, description="Stages to add: `{stage: NAME, after: NAME}`, or with `before`."
