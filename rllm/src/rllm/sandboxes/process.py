@@ -15,9 +15,17 @@ from rllm_core.errors import PluginError
 
 LARGEST_OUTPUT = 16 << 20
 """Bytes of standard output and of standard error that are kept. The start of a longer output is lost."""
+LAST_LINES, LAST_BYTES = 15, 16_384
+"""The part of an output that errors show."""
 CHUNK = 1 << 16
 NOT_FOUND = 127
 SECONDS_TO_END = 10.0
+
+
+def lines_at_end(output: bytes) -> tuple[str, ...]:
+    """Return the last lines of an output that are not empty."""
+    lines = output[-LAST_BYTES:].decode(errors="replace").splitlines()
+    return tuple(line for line in lines if line.strip())[-LAST_LINES:]
 
 
 async def kill_group(process: asyncio.subprocess.Process) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rllm.sandboxes.process import lines_at_end
 from rllm.sandboxes.untrusted import remove_outward_links, serve_untrusted, write_program
 from rllm.sandboxes.untrusted_client import VARIABLE
 from rllm.tasks.task_directories import TaskFacts
@@ -33,7 +33,6 @@ EMPTY = ("BASH_ENV", "ENV", "LD_PRELOAD", "NODE_OPTIONS", "PYTEST_ADDOPTS", "PYT
 """Variables that make programs load other code. In the sandbox `local`, yours would apply."""
 SECONDS_TO_READ = 60.0
 BYTES_TO_TRY = 65_536
-LAST_LINES, LAST_BYTES = 15, 16_384
 SIGNALS = range(129, 193)
 """Exit codes of tests that a signal has killed. In the sandbox `local`, it is minus the signal's number."""
 
@@ -134,7 +133,7 @@ async def _is_full(sandbox: Sandbox) -> bool:
 def _parse(read: CommandResult, task: str, tests: CommandResult) -> dict[str, Any]:
     """Return the reward that tests have written: a number, or a JSON object of numbers with a key ``reward``."""
     name, _, content = read.stdout.partition(b"\n")
-    lines = "\n".join(line for output in (tests.stdout, tests.stderr) for line in _lines_at_end(output))
+    lines = "\n".join(line for output in (tests.stdout, tests.stderr) for line in lines_at_end(output))
     if not name:
         ended = f"were killed with exit code {tests.exit_code}" if _is_killed(tests.exit_code or 0) else ""
         raise RolloutError(
@@ -161,9 +160,3 @@ def _parse(read: CommandResult, task: str, tests: CommandResult) -> dict[str, An
             details=lines,
         ) from error
     return {REWARD: reward, METRICS: {f"tests/{key}": value for key, value in numbers.items()}}
-
-
-def _lines_at_end(output: bytes) -> Sequence[str]:
-    """Return the last lines of an output that are not empty."""
-    lines = output[-LAST_BYTES:].decode(errors="replace").splitlines()
-    return [line for line in lines if line.strip()][-LAST_LINES:]

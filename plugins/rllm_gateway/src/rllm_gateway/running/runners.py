@@ -14,15 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from rllm.sandboxes.process import LAST_BYTES, lines_at_end
 from rllm_core.errors import PluginError, RolloutError
 from rllm_gateway.link import OpenedSession, RewardSource
 from rllm_gateway.running.calling import unfinished
 from rllm_gateway.running.target import Target
 from rllm_serving.supervisor import end_supervised, supervise_command
-
-LAST_LINES = 15
-LAST_BYTES = 16_384
-
 
 URL, TASK = "RLLM_SESSION_URL", "RLLM_TASK"
 NO_TRACES = "OPENAI_AGENTS_DISABLE_TRACING"
@@ -96,12 +93,6 @@ def last_lines(log: Path) -> tuple[str, ...]:
             return lines_at_end(file.read())
     except OSError:
         return ()
-
-
-def lines_at_end(output: bytes) -> tuple[str, ...]:
-    """Return the last lines of an output that are not empty."""
-    text = output[-LAST_BYTES:].decode("utf-8", "replace")
-    return tuple(line for line in text.splitlines() if line.strip())[-LAST_LINES:]
 
 
 SECONDS_TO_START = 120.0

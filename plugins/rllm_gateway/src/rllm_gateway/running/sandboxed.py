@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from rllm.sandboxes.process import lines_at_end
 from rllm.sandboxes.task_tests import REWARD, run_tests
 from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_gateway.link import RewardSource
-from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, lines_at_end, parse_result
+from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, parse_result
 
 TIMED_OUT = 124
 """Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""
