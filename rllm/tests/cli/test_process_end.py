@@ -8,6 +8,7 @@ from pathlib import Path
 
 PROGRAM = """
 import sys
+import duckdb  # Its objects would print warnings because they are not collected.
 from rllm.cli.main import main
 
 class Cycle:
@@ -28,4 +29,5 @@ sys.exit(code)
 def test_end_writes_files_and_skips_collections(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
+    assert "leaked" not in done.stderr
     assert (tmp_path / "written").read_text() == "all"
