@@ -43,7 +43,7 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
 from rllm_gateway.link import OpenedSession, SampleRequest, SessionSpec
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.process import Place, gateway_process
+from rllm_gateway.process import GatewayAddress, gateway_process
 
 CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
 PAGE = 4096
@@ -283,7 +283,7 @@ async def start(directory: Path | None) -> None:
         chosen = PluginChoice(registered=resolve("renderer", name), params=RendererParams())
         run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
         with tempfile.TemporaryDirectory() as place:
-            where = Place(store=f"{place}/calls.db", host="127.0.0.1", port=0)
+            where = GatewayAddress(store=f"{place}/calls.db", host="127.0.0.1", port=0)
             async with gateway_process(make_renderer(run, setup), where, Path(place)):
                 print(f"{name} with {len(tokenizer):,} tokens: {_before_sessions()}")
 

@@ -11,7 +11,7 @@ from typing import Any
 from gateway_world import Sampled, World
 
 from rllm_gateway.calls import StoredSession
-from rllm_gateway.episodes import Traced, traced
+from rllm_gateway.episodes import SessionTrajectories, make_trajectories
 from rllm_gateway.link import SessionTrace
 from rllm_gateway.link_trainer import step_of
 from rllm_gateway.running.runners import CommandRunner, environment_of
@@ -28,7 +28,7 @@ class Rollout:
     sampled: tuple[Sampled, ...]
     stored: StoredSession
     trace: SessionTrace
-    trained: Traced
+    trained: SessionTrajectories
 
     @property
     def rows(self) -> int:
@@ -55,9 +55,9 @@ class ProgramRunner:
         calls = tuple(world.policy.calls)
         by_id = {each.call: step_of(each.prompt_ids, each.completion) for each in calls}
         return Rollout(
-            answer=outcome.returned["answer"],
+            answer=outcome.result["answer"],
             sampled=calls,
             stored=world.store.session(session.id),
             trace=trace,
-            trained=traced(trace, by_id, "task:0"),
+            trained=make_trajectories(trace, by_id, "task:0"),
         )

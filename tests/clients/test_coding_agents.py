@@ -20,7 +20,7 @@ from rllm.sandboxes.local import start_local
 from rllm.sandboxes.options import BwrapParams
 from rllm.tasks.options import TaskDirectoriesParams
 from rllm.tasks.task_directories import TaskDirectories
-from rllm_gateway.episodes import traced
+from rllm_gateway.episodes import make_trajectories
 from rllm_gateway.link_trainer import step_of
 from rllm_gateway.running.harnesses import HARNESSES, check_harness
 from rllm_gateway.running.runners import environment_of
@@ -108,9 +108,9 @@ def repair(world: World, directory: Path, agent: str, response: Callable[[str], 
     outcome = asyncio.run(runner.run(task.data, environment_of(session, {})))
     trace = world.close(session)
     assert outcome.code == 0, outcome.last_lines
-    assert outcome.returned == {"reward": 1.0, "metrics": {}}
+    assert outcome.result == {"reward": 1.0, "metrics": {}}
     steps = {each.call: step_of(each.prompt_ids, each.completion) for each in world.policy.calls}
-    trained = traced(trace, steps, "task:0")
+    trained = make_trajectories(trace, steps, "task:0")
     sampled = sum(len(each.completion.token_ids) for each in world.policy.calls)
     assert trained.metrics["gateway/trained_tokens"] == trained.metrics["gateway/sampled_tokens"] == sampled
     assert trained.metrics["gateway/rows"] == count_rows(world.policy.calls)

@@ -428,7 +428,7 @@ def test_calls_are_in_the_run_directory_and_replaced_with_it(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rllm_gateway.calls import CallReader
-    from rllm_gateway.places import named_store
+    from rllm_gateway.store_paths import named_store
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")

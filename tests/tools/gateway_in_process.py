@@ -20,7 +20,7 @@ from rllm_gateway.plugin import AgentParams
 from rllm_gateway.rollout_session import OpenedGateway
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import target_of
-from rllm_gateway.workflow import OpenedAgent, Silence
+from rllm_gateway.workflow import NoCallWarning, OpenedAgent
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
@@ -37,7 +37,7 @@ async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[Open
         )
         async with open_gateway_here(run, directory) as gateway:
             try:
-                yield OpenedAgent(gateway=gateway, runner=runner, silence=Silence(1))
+                yield OpenedAgent(gateway=gateway, runner=runner, no_call_warning=NoCallWarning(1))
             finally:
                 await runner.close()
 

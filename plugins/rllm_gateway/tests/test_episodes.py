@@ -12,9 +12,9 @@ from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.notices import forget_warnings
-from rllm_gateway.episodes import Traced, pay, read_returned, traced
+from rllm_gateway.episodes import SessionTrajectories, assign_rewards, make_trajectories, read_agent_result
 from rllm_gateway.link import SessionTrace, TracedCall
-from rllm_gateway.workflow import NO_CALL, Silence
+from rllm_gateway.workflow import NO_CALL, NoCallWarning
 
 
 class Session:
@@ -30,10 +30,12 @@ class Session:
         given = {"role": "agent", "name": None, "group": None, "delivered": True} | fields
         self.calls.append(TracedCall(id=id, parent=parent, **given))
 
-    def traced(self, order: Sequence[int] | None = None, others: tuple[int, int] = (0, 0)) -> Traced:
+    def make_trajectories(
+        self, order: Sequence[int] | None = None, others: tuple[int, int] = (0, 0)
+    ) -> SessionTrajectories:
         calls = self.calls if order is None else [self.calls[place] for place in order]
         trace = SessionTrace(id="s", calls=tuple(calls), rewards={}, counters={"branches": 2}, ending="closed")
-        return traced(trace, self.sampled, "t:0", *others)
+        return make_trajectories(trace, self.sampled, "t:0", *others)
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def session() -> Session:
     return Session()
 
 
-def rows(result: Traced) -> int:
+def rows(result: SessionTrajectories) -> int:
     return sum(len(trajectory.tokens.segment_starts) for trajectory in result.trajectories)
 
 
@@ -49,7 +51,7 @@ def test_a_conversation_is_one_row(session: Session) -> None:
     session.call("a", [5])
     session.call("b", [6], "a")
     session.call("c", [7], "b")
-    (trajectory,) = session.traced().trajectories
+    (trajectory,) = session.make_trajectories().trajectories
     assert (trajectory.name, trajectory.uid) == ("agent", "t:0/agent")
     assert trajectory.tokens.ids.tolist() == [5, 100, 1, 6, 101, 1, 7, 102, 1]
     assert trajectory.tokens.sampled.tolist() == [False, True, True] * 3
@@ -64,10 +66,10 @@ def test_a_parent_with_three_sub_agents_is_four_rows_whatever_arrives_first(
         session.call(f"sub {number}", [50 + number])
     session.call("sub 2 again", [9], "sub 2")
     session.call("parent again", [6], "parent")
-    result = session.traced([*order, 4, 5])
+    result = session.make_trajectories([*order, 4, 5])
     assert rows(result) == 4
     assert len(result.trajectories) == 1
-    (expected,) = session.traced().trajectories
+    (expected,) = session.make_trajectories().trajectories
     assert expected.tokens.ids[0] == 70, "the very first call stays first"
     assert result.trajectories[0].tokens.ids.tolist() == expected.tokens.ids.tolist()
 
@@ -76,7 +78,7 @@ def test_branches_of_one_call_train_its_tokens_once(session: Session) -> None:
     session.call("a", [5])
     session.call("b", [6], "a")
     session.call("c", [7], "a")
-    result = session.traced()
+    result = session.make_trajectories()
     tokens = result.trajectories[0].tokens
     assert sorted(tokens.ids[tokens.sampled].tolist()) == [1, 1, 1, 100, 101, 102]
     assert result.metrics["gateway/rows"] == 2
@@ -88,7 +90,7 @@ def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> N
     session.call("cut", [7], "a")
     session.call("cancelled", [9], "a")
     session.calls.pop()
-    metrics = session.traced(others=(4, 3)).metrics
+    metrics = session.make_trajectories(others=(4, 3)).metrics
     assert metrics == {
         "gateway/calls": 3,
         "gateway/rows": 1,
@@ -107,7 +109,7 @@ def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> N
 def test_what_continues_an_excluded_call_has_its_tokens_as_context(session: Session) -> None:
     session.call("a", [5], delivered=False)
     session.call("b", [6], "a")
-    (trajectory,) = session.traced().trajectories
+    (trajectory,) = session.make_trajectories().trajectories
     assert trajectory.tokens.ids.tolist() == [5, 100, 1, 6, 101, 1]
     assert trajectory.tokens.sampled.tolist() == [False] * 4 + [True] * 2
 
@@ -116,14 +118,20 @@ def test_roles_are_trajectories(session: Session) -> None:
     session.call("a", [5], role="solver")
     session.call("b", [6], role="judge")
     session.call("c", [7], "a", role="solver")
-    assert [(each.name, len(each.steps)) for each in session.traced().trajectories] == [("solver", 2), ("judge", 1)]
+    assert [(each.name, len(each.steps)) for each in session.make_trajectories().trajectories] == [
+        ("solver", 2),
+        ("judge", 1),
+    ]
 
 
 def test_a_name_of_the_request_is_the_role(session: Session) -> None:
     session.call("a", [5], name="planner")
     session.call("b", [6], "a")
     session.call("c", [7])
-    assert [(each.name, len(each.steps)) for each in session.traced().trajectories] == [("planner", 2), ("agent", 1)]
+    assert [(each.name, len(each.steps)) for each in session.make_trajectories().trajectories] == [
+        ("planner", 2),
+        ("agent", 1),
+    ]
 
 
 def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(session: Session) -> None:
@@ -131,13 +139,13 @@ def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(sessi
     session.call("b", [6], group="y")
     session.call("c", [7], "a")
     session.call("d", [8])
-    found = [(each.uid, len(each.steps)) for each in session.traced().trajectories]
+    found = [(each.uid, len(each.steps)) for each in session.make_trajectories().trajectories]
     assert found == [("t:0/agent/x", 2), ("t:0/agent/y", 1), ("t:0/agent", 1)]
 
 
 def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
-    pay(episode, read_returned({"reward": {"solvr": 1.0}}))
+    assign_rewards(episode, read_agent_result({"reward": {"solvr": 1.0}}))
     said = episode.trajectories[0].info[REWARD_ERROR]
     assert "'solvr'" in said
     assert "'solver'" in said
@@ -145,14 +153,14 @@ def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
 
 def test_a_role_that_made_no_call_this_time_may_have_a_reward() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
-    pay(episode, read_returned({"reward": {"solver": 1.0, "judge": 0.5}}))
+    assign_rewards(episode, read_agent_result({"reward": {"solver": 1.0, "judge": 0.5}}))
     assert REWARD_ERROR not in episode.trajectories[0].info
 
 
 @pytest.mark.parametrize("metrics", [[1, 2], "x", 3])
 def test_metrics_without_names_are_refused(metrics: object) -> None:
     with pytest.raises(RolloutError, match="as `metrics`"):
-        read_returned({"metrics": metrics})
+        read_agent_result({"metrics": metrics})
 
 
 @pytest.mark.parametrize(
@@ -162,7 +170,7 @@ def test_a_step_without_a_call_is_told_of_once(
     calls: tuple[int, ...], warned: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()
-    silence = Silence(2)
+    no_call_warning = NoCallWarning(2)
     for each in calls:
-        silence.note(each)
+        no_call_warning.note(each)
     assert capsys.readouterr().err.count(NO_CALL) == warned

@@ -16,12 +16,12 @@ from tool_tokenizer import STOP
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi
-from rllm_gateway.exchange import Answer, Api, Asked, Begun, Choice, Settled, Told
+from rllm_gateway.exchange import Answer, Api, Begun, Choice, FinalText, ModelRequest, SentText
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.link_trainer import cut_at_texts
-from rllm_gateway.live_session import LOOKS, Growing
+from rllm_gateway.live_session import LOOKS, PartialResponse
 from rllm_gateway.rendering import choice_of
-from rllm_gateway.structured import Wanted
+from rllm_gateway.structured import ResponseFormat
 
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
 BEGUN = Begun(id="ab0", created=1, prompt_tokens=1, cached_tokens=0)
@@ -79,14 +79,16 @@ CHATS: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [
 PLAIN: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [(CompletionsApi(), completions_text)]
 
 
-def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Growing) -> bytes:
+def streamed(
+    api: Api, request: ModelRequest, ids: list[int], choice: Choice, partial_response: PartialResponse
+) -> bytes:
     """All events of a response whose tokens arrive one by one."""
     looked: dict[int, int] = {}
-    stream, written = api.stream(asked, BEGUN), b""
+    stream, written = api.stream(request, BEGUN), b""
     for token in ids:
-        growing.add(0, np.array([token], np.int32))
-        for index, settled in growing.read_final_text(looked).items():
-            written += stream.add(index, settled)
+        partial_response.add(0, np.array([token], np.int32))
+        for index, final in partial_response.read_final_text(looked).items():
+            written += stream.add(index, final)
     return written + stream.end(Answer(**vars(BEGUN), choices=(choice,)))
 
 
@@ -95,41 +97,43 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
     decoding=st.sampled_from([lossy, fallback, cleaned]),
     thinks=st.booleans(),
     in_reasoning=st.booleans(),
-    asked=st.builds(
-        Asked,
+    request=st.builds(
+        ModelRequest,
         messages=st.just([{"role": "user", "content": "hi"}]),
         is_plain=st.booleans(),
         tools=st.sampled_from([(), TOOLS]),
         stop=st.sampled_from([(), ("STOP",), ("STOP", "T"), ("a\n", "\n{", "é")]),
-        wanted=st.sampled_from([None, None, Wanted("response_format", "{}")]),
+        response_format=st.sampled_from([None, None, ResponseFormat("response_format", "{}")]),
         stream=st.just(True),
         sent=st.just({"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}),
     ),
 )
 def test_deltas_together_are_the_whole_response(
-    said: list[list[int]], decoding: Any, thinks: bool, in_reasoning: bool, asked: Asked
+    said: list[list[int]], decoding: Any, thinks: bool, in_reasoning: bool, request: ModelRequest
 ) -> None:
     renderer = renderer_of_bytes(decoding, thinks)
     prompt = np.array([1, THINK if in_reasoning else 1], np.int32)
-    sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, asked.stop)
-    choice = choice_of("c", "p", asked, prompt, sampled, renderer)
-    for api, text in PLAIN if asked.is_plain else CHATS:
-        growing = Growing(asked, renderer)
-        growing.begin(BEGUN, prompt)
-        deltas = [text(each) for each in events(streamed(api, asked, sampled.token_ids.tolist(), choice, growing))]
+    sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, request.stop)
+    choice = choice_of("c", "p", request, prompt, sampled, renderer)
+    for api, text in PLAIN if request.is_plain else CHATS:
+        partial_response = PartialResponse(request, renderer)
+        partial_response.begin(BEGUN, prompt)
+        deltas = [
+            text(each) for each in events(streamed(api, request, sampled.token_ids.tolist(), choice, partial_response))
+        ]
         reasoning, words = ("".join(parts) for parts in zip(*deltas, strict=True))
         assert (reasoning, words) == (choice.reasoning, choice.content)
 
 
-def grown(said: bytes, renderer: TemplateRenderer | None = None, **asked: Any) -> list[str]:
+def grown(said: bytes, renderer: TemplateRenderer | None = None, **request: Any) -> list[str]:
     """The content that is final after each byte."""
-    request = Asked(messages=[], stream=True, **asked)
-    growing, looked = Growing(request, renderer or renderer_of_bytes()), dict[int, int]()
-    growing.begin(BEGUN, np.array([1], np.int32))
+    request = ModelRequest(messages=[], stream=True, **request)
+    partial_response, looked = PartialResponse(request, renderer or renderer_of_bytes()), dict[int, int]()
+    partial_response.begin(BEGUN, np.array([1], np.int32))
     found = []
     for byte in said:
-        growing.add(0, np.array([byte], np.int32))
-        found += [each.content for each in growing.read_final_text(looked).values()]
+        partial_response.add(0, np.array([byte], np.int32))
+        found += [each.content for each in partial_response.read_final_text(looked).values()]
     return found
 
 
@@ -138,18 +142,18 @@ def test_text_that_may_begin_a_stop_string_waits() -> None:
 
 
 def test_json_that_may_be_a_call_waits() -> None:
-    form = Wanted("response_format", "{}")
-    assert grown(b"{}", wanted=form, tools=TOOLS) == ["", ""]
-    assert grown(b"{}", wanted=form) == ["{", "{}"]
+    form = ResponseFormat("response_format", "{}")
+    assert grown(b"{}", response_format=form, tools=TOOLS) == ["", ""]
+    assert grown(b"{}", response_format=form) == ["{", "{}"]
 
 
 def test_a_long_response_is_read_less_often_than_once_a_token() -> None:
     assert len(grown(b"a" * 1000)) < LOOKS * 6
 
 
-@pytest.mark.parametrize("later", [Settled(content="no"), Settled(reasoning="so", content="yes")])
-def test_text_that_would_have_to_be_taken_back_is_an_error(later: Settled) -> None:
-    told = Told()
-    assert told.more(Settled(content="yes")) == Settled(content="yes")
+@pytest.mark.parametrize("later", [FinalText(content="no"), FinalText(reasoning="so", content="yes")])
+def test_text_that_would_have_to_be_taken_back_is_an_error(later: FinalText) -> None:
+    sent = SentText()
+    assert sent.more(FinalText(content="yes")) == FinalText(content="yes")
     with pytest.raises(RefusedError):
-        told.more(later)
+        sent.more(later)

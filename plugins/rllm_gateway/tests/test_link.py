@@ -22,11 +22,11 @@ from rllm_gateway.link import (
     LinkPolicy,
     OpenedSession,
     PolicyError,
-    Said,
     SampleRequest,
     SessionSpec,
     SessionTrace,
     TracedCall,
+    Transcript,
     completion_as_json,
     completion_of,
 )
@@ -38,7 +38,7 @@ TRACE = SessionTrace(
     rewards={"agent": 0.5},
     counters={"retries": 1},
     ending="closed",
-    said=Said(messages=[{"role": "user", "content": "hi"}], tools=[{"type": "function"}]),
+    transcript=Transcript(messages=[{"role": "user", "content": "hi"}], tools=[{"type": "function"}]),
 )
 
 
@@ -371,7 +371,7 @@ def test_an_agent_is_not_waited_for_when_the_gateway_ends() -> None:
     async def run() -> None:
         ours, theirs = socket.socketpair()
         policy = LinkPolicy(*await asyncio.open_connection(sock=theirs), Keeper())
-        link = TrainerLink(*await asyncio.open_connection(sock=ours), last_words=lambda: "out of memory")
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), log_tail=lambda: "out of memory")
         assert await link.unless_ended(asyncio.sleep(0, "done")) == "done"
         running = asyncio.create_task(link.unless_ended(agent()))
         await asyncio.sleep(0)

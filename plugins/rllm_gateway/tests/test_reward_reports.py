@@ -115,7 +115,7 @@ def run(world: World, session: OpenedSession, directory: Path, way: str, variabl
 def test_command_reports_only_with_the_option(world: World, tmp_path: Path, way: str, reports: bool) -> None:
     session = world.open(reward_source="agent")
     outcome = run(world, session, tmp_path, way, {REWARD_KEY: session.reward_key} if reports else {})
-    assert outcome.returned == {"answer": "0" if reports else str(403 % 256)}, outcome.last_lines
+    assert outcome.result == {"answer": "0" if reports else str(403 % 256)}, outcome.last_lines
     assert dict(world.close(session).rewards) == ({"agent": 1.0} if reports else {})
 
 
@@ -134,7 +134,7 @@ def test_agent_with_a_name_prints_no_reward(is_named: bool, source: str, returne
     runner = SandboxRunner(print_reward, lambda setup: start_local(None, setup), 60.0, is_named=is_named)
     outcome = asyncio.run(runner.run({}, environment_of(OpenedSession(id="x", key="k", url="http://127.0.0.1:9"), {})))
     assert runner.reward_source({}) == source
-    assert (outcome.returned, outcome.rejected_reward) == (returned, rejected)
+    assert (outcome.result, outcome.rejected_reward) == (returned, rejected)
     assert outcome.last_lines == ("no task" if is_named else "{}",), "the task can contain the answer"
 
 
@@ -145,4 +145,4 @@ def test_failed_program_reports_nothing(tmp_path: Path, way: str) -> None:
     if way == "sandbox":
         runner = SandboxRunner(command, lambda setup: start_local(None, setup), 60.0)
     outcome = asyncio.run(runner.run({}, {"RLLM_SESSION_URL": "http://127.0.0.1:9"}))
-    assert (outcome.code, outcome.returned, outcome.rejected_reward) == (1, None, False)
+    assert (outcome.code, outcome.result, outcome.rejected_reward) == (1, None, False)

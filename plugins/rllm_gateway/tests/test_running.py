@@ -156,25 +156,25 @@ def test_each_agent_has_its_task_environment_and_process(outcomes: dict[str, lis
     solved = outcomes["solve"]
     numbers = [n for n, name in enumerate(ROLLOUTS) if name == "solve"]
     assert [each.code for each in solved] == [0] * len(numbers)
-    assert [each.returned["task"] for each in solved] == [{"function": "solve", "n": n} for n in numbers]
-    assert [each.returned["key"] for each in solved] == [f"k{n}" for n in numbers]
-    assert all(each.returned["is_client_imported"] for each in solved)
-    assert len({os.getpid(), *(each.returned["pid"] for each in solved)}) == 1 + len(numbers)
+    assert [each.result["task"] for each in solved] == [{"function": "solve", "n": n} for n in numbers]
+    assert [each.result["key"] for each in solved] == [f"k{n}" for n in numbers]
+    assert all(each.result["is_client_imported"] for each in solved)
+    assert len({os.getpid(), *(each.result["pid"] for each in solved)}) == 1 + len(numbers)
 
 
 def test_returned_values_arrive(outcomes: dict[str, list[Outcome]]) -> None:
-    assert [outcomes[name][0].returned for name in ("waits", "numpy_number", "reads")] == [1.5, 0.5, ""]
+    assert [outcomes[name][0].result for name in ("waits", "numpy_number", "reads")] == [1.5, 0.5, ""]
 
 
 def test_forked_agents_draw_different_numbers(outcomes: dict[str, list[Outcome]]) -> None:
-    assert len({each.returned for each in outcomes["draws"]}) == 3
+    assert len({each.result for each in outcomes["draws"]}) == 3
 
 
 @pytest.mark.parametrize("function", FAILURES)
 def test_failed_agent_is_described_by_its_last_lines(outcomes: dict[str, list[Outcome]], function: str) -> None:
     code, printed, described = FAILURES[function]
     outcome = outcomes[function][-1]
-    assert (outcome.code, outcome.returned) == (code, None)
+    assert (outcome.code, outcome.result) == (code, None)
     assert printed in "".join(f"{line}\n" for line in outcome.last_lines)
     assert described in outcome.failure
 
@@ -187,14 +187,14 @@ def test_traceback_ends_with_the_agents_line(outcomes: dict[str, list[Outcome]],
 
 
 def test_ended_agents_leave_no_process_and_no_file(outcomes: dict[str, list[Outcome]], directory: Path) -> None:
-    wait_until(lambda: not is_alive(int(outcomes["leaves_a_child"][0].returned)))
+    wait_until(lambda: not is_alive(int(outcomes["leaves_a_child"][0].result)))
     assert {file.name for file in directory.iterdir()} == {"my_agent.py", "agent_server.log"}
 
 
 def test_a_function_that_takes_a_session_gets_it(agent: Path, tmp_path: Path) -> None:
     environment = {"RLLM_SESSION_URL": "http://127.0.0.1:4000/s/x", "OPENAI_API_KEY": "k"}
     outcome = with_runner(Target(str(agent), "with_session"), tmp_path, lambda runner: runner.run({}, environment))
-    assert outcome.returned == "http://127.0.0.1:4000/s/x/judge/v1"
+    assert outcome.result == "http://127.0.0.1:4000/s/x/judge/v1"
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_module_is_an_agent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert str(tmp_path) not in sys.path, "looking for it changes nothing"
 
     outcome = with_runner(target, tmp_path, lambda runner: runner.run({"n": 1}, {}))
-    assert outcome.returned == 2
+    assert outcome.result == 2
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_program_reads_its_task_and_says_its_reward(tmp_path: Path) -> None:
         print("thinking")
         print(json.dumps({"reward": task["n"], "answer": os.environ["OPENAI_API_KEY"]}))
     """
-    assert command(tmp_path, program, {"OPENAI_API_KEY": "k"}, n=2).returned == {"reward": 2, "answer": "k"}
+    assert command(tmp_path, program, {"OPENAI_API_KEY": "k"}, n=2).result == {"reward": 2, "answer": "k"}
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from gateway_world import DEADLINE, Scripted, renderer, running
 
 from rllm_core.errors import BackendError, ConfigError
 from rllm_gateway.attaching import Door, admin_token, attach
+from rllm_gateway.call_listing import message_lines
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway, GatewayLimits
 from rllm_gateway.link import SessionSpec
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.listing import message_lines
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SPEC = SessionSpec(id="a:0", run="r", rollout="a", max_tokens=50)

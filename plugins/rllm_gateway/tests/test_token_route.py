@@ -12,7 +12,7 @@ from gateway_world import DEADLINE, World
 from tool_tokenizer import STOP
 
 from rllm_core.data.types import Step
-from rllm_gateway.episodes import traced
+from rllm_gateway.episodes import make_trajectories
 from rllm_gateway.link import OpenedSession, PolicyError, SessionTrace
 
 PROMPT = [ord(character) for character in "<u>hi<a>"]
@@ -116,7 +116,7 @@ def trajectories(trace: SessionTrace, world: World) -> Any:
         call.call: Step(call.prompt_ids, call.completion.token_ids, call.completion.logprobs)
         for call in world.policy.calls
     }
-    return traced(trace, steps, "t:0", 0).trajectories
+    return make_trajectories(trace, steps, "t:0", 0).trajectories
 
 
 def test_choices_limits_and_stop_strings(client: Client) -> None:

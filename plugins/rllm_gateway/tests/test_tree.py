@@ -206,7 +206,7 @@ def test_a_session_that_keeps_messages_tells_the_last_conversation_with_its_call
     first = agent.ask(HI, tools=[TOOL])
     result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "x"}
     agent.ask(HI, first, result, tools=[TOOL])
-    said = world.close(session).said
+    said = world.close(session).transcript
     assert said is not None
     assert [message["role"] for message in said.messages] == ["user", "assistant", "tool", "assistant"]
     assert said.messages[1]["tool_calls"] == [call.model_dump() for call in first.tool_calls]
@@ -221,7 +221,7 @@ def test_an_edited_response_is_told_as_the_agent_sent_it(world: World) -> None:
         agent = Agent(world, world.open(keeps_messages=keeps))
         agent.ask(HI)
         agent.ask(HI, {"role": "assistant", "content": "edited"}, {"role": "user", "content": "and"})
-        said = world.close(agent.session).said
+        said = world.close(agent.session).transcript
         agent.close()
         assert (said is not None) == keeps
         if said is not None:

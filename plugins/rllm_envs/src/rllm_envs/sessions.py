@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_gateway.episodes import Traced
+from rllm_gateway.episodes import SessionTrajectories
 from rllm_gateway.link import OpenedSession, SessionTrace
 from rllm_gateway.rollout_session import OpenedGateway, RolloutSession
 
@@ -33,7 +33,7 @@ class SeatCalls:
     key: str
     session: RolloutSession
     calls: SessionTrace
-    made: Traced
+    made: SessionTrajectories
 
 
 class SeatSessions:

@@ -108,8 +108,8 @@ async def attach(
     """
     try:
         reader, writer = await asyncio.open_connection(host, port)
-        said = {"token": token, "renderer": str(renderer), "model": model}
-        writer.write(json.dumps(said).encode() + b"\n")
+        hello = {"token": token, "renderer": str(renderer), "model": model}
+        writer.write(json.dumps(hello).encode() + b"\n")
         async with asyncio.timeout(SECONDS_TO_ATTACH):
             answer = json.loads(await reader.readline() or "{}")
     except (OSError, ValueError) as error:
@@ -240,8 +240,8 @@ def probe(host: str, port: int, token: str) -> None:
     try:
         with socket.create_connection((host, port), SECONDS_TO_ANSWER) as connection:
             connection.sendall(json.dumps({"token": token, "probe": True}).encode() + b"\n")
-            with connection.makefile("rb") as said:
-                answer = json.loads(said.readline(LONGEST_ANSWER))
+            with connection.makefile("rb") as hello:
+                answer = json.loads(hello.readline(LONGEST_ANSWER))
     except OSError as error:
         raise BackendError(
             "no-gateway", f"No gateway accepts runs at {where}: {error}.", "Start one with: rllm gateway serve"

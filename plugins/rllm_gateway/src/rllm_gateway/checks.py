@@ -89,15 +89,15 @@ def check_store(path: Path, option: str) -> None:
                 reader.require_whole()
         except StoreError as error:
             raise ConfigError(error.code, error.message, f"Set {option} to a different file.") from error
-    place = next(each for each in path.parents if each.exists())
-    if not place.is_dir():
+    directory = next(each for each in path.parents if each.exists())
+    if not directory.is_dir():
         raise ConfigError(
             "directory-not-found",
-            f"{option} is {path}, but {place} is not a directory.",
+            f"{option} is {path}, but {directory} is not a directory.",
             f"Set {option} to a different file.",
         )
     # SQLite writes its log in the directory of the store.
-    for each in filter(Path.exists, (path, place)):
+    for each in filter(Path.exists, (path, directory)):
         if not os.access(each, os.W_OK, effective_ids=True):
             raise ConfigError(
                 "not-writable",

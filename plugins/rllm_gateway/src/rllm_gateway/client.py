@@ -154,15 +154,15 @@ def get_chat_client_async(**options: Any) -> Any:
     return AsyncOpenAI(**_options(options, made_in, hook, DefaultAsyncHttpxClient))
 
 
-def _ask(url: str, session: Session, said: Any) -> None:
+def _ask(url: str, session: Session, body: Any) -> None:
     """Send JSON data to a gateway."""
     keys = {"Authorization": f"Bearer {session.key}", REWARD_KEY_HEADER: session.reward_key}
     headers = {**keys, "Content-Type": "application/json"}
-    asked = urllib.request.Request(url, json.dumps(said).encode(), headers)
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     # Do not use the proxies of the environment, because the gateway is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(asked, timeout=30) as answer:
+        with opener.open(request, timeout=30) as answer:
             json.load(answer)
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from None

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.places import SHARED
+from rllm_gateway.store_paths import SHARED
 
 PORT = 4000
 SECONDS_OF_A_DAY = 86400.0
@@ -77,7 +77,7 @@ def sessions(store: str | None, run: str | None) -> None:
       rllm gateway sessions --store runs/rllm-training/guess-1
       rllm gateway sessions --run rllm-training/guess-1
     """
-    from rllm_gateway.listing import opened, session_lines, sessions_of
+    from rllm_gateway.call_listing import opened, session_lines, sessions_of
 
     with opened(store, run) as reader:
         found = sessions_of(reader, run)
@@ -92,7 +92,7 @@ def sessions(store: str | None, run: str | None) -> None:
 @click.argument("session")
 def show(store: str | None, session: str) -> None:
     """Print the conversation of a session. `rllm gateway sessions` lists their ids."""
-    from rllm_gateway.listing import call_lines, opened
+    from rllm_gateway.call_listing import call_lines, opened
 
     with opened(store) as reader:
         for line in call_lines(reader.session(session)):
@@ -110,9 +110,9 @@ def prune(store: str | None, run: str | None, days: float | None) -> None:
     Example:
       rllm gateway prune --days 30
     """
+    from rllm_gateway.call_listing import counted
     from rllm_gateway.calls import CallStore
-    from rllm_gateway.listing import counted
-    from rllm_gateway.places import named_store
+    from rllm_gateway.store_paths import named_store
 
     if run is None and days is None:
         raise ConfigError(

@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rllm_gateway.client import REWARD_KEY_HEADER, ROLE
-from rllm_gateway.exchange import KEEP_ALIVE, Api, Asked, EventStream
+from rllm_gateway.exchange import KEEP_ALIVE, Api, EventStream, ModelRequest
 from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.live_session import ClientGoneError, LiveSession, Work
+from rllm_gateway.live_session import ClientGoneError, LiveSession, PendingResponse
 
 JSON = (b"content-type", b"application/json")
 STREAM = [
@@ -175,35 +175,35 @@ class Endpoint:
         session = self._gateway.session(head.session, head.key)
         session.requests += 1
         session.roles.add(head.role)
-        asked = self._api.read(json_object(await read_body(receive)), session.spec.unsupported)
-        asked = replace(
-            asked,
+        request = self._api.read(json_object(await read_body(receive)), session.spec.unsupported)
+        request = replace(
+            request,
             role=head.role,
-            model=asked.model or head.model or "",
-            metadata={**head.metadata, **asked.metadata},
+            model=request.model or head.model or "",
+            metadata={**head.metadata, **request.metadata},
             client_retry=head.client_retry,
         )
         gone = asyncio.create_task(until_gone(receive))
         session.in_flight += 1
         try:
-            work = await self._begun(session, asked, gone)
-            with work.awaited():
-                if asked.stream:
-                    there = await self._stream(work, asked, gone, send)
+            pending = await self._begin(session, request, gone)
+            with pending.awaited():
+                if request.stream:
+                    there = await self._stream(pending, request, gone, send)
                 else:
-                    await work.wait(gone)
-                    there = await send_whole(send, gone, self._api.answer(asked, work.result()))
+                    await pending.wait(gone)
+                    there = await send_whole(send, gone, self._api.answer(request, pending.result()))
             if there:
-                self._gateway.note_delivery(session, work)
+                self._gateway.note_delivery(session, pending)
         finally:
             session.in_flight -= 1
             gone.cancel()
 
-    async def _begun(self, session: LiveSession, asked: Asked, gone: asyncio.Task[None]) -> Work:
-        """Begin the work on a request. If no policy is attached, wait for one, unless the client disconnects."""
+    async def _begin(self, session: LiveSession, request: ModelRequest, gone: asyncio.Task[None]) -> PendingResponse:
+        """Begin to answer a request. If no policy is attached, wait for one, unless the client disconnects."""
         if self._gateway.is_attached:
-            return await self._gateway.begin(session, asked)
-        beginning = asyncio.create_task(self._gateway.begin(session, asked))
+            return await self._gateway.begin(session, request)
+        beginning = asyncio.create_task(self._gateway.begin(session, request))
         try:
             await asyncio.wait({beginning, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not beginning.done():
@@ -212,20 +212,22 @@ class Endpoint:
         finally:
             beginning.cancel()
 
-    async def _stream(self, work: Work, asked: Asked, gone: asyncio.Task[None], send: Send) -> bool:
+    async def _stream(
+        self, pending: PendingResponse, request: ModelRequest, gone: asyncio.Task[None], send: Send
+    ) -> bool:
         """Send the events of an answer as soon as parts of its text are final. Comments keep the connection alive.
 
         The headers are sent with the first event or comment. So a request that fails early has the right HTTP status.
         """
         sending = _Sending(send)
         try:
-            events = await self._while_sampled(work, asked, gone, sending)
-            answer = work.result()
-            rest = (events or self._api.stream(asked, answer)).end(answer)
+            events = await self._while_sampled(pending, request, gone, sending)
+            answer = pending.result()
+            rest = (events or self._api.stream(request, answer)).end(answer)
         except ClientGoneError:
             raise
         except Exception as error:
-            if not sending.begun:
+            if not sending.has_begun:
                 raise
             refused = error if isinstance(error, RefusedError) else _logged(error)
             await send_rest(send, gone, self._api.error_event(refused))
@@ -234,20 +236,20 @@ class Endpoint:
         return await send_rest(send, gone, rest)
 
     async def _while_sampled(
-        self, work: Work, asked: Asked, gone: asyncio.Task[None], sending: _Sending
+        self, pending: PendingResponse, request: ModelRequest, gone: asyncio.Task[None], sending: _Sending
     ) -> EventStream | None:
         """Send text until the answer is complete. Return the stream. None if no text was sent."""
         events: EventStream | None = None
-        growing, looked = work.growing, dict[int, int]()
+        partial_response, looked = pending.partial_response, dict[int, int]()
         seconds = self._gateway.limits.keep_alive_seconds
         while True:
             # Get the event before the tokens are read, so that no token is missed.
-            news = None if growing is None else growing.news
-            if growing is not None and growing.begun is not None and not work.task.done():
-                for index, settled in growing.read_final_text(looked).items():
-                    events = events or self._api.stream(asked, growing.begun)
-                    await sending.send(events.add(index, settled))
-            if await work.wait(gone, seconds, news):
+            news = None if partial_response is None else partial_response.news
+            if partial_response is not None and partial_response.begun is not None and not pending.task.done():
+                for index, final in partial_response.read_final_text(looked).items():
+                    events = events or self._api.stream(request, partial_response.begun)
+                    await sending.send(events.add(index, final))
+            if await pending.wait(gone, seconds, news):
                 return events
             if news is None or not news.is_set():
                 await sending.send(self._keep_alive)
@@ -258,13 +260,13 @@ class _Sending:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.begun = False
+        self.has_begun = False
 
     async def begin(self) -> None:
         """Send the headers, once."""
-        if not self.begun:
+        if not self.has_begun:
             await send_start(self._send, 200, STREAM)
-            self.begun = True
+            self.has_begun = True
 
     async def send(self, body: bytes) -> None:
         """Send bytes if there are any."""

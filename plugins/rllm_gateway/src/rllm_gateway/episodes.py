@@ -16,7 +16,7 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_gateway.exchange import REASONING
-from rllm_gateway.link import Said, SessionTrace, TracedCall
+from rllm_gateway.link import SessionTrace, TracedCall, Transcript
 
 UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED = "undelivered", "unanswered", "behind_stop_text", "cancelled"
 REASONS = (UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED)
@@ -27,7 +27,7 @@ REJECTED = f"{PREFIX}/rejected_rewards"
 
 
 @dataclass
-class Traced:
+class SessionTrajectories:
     """The trajectories of a session, for training."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -37,9 +37,9 @@ class Traced:
     """Id of the last stored call that is used for training. None if no call is used."""
 
 
-def traced(
+def make_trajectories(
     trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_tokens: int = 0, cancelled_tokens: int = 0
-) -> Traced:
+) -> SessionTrajectories:
     """Return the trajectories of a session.
 
     Args:
@@ -72,7 +72,7 @@ def traced(
         for (role, group), calls in parts.items()
     ]
     last = next((call.id for call in reversed(trace.calls) if call.delivered and call.id in sampled), None)
-    return Traced(trajectories, _metrics(trace, trajectories, excluded), last)
+    return SessionTrajectories(trajectories, _metrics(trace, trajectories, excluded), last)
 
 
 def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Counter[str]) -> dict[str, float]:
@@ -132,7 +132,7 @@ FIELDS = ("reward", "answer", "correct", "metrics")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Returned:
+class AgentResult:
     """The result that an agent returned."""
 
     reward: float | None = None
@@ -149,12 +149,12 @@ class Returned:
         """True if it contains a reward, or `correct`."""
         return self.reward is not None or bool(self.rewards) or self.correct is not None
 
-    def without_reward(self) -> Returned:
+    def without_reward(self) -> AgentResult:
         """Return the answer and the metrics."""
-        return Returned(answer=self.answer, metrics=self.metrics)
+        return AgentResult(answer=self.answer, metrics=self.metrics)
 
 
-def read_returned(value: Any, agent: str = "The agent") -> Returned:
+def read_agent_result(value: Any, agent: str = "The agent") -> AgentResult:
     """Parse an agent's result. A number is a reward, a string is an answer, and an object contains some of `FIELDS`.
 
     `agent` is its name in errors.
@@ -164,16 +164,16 @@ def read_returned(value: Any, agent: str = "The agent") -> Returned:
     """
     match value:
         case None:
-            return Returned()
+            return AgentResult()
         case str():
-            return Returned(answer=value)
+            return AgentResult(answer=value)
         case Mapping():
             return _of_object(value, agent)
         case _:
-            return Returned(reward=_number(agent, "", value))
+            return AgentResult(reward=_number(agent, "", value))
 
 
-def _of_object(value: Mapping[str, Any], agent: str) -> Returned:
+def _of_object(value: Mapping[str, Any], agent: str) -> AgentResult:
     if unknown := sorted(set(value) - {*FIELDS}):
         raise RolloutError(
             "bad-agent-result",
@@ -191,7 +191,7 @@ def _of_object(value: Mapping[str, Any], agent: str) -> Returned:
         raise RolloutError(
             "bad-agent-result", f"{agent} returned {metrics!r:.80} as `metrics`.", "Return a dict of numbers by name."
         )
-    return Returned(
+    return AgentResult(
         reward=None if reward is None or by_role else _number(agent, "reward", reward),
         rewards={role: _number(agent, f"reward of {role}", each) for role, each in by_role.items()},
         answer=None if answer is None else str(answer),
@@ -211,24 +211,24 @@ def _number(agent: str, name: str, value: Any) -> float:
 NO_REWARD = "the agent gave no reward. Add --reward, or let your own function return one, or your program print one"
 
 
-def pay(episode: Episode, returned: Returned) -> None:
+def assign_rewards(episode: Episode, result: AgentResult) -> None:
     """Set the reward of every trajectory from its role. A trajectory without a reward gets the reason in its info."""
     for trajectory in episode.trajectories:
-        reward = returned.rewards.get(trajectory.name, returned.reward)
+        reward = result.rewards.get(trajectory.name, result.reward)
         _set(trajectory, reward)
         if reward is None:
-            trajectory.info[REWARD_ERROR] = _no_reward(episode, returned)
+            trajectory.info[REWARD_ERROR] = _no_reward(episode, result)
         else:
             trajectory.info.pop(REWARD_ERROR, None)
     rewards = [trajectory.reward for trajectory in episode.trajectories if trajectory.reward is not None]
-    episode.is_correct = bool(rewards and max(rewards) > 0) if returned.correct is None else returned.correct
+    episode.is_correct = bool(rewards and max(rewards) > 0) if result.correct is None else result.correct
     # The agent cannot replace the metrics of the gateway.
-    episode.metrics = {**returned.metrics, **episode.metrics}
+    episode.metrics = {**result.metrics, **episode.metrics}
 
 
-def _no_reward(episode: Episode, returned: Returned) -> str:
+def _no_reward(episode: Episode, result: AgentResult) -> str:
     roles = {trajectory.name for trajectory in episode.trajectories}
-    unknown = sorted(returned.rewards.keys() - roles)
+    unknown = sorted(result.rewards.keys() - roles)
     if not unknown:
         return NO_REWARD
     known = ", ".join(map(repr, sorted(roles)))
@@ -236,7 +236,12 @@ def _no_reward(episode: Episode, returned: Returned) -> str:
 
 
 def rollout_of(
-    task: Mapping[str, Any], episode: Episode, last: Step, said: Said, answer: str | None, context: WorkflowContext
+    task: Mapping[str, Any],
+    episode: Episode,
+    last: Step,
+    transcript: Transcript,
+    answer: str | None,
+    context: WorkflowContext,
 ) -> Rollout:
     """Return the `Rollout` that ``rllm.reward`` receives, in the same form as from built-in workflows.
 
@@ -244,31 +249,31 @@ def rollout_of(
         task: data of the task.
         episode: the episode with all trajectories.
         last: the last response.
-        said: the conversation that ends with the last response.
+        transcript: the conversation that ends with the last response.
         answer: the agent's answer, which replaces the last response. None: the agent returned none.
         context: context of the rollout.
     """
-    response = context.engine.renderer.parse(last.prompt_ids, last.response_ids, said.tools)
+    response = context.engine.renderer.parse(last.prompt_ids, last.response_ids, transcript.tools)
     response = response.ended_by(last.info["finish_reason"])
     if answer is not None:
         response = replace(response, text=answer, content=answer, finish_reason="stop")
     hidden = () if context.accumulate_reasoning else (REASONING,)
     return Rollout(
         data=copy.deepcopy(dict(task)),
-        messages=[{key: value for key, value in each.items() if key not in hidden} for each in said.messages],
+        messages=[{key: value for key, value in each.items() if key not in hidden} for each in transcript.messages],
         response=response,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
     )
 
 
-def add_score(episode: Episode, found: Score, returned: Returned) -> None:
+def add_score(episode: Episode, found: Score, result: AgentResult) -> None:
     """Add the score of ``rllm.reward`` to the reward of the tests, if there are any."""
     episode.metrics.update(found.metrics)
     for trajectory in episode.trajectories:
         _add(trajectory, found)
     if found.correct is not None:
         episode.is_correct = found.correct
-    elif returned.correct is None and found.value is not None:
+    elif result.correct is None and found.value is not None:
         episode.is_correct = any((trajectory.reward or 0.0) > 0 for trajectory in episode.trajectories)
 
 

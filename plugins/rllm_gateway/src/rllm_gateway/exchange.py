@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.client import DEFAULT_ROLE
 from rllm_gateway.fields import RefusedError
-from rllm_gateway.structured import Wanted
+from rllm_gateway.structured import ResponseFormat
 
 Finish = Literal["stop", "length", "tool_calls"]
 UNKNOWN_LOGPROB = -9999.0
@@ -112,7 +112,7 @@ class Answer(Begun):
 
 
 @dataclass(frozen=True)
-class Settled:
+class FinalText:
     """The text of a choice that later tokens cannot change."""
 
     reasoning: str = ""
@@ -121,25 +121,25 @@ class Settled:
 
 
 @dataclass
-class Told:
+class SentText:
     """The text of one choice that was already sent to the client."""
 
     reasoning: str = ""
     content: str = ""
 
-    def more(self, settled: Settled | Choice) -> Settled:
+    def more(self, final: FinalText | Choice) -> FinalText:
         """Return the text that follows, and count it as sent.
 
         Raises:
             RefusedError: sent text would have to be taken back, because of a fault of the renderer.
         """
-        late = self.content and settled.reasoning != self.reasoning
-        if late or not (settled.reasoning.startswith(self.reasoning) and settled.content.startswith(self.content)):
+        late = self.content and final.reasoning != self.reasoning
+        if late or not (final.reasoning.startswith(self.reasoning) and final.content.startswith(self.content)):
             raise RefusedError(
                 500, "failed", "The model's renderer has changed text that was streamed. Send the request unstreamed."
             )
-        more = Settled(settled.reasoning[len(self.reasoning) :], settled.content[len(self.content) :])
-        self.reasoning, self.content = settled.reasoning, settled.content
+        more = FinalText(final.reasoning[len(self.reasoning) :], final.content[len(self.content) :])
+        self.reasoning, self.content = final.reasoning, final.content
         return more
 
 
@@ -150,7 +150,7 @@ MOST_TOP = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
+class ModelRequest:
     """A request, independent of its API, with the data from its path and headers."""
 
     messages: Sequence[Message] = ()
@@ -179,7 +179,7 @@ class Asked:
     logprobs: bool = False
     top_logprobs: int = 0
     """Number of most likely tokens to return with each token."""
-    wanted: Wanted | None = None
+    response_format: ResponseFormat | None = None
     """Required form of the response. None: any form."""
     model: str = ""
     """Model name in the request, which answers repeat."""
@@ -212,12 +212,12 @@ def _characters(value: Any) -> int:
 class EventStream(Protocol):
     """The server-sent events of one streamed answer. Its methods return their bytes, in the order of the events."""
 
-    def add(self, index: int, settled: Settled) -> bytes:
+    def add(self, index: int, final: FinalText) -> bytes:
         """Return the events for the new text of a choice; empty if nothing is new.
 
         Args:
             index: index of the choice.
-            settled: the choice's text so far. It begins with the text of the previous call of `add`.
+            final: the choice's text so far. It begins with the text of the previous call of `add`.
         """
         ...
 
@@ -231,9 +231,9 @@ class EventStream(Protocol):
 
 
 class Api(Protocol):
-    """Translation of one API: requests to `Asked`, and answers to bytes."""
+    """Translation of one API: requests to `ModelRequest`, and answers to bytes."""
 
-    def read(self, body: dict[str, Any], unsupported: Literal["refuse", "ignore"]) -> Asked:
+    def read(self, body: dict[str, Any], unsupported: Literal["refuse", "ignore"]) -> ModelRequest:
         """Read a request.
 
         Raises:
@@ -241,11 +241,11 @@ class Api(Protocol):
         """
         ...
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
         """Return the body of an answer that is not streamed."""
         ...
 
-    def stream(self, asked: Asked, begun: Begun) -> EventStream:
+    def stream(self, request: ModelRequest, begun: Begun) -> EventStream:
         """Begin a streamed answer."""
         ...
 
@@ -266,5 +266,5 @@ BLANK = b"\n\n"
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:
     """Return the bytes of an event. Events of OpenAI's chat API have no name."""
-    said = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return said + b"data: " + orjson.dumps(data) + b"\n\n"
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + orjson.dumps(data) + b"\n\n"

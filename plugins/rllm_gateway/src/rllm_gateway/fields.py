@@ -168,10 +168,10 @@ def arguments(written: str, where: str) -> str:
     return written
 
 
-def _wrong(value: Any, key: str, where: str, wanted: str) -> Exception:
+def _wrong(value: Any, key: str, where: str, expected: str) -> Exception:
     param = f"{where}.{key}" if where else key
     shown = f"{value!r:.{SHOWN}}" if isinstance(value, str | int | float) else _name_of(value)
-    return invalid(f"{param} is {shown}; it must be {wanted}.", param)
+    return invalid(f"{param} is {shown}; it must be {expected}.", param)
 
 
 def _name_of(value: Any) -> str:
@@ -296,15 +296,15 @@ class MessageParts:
         self._unsupported = unsupported
         self._outcomes = outcomes
 
-    def read(self, content: Any, place: str) -> str:
-        """Return the text of a string or of a list of parts. Empty if `content` is None. `place` is for errors."""
+    def read(self, content: Any, where: str) -> str:
+        """Return the text of a string or of a list of parts. Empty if `content` is None. `where` is for errors."""
         if content is None or isinstance(content, str):
             return content or ""
         words = []
-        for at, part in enumerate(objects({place: content}, place)):
-            kind = text(part, "type", f"{place}[{at}]")
+        for at, part in enumerate(objects({where: content}, where)):
+            kind = text(part, "type", f"{where}[{at}]")
             if kind in self.text_keys:
-                words.append(text(part, self.text_keys[kind], f"{place}[{at}]"))
+                words.append(text(part, self.text_keys[kind], f"{where}[{at}]"))
             else:
                 self.leave_out(kind)
         return "".join(words)

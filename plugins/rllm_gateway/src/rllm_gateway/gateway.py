@@ -14,7 +14,7 @@ from pathlib import Path
 from rllm_core.errors import RllmError
 from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_gateway.calls.store import RowLog
-from rllm_gateway.exchange import Asked
+from rllm_gateway.exchange import ModelRequest
 from rllm_gateway.fields import RefusedError, invalid
 from rllm_gateway.link import (
     LABEL,
@@ -25,7 +25,7 @@ from rllm_gateway.link import (
     SessionSpec,
     SessionTrace,
 )
-from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
+from rllm_gateway.live_session import LiveSession, PendingResponse, hash_of, is_key
 from rllm_gateway.rendering import encode_prompt
 from rllm_gateway.sampling import begin
 from rllm_serving.listening import reachable
@@ -154,11 +154,11 @@ class Gateway:
                 "A session is open only while its rollout runs. This is a bug; please report it.",
             )
         live.sealed = True
-        under_way = [work for works in live.works.values() for work in works if not work.task.done()]
-        for work in under_way:
-            if not work.storing:
-                work.task.cancel()
-        await asyncio.gather(*(work.task for work in under_way), return_exceptions=True)
+        under_way = [each for answers in live.pending.values() for each in answers if not each.task.done()]
+        for pending in under_way:
+            if not pending.storing:
+                pending.task.cancel()
+        await asyncio.gather(*(pending.task for pending in under_way), return_exceptions=True)
         try:
             await self._log.add(EndRow(session=session, ending=live.ending, at=time.time()))
         except StoreError:
@@ -187,17 +187,17 @@ class Gateway:
             raise RefusedError(500, "failed", "A call of this session could not be stored, so that the rollout fails.")
         return session
 
-    async def begin(self, session: LiveSession, asked: Asked) -> Work:
+    async def begin(self, session: LiveSession, request: ModelRequest) -> PendingResponse:
         """Begin to answer a request.
 
         Raises:
             RefusedError: the request is rejected.
         """
         attached = await self.attached()
-        asked = await encode_prompt(session, asked, attached.renderer)
+        request = await encode_prompt(session, request, attached.renderer)
         if session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
-        return begin(session, asked, attached, self._log, self.limits.in_flight_of_session)
+        return begin(session, request, attached, self._log, self.limits.in_flight_of_session)
 
     def flush(self) -> None:
         """Pass waiting rows to the store."""
@@ -207,12 +207,12 @@ class Gateway:
         """Wait until everything is stored, and close the store."""
         self._log.close()
 
-    def note_delivery(self, session: LiveSession, work: Work) -> None:
+    def note_delivery(self, session: LiveSession, pending: PendingResponse) -> None:
         """Record that the client has received the answer."""
-        answer = work.answer
-        if work.delivered or answer is None:
+        answer = pending.answer
+        if pending.delivered or answer is None:
             return
-        work.delivered = True
+        pending.delivered = True
         for choice in answer.choices:
             session.delivered.add(choice.call)
             self._log.note(DeliveryRow(session=session.spec.id, call=choice.call, at=time.time()))

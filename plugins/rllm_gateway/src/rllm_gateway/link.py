@@ -125,7 +125,7 @@ def traced_call(row: CallRow, delivered: bool) -> TracedCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Transcript:
     """A conversation that ends with a response of the model."""
 
     messages: Sequence[Message]
@@ -155,7 +155,7 @@ class SessionTrace:
     rejected_rewards: int = 0
     """Number of reported rewards that were rejected, because the session has a different `RewardSource`, or because
     the reward key was missing."""
-    said: Said | None = None
+    transcript: Transcript | None = None
     """Conversation of the last delivered call. None if no call was delivered or `SessionSpec.keeps_messages` is off."""
 
 
@@ -170,8 +170,8 @@ DTYPES = ("<i4", "<f4")
 
 def _dump(body: Mapping[str, Any]) -> bytes:
     arrays = {name: value for name, value in body.items() if isinstance(value, np.ndarray)}
-    said = {name: value for name, value in body.items() if name not in arrays}
-    head = orjson.dumps({**said, ARRAYS: [[name, each.dtype.str, each.shape] for name, each in arrays.items()]})
+    values = {name: value for name, value in body.items() if name not in arrays}
+    head = orjson.dumps({**values, ARRAYS: [[name, each.dtype.str, each.shape] for name, each in arrays.items()]})
     return len(head).to_bytes(SIZE, "little") + head + b"".join(each.tobytes() for each in arrays.values())
 
 
@@ -191,11 +191,18 @@ def _load(data: bytes) -> dict[str, Any]:
 FRAMES = Encoding(_dump, _load)
 
 
+def trace_as_json(trace: SessionTrace) -> dict[str, Any]:
+    """Return the fields of a trace, under their names on the wire."""
+    data = asdict(trace)
+    data["said"] = data.pop("transcript")
+    return data
+
+
 def trace_of(data: dict[str, Any]) -> SessionTrace:
     """Return the trace that has these fields."""
     calls = tuple(TracedCall(**call) for call in data["calls"])
-    said = None if data["said"] is None else Said(**data["said"])
-    return SessionTrace(**{**data, "calls": calls, "said": said})
+    said = data.pop("said")
+    return SessionTrace(**{**data, "calls": calls, "transcript": None if said is None else Transcript(**said)})
 
 
 def completion_as_json(completion: Completion) -> dict[str, Any]:
@@ -328,4 +335,4 @@ class LinkPolicy:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         # Protect the task from cancellation, because a session must not be closed only in part.
-        return {"trace": asdict(await asyncio.shield(closing))}
+        return {"trace": trace_as_json(await asyncio.shield(closing))}

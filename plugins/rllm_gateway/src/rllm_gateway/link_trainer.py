@@ -206,16 +206,16 @@ class TrainerLink:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        last_words: Callable[[], str] = str,
+        log_tail: Callable[[], str] = str,
     ) -> None:
         """Make the link. Needs a running event loop.
 
         Args:
             reader: reader of the gateway's socket.
             writer: writer of the gateway's socket.
-            last_words: returns the end of the gateway's log, for the error if the gateway has stopped.
+            log_tail: returns the end of the gateway's log, for the error if the gateway has stopped.
         """
-        self._last_words = last_words
+        self._log_tail = log_tail
         self._samplers: dict[str, RolloutSampler] = {}
         self._gateway = Connection(reader, writer, FRAMES, self._handle, MAX_BYTES)
         self._ended = asyncio.create_task(self._gateway.wait_ended())
@@ -290,7 +290,7 @@ class TrainerLink:
             "gateway-ended",
             f"Cannot {what}: the gateway has ended.",
             "Continue from the newest checkpoint with --resume.",
-            self._last_words(),
+            self._log_tail(),
         )
 
     async def _handle(self, body: Any, send_part: SendPart) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.rollout.template_renderer import before_any
 from rllm_gateway.calls.rows import CallRow, lineage, messages
-from rllm_gateway.exchange import REASONING, Answer, Asked, Begun, Settled
+from rllm_gateway.exchange import REASONING, Answer, Begun, FinalText, ModelRequest
 from rllm_gateway.fields import RefusedError, invalid
-from rllm_gateway.link import SOURCES, Ending, Said, SessionSpec, SessionTrace, traced_call
-from rllm_gateway.structured import Wanted
+from rllm_gateway.link import SOURCES, Ending, SessionSpec, SessionTrace, Transcript, traced_call
+from rllm_gateway.structured import ResponseFormat
 
 
 class ClientGoneError(Exception):
@@ -34,18 +34,18 @@ LOOKS = 32
 32 times the length, not quadratic."""
 
 
-class Growing:
+class PartialResponse:
     """The choices of a streamed request while they are sampled. Several clients may wait for them."""
 
-    def __init__(self, asked: Asked, renderer: StreamingRenderer) -> None:
+    def __init__(self, request: ModelRequest, renderer: StreamingRenderer) -> None:
         self.news = asyncio.Event()
         """Event that is set when there are more tokens. It is then replaced by a new event."""
         self.begun: Begun | None = None
         """None until the prompt is rendered."""
-        self._asked = asked
+        self._request = request
         self._renderer = renderer
         self._prompt_ids: NDArray[np.int32]
-        self._tokens: list[list[int]] = [[] for _ in range(asked.n)]
+        self._tokens: list[list[int]] = [[] for _ in range(request.n)]
 
     def begin(self, begun: Begun, prompt_ids: NDArray[np.int32]) -> None:
         """Store the prompt, before the first token is added."""
@@ -54,16 +54,16 @@ class Growing:
     def add(self, index: int, ids: NDArray[np.int32]) -> None:
         """Add the next tokens of a choice, (n,) int32."""
         self._tokens[index] += ids.tolist()
-        told, self.news = self.news, asyncio.Event()
-        told.set()
+        news, self.news = self.news, asyncio.Event()
+        news.set()
 
-    def read_final_text(self, looked: dict[int, int]) -> dict[int, Settled]:
+    def read_final_text(self, looked: dict[int, int]) -> dict[int, FinalText]:
         """Return the final text of each choice that has grown, by index.
 
         Args:
             looked: number of tokens of each choice that the caller has seen. It is brought up to date.
         """
-        found = dict[int, Settled]()
+        found = dict[int, FinalText]()
         for index, tokens in enumerate(self._tokens):
             seen = looked.get(index, 0)
             if len(tokens) > seen + seen // LOOKS:
@@ -71,21 +71,21 @@ class Growing:
                 found[index] = self._read_final_text(np.array(tokens, np.int32))
         return found
 
-    def _read_final_text(self, ids: NDArray[np.int32]) -> Settled:
+    def _read_final_text(self, ids: NDArray[np.int32]) -> FinalText:
         """Return the final part of the result of `choice_of`."""
-        asked = self._asked
-        response = self._renderer.parse_partial(self._prompt_ids, ids, asked.tools)
-        if asked.is_plain:
-            return Settled(content=before_any(response.text, asked.stop))
+        request = self._request
+        response = self._renderer.parse_partial(self._prompt_ids, ids, request.tools)
+        if request.is_plain:
+            return FinalText(content=before_any(response.text, request.stop))
         if response.reasoning:
-            return Settled(reasoning=response.reasoning)
+            return FinalText(reasoning=response.reasoning)
         # JSON that follows a schema can become a tool call in the end, which is not content.
-        may_call = asked.wanted is not None and asked.tools
-        return Settled(content="" if may_call else before_any(response.content, asked.stop))
+        may_call = request.response_format is not None and request.tools
+        return FinalText(content="" if may_call else before_any(response.content, request.stop))
 
 
 @dataclass(eq=False)
-class Work:
+class PendingResponse:
     """The sampling and storing of one request, and the number of clients that wait for it."""
 
     task: asyncio.Task[Answer]
@@ -93,7 +93,7 @@ class Work:
     storing: bool = False
     """True if its calls are being stored, so that it cannot be cancelled any more."""
     delivered: bool = False
-    growing: Growing | None = None
+    partial_response: PartialResponse | None = None
     """The tokens so far. None if clients get the whole answer at the end."""
 
     @property
@@ -137,13 +137,13 @@ class Work:
         Raises:
             ClientGoneError: the client disconnected before.
         """
-        told = None if news is None else asyncio.create_task(news.wait())
+        has_news = None if news is None else asyncio.create_task(news.wait())
         try:
-            ends = {self.task, gone} if told is None else {self.task, gone, told}
+            ends = {self.task, gone} if has_news is None else {self.task, gone, has_news}
             done, _ = await asyncio.wait(ends, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if told is not None:
-                told.cancel()
+            if has_news is not None:
+                has_news.cancel()
         if gone in done and self.task not in done:
             raise ClientGoneError
         return self.task in done
@@ -167,13 +167,13 @@ def is_key(key: str, key_hash: str) -> bool:
     return hmac.compare_digest(hash_of(key), key_hash)
 
 
-RequestKey = tuple[bytes, int, int, tuple[str, ...], Wanted | None]
+RequestKey = tuple[bytes, int, int, tuple[str, ...], ResponseFormat | None]
 """Digest of the prompt, number of choices, maximum number of tokens, stop strings, and form of the response. A repeated
 request has the same key."""
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class BranchPoint:
     """The position of a request in a session's conversations."""
 
     digest: bytes
@@ -214,7 +214,7 @@ class LiveSession:
     """Ids of calls whose response reached the client."""
     rewards: dict[str, float] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
-    works: defaultdict[RequestKey, list[Work]] = field(default_factory=lambda: defaultdict(list))
+    pending: defaultdict[RequestKey, list[PendingResponse]] = field(default_factory=lambda: defaultdict(list))
     """Answered requests and running requests."""
     siblings: Counter[bytes] = field(default_factory=Counter)
     """Digest of a prompt -> number of its calls."""
@@ -244,14 +244,14 @@ class LiveSession:
     def __post_init__(self) -> None:
         self.tag = sha256(self.spec.id.encode()).hexdigest()[:16]
 
-    def place(self, asked: Asked) -> Place:
+    def find_branch_point(self, request: ModelRequest) -> BranchPoint:
         """Find the longest prefix of a request's messages or tokens that ends with a response of this session."""
-        if asked.prompt_ids is not None:
-            digest, parent = self._read_tokens(asked.role, asked.prompt_ids)
-            return Place(digest, parent, {}, (), 0)
-        digest = _root_digest(asked.role, asked.tools, self.spec.template_options)
+        if request.prompt_ids is not None:
+            digest, parent = self._read_tokens(request.role, request.prompt_ids)
+            return BranchPoint(digest, parent, {}, (), 0)
+        digest = _root_digest(request.role, request.tools, self.spec.template_options)
         matched, foreign = dict[int, CallRow](), 0
-        for at, message in enumerate(asked.messages):
+        for at, message in enumerate(request.messages):
             digest = _next_digest(digest, message)
             if message["role"] != "assistant":
                 continue
@@ -260,7 +260,7 @@ class LiveSession:
             else:
                 matched[at] = row
         last = max(matched, default=-1)
-        return Place(digest, matched.get(last), matched, asked.messages[last + 1 :], foreign)
+        return BranchPoint(digest, matched.get(last), matched, request.messages[last + 1 :], foreign)
 
     def _read_tokens(self, role: str, ids: NDArray[np.int32]) -> tuple[bytes, CallRow | None]:
         """Return the digest of tokens, and the call with the longest prompt and response at their start."""
@@ -273,14 +273,16 @@ class LiveSession:
         chain.update(ids[at:].tobytes())
         return chain.digest(), parent
 
-    def add(self, row: CallRow, place: Place, branch: str, asked: Asked, prompt_ids: NDArray[np.int32]) -> None:
+    def add(
+        self, row: CallRow, branch_point: BranchPoint, branch: str, request: ModelRequest, prompt_ids: NDArray[np.int32]
+    ) -> None:
         """Add a stored call, which later requests may continue. If responses are equal, requests continue the first.
 
         Args:
             row: the call.
-            place: its position.
+            branch_point: its position.
             branch: its branch.
-            asked: its request.
+            request: its request.
             prompt_ids: (n,) tokens of its prompt.
         """
         # Drop the request's parameters, because the store has them, and tools may be large.
@@ -288,9 +290,9 @@ class LiveSession:
         self.branches[row.id] = branch
         if self.spec.keeps_messages:
             before = self.tools.get(row.parent or "")
-            self.tools[row.id] = asked.tools if before is None or before != asked.tools else before
-        if asked.prompt_ids is None:
-            self.responses.setdefault(_next_digest(place.digest, row.response), row)
+            self.tools[row.id] = request.tools if before is None or before != request.tools else before
+        if request.prompt_ids is None:
+            self.responses.setdefault(_next_digest(branch_point.digest, row.response), row)
         whole = np.concatenate((prompt_ids, row.response_ids)).astype(np.int32)
         self.ends.setdefault(self._read_tokens(row.role, whole)[0], row)
         self.lengths.add(len(whole))
@@ -299,14 +301,14 @@ class LiveSession:
         """Return the calls from the first ancestor of a call to the call itself."""
         return lineage(row, self.calls)
 
-    def refuse_too_long(self, asked: Asked) -> None:
+    def refuse_too_long(self, request: ModelRequest) -> None:
         """Raise RefusedError if a prompt has so many characters that it must exceed the session's prompt limit."""
         most = self.spec.max_prompt_length
-        if most is not None and asked.characters > most * CHARACTERS_OF_A_TOKEN:
+        if most is not None and request.characters > most * CHARACTERS_OF_A_TOKEN:
             self.too_long += 1
             raise invalid(
-                f"a prompt of {asked.characters} characters; this run takes {most} tokens at most",
-                asked.prompt_parameter,
+                f"a prompt of {request.characters} characters; this run takes {most} tokens at most",
+                request.prompt_parameter,
                 "context_length_exceeded",
             )
 
@@ -354,14 +356,14 @@ class LiveSession:
         self.unused[digest] += siblings
         self.lost[digest] += 1
 
-    def repeated(self, key: RequestKey, client_retry: int | None) -> Work | None:
+    def repeated(self, key: RequestKey, client_retry: int | None) -> PendingResponse | None:
         """Return the work that a request repeats. None if the request needs a new sample.
 
         Two requests with the same prompt get two samples. But the second request gets the first answer if no client
         received it, or if the client marks the request as a retry.
         """
-        works = [work for work in self.works[key] if not work.failed]
-        unseen = [work for work in works if work.task.done() and not work.delivered and not work.waiters]
+        usable = [each for each in self.pending[key] if not each.failed]
+        unseen = [each for each in usable if each.task.done() and not each.delivered and not each.waiters]
         if unseen:
             return unseen[0]
         if not client_retry:
@@ -370,7 +372,7 @@ class LiveSession:
             # This is the retry of a failed request, not of an answered request with the same prompt.
             self.lost[key[0]] -= 1
             return None
-        return works[-1] if works else None
+        return usable[-1] if usable else None
 
     def trace(self) -> SessionTrace:
         """Return the trace of the session for the trainer."""
@@ -384,20 +386,20 @@ class LiveSession:
             too_long=self.too_long,
             calls_used_up=self.calls_used_up,
             rejected_rewards=self.rejected_rewards,
-            said=self._read_messages(),
+            transcript=self._read_transcript(),
         )
 
-    def _read_messages(self) -> Said | None:
+    def _read_transcript(self) -> Transcript | None:
         last = next((row for row in reversed(self.calls.values()) if row.id in self.delivered), None)
         if last is None or not self.spec.keeps_messages:
             return None
-        return Said(messages=[*messages(self.lineage(last)), last.response], tools=self.tools[last.id])
+        return Transcript(messages=[*messages(self.lineage(last)), last.response], tools=self.tools[last.id])
 
 
 def _root_digest(role: str, tools: Sequence[Tool], template_options: Mapping[str, Any]) -> bytes:
     """Return the digest of the role, the tools and the options of the template, which come before the first message."""
-    said = orjson.dumps([role, tools, template_options], option=orjson.OPT_SORT_KEYS)
-    return blake2b(said, digest_size=DIGEST_SIZE).digest()
+    before = orjson.dumps([role, tools, template_options], option=orjson.OPT_SORT_KEYS)
+    return blake2b(before, digest_size=DIGEST_SIZE).digest()
 
 
 def _next_digest(before: bytes, message: Message) -> bytes:
@@ -408,11 +410,11 @@ def _next_digest(before: bytes, message: Message) -> bytes:
 def _canonical(message: Message) -> bytes:
     """Return the same bytes for equivalent messages: tool arguments as objects, sorted keys, and no reasoning."""
     if "tool_calls" in message or REASONING in message:
-        said = {key: value for key, value in message.items() if key not in (REASONING, "tool_calls")}
+        rest = {key: value for key, value in message.items() if key not in (REASONING, "tool_calls")}
         # The code that reads requests and parses responses has already checked that arguments are JSON.
         calls = [
             [call["id"], call["function"]["name"], orjson.loads(call["function"]["arguments"])]
             for call in message.get("tool_calls") or ()
         ]
-        message = {**said, "tool_calls": calls} if calls else said
+        message = {**rest, "tool_calls": calls} if calls else rest
     return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)

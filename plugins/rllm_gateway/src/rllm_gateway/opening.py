@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_gateway.checks import check_store
-from rllm_gateway.places import store_path
-from rllm_gateway.process import Place, gateway_process, running_gateway
+from rllm_gateway.process import GatewayAddress, gateway_process, running_gateway
 from rllm_gateway.rollout_session import OpenedGateway
+from rllm_gateway.store_paths import store_path
 
 
 @asynccontextmanager
@@ -27,10 +27,10 @@ async def open_gateway(run: OpenedRun, directory: Path) -> AsyncIterator[OpenedG
     if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
         # Check the store before anything is sampled. `check_sdk` has already checked a store from the configuration.
         await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
-    place = Place(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
+    address = GatewayAddress(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
     renderer = run.engine.renderer
     external = sdk.proxy.mode == "external"
-    gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, place, directory)
+    gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, address, directory)
     async with gateway as (link, _):
         yield OpenedGateway(
             link=link,

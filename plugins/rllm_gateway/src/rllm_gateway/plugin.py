@@ -153,7 +153,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.sandboxed import SandboxRunner, warn_of_readable_tests
     from rllm_gateway.running.target import check_target, described_target
-    from rllm_gateway.workflow import OpenedAgent, Silence
+    from rllm_gateway.workflow import NoCallWarning, OpenedAgent
     from rllm_serving.process_directory import ProcessDirectory
 
     with ProcessDirectory("rllm-gateway-") as files:
@@ -174,10 +174,10 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
             chosen = run.config.rllm.sandbox
             shown = chosen.get("readable", ()) if isinstance(chosen, dict) else ()
             warn_of_readable_tests(_task_directories(run.config), (*shown, *runner.readable))
-        silence = Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n)
+        no_call_warning = NoCallWarning(run.config.data.train_batch_size * run.config.rllm.rollout.n)
         async with open_gateway(run, directory) as gateway:
             try:
-                yield OpenedAgent(gateway=gateway, runner=runner, silence=silence, name=name)
+                yield OpenedAgent(gateway=gateway, runner=runner, no_call_warning=no_call_warning, name=name)
             finally:
                 await runner.close()
 

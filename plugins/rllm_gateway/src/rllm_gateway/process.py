@@ -27,7 +27,7 @@ SECONDS_TO_END = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class GatewayAddress:
     """A gateway's address and the file of its store."""
 
     store: str
@@ -36,12 +36,14 @@ class Place:
 
 
 @asynccontextmanager
-async def gateway_process(renderer: Renderer, place: Place, directory: Path) -> AsyncIterator[tuple[TrainerLink, str]]:
+async def gateway_process(
+    renderer: Renderer, address: GatewayAddress, directory: Path
+) -> AsyncIterator[tuple[TrainerLink, str]]:
     """Start a gateway and yield the link to it and its URL. It stops with the context, or with this process.
 
     Args:
         renderer: renderer of the model, made by `make_renderer`.
-        place: address and store of the gateway.
+        address: address and store of the gateway.
         directory: directory for its log and its files, which may be deleted afterwards.
 
     Raises:
@@ -59,9 +61,9 @@ async def gateway_process(renderer: Renderer, place: Place, directory: Path) -> 
         settings = ChildSettings(
             descriptor=theirs.fileno(),
             renderer=str(rendering),
-            store=place.store,
-            host=place.host,
-            port=place.port,
+            store=address.store,
+            host=address.host,
+            port=address.port,
             announcement=str(announcement),
             model=MODEL,
         )

@@ -22,9 +22,9 @@ from rllm_core.data.messages import Message
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.conversation import without_earlier_reasoning
 from rllm_gateway.calls.rows import CallRow, count_tokens, prompt_ids
-from rllm_gateway.exchange import REASONING, Asked, Choice, Finish, SampledToken
+from rllm_gateway.exchange import REASONING, Choice, Finish, ModelRequest, SampledToken
 from rllm_gateway.fields import invalid
-from rllm_gateway.live_session import LiveSession, Place
+from rllm_gateway.live_session import BranchPoint, LiveSession
 from rllm_gateway.structured import call_in
 
 LARGE = 100_000
@@ -42,7 +42,9 @@ class _Turn:
     response_ids: Ids
 
 
-async def render(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
+async def render(
+    session: LiveSession, branch_point: BranchPoint, request: ModelRequest, renderer: Renderer
+) -> tuple[Ids, int]:
     """Return the (n,) tokens of a prompt, and the number of tokens it shares with the parent's prompt and response.
 
     A large prompt is rendered in a thread, so that other requests are answered meanwhile.
@@ -51,39 +53,43 @@ async def render(session: LiveSession, place: Place, asked: Asked, renderer: Ren
         RefusedError: the renderer of the model does not support these messages, or lacks one of the request's stop
             tokens.
     """
-    if asked.prompt_ids is not None:
-        _check_stop_ids(asked, renderer)
-        return asked.prompt_ids, 0 if place.parent is None else count_tokens(session.lineage(place.parent))
-    if asked.characters <= LARGE:
-        return _prompt_of(session, place, asked, renderer)
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, _prompt_of, session, place, asked, renderer)
+    if request.prompt_ids is not None:
+        _check_stop_ids(request, renderer)
+        return request.prompt_ids, 0 if branch_point.parent is None else count_tokens(
+            session.lineage(branch_point.parent)
+        )
+    if request.characters <= LARGE:
+        return _prompt_of(session, branch_point, request, renderer)
+    return await asyncio.get_running_loop().run_in_executor(
+        _BESIDE, _prompt_of, session, branch_point, request, renderer
+    )
 
 
-async def encode_prompt(session: LiveSession, asked: Asked, renderer: Renderer) -> Asked:
+async def encode_prompt(session: LiveSession, request: ModelRequest, renderer: Renderer) -> ModelRequest:
     """Return a request whose prompt, if it is text, is tokens too. A large text is encoded in a thread.
 
     Raises:
         RefusedError: the text is too long, or the renderer does not encode plain text.
     """
-    if asked.prompt_text is None:
-        return asked
+    if request.prompt_text is None:
+        return request
     if not isinstance(renderer, PlainTextRenderer):
         raise invalid(
             "This run's renderer does not encode plain text. Send token ids, or use chat completions.",
-            asked.prompt_parameter,
+            request.prompt_parameter,
             "plain_text_unsupported",
         )
-    session.refuse_too_long(asked)
-    encode = partial(renderer.encode, asked.prompt_text, add_special_tokens=asked.adds_special_tokens)
-    is_large = asked.characters > LARGE
+    session.refuse_too_long(request)
+    encode = partial(renderer.encode, request.prompt_text, add_special_tokens=request.adds_special_tokens)
+    is_large = request.characters > LARGE
     ids = await asyncio.get_running_loop().run_in_executor(_BESIDE, encode) if is_large else encode()
     if not len(ids):
-        raise invalid(f"{asked.prompt_parameter} has no tokens.", asked.prompt_parameter)
-    return replace(asked, prompt_ids=ids)
+        raise invalid(f"{request.prompt_parameter} has no tokens.", request.prompt_parameter)
+    return replace(request, prompt_ids=ids)
 
 
-def _check_stop_ids(asked: Asked, renderer: Renderer) -> None:
-    if unknown := asked.stop_ids - renderer.stop_ids:
+def _check_stop_ids(request: ModelRequest, renderer: Renderer) -> None:
+    if unknown := request.stop_ids - renderer.stop_ids:
         raise invalid(
             f"stop_token_ids has {sorted(unknown)!s:.80}; responses of this run end at {sorted(renderer.stop_ids)}.",
             "stop_token_ids",
@@ -91,26 +97,30 @@ def _check_stop_ids(asked: Asked, renderer: Renderer) -> None:
         )
 
 
-def _prompt_of(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
+def _prompt_of(
+    session: LiveSession, branch_point: BranchPoint, request: ModelRequest, renderer: Renderer
+) -> tuple[Ids, int]:
     try:
         with failures_as(RolloutError, "The renderer of the model"):
-            return _rendered(session, place, asked, renderer)
+            return _rendered(session, branch_point, request, renderer)
     except RolloutError as error:
-        raise invalid(str(error), asked.prompt_parameter) from error
+        raise invalid(str(error), request.prompt_parameter) from error
 
 
-def _rendered(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
+def _rendered(
+    session: LiveSession, branch_point: BranchPoint, request: ModelRequest, renderer: Renderer
+) -> tuple[Ids, int]:
     accumulate_reasoning = session.spec.accumulate_reasoning
-    if place.parent is None:
-        return renderer.prompt(_shown(place, asked.messages, accumulate_reasoning), asked.tools), 0
-    lineage = session.lineage(place.parent)
-    before, sampled = prompt_ids(lineage), place.parent.response_ids
+    if branch_point.parent is None:
+        return renderer.prompt(_shown(branch_point, request.messages, accumulate_reasoning), request.tools), 0
+    lineage = session.lineage(branch_point.parent)
+    before, sampled = prompt_ids(lineage), branch_point.parent.response_ids
     shown = before, sampled
-    if not accumulate_reasoning and renderer.reasoning_ids is not None and of_user(place.rest):
+    if not accumulate_reasoning and renderer.reasoning_ids is not None and of_user(branch_point.rest):
         shown = without_earlier_reasoning(_turns_since_user(lineage, before), renderer.reasoning_ids)
-    ids = renderer.bridge(*shown, place.rest, asked.tools)
+    ids = renderer.bridge(*shown, branch_point.rest, request.tools)
     if ids is None:
-        ids = renderer.prompt(_shown(place, asked.messages, accumulate_reasoning), asked.tools)
+        ids = renderer.prompt(_shown(branch_point, request.messages, accumulate_reasoning), request.tools)
     elif shown[0] is before and shown[1] is sampled:
         return ids, len(before) + len(sampled)
     return ids, _count_shared(np.concatenate((before, sampled)), ids)
@@ -143,14 +153,14 @@ def _turns_since_user(lineage: Sequence[CallRow], before: Ids) -> list[_Turn]:
     return turns
 
 
-def _shown(place: Place, messages: Sequence[Message], accumulate_reasoning: bool) -> list[Message]:
+def _shown(branch_point: BranchPoint, messages: Sequence[Message], accumulate_reasoning: bool) -> list[Message]:
     """Return the messages for a whole prompt, with the sampled responses.
 
     Reasoning is kept only after the last user message, unless `accumulate_reasoning` is set.
     """
     shown, over = list[Message](), False
     for at in reversed(range(len(messages))):
-        row = place.matched.get(at)
+        row = branch_point.matched.get(at)
         message = messages[at] if row is None else row.response
         if over and not accumulate_reasoning and REASONING in message:
             message = {key: value for key, value in message.items() if key != REASONING}
@@ -160,29 +170,33 @@ def _shown(place: Place, messages: Sequence[Message], accumulate_reasoning: bool
 
 
 def choice_of(
-    call: str, place: str, asked: Asked, prompt_ids: Ids, completion: Completion, renderer: Renderer
+    call: str, name_in_session: str, request: ModelRequest, prompt_ids: Ids, completion: Completion, renderer: Renderer
 ) -> Choice:
     """Parse a response with the renderer. Text from the model never raises an error.
 
     Args:
         call: id of the call.
-        place: name of the call within its session. It is the same in each try of a rollout.
-        asked: the request.
+        name_in_session: name of the call within its session. It is the same in each try of a rollout.
+        request: the request.
         prompt_ids: tokens of the prompt.
         completion: the sampled tokens.
         renderer: renderer of the model.
     """
-    response = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
+    response = renderer.parse(prompt_ids, completion.token_ids, request.tools)
     message: dict[str, Any] = (
-        {"role": "assistant", "content": response.text} if asked.is_plain else {**response.message}
+        {"role": "assistant", "content": response.text} if request.is_plain else {**response.message}
     )
-    if asked.wanted is not None and "tool_calls" not in message and (calls := call_in(message["content"], asked.tools)):
+    if (
+        request.response_format is not None
+        and "tool_calls" not in message
+        and (calls := call_in(message["content"], request.tools))
+    ):
         message |= {"content": "", "tool_calls": calls}
-    stop = _stopped_at(response.text, asked.stop)
+    stop = _stopped_at(response.text, request.stop)
     if stop is not None:
-        message["content"] = _before(message["content"], asked.stop)
+        message["content"] = _before(message["content"], request.stop)
     if "tool_calls" in message:
-        message["tool_calls"] = _with_ids(message["tool_calls"], place, asked)
+        message["tool_calls"] = _with_ids(message["tool_calls"], name_in_session, request)
     finish: Finish = completion.finish_reason
     if finish == "stop" and "tool_calls" in message:
         finish = "tool_calls"
@@ -193,7 +207,7 @@ def choice_of(
         stop=stop,
         token_ids=completion.token_ids,
         reasoning_tokens=_count_reasoning_tokens(completion.token_ids, renderer.reasoning_ids),
-        sampled=_tokens(completion, renderer) if asked.logprobs else (),
+        sampled=_tokens(completion, renderer) if request.logprobs else (),
     )
 
 
@@ -208,19 +222,19 @@ def _before(content: str, stops: Sequence[str]) -> str:
     return content[: min((content.find(stop) for stop in stops if stop in content), default=len(content))]
 
 
-def _with_ids(calls: Sequence[dict[str, Any]], place: str, asked: Asked) -> list[dict[str, Any]]:
+def _with_ids(calls: Sequence[dict[str, Any]], name_in_session: str, request: ModelRequest) -> list[dict[str, Any]]:
     """Give tool calls ids that are unique in the conversation, because clients match results by id.
 
     Templates may show ids. So new ids depend on the conversation, not on the order in which requests arrive.
     """
-    earlier = [each["id"] for message in asked.messages for each in message.get("tool_calls", ())]
-    if asked.numbered_calls:
+    earlier = [each["id"] for message in request.messages for each in message.get("tool_calls", ())]
+    if request.numbered_calls:
         return [each | {"id": f"call_{at}"} for at, each in enumerate(calls, len(earlier))]
     taken = set(earlier)
     named = list[dict[str, Any]]()
     for at, each in enumerate(calls):
         free = each["id"] and each["id"] not in taken
-        name = each["id"] if free else f"call_{blake2b(f'{place} {at}'.encode(), digest_size=12).hexdigest()}"
+        name = each["id"] if free else f"call_{blake2b(f'{name_in_session} {at}'.encode(), digest_size=12).hexdigest()}"
         taken.add(name)
         named.append(each | {"id": name})
     return named

@@ -13,7 +13,7 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_core.schema.sdk_section import ProcessingSection
-from rllm_gateway.episodes import Traced, traced
+from rllm_gateway.episodes import SessionTrajectories, make_trajectories
 from rllm_gateway.fields import SAMPLERS, to_snake_case
 from rllm_gateway.link import SOURCES, OpenedSession, RewardSource, SessionSpec, SessionTrace
 from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
@@ -93,7 +93,7 @@ class RolloutSession:
         """
         return await self._gateway.link.open_session(self.spec, self.sampler)
 
-    async def close(self) -> tuple[SessionTrace, Traced]:
+    async def close(self) -> tuple[SessionTrace, SessionTrajectories]:
         """Seal the session. Return its trace, and the trajectories of its calls.
 
         Raises:
@@ -111,7 +111,7 @@ class RolloutSession:
             step.text = self._context.engine.renderer.text(step.response_ids)
         uid = f"{self._uid}{self._part}"
         sampler = self.sampler
-        return trace, traced(trace, sampler.calls, uid, sampler.cut_tokens, sampler.cancelled_tokens)
+        return trace, make_trajectories(trace, sampler.calls, uid, sampler.cut_tokens, sampler.cancelled_tokens)
 
     def check(self, trace: SessionTrace) -> None:
         """Raise the error of the engine or of the store, if one failed.

@@ -18,67 +18,75 @@ from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.calls.store import RowLog
-from rllm_gateway.exchange import Answer, Asked, Begun, Choice
+from rllm_gateway.exchange import Answer, Begun, Choice, ModelRequest
 from rllm_gateway.fields import IGNORE, RefusedError, invalid
 from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError, SampleRequest
-from rllm_gateway.live_session import Growing, LiveSession, Place, RequestKey, Work
+from rllm_gateway.live_session import BranchPoint, LiveSession, PartialResponse, PendingResponse, RequestKey
 from rllm_gateway.rendering import choice_of, render
 
 
-def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: RowLog, most_in_flight: int) -> Work:
+def begin(
+    session: LiveSession, request: ModelRequest, attached: AttachedPolicy, log: RowLog, most_in_flight: int
+) -> PendingResponse:
     """Return the work that answers a request. If the request repeats an earlier one, it is that request's work.
 
     Raises:
         RefusedError: the request is too long, or the session has reached its limit of calls or concurrent requests.
     """
-    spec, place = session.spec, session.place(asked)
-    most = min(asked.max_tokens or spec.max_tokens, spec.max_tokens)
-    key: RequestKey = (place.digest, asked.n, most, asked.stop, asked.wanted)
-    again = session.repeated(key, asked.client_retry)
+    spec, branch_point = session.spec, session.find_branch_point(request)
+    most = min(request.max_tokens or spec.max_tokens, spec.max_tokens)
+    key: RequestKey = (branch_point.digest, request.n, most, request.stop, request.response_format)
+    again = session.repeated(key, request.client_retry)
     if again is not None:
         session.count("retries")
         return again
     if session.in_flight > most_in_flight:
         # The client retries this request. Count it as lost, so that the retry does not get another request's answer.
-        session.lose(place.digest, ())
+        session.lose(branch_point.digest, ())
         raise RefusedError(
             429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
         )
-    if session.sampled + asked.n > spec.max_calls:
+    if session.sampled + request.n > spec.max_calls:
         session.calls_used_up += 1
         raise RefusedError(
             403,
             "permission",
             f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps). "
-            f"This request needs {asked.n} more.",
+            f"This request needs {request.n} more.",
             code="max_calls_reached",
         )
-    session.refuse_too_long(asked)
-    sampling = _Sampling(session, asked, place, most, attached, log)
-    work = Work(asyncio.create_task(sampling.run()))
-    if asked.stream and isinstance(attached.renderer, StreamingRenderer):
-        work.growing = Growing(asked, attached.renderer)
-    sampling.work = work
-    session.works[key].append(work)
-    work.task.add_done_callback(lambda _: session.works[key].remove(work) if work.failed else None)
-    return work
+    session.refuse_too_long(request)
+    sampling = _Sampling(session, request, branch_point, most, attached, log)
+    pending = PendingResponse(asyncio.create_task(sampling.run()))
+    if request.stream and isinstance(attached.renderer, StreamingRenderer):
+        pending.partial_response = PartialResponse(request, attached.renderer)
+    sampling.pending = pending
+    session.pending[key].append(pending)
+    pending.task.add_done_callback(lambda _: session.pending[key].remove(pending) if pending.failed else None)
+    return pending
 
 
 class _Sampling:
     """Samples the choices of one request, stores them in one commit, and makes the answer."""
 
     def __init__(
-        self, session: LiveSession, asked: Asked, place: Place, max_tokens: int, attached: AttachedPolicy, log: RowLog
+        self,
+        session: LiveSession,
+        request: ModelRequest,
+        branch_point: BranchPoint,
+        max_tokens: int,
+        attached: AttachedPolicy,
+        log: RowLog,
     ) -> None:
-        self.work: Work
+        self.pending: PendingResponse
         self._session = session
-        self._asked = asked
-        self._place = place
+        self._request = request
+        self._branch_point = branch_point
         self._max_tokens = max_tokens
         self._attached = attached
         self._log = log
-        self._digest = place.digest.hex()
-        self._siblings = [session.take_sibling(place.digest) for _ in range(asked.n)]
+        self._digest = branch_point.digest.hex()
+        self._siblings = [session.take_sibling(branch_point.digest) for _ in range(request.n)]
         self._ids = [f"{session.tag}-{self._digest}-{sibling}" for sibling in self._siblings]
         self._started = time.time()
 
@@ -88,10 +96,10 @@ class _Sampling:
         Raises:
             RefusedError: the request failed. None of its calls is used.
         """
-        session, asked, place, work = self._session, self._asked, self._place, self.work
+        session, request, branch_point, pending = self._session, self._request, self._branch_point, self.pending
         renderer = self._attached.renderer
         try:
-            prompt_ids, kept = await render(session, place, asked, renderer)
+            prompt_ids, kept = await render(session, branch_point, request, renderer)
             self._count()
             begun = Begun(
                 id=f"{self._digest}{self._siblings[0]:x}",
@@ -99,24 +107,24 @@ class _Sampling:
                 prompt_tokens=len(prompt_ids),
                 cached_tokens=kept,
             )
-            if work.growing is not None:
-                work.growing.begin(begun, prompt_ids)
+            if pending.partial_response is not None:
+                pending.partial_response.begin(begun, prompt_ids)
             branches = [self._branch(id_) for id_ in self._ids]
             completions = await self._sampled(prompt_ids, branches)
         except BaseException as error:
-            session.lose(place.digest, self._siblings)
+            session.lose(branch_point.digest, self._siblings)
             if isinstance(error, asyncio.CancelledError):
-                session.count("cancelled", asked.n)
+                session.count("cancelled", request.n)
             raise
-        work.storing = True
+        pending.storing = True
         seconds = time.time() - self._started
         choices = [
-            choice_of(id_, f"{self._digest} {sibling}", asked, prompt_ids, completion, renderer)
+            choice_of(id_, f"{self._digest} {sibling}", request, prompt_ids, completion, renderer)
             for id_, sibling, completion in zip(self._ids, self._siblings, completions, strict=True)
         ]
         # Copy the array, because a view would keep the whole prompt in memory.
         new_ids = np.array(prompt_ids[kept:], np.int32)
-        parent = place.parent
+        parent = branch_point.parent
         extends = parent is None or kept == count_tokens(session.lineage(parent))
         rows = [
             self._row(choice, completion, new_ids, None if extends else kept, seconds)
@@ -124,16 +132,16 @@ class _Sampling:
         ]
         await self._stored(rows)
         for row, branch in zip(rows, branches, strict=True):
-            session.add(row, place, branch, asked, prompt_ids)
+            session.add(row, branch_point, branch, request, prompt_ids)
         return Answer(**vars(begun), choices=tuple(choices))
 
     def _count(self) -> None:
-        for name, outcome in self._asked.outcomes.items():
+        for name, outcome in self._request.outcomes.items():
             # Claude Code sends the usual temperature with each request.
-            is_equal = name == TEMPERATURE and self._asked.sent.get(name) == self._session.spec.temperature
+            is_equal = name == TEMPERATURE and self._request.sent.get(name) == self._session.spec.temperature
             if outcome != "honored" and not is_equal:
                 self._session.count(f"{outcome}/{name}")
-        if self._place.foreign:
+        if self._branch_point.foreign:
             self._session.count("branches")
 
     def _branch(self, id_: str) -> str:
@@ -141,7 +149,7 @@ class _Sampling:
 
         Engines run the calls of a branch one by one.
         """
-        parent, session = self._place.parent, self._session
+        parent, session = self._branch_point.parent, self._session
         if parent is None or parent.id in session.continued:
             return id_
         session.continued.add(parent.id)
@@ -155,28 +163,28 @@ class _Sampling:
                 tasks = [group.create_task(self._sample(*each, prompt_ids)) for each in enumerate(branches)]
             return [task.result() for task in tasks]
         except* PolicyError as errors:
-            raise _refusal(errors, self._asked) from None
+            raise _refusal(errors, self._request) from None
 
     async def _sample(self, index: int, branch: str, prompt_ids: NDArray[np.int32]) -> Completion:
-        asked, growing = self._asked, self.work.growing
-        request = SampleRequest(
+        request, partial_response = self._request, self.pending.partial_response
+        unconstrained = SampleRequest(
             session=self._session.spec.id,
             call=self._ids[index],
             branch=branch,
             prompt_ids=np.asarray(prompt_ids, np.int32),
             max_tokens=self._max_tokens,
-            stop=asked.stop,
+            stop=request.stop,
         )
-        on_tokens = None if growing is None else partial(growing.add, index)
-        for demands in _subsets(_demands(asked)):
+        on_tokens = None if partial_response is None else partial(partial_response.add, index)
+        for demands in _subsets(_demands(request)):
             try:
-                demanded = replace(request, **{each.option: each.value for each in demands})
+                demanded = replace(unconstrained, **{each.option: each.value for each in demands})
                 completion = await self._attached.policy.sample(demanded, on_tokens)
             except PolicyError as error:
                 if error.failure != "unsupported" or not demands or self._session.spec.unsupported == "refuse":
                     raise
                 continue
-            for demand in _demands(asked):
+            for demand in _demands(request):
                 if demand not in demands:
                     self._session.count(f"ignored/{demand.parameter}")
             return completion
@@ -185,16 +193,16 @@ class _Sampling:
     def _row(
         self, choice: Choice, completion: Completion, new_ids: NDArray[np.int32], kept: int | None, seconds: float
     ) -> CallRow:
-        session, asked, parent = self._session, self._asked, self._place.parent
+        session, request, parent = self._session, self._request, self._branch_point.parent
         spec = session.spec
-        parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(asked.stop)}
+        parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(request.stop)}
         for name, key in ((NAME, spec.name_key), (GROUP, spec.group_key)):
-            if key is not None and asked.metadata.get(key) is not None:
-                parameters[name] = str(asked.metadata[key])
+            if key is not None and request.metadata.get(key) is not None:
+                parameters[name] = str(request.metadata[key])
         return CallRow(
             id=choice.call,
             session=spec.id,
-            role=asked.role,
+            role=request.role,
             parent=None if parent is None else parent.id,
             kept_tokens=kept,
             prompt_digest=self._digest,
@@ -209,14 +217,14 @@ class _Sampling:
             parameters=parameters,
             messages=self._messages(new_ids),
             response=choice.message,
-            sent=asked.sent,
-            outcomes=asked.outcomes,
+            sent=request.sent,
+            outcomes=request.outcomes,
         )
 
     def _messages(self, new_ids: NDArray[np.int32]) -> Sequence[Any]:
         """Return the messages to store. The text of a prompt that was sent as tokens is one message of the user."""
-        if self._asked.prompt_ids is None:
-            return self._place.rest
+        if self._request.prompt_ids is None:
+            return self._branch_point.rest
         return [{"role": "user", "content": self._attached.renderer.text(new_ids)}]
 
     async def _stored(self, rows: Sequence[CallRow]) -> None:
@@ -239,9 +247,13 @@ class _Demand(NamedTuple):
     value: Any
 
 
-def _demands(asked: Asked) -> list[_Demand]:
-    form = [] if asked.wanted is None else [_Demand(asked.wanted.parameter, "json_schema", asked.wanted.schema)]
-    top = [_Demand("top_logprobs", "top_logprobs", asked.top_logprobs)] if asked.top_logprobs else []
+def _demands(request: ModelRequest) -> list[_Demand]:
+    form = (
+        []
+        if request.response_format is None
+        else [_Demand(request.response_format.parameter, "json_schema", request.response_format.schema)]
+    )
+    top = [_Demand("top_logprobs", "top_logprobs", request.top_logprobs)] if request.top_logprobs else []
     return [*form, *top]
 
 
@@ -251,17 +263,17 @@ def _subsets(demands: Sequence[_Demand]) -> Iterator[tuple[_Demand, ...]]:
         yield from combinations(demands, size)
 
 
-def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
+def _refusal(errors: ExceptionGroup[PolicyError], request: ModelRequest) -> RefusedError:
     first = errors.exceptions[0]
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     match first.failure:
         case "too_long":
-            return invalid(str(first), asked.prompt_parameter, "context_length_exceeded")
+            return invalid(str(first), request.prompt_parameter, "context_length_exceeded")
         case "unknown_token":
-            return invalid(str(first), asked.prompt_parameter)
+            return invalid(str(first), request.prompt_parameter)
         case "unsupported":
-            return invalid(f"{first} {IGNORE}", _demands(asked)[0].parameter, "unsupported_parameter")
+            return invalid(f"{first} {IGNORE}", _demands(request)[0].parameter, "unsupported_parameter")
         case "gone":
             return RefusedError(503, "busy", str(first))
         case _:

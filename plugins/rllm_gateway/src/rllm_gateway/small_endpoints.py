@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis.chat import error_body
 from rllm_gateway.endpoint import Head, head_of, read_body, send_error, send_json
-from rllm_gateway.exchange import Asked
+from rllm_gateway.exchange import ModelRequest
 from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.live_session import ClientGoneError, LiveSession
@@ -88,17 +88,17 @@ def _require_calls_of_role(session: LiveSession, role: str) -> None:
 
 
 def tokens_endpoint(
-    gateway: Gateway, name: str, read: Callable[[Any, Any], Asked], error: Callable[[RefusedError], bytes]
+    gateway: Gateway, name: str, read: Callable[[Any, Any], ModelRequest], error: Callable[[RefusedError], bytes]
 ) -> ASGIApp:
     """Make an endpoint that returns the number of tokens of the prompt, as `name`."""
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
-        asked = read(json_object(await read_body(receive)), session.spec.unsupported)
-        asked = replace(asked, role=head.role)
+        request = read(json_object(await read_body(receive)), session.spec.unsupported)
+        request = replace(request, role=head.role)
         renderer = (await gateway.attached()).renderer
-        place = session.place(asked)
-        session.refuse_too_long(asked)
-        prompt_ids, _ = await render(session, place, asked, renderer)
+        branch_point = session.find_branch_point(request)
+        session.refuse_too_long(request)
+        prompt_ids, _ = await render(session, branch_point, request, renderer)
         return {name: len(prompt_ids)}
 
     return _in_session(gateway, "POST", respond, error)

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ResponseFormat:
     """The required form of a response."""
 
     parameter: str
@@ -32,7 +32,7 @@ def find_required_form(
     must_call: bool,
     tool: str | None,
     choice_parameter: str = "tool_choice",
-) -> Wanted | None:
+) -> ResponseFormat | None:
     """Return the required form of a response. None if it may have any form.
 
     Args:
@@ -53,8 +53,8 @@ def find_required_form(
             raise invalid(
                 f"{choice_parameter} needs {tool or 'a tool':.80}, which tools does not offer.", choice_parameter
             )
-        return Wanted(choice_parameter, _text(_any_of(calls)))
-    return None if schema is None else Wanted(parameter, _text(_any_of([schema, *calls])))
+        return ResponseFormat(choice_parameter, _text(_any_of(calls)))
+    return None if schema is None else ResponseFormat(parameter, _text(_any_of([schema, *calls])))
 
 
 def schema_of(found: Mapping[str, Any], holder: Mapping[str, Any], where: str) -> Json | None:

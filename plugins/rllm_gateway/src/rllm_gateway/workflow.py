@@ -12,7 +12,7 @@ from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_gateway.client import REWARD_KEY
-from rllm_gateway.episodes import REJECTED, Returned, add_score, pay, read_returned, rollout_of
+from rllm_gateway.episodes import REJECTED, AgentResult, add_score, assign_rewards, read_agent_result, rollout_of
 from rllm_gateway.link import RewardSource, SessionTrace
 from rllm_gateway.link_trainer import RolloutSampler
 from rllm_gateway.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
@@ -24,7 +24,7 @@ NO_CALL = (
 )
 
 
-class Silence:
+class NoCallWarning:
     """Warns if the first rollouts of a run make no model call."""
 
     def __init__(self, rollouts: int) -> None:
@@ -60,7 +60,7 @@ class OpenedAgent:
 
     gateway: OpenedGateway
     runner: Runner
-    silence: Silence
+    no_call_warning: NoCallWarning
     """Warns if the agent makes no model call."""
     name: str = "The agent"
     """Name of the agent in errors, with its file and line."""
@@ -109,17 +109,17 @@ class AgentWorkflow(Workflow):
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(session)
         session.check(trace)
-        returned = read_returned(outcome.returned, opened.name)
-        if outcome.rejected_reward or (returned.has_reward and source == "rllm.reward"):
+        result = read_agent_result(outcome.result, opened.name)
+        if outcome.rejected_reward or (result.has_reward and source == "rllm.reward"):
             self.episode.metrics[REJECTED] = trace.rejected_rewards + 1.0
             warn_of_rejected_reward(source)
         if outcome.code:
             self._end_early(outcome, trace, session.sampler)
-            if outcome.returned is None:
+            if outcome.result is None:
                 return self.episode
         else:
             self.episode.termination_reason = TerminationReason.ENV_DONE
-        await self._judge(task, returned.without_reward() if source == "rllm.reward" else returned, trace)
+        await self._judge(task, result.without_reward() if source == "rllm.reward" else result, trace)
         return self.episode
 
     def _reward_source(self, task: Mapping[str, Any]) -> RewardSource:
@@ -130,12 +130,12 @@ class AgentWorkflow(Workflow):
         """Seal the session, and add its trajectories and metrics to the episode."""
         assert self.episode is not None
         trace, made = await session.close()
-        self._opened.silence.note(trace.requests)
+        self._opened.no_call_warning.note(trace.requests)
         self._last = None if made.last is None else session.sampler.calls[made.last]
         self.episode.trajectories = made.trajectories
         self.episode.metrics.update(made.metrics)
         # This reward applies until the agent returns one. After a timeout, it returns none.
-        pay(self.episode, Returned(reward=0.0, rewards=trace.rewards))
+        assign_rewards(self.episode, AgentResult(reward=0.0, rewards=trace.rewards))
         return trace
 
     def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: RolloutSampler) -> None:
@@ -147,16 +147,16 @@ class AgentWorkflow(Workflow):
         elif outcome.timed_out:
             self.episode.termination_reason = TerminationReason.TIMEOUT
             self.episode.error = f"{outcome.failure}."
-        elif outcome.returned is not None and sampler.calls:
+        elif outcome.result is not None and sampler.calls:
             # The agent worked on the task, and the tests have scored its work.
             self.episode.termination_reason = TerminationReason.ENV_DONE
         else:
             raise RolloutError("agent-failed", f"{outcome.failure}.", details="\n".join(outcome.last_lines))
 
-    async def _judge(self, task: Mapping[str, Any], returned: Returned, trace: SessionTrace) -> None:
+    async def _judge(self, task: Mapping[str, Any], result: AgentResult, trace: SessionTrace) -> None:
         assert self.episode is not None
-        given = replace(returned, rewards={**trace.rewards, **returned.rewards})
-        pay(self.episode, given)
-        if self.context.score is not None and self._last is not None and trace.said is not None:
-            rollout = rollout_of(task, self.episode, self._last, trace.said, given.answer, self.context)
+        given = replace(result, rewards={**trace.rewards, **result.rewards})
+        assign_rewards(self.episode, given)
+        if self.context.score is not None and self._last is not None and trace.transcript is not None:
+            rollout = rollout_of(task, self.episode, self._last, trace.transcript, given.answer, self.context)
             add_score(self.episode, await self.context.score(rollout), given)

@@ -1,4 +1,4 @@
-"""The supported APIs. They translate requests to `Asked`, and answers to bytes."""
+"""The supported APIs. They translate requests to `ModelRequest`, and answers to bytes."""
 
 from rllm_gateway.apis.chat import ChatApi
 from rllm_gateway.apis.completions import CompletionsApi

@@ -17,7 +17,17 @@ from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway import fields
-from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.exchange import (
+    MOST_CHOICES,
+    MOST_TOP,
+    Answer,
+    Begun,
+    Choice,
+    FinalText,
+    ModelRequest,
+    SentText,
+    event,
+)
 from rllm_gateway.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
@@ -131,7 +141,7 @@ RULES = Rules(
 MOST_STOPS = 16
 
 
-def _read(body: dict[str, Any], unsupported: Any) -> Asked:
+def _read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     """Raises RefusedError."""
     outcomes = RULES.outcomes(body, unsupported)
     chosen = read_tool_choice(body, "function", unsupported, outcomes)
@@ -142,10 +152,10 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     holder = fields.mapping(form, "json_schema", "response_format")
     schema = schema_of(form, holder, "response_format") if form else None
     tools = [] if chosen.none else tools
-    return Asked(
+    return ModelRequest(
         messages=messages,
         tools=tools,
-        wanted=find_required_form("response_format", schema, tools, chosen.must_call, chosen.tool),
+        response_format=find_required_form("response_format", schema, tools, chosen.must_call, chosen.tool),
         n=fields.read_integer(body, "n", 1, MOST_CHOICES) or 1,
         max_tokens=min((each for each in most if each is not None), default=None),
         stop=fields.stop_texts(body, "stop", MOST_STOPS),
@@ -192,21 +202,21 @@ class ChatApi:
     read = staticmethod(_read)
     error = staticmethod(error_body)
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
         choices = [
             {
                 "index": index,
                 "message": choice.message | {"refusal": None},
                 "finish_reason": choice.finish,
-                "logprobs": _logprobs(choice) if asked.logprobs else None,
+                "logprobs": _logprobs(choice) if request.logprobs else None,
             }
             for index, choice in enumerate(answer.choices)
         ]
-        said = _head(asked, answer, "chat.completion") | {"choices": choices, "usage": usage(answer)}
-        return orjson.dumps(said)
+        head = _head(request, answer, "chat.completion")
+        return orjson.dumps(head | {"choices": choices, "usage": usage(answer)})
 
-    def stream(self, asked: Asked, begun: Begun) -> ChatStream:
-        return ChatStream(asked, begun)
+    def stream(self, request: ModelRequest, begun: Begun) -> ChatStream:
+        return ChatStream(request, begun)
 
     def error_event(self, refused: RefusedError) -> bytes:
         return event({"error": error_object(refused)})
@@ -215,30 +225,30 @@ class ChatApi:
 class ChatStream:
     """See `EventStream`."""
 
-    def __init__(self, asked: Asked, begun: Begun) -> None:
-        self._asked = asked
-        self._head = _head(asked, begun, "chat.completion.chunk")
-        self._told: defaultdict[int, Told] = defaultdict(Told)
+    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+        self._request = request
+        self._head = _head(request, begun, "chat.completion.chunk")
+        self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
-    def add(self, index: int, settled: Settled) -> bytes:
-        return b"".join(map(self._chunk, self._deltas(index, settled)))
+    def add(self, index: int, final: FinalText) -> bytes:
+        return b"".join(map(self._chunk, self._deltas(index, final)))
 
     def end(self, answer: Answer) -> bytes:
         ends = (map(self._chunk, self._end(*each)) for each in enumerate(answer.choices))
         chunks = [chunk for end in ends for chunk in end]
-        if (self._asked.sent.get("stream_options") or {}).get("include_usage"):
+        if (self._request.sent.get("stream_options") or {}).get("include_usage"):
             chunks.append(event(self._head | {"choices": [], "usage": usage(answer)}))
         return b"".join(chunks) + DONE
 
     def _chunk(self, chunk: dict[str, Any]) -> bytes:
         return event(self._head | {"choices": [chunk]})
 
-    def _deltas(self, index: int, settled: Settled | Choice) -> Iterator[dict[str, Any]]:
+    def _deltas(self, index: int, final: FinalText | Choice) -> Iterator[dict[str, Any]]:
         """Return the new text of a choice. Its first chunk contains the role."""
-        is_first = index not in self._told
-        if is_first and not (settled.reasoning or settled.content or isinstance(settled, Choice)):
+        is_first = index not in self._sent_text
+        if is_first and not (final.reasoning or final.content or isinstance(final, Choice)):
             return
-        more = self._told[index].more(settled)
+        more = self._sent_text[index].more(final)
         deltas: list[dict[str, Any]] = [{"role": "assistant"}] if is_first else []
         if more.reasoning:
             deltas.append({"reasoning_content": more.reasoning})
@@ -253,12 +263,12 @@ class ChatStream:
         for at, call in enumerate(choice.tool_calls):
             delta = {"tool_calls": [{"index": at} | call]}
             yield {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
-        logprobs = _logprobs(choice) if self._asked.logprobs else None
+        logprobs = _logprobs(choice) if self._request.logprobs else None
         yield {"index": index, "delta": {}, "finish_reason": choice.finish, "logprobs": logprobs}
 
 
-def _head(asked: Asked, begun: Begun, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{begun.id}", "object": kind, "created": begun.created, "model": asked.model}
+def _head(request: ModelRequest, begun: Begun, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{begun.id}", "object": kind, "created": begun.created, "model": request.model}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:

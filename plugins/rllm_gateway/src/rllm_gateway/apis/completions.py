@@ -10,7 +10,17 @@ import orjson
 from rllm_gateway import fields
 from rllm_gateway.apis.chat import DONE, MOST_STOPS, error_body, error_object, usage
 from rllm_gateway.apis.tokens import read_token_ids
-from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.exchange import (
+    MOST_CHOICES,
+    MOST_TOP,
+    Answer,
+    Begun,
+    Choice,
+    FinalText,
+    ModelRequest,
+    SentText,
+    event,
+)
 from rllm_gateway.fields import RefusedError, Rules, invalid
 
 DEFAULT_TOKENS = 16
@@ -31,7 +41,7 @@ class CompletionsApi:
 
     error = staticmethod(error_body)
 
-    def read(self, body: dict[str, Any], unsupported: Any) -> Asked:
+    def read(self, body: dict[str, Any], unsupported: Any) -> ModelRequest:
         """Read a request. Its prompt is one string, or one list of token ids.
 
         Raises:
@@ -49,7 +59,7 @@ class CompletionsApi:
         if not prompt:
             raise invalid("prompt is empty; send a text or token ids.", "prompt")
         top = fields.read_integer(body, "logprobs", 0, MOST_TOP)
-        return Asked(
+        return ModelRequest(
             prompt_text=prompt if isinstance(prompt, str) else None,
             prompt_ids=None if isinstance(prompt, str) else read_token_ids({"prompt": prompt}, "prompt"),
             prompt_parameter="prompt",
@@ -66,14 +76,14 @@ class CompletionsApi:
             outcomes=outcomes,
         )
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
         """Return the body of an answer."""
-        choices = [_choice(index, choice, asked, choice.content) for index, choice in enumerate(answer.choices)]
-        return orjson.dumps(_head(asked, answer) | {"choices": choices, "usage": usage(answer)})
+        choices = [_choice(index, choice, request, choice.content) for index, choice in enumerate(answer.choices)]
+        return orjson.dumps(_head(request, answer) | {"choices": choices, "usage": usage(answer)})
 
-    def stream(self, asked: Asked, begun: Begun) -> CompletionsStream:
+    def stream(self, request: ModelRequest, begun: Begun) -> CompletionsStream:
         """Begin a streamed answer."""
-        return CompletionsStream(asked, begun)
+        return CompletionsStream(request, begun)
 
     def error_event(self, refused: RefusedError) -> bytes:
         """Return the event that ends a stream with an error."""
@@ -83,23 +93,23 @@ class CompletionsApi:
 class CompletionsStream:
     """The events of a streamed completion, as `EventStream` describes."""
 
-    def __init__(self, asked: Asked, begun: Begun) -> None:
-        self._asked = asked
-        self._head = _head(asked, begun)
-        self._told: defaultdict[int, Told] = defaultdict(Told)
+    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+        self._request = request
+        self._head = _head(request, begun)
+        self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
-    def add(self, index: int, settled: Settled) -> bytes:
+    def add(self, index: int, final: FinalText) -> bytes:
         """Return the event with new text. Empty if there is none."""
-        text = self._told[index].more(settled).content
+        text = self._sent_text[index].more(final).content
         return self._chunk({"index": index, "text": text, "finish_reason": None, "logprobs": None}) if text else b""
 
     def end(self, answer: Answer) -> bytes:
         """Return the last event of each choice, and the end of the stream."""
         chunks = [
-            self._chunk(_choice(index, choice, self._asked, self._told[index].more(choice).content))
+            self._chunk(_choice(index, choice, self._request, self._sent_text[index].more(choice).content))
             for index, choice in enumerate(answer.choices)
         ]
-        if (self._asked.sent.get("stream_options") or {}).get("include_usage"):
+        if (self._request.sent.get("stream_options") or {}).get("include_usage"):
             chunks.append(event(self._head | {"choices": [], "usage": usage(answer)}))
         return b"".join(chunks) + DONE
 
@@ -107,12 +117,12 @@ class CompletionsStream:
         return event(self._head | {"choices": [choice]})
 
 
-def _head(asked: Asked, begun: Begun) -> dict[str, Any]:
-    return {"id": f"cmpl-{begun.id}", "object": "text_completion", "created": begun.created, "model": asked.model}
+def _head(request: ModelRequest, begun: Begun) -> dict[str, Any]:
+    return {"id": f"cmpl-{begun.id}", "object": "text_completion", "created": begun.created, "model": request.model}
 
 
-def _choice(index: int, choice: Choice, asked: Asked, text: str) -> dict[str, Any]:
-    logprobs = _logprobs(choice) if asked.logprobs else None
+def _choice(index: int, choice: Choice, request: ModelRequest, text: str) -> dict[str, Any]:
+    logprobs = _logprobs(choice) if request.logprobs else None
     return {"index": index, "text": text, "finish_reason": choice.finish, "logprobs": logprobs}
 
 

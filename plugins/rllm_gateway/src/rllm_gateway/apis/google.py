@@ -19,16 +19,16 @@ from rllm_gateway.exchange import (
     MOST_TOP,
     REASONING,
     Answer,
-    Asked,
     Begun,
     Choice,
+    FinalText,
+    ModelRequest,
     SampledToken,
-    Settled,
-    Told,
+    SentText,
     event,
 )
 from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
-from rllm_gateway.structured import Wanted, find_required_form
+from rllm_gateway.structured import ResponseFormat, find_required_form
 
 RULES = Rules(
     honored=frozenset(("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "labels")),
@@ -113,7 +113,7 @@ def _objects(found: Mapping[str, Any], key: str, where: str = "") -> list[dict[s
     return [_fields(each) for each in fields.objects(found, key, where)]
 
 
-def read(body: dict[str, Any], unsupported: Any) -> Asked:
+def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     """Read a request for a response.
 
     Raises:
@@ -148,12 +148,12 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     if not contents:
         raise invalid("contents is empty; send at least one.", "contents")
     logprobs = fields.truth(config, "responseLogprobs")
-    return Asked(
+    return ModelRequest(
         messages=reader.messages,
         prompt_parameter="contents",
         tools=tools,
         numbered_calls=True,
-        wanted=_required_form(config, tools, _called(calling, tools) if mode == "ANY" else None),
+        response_format=_required_form(config, tools, _called(calling, tools) if mode == "ANY" else None),
         n=fields.read_integer(config, "candidateCount", 1, MOST_CHOICES) or 1,
         max_tokens=fields.read_integer(config, "maxOutputTokens", 1, 1 << 31),
         stop=fields.stop_texts(config, "stopSequences", MOST_STOPS),
@@ -165,7 +165,7 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     )
 
 
-def read_count(body: dict[str, Any], unsupported: Any) -> Asked:
+def read_count(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     """Read a request for the number of tokens, which may contain a whole request for a response.
 
     Raises:
@@ -180,27 +180,27 @@ def _called(calling: Mapping[str, Any], tools: Sequence[dict[str, Any]]) -> list
     known = {tool["function"]["name"]: tool for tool in tools}
     for name in allowed:
         if name not in known:
-            place = f"{CALLING}.allowedFunctionNames"
-            raise invalid(f"{place} has {name!r:.80}, which tools does not offer.", place)
+            where = f"{CALLING}.allowedFunctionNames"
+            raise invalid(f"{where} has {name!r:.80}, which tools does not offer.", where)
     return [known[name] for name in allowed] or list(tools)
 
 
 def _required_form(
     config: Mapping[str, Any], tools: Sequence[dict[str, Any]], called: Sequence[dict[str, Any]] | None
-) -> Wanted | None:
+) -> ResponseFormat | None:
     """Return the required form of a response. `called`: the tools of which it must call one."""
     name = next((each for each in SCHEMAS if each in config), None)
-    place = f"generationConfig.{name or 'responseMimeType'}"
+    where = f"generationConfig.{name or 'responseMimeType'}"
     kind = fields.optional_text(config, "responseMimeType", "generationConfig") or "text/plain"
     if kind not in ("text/plain", "application/json") or (kind == "text/plain" and name is not None):
-        place = "generationConfig.responseMimeType"
-        raise invalid(f"{place} is {kind!r:.80}; use text/plain, or application/json with or without a schema.", place)
+        where = "generationConfig.responseMimeType"
+        raise invalid(f"{where} is {kind!r:.80}; use text/plain, or application/json with or without a schema.", where)
     schema = None
     if kind == "application/json":
         schema = {"type": "object"} if name is None else fields.mapping(config, name, "generationConfig")
         schema = _json_schema(schema) if name == SCHEMAS[0] else schema
     offered = tools if called is None else called
-    return find_required_form(place, schema, offered, called is not None, None, f"{CALLING}.mode")
+    return find_required_form(where, schema, offered, called is not None, None, f"{CALLING}.mode")
 
 
 def _tool(function: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -307,15 +307,15 @@ class _Contents(MessageParts):
         return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _result(self, result: Mapping[str, Any], where: str) -> dict[str, Any]:
-        place = f"{where}.functionResponse"
+        where = f"{where}.functionResponse"
         if result.get("parts"):
             self.leave_out("functionResponse.parts")
-        name, given = fields.text(result, "name", place), fields.optional_text(result, "id", place)
+        name, given = fields.text(result, "name", where), fields.optional_text(result, "id", where)
         id_ = given or next((each for each, called in self._unanswered if called == name), None)
         if id_ is None:
-            raise invalid(f"{place}.name is {name!r:.80}, which no call before has.", f"{place}.name")
+            raise invalid(f"{where}.name is {name!r:.80}, which no call before has.", f"{where}.name")
         self._unanswered = [each for each in self._unanswered if each[0] != id_]
-        output: Any = fields.mapping(result, "response", place)
+        output: Any = fields.mapping(result, "response", where)
         if len(output) == 1 and (key := next(iter(output))) in OUTPUT_KEYS:
             output = output[key]
         content = output if isinstance(output, str) else orjson.dumps(output).decode()
@@ -348,18 +348,18 @@ class GenerateApi:
     def __init__(self, streamed: bool = False) -> None:
         self._streamed = streamed
 
-    def read(self, body: dict[str, Any], unsupported: Any) -> Asked:
+    def read(self, body: dict[str, Any], unsupported: Any) -> ModelRequest:
         """See `read`."""
         return replace(read(body, unsupported), stream=self._streamed)
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
         """Return the body of an answer."""
-        parts = [_parts(asked, choice, choice.tool_calls) for choice in answer.choices]
-        return orjson.dumps(_response(asked, answer, parts))
+        parts = [_parts(request, choice, choice.tool_calls) for choice in answer.choices]
+        return orjson.dumps(_response(request, answer, parts))
 
-    def stream(self, asked: Asked, begun: Begun) -> GenerateStream:
+    def stream(self, request: ModelRequest, begun: Begun) -> GenerateStream:
         """Begin a streamed answer."""
-        return GenerateStream(asked, begun)
+        return GenerateStream(request, begun)
 
     @staticmethod
     def error(refused: RefusedError) -> bytes:
@@ -374,25 +374,25 @@ class GenerateApi:
 class GenerateStream:
     """See `EventStream`. The last event has the rest of the text, the calls of functions, and the usage."""
 
-    def __init__(self, asked: Asked, begun: Begun) -> None:
-        self._asked = asked
+    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+        self._request = request
         self._begun = begun
-        self._told: defaultdict[int, Told] = defaultdict(Told)
+        self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
-    def add(self, index: int, settled: Settled) -> bytes:
+    def add(self, index: int, final: FinalText) -> bytes:
         """Return the event with new text. Empty if there is none."""
-        parts = _parts(self._asked, self._told[index].more(settled))
+        parts = _parts(self._request, self._sent_text[index].more(final))
         if not parts:
             return b""
-        return event(_head(self._asked, self._begun) | {"candidates": [_candidate(index, parts)]})
+        return event(_head(self._request, self._begun) | {"candidates": [_candidate(index, parts)]})
 
     def end(self, answer: Answer) -> bytes:
         """Return the last event."""
         parts = [
-            _parts(self._asked, self._told[index].more(choice), choice.tool_calls)
+            _parts(self._request, self._sent_text[index].more(choice), choice.tool_calls)
             for index, choice in enumerate(answer.choices)
         ]
-        return event(_response(self._asked, answer, parts))
+        return event(_response(self._request, answer, parts))
 
 
 def _error(refused: RefusedError) -> dict[str, Any]:
@@ -408,18 +408,20 @@ def _error(refused: RefusedError) -> dict[str, Any]:
     return {"error": error | ({"details": details} if details else {})}
 
 
-def _head(asked: Asked, begun: Begun) -> dict[str, Any]:
-    return {"responseId": begun.id, "modelVersion": asked.model}
+def _head(request: ModelRequest, begun: Begun) -> dict[str, Any]:
+    return {"responseId": begun.id, "modelVersion": request.model}
 
 
-def _parts(asked: Asked, said: Settled | Choice, tool_calls: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Return the parts of a response. It contains reasoning only if the client asked for it."""
+def _parts(
+    request: ModelRequest, text: FinalText | Choice, tool_calls: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Return the parts of a response. It contains reasoning only if the client requested it."""
     parts = list[dict[str, Any]]()
-    thinking = _object(_object(asked.sent, "generationConfig"), "thinkingConfig")
-    if said.reasoning and thinking.get("includeThoughts") is True:
-        parts.append({"text": said.reasoning, "thought": True})
-    if said.content:
-        parts.append({"text": said.content})
+    thinking = _object(_object(request.sent, "generationConfig"), "thinkingConfig")
+    if text.reasoning and thinking.get("includeThoughts") is True:
+        parts.append({"text": text.reasoning, "thought": True})
+    if text.content:
+        parts.append({"text": text.content})
     for call in tool_calls:
         name, arguments = call["function"]["name"], orjson.loads(call["function"]["arguments"])
         parts.append({"functionCall": {"id": call["id"], "name": name, "args": arguments}})
@@ -431,15 +433,15 @@ def _candidate(index: int, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"content": {"role": "model", "parts": parts or [{"text": ""}]}, "index": index}
 
 
-def _response(asked: Asked, answer: Answer, parts: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+def _response(request: ModelRequest, answer: Answer, parts: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
     """Return an answer, or the last event of a streamed answer."""
     candidates = list[dict[str, Any]]()
     for index, choice in enumerate(answer.choices):
         finish_fields: dict[str, Any] = {"finishReason": FINISH[choice.finish]}
-        if asked.logprobs:
+        if request.logprobs:
             finish_fields["logprobsResult"] = _logprobs(choice)
         candidates.append(_candidate(index, parts[index]) | finish_fields)
-    return _head(asked, answer) | {"candidates": candidates, "usageMetadata": _usage(answer)}
+    return _head(request, answer) | {"candidates": candidates, "usageMetadata": _usage(answer)}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:

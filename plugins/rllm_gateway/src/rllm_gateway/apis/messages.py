@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.exchange import Answer, Begun, Choice, FinalText, ModelRequest, SentText, event
 from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
@@ -40,7 +40,7 @@ MOST_STOPS = 16
 CHOICES = ("auto", "none", "any", "tool")
 
 
-def read(body: dict[str, Any], unsupported: Any) -> Asked:
+def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     """Raises RefusedError."""
     _check_thread(body)
     choice = fields.mapping(body, "tool_choice")
@@ -70,10 +70,10 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         messages += reader.messages(turn, f"messages[{at}]")
     if not turns:
         raise invalid("messages is empty; send at least one.", "messages")
-    return Asked(
+    return ModelRequest(
         messages=messages,
         tools=tools,
-        wanted=find_required_form(
+        response_format=find_required_form(
             form_name,
             schema,
             tools,
@@ -118,8 +118,8 @@ class _Messages(MessageParts):
     text_keys: ClassVar = {"text": "text"}
 
     def system(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        if said := self.read(body.get("system"), "system"):
-            yield {"role": "system", "content": said}
+        if text := self.read(body.get("system"), "system"):
+            yield {"role": "system", "content": text}
 
     def messages(self, turn: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
         role = fields.text(turn, "role", where)
@@ -135,10 +135,10 @@ class _Messages(MessageParts):
     def _convert_turn(self, role: str, turn: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
         others = list[dict[str, Any]]()
         for at, block in enumerate(fields.objects(turn, "content", where)):
-            place = f"{where}.content[{at}]"
+            block_path = f"{where}.content[{at}]"
             if block.get("type") == "tool_result":
-                result = self.read(block.get("content"), f"{place}.content")
-                yield {"role": "tool", "tool_call_id": fields.text(block, "tool_use_id", place), "content": result}
+                result = self.read(block.get("content"), f"{block_path}.content")
+                yield {"role": "tool", "tool_call_id": fields.text(block, "tool_use_id", block_path), "content": result}
             else:
                 others.append(block)
         if others or not turn.get("content"):
@@ -188,14 +188,14 @@ class MessagesApi:
 
     read = staticmethod(read)
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
         choice = answer.choices[0]
         stop_fields = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
-        said = _head(asked, answer) | stop_fields
-        return orjson.dumps(said | {"content": _blocks(choice), "usage": _usage(answer, answer.tokens)})
+        head = _head(request, answer) | stop_fields
+        return orjson.dumps(head | {"content": _blocks(choice), "usage": _usage(answer, answer.tokens)})
 
-    def stream(self, asked: Asked, begun: Begun) -> MessagesStream:
-        return MessagesStream(asked, begun)
+    def stream(self, request: ModelRequest, begun: Begun) -> MessagesStream:
+        return MessagesStream(request, begun)
 
     @staticmethod
     def error(refused: RefusedError) -> bytes:
@@ -213,8 +213,8 @@ def _error(refused: RefusedError) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def _head(asked: Asked, begun: Begun) -> dict[str, Any]:
-    return {"id": f"msg_{begun.id}", "type": "message", "role": "assistant", "model": asked.model}
+def _head(request: ModelRequest, begun: Begun) -> dict[str, Any]:
+    return {"id": f"msg_{begun.id}", "type": "message", "role": "assistant", "model": request.model}
 
 
 def _blocks(choice: Choice) -> list[dict[str, Any]]:
@@ -233,14 +233,14 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
 class MessagesStream:
     """See `EventStream`. Text that is sent early is in the first block, which contains reasoning, or else text."""
 
-    def __init__(self, asked: Asked, begun: Begun) -> None:
-        self._asked = asked
+    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+        self._request = request
         self._begun = begun
-        self._told = Told()
+        self._sent_text = SentText()
         self._has_started = self._has_block = False
 
-    def add(self, index: int, settled: Settled) -> bytes:
-        more = self._told.more(settled)
+    def add(self, index: int, final: FinalText) -> bytes:
+        more = self._sent_text.more(final)
         if more.reasoning:
             return _encode_events(self._added({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE}))
         return _encode_events(self._added({"type": "text", "text": more.content})) if more.content else b""
@@ -254,7 +254,7 @@ class MessagesStream:
         self._has_started = True
         usage = _usage(self._begun, 0)
         begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        yield {"type": "message_start", "message": _head(self._asked, self._begun) | begun}
+        yield {"type": "message_start", "message": _head(self._request, self._begun) | begun}
 
     def _added(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Return the events for text of the first block. The first text begins the block."""
@@ -270,7 +270,7 @@ class MessagesStream:
         blocks = _blocks(choice)
         if self._has_block:
             # Send only the part after the text that was already sent.
-            more = self._told.more(choice)
+            more = self._sent_text.more(choice)
             kind = blocks[0]["type"]
             blocks[0] |= {"thinking": more.reasoning} if kind == "thinking" else {"text": more.content}
         for index, block in enumerate(blocks):

@@ -10,7 +10,7 @@ import orjson
 
 from rllm_gateway import fields
 from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
-from rllm_gateway.exchange import MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.exchange import MOST_TOP, Answer, Begun, Choice, FinalText, ModelRequest, SentText, event
 from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
@@ -63,7 +63,7 @@ INCLUDED = (WITH_LOGPROBS, "reasoning.encrypted_content")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
-def read(body: dict[str, Any], unsupported: Any) -> Asked:
+def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     """Raises RefusedError."""
     outcomes = RULES.outcomes(body, unsupported)
     chosen = read_tool_choice(body, None, unsupported, outcomes)
@@ -85,10 +85,10 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
             reader.add(item, f"input[{at}]")
     if not reader.messages:
         raise invalid("input is empty; send a text or at least one item.", "input")
-    return Asked(
+    return ModelRequest(
         messages=reader.messages,
         tools=tools,
-        wanted=find_required_form("text.format", schema, tools, chosen.must_call, chosen.tool),
+        response_format=find_required_form("text.format", schema, tools, chosen.must_call, chosen.tool),
         max_tokens=fields.read_integer(body, "max_output_tokens", 1, 1 << 31),
         stream=fields.truth(body, "stream"),
         logprobs=WITH_LOGPROBS in included,
@@ -200,19 +200,19 @@ class ResponsesApi:
     read = staticmethod(read)
     error = staticmethod(error_body)
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
-        return orjson.dumps(_build_response(asked, answer))
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
+        return orjson.dumps(_build_response(request, answer))
 
-    def stream(self, asked: Asked, begun: Begun) -> ResponsesStream:
-        return ResponsesStream(asked, begun)
+    def stream(self, request: ModelRequest, begun: Begun) -> ResponsesStream:
+        return ResponsesStream(request, begun)
 
     def error_event(self, refused: RefusedError) -> bytes:
-        said = error_object(refused)
-        return event({"type": "error", "error": said, "sequence_number": 0} | said | {"type": "error"}, "error")
+        error = error_object(refused)
+        return event({"type": "error", "error": error, "sequence_number": 0} | error | {"type": "error"}, "error")
 
 
-def _response(asked: Asked, begun: Begun, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-    sent = asked.sent
+def _response(request: ModelRequest, begun: Begun, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    sent = request.sent
     return {
         "id": f"resp_{begun.id}",
         "object": "response",
@@ -222,8 +222,8 @@ def _response(asked: Asked, begun: Begun, status: str, output: list[dict[str, An
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": sent.get("instructions"),
         "max_output_tokens": sent.get("max_output_tokens"),
-        "metadata": asked.metadata,
-        "model": asked.model,
+        "metadata": request.metadata,
+        "model": request.model,
         "output": output,
         "parallel_tool_calls": True,
         "previous_response_id": None,
@@ -238,20 +238,20 @@ def _response(asked: Asked, begun: Begun, status: str, output: list[dict[str, An
     }
 
 
-def _build_response(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _build_response(request: ModelRequest, answer: Answer) -> dict[str, Any]:
     cut_off = answer.choices[0].finish == "length"
-    said = _response(asked, answer, "incomplete" if cut_off else "completed", _output(asked, answer))
-    return said | {"usage": _usage(answer), "completed_at": None if cut_off else answer.created}
+    body = _response(request, answer, "incomplete" if cut_off else "completed", _output(request, answer))
+    return body | {"usage": _usage(answer), "completed_at": None if cut_off else answer.created}
 
 
-def _output(asked: Asked, answer: Answer) -> list[dict[str, Any]]:
+def _output(request: ModelRequest, answer: Answer) -> list[dict[str, Any]]:
     choice = answer.choices[0]
     status = "incomplete" if choice.finish == "length" else "completed"
     items = list[dict[str, Any]]()
     if choice.reasoning:
         items.append(_reasoning(answer, choice.reasoning))
     if choice.content or not choice.tool_calls:
-        items.append(_message(answer, choice.content, _logprobs(asked, choice)) | {"status": status})
+        items.append(_message(answer, choice.content, _logprobs(request, choice)) | {"status": status})
     for at, call in enumerate(choice.tool_calls):
         head = {"id": f"fc_{answer.id}_{at}", "type": "function_call", "status": "completed", "call_id": call["id"]}
         items.append(head | call["function"])
@@ -272,15 +272,15 @@ def _message(begun: Begun, text: str, logprobs: list[dict[str, Any]]) -> dict[st
 class ResponsesStream:
     """See `EventStream`. Text that is sent early is in the first item, which is reasoning, or else a message."""
 
-    def __init__(self, asked: Asked, begun: Begun) -> None:
-        self._asked = asked
+    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+        self._request = request
         self._begun = begun
         self._numbers = count()
-        self._told = Told()
+        self._sent_text = SentText()
         self._has_started = self._has_item = False
 
-    def add(self, index: int, settled: Settled) -> bytes:
-        more = self._told.more(settled)
+    def add(self, index: int, final: FinalText) -> bytes:
+        more = self._sent_text.more(final)
         if more.reasoning:
             return self._encode_events(self._added(_reasoning(self._begun, more.reasoning)))
         return self._encode_events(self._added(_message(self._begun, more.content, []))) if more.content else b""
@@ -296,7 +296,7 @@ class ResponsesStream:
         if self._has_started:
             return
         self._has_started = True
-        begun = _response(self._asked, self._begun, "in_progress", [])
+        begun = _response(self._request, self._begun, "in_progress", [])
         yield {"type": "response.created", "response": begun}
         yield {"type": "response.in_progress", "response": begun}
 
@@ -306,25 +306,25 @@ class ResponsesStream:
         if not self._has_item:
             self._has_item = True
             yield from _opened(0, item)
-        yield _place(0, item) | _delta(item)
+        yield _item_address(0, item) | _delta(item)
 
     def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
         yield from self._start()
-        whole = _build_response(self._asked, answer)
-        more = self._told.more(answer.choices[0])
+        whole = _build_response(self._request, answer)
+        more = self._sent_text.more(answer.choices[0])
         for index, item in enumerate(whole["output"]):
             delta = _delta(item)
             if index == 0 and self._has_item:
                 delta["delta"] = more.reasoning if item["type"] == "reasoning" else more.content
             else:
                 yield from _opened(index, item)
-            yield _place(index, item) | delta
-            yield from (_place(index, item) | data for data in _done(item))
+            yield _item_address(index, item) | delta
+            yield from (_item_address(index, item) | data for data in _done(item))
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
         yield {"type": f"response.{whole['status']}", "response": whole}
 
 
-def _place(index: int, item: dict[str, Any]) -> dict[str, Any]:
+def _item_address(index: int, item: dict[str, Any]) -> dict[str, Any]:
     content = {} if item["type"] == "function_call" else {"content_index": 0}
     return {"output_index": index, "item_id": item["id"]} | content
 
@@ -336,7 +336,7 @@ def _opened(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.output_item.added", "output_index": index, "item": added}
     if item["type"] == "message":
         part = item["content"][0] | {"text": "", "logprobs": []}
-        yield _place(index, item) | {"type": "response.content_part.added", "part": part}
+        yield _item_address(index, item) | {"type": "response.content_part.added", "part": part}
 
 
 def _delta(item: dict[str, Any]) -> dict[str, Any]:
@@ -366,8 +366,8 @@ def _done(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.content_part.done", "part": part}
 
 
-def _logprobs(asked: Asked, choice: Choice) -> list[dict[str, Any]]:
-    return [token.as_json for token in choice.sampled] if asked.logprobs else []
+def _logprobs(request: ModelRequest, choice: Choice) -> list[dict[str, Any]]:
+    return [token.as_json for token in choice.sampled] if request.logprobs else []
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from rllm_gateway import fields
 from rllm_gateway.apis.chat import MOST_STOPS, error_body, error_object, usage
-from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, EventStream, SampledToken, event
+from rllm_gateway.exchange import (
+    MOST_CHOICES,
+    MOST_TOP,
+    Answer,
+    Begun,
+    Choice,
+    EventStream,
+    ModelRequest,
+    SampledToken,
+    event,
+)
 from rllm_gateway.fields import RefusedError, Rules, invalid
 
 RULES = Rules(
@@ -74,7 +84,7 @@ class TokensApi:
 
     error = staticmethod(error_body)
 
-    def read(self, body: dict[str, Any], unsupported: Any) -> Asked:
+    def read(self, body: dict[str, Any], unsupported: Any) -> ModelRequest:
         """Read a request. ``logprobs`` of 0 or 1 returns the sampled tokens' log-probs, which every engine has."""
         given = {key: value for key, value in fields.mapping(body, "sampling_params").items() if value is not None}
         outcomes = RULES.outcomes(body, unsupported) | PARAMETER_RULES.outcomes(given, unsupported)
@@ -83,7 +93,7 @@ class TokensApi:
             raise invalid("token_ids is empty; send at least one.", "token_ids")
         fields.optional_text(body, "request_id")
         top = fields.read_integer(given, "logprobs", 0, MOST_TOP)
-        return Asked(
+        return ModelRequest(
             prompt_ids=prompt_ids,
             prompt_parameter="token_ids",
             stop_ids=frozenset(read_token_ids(given, "stop_token_ids").tolist() if "stop_token_ids" in given else ()),
@@ -97,21 +107,21 @@ class TokensApi:
             outcomes=outcomes,
         )
 
-    def answer(self, asked: Asked, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
         """Return the body of an answer."""
         choices = [
             {
                 "index": index,
                 "token_ids": choice.token_ids.tolist(),
                 "finish_reason": choice.finish,
-                "logprobs": _logprobs(choice) if asked.logprobs else None,
+                "logprobs": _logprobs(choice) if request.logprobs else None,
             }
             for index, choice in enumerate(answer.choices)
         ]
-        said = {"request_id": asked.sent.get("request_id") or answer.id, "choices": choices, "usage": usage(answer)}
-        return orjson.dumps(said | {"prompt_logprobs": None, "kv_transfer_params": None})
+        body = {"request_id": request.sent.get("request_id") or answer.id, "choices": choices, "usage": usage(answer)}
+        return orjson.dumps(body | {"prompt_logprobs": None, "kv_transfer_params": None})
 
-    def stream(self, asked: Asked, begun: Begun) -> EventStream:
+    def stream(self, request: ModelRequest, begun: Begun) -> EventStream:
         """Raise AssertionError, because `read` rejects streamed requests."""
         raise AssertionError("the token route does not stream")
 

@@ -126,11 +126,9 @@ def _make(path: Path) -> None:
 
 def _connect(path: Path, mode: str, *pragmas: str) -> sqlite3.Connection:
     """Return a connection that begins no transaction by itself, after a check of the file's type and version."""
-    place = f"{path.absolute().as_uri()}?mode={mode}"
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
     with failures(path, "opened"):
-        connection = sqlite3.connect(
-            place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
-        )
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
         try:
             _require_version(connection, path)
             for pragma in pragmas:

@@ -38,8 +38,8 @@ def call_and_leave(target: Target, order: Mapping[str, Any]) -> int:
     set_reward_key(order["reward_key"])
     try:
         function = _function_of(target)
-        returned = _called(function, order["task"])
-        unfinished(result).write_text(json.dumps(returned, default=_plain), encoding="utf-8")
+        value = _called(function, order["task"])
+        unfinished(result).write_text(json.dumps(value, default=_plain), encoding="utf-8")
         unfinished(result).replace(result)
     except SystemExit as error:
         if error.code in (None, 0):
@@ -81,14 +81,14 @@ def _is_below(file: str, directories: tuple[str, ...]) -> bool:
 
 def _function_of(target: Target) -> Callable[..., Any]:
     if target.is_file:
-        path = Path(target.place).expanduser().resolve()
+        path = Path(target.module).expanduser().resolve()
         sys.path.insert(0, str(path.parent))
         names = runpy.run_path(str(path), run_name=path.stem)
         function = names.get(target.function)
     else:
-        function = getattr(importlib.import_module(target.place), target.function, None)
+        function = getattr(importlib.import_module(target.module), target.function, None)
     if not callable(function):
-        raise TypeError(f"{target.place} has no function {target.function!r}")
+        raise TypeError(f"{target.module} has no function {target.function!r}")
     return function  # type: ignore[no-any-return]
 
 
@@ -97,12 +97,12 @@ def _called(function: Callable[..., Any], task: Mapping[str, Any]) -> Any:
     from rllm_gateway.client import current_session
 
     takes_session = "session" in inspect.signature(function).parameters
-    returned = function(dict(task), **({"session": current_session()} if takes_session else {}))
-    return asyncio.run(_awaited(returned)) if inspect.isawaitable(returned) else returned
+    value = function(dict(task), **({"session": current_session()} if takes_session else {}))
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
 
 
-async def _awaited(returned: Any) -> Any:
-    return await returned
+async def _awaited(value: Any) -> Any:
+    return await value
 
 
 def _plain(value: Any) -> Any:
@@ -113,5 +113,5 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    place, name = sys.argv[1:]
-    sys.exit(call_and_leave(Target(place, name), json.loads(sys.stdin.read())))
+    module, name = sys.argv[1:]
+    sys.exit(call_and_leave(Target(module, name), json.loads(sys.stdin.read())))

@@ -121,7 +121,7 @@ class ForkServer:
         program = [sys.executable, "-P", "-m", "rllm_gateway.running.calling"]
         with Path(order["log"]).open("ab") as log:
             process = subprocess.Popen(
-                supervise_command([*program, self._target.place, self._target.function]),
+                supervise_command([*program, self._target.module, self._target.function]),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -164,34 +164,34 @@ def _warm_up() -> None:
 
 def _is_installed(package: str) -> bool:
     spec = importlib.util.find_spec(package)
-    places = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
-    return spec is not None and bool(spec.origin) and str(spec.origin).startswith(places)
+    directories = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
+    return spec is not None and bool(spec.origin) and str(spec.origin).startswith(directories)
 
 
-def serve(server: ForkServer, asked: int, responses: int) -> None:
-    """Start and kill agents as the file `asked` orders, until it ends. Write answers to the file `responses`."""
+def serve(server: ForkServer, orders: int, responses: int) -> None:
+    """Start and kill agents as the file `orders` orders, until it ends. Write answers to the file `responses`."""
     woken, waker = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
     selector = selectors.PollSelector()  # needs no file descriptor
-    server.private += [asked, responses, woken, waker]
-    selector.register(asked, selectors.EVENT_READ)
+    server.private += [orders, responses, woken, waker]
+    selector.register(orders, selectors.EVENT_READ)
     selector.register(woken, selectors.EVENT_READ)
     _write(responses, "ready")
-    begun = b""
+    unread = b""
     while True:
         ready = {key.fd for key, _ in selector.select()}
         if woken in ready:
             os.read(woken, 4096)
         for number, code in server.reap():
             _write(responses, json.dumps({"ended": number, "code": code}))
-        if asked in ready:
-            data = os.read(asked, 1 << 20)
+        if orders in ready:
+            data = os.read(orders, 1 << 20)
             if not data:
                 return
-            *lines, begun = (begun + data).split(b"\n")
+            *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 order = json.loads(line)
                 server.start(order) if "start" in order else server.kill(order["kill"])
@@ -210,13 +210,13 @@ def _write(responses: int, line: str) -> None:
         data = data[os.write(responses, data) :]
 
 
-def main(place: str, function: str, path: str) -> None:
+def main(module: str, function: str, path: str) -> None:
     """Serve one agent. `path` is ``sys.path`` as a JSON list."""
     sys.path[:] = json.loads(path)
-    asked, responses = os.dup(0), os.dup(1)
+    orders, responses = os.dup(0), os.dup(1)
     # Packages that print at their import, and agents, write to a log. Their output must not mix with the answers.
     os.dup2(2, 1)
-    serve(ForkServer(Target(place, function)), asked, responses)
+    serve(ForkServer(Target(module, function)), orders, responses)
 
 
 if __name__ == "__main__":

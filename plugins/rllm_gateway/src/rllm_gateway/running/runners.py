@@ -51,9 +51,9 @@ def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str,
         "GOOGLE_GENAI_USE_VERTEXAI": "false",
     }
     variables |= {name: value for name, value in google.items() if name in os.environ}
-    said = json.dumps(dict(task))
-    if len(said) <= LONGEST:
-        variables[TASK] = said
+    task_json = json.dumps(dict(task))
+    if len(task_json) <= LONGEST:
+        variables[TASK] = task_json
     for name in ("NO_PROXY", "no_proxy"):
         # The machine's proxy would search for the gateway on a different machine.
         variables[name] = ",".join(filter(None, (os.environ.get(name, ""), *LOCAL)))
@@ -66,7 +66,7 @@ class Outcome:
 
     code: int
     """Exit code. If a signal killed the process, minus the signal's number."""
-    returned: Any
+    result: Any
     """JSON data that the agent returned. None if it returned none."""
     last_lines: tuple[str, ...]
     """Last lines of its output, errors included."""
@@ -81,8 +81,8 @@ class Outcome:
         if self.timed_out:
             return "the agent was stopped at the time limit of its task"
         ended = f"exit code {self.code}" if self.code >= 0 else f"signal {-self.code}"
-        said = f": {self.last_lines[-1].strip()}" if self.last_lines else ", and printed nothing"
-        return f"the agent failed with {ended}{said}"
+        reason = f": {self.last_lines[-1].strip()}" if self.last_lines else ", and printed nothing"
+        return f"the agent failed with {ended}{reason}"
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class FunctionRunner:
         """Start nothing yet. Logs are written to `directory`."""
         path = json.dumps([*sys.path, os.getcwd()] if "" not in sys.path else sys.path)  # noqa: PTH109
         server = [sys.executable, "-P", "-m", "rllm_gateway.running.fork_server"]
-        self._program = [*server, target.place, target.function, path]
+        self._program = [*server, target.module, target.function, path]
         self._target = target
         self._directory = directory
         self._numbers = count()
@@ -178,10 +178,10 @@ class FunctionRunner:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(SECONDS_TO_START):
-                said = await process.stdout.readline()
+                greeting = await process.stdout.readline()
         except TimeoutError:
-            said = b""
-        if said.strip() != b"ready":
+            greeting = b""
+        if greeting.strip() != b"ready":
             await _end(process)
             why = " | ".join(last_lines(errors)) or "it printed nothing"
             raise PluginError(
@@ -194,10 +194,10 @@ class FunctionRunner:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            said = json.loads(line)
-            future = self._running.get(said["ended"])
+            report = json.loads(line)
+            future = self._running.get(report["ended"])
             if future is not None and not future.done():
-                future.set_result(said["code"])
+                future.set_result(report["code"])
         await process.wait()
         for future in self._running.values():
             if not future.done():
@@ -253,10 +253,10 @@ class CommandRunner:
                 await process.communicate(json.dumps(dict(task)).encode())
             finally:
                 await _end(process)
-            said = last_lines(output)
+            printed = last_lines(output)
             assert process.returncode is not None
-            returned = parse_result(said) if process.returncode == 0 else None
-            return Outcome(process.returncode, returned, last_lines(log) or said)
+            result = parse_result(printed) if process.returncode == 0 else None
+            return Outcome(process.returncode, result, last_lines(log) or printed)
         finally:
             log.unlink(missing_ok=True)
             output.unlink(missing_ok=True)
@@ -295,7 +295,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def parse_result(lines: Sequence[str]) -> Any:
     """Return the JSON object in the last line, if it is a result. Other output is not a result."""
     try:
-        said = json.loads(lines[-1]) if lines else None
+        found = json.loads(lines[-1]) if lines else None
     except ValueError:
         return None
-    return said if isinstance(said, Mapping) and said.keys() & {"reward", "answer"} else None
+    return found if isinstance(found, Mapping) and found.keys() & {"reward", "answer"} else None

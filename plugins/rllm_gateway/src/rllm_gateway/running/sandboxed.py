@@ -43,11 +43,13 @@ class Program:
         A program in a virtual environment is started there. Other programs are searched in the sandbox.
         """
         found = shutil.which(command[0])
-        places = [] if found is None else _virtual_environment(Path(found).absolute())
-        words = [found if places and found else command[0], *command[1:]]
+        directories = [] if found is None else _virtual_environment(Path(found).absolute())
+        words = [found if directories and found else command[0], *command[1:]]
         files = {word: Path(word).expanduser().absolute() for word in words if Path(word).expanduser().is_file()}
-        single_files = [file for file in files.values() if not any(file.is_relative_to(place) for place in places)]
-        return cls(tuple(str(files.get(word, word)) for word in words), (*places, *single_files))
+        single_files = [
+            file for file in files.values() if not any(file.is_relative_to(directory) for directory in directories)
+        ]
+        return cls(tuple(str(files.get(word, word)) for word in words), (*directories, *single_files))
 
 
 def _virtual_environment(program: Path) -> list[Path]:
@@ -136,13 +138,13 @@ class SandboxRunner:
             tested = None if facts is None else await run_tests(sandbox, facts, result)
         finally:
             await sandbox.stop()
-        said = lines_at_end(result.stdout)
-        printed = parse_result(said) if result.exit_code == 0 else None
+        output = lines_at_end(result.stdout)
+        printed = parse_result(output) if result.exit_code == 0 else None
         reports = self.reward_source(task) == "agent"
         return Outcome(
             TIMED_OUT if result.exit_code is None else result.exit_code,
             printed if reports else tested,
-            lines_at_end(result.stderr) or said,
+            lines_at_end(result.stderr) or output,
             timed_out=result.exit_code is None,
             rejected_reward=not reports and printed is not None and REWARD in printed,
         )

@@ -29,16 +29,16 @@ EXAMPLE = "Set the agent to FILE.py:FUNCTION, such as my_agent.py:solve, or to M
 class Target:
     """An agent's function."""
 
-    place: str
+    module: str
     """Path of a file that ends with ``.py``, or the dotted name of a module."""
     function: str
 
     @property
     def is_file(self) -> bool:
-        return self.place.endswith(".py")
+        return self.module.endswith(".py")
 
     def __str__(self) -> str:
-        return f"{self.place}:{self.function}"
+        return f"{self.module}:{self.function}"
 
 
 def target_of(agent: str) -> Target:
@@ -47,13 +47,13 @@ def target_of(agent: str) -> Target:
     Raises:
         ConfigError: the file, the module or the function is missing.
     """
-    place, function = split_function(agent)
-    if not place:
+    module, function = split_function(agent)
+    if not module:
         raise ConfigError("bad-function-name", f"{KEY} is {agent!r}.", EXAMPLE)
     if not function.isidentifier():
-        source = _source_of(place) if place.endswith(".py") else None
-        raise unnamed_function(agent, place, [] if source is None else defined_functions(parse_file(source)), "solve")
-    return Target(place, function)
+        source = _source_of(module) if module.endswith(".py") else None
+        raise unnamed_function(agent, module, [] if source is None else defined_functions(parse_file(source)), "solve")
+    return Target(module, function)
 
 
 def check_target(agent: str) -> Target:
@@ -63,23 +63,23 @@ def check_target(agent: str) -> Target:
         ConfigError: the file or module does not exist, has a syntax error, or does not have the function.
     """
     target = target_of(agent)
-    source = _source_of(target.place)
+    source = _source_of(target.module)
     if source is None:
         return target  # A module without Python source can only be checked by running it.
     tree = parse_file(source)
     known = defined_functions(tree)
     if target.function not in known and not may_be_bound(tree, target.function):
-        raise missing_function(target.place, target.function, known)
+        raise missing_function(target.module, target.function, known)
     if target.function in known and not known[target.function].decorator_list:
         _check_parameters(target, known[target.function])
     return target
 
 
 def described_target(target: Target) -> str:
-    """Return the function with its place: ``solve (agent.py, line 1)``."""
-    source = _source_of(target.place)
+    """Return the function with its file and line: ``solve (agent.py, line 1)``."""
+    source = _source_of(target.module)
     found = None if source is None else defined_functions(parse_file(source)).get(target.function)
-    return f"{target.function} ({target.place}{f', line {found.lineno}' if found else ''})"
+    return f"{target.function} ({target.module}{f', line {found.lineno}' if found else ''})"
 
 
 def _check_parameters(target: Target, function: Definition) -> None:
@@ -97,7 +97,7 @@ def _check_parameters(target: Target, function: Definition) -> None:
 
 def imported_packages(target: Target) -> list[str]:
     """Return the names of modules that the target's source imports, such as ``openai`` and ``os.path``."""
-    source = _source_of(target.place)
+    source = _source_of(target.module)
     if source is None:
         return []
     names = [name for node in ast.walk(parse_file(source)) for name in _imported(node)]
@@ -106,7 +106,7 @@ def imported_packages(target: Target) -> list[str]:
 
 def source_of(target: Target) -> Path | None:
     """Return the file with the function. None for a module without Python source."""
-    return _source_of(target.place)
+    return _source_of(target.module)
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
@@ -116,9 +116,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
         yield node.module
 
 
-def _source_of(place: str) -> Path | None:
-    if place.endswith(".py"):
-        path = Path(place).expanduser()
+def _source_of(module: str) -> Path | None:
+    if module.endswith(".py"):
+        path = Path(module).expanduser()
         if not path.is_file():
             raise ConfigError(
                 "file-not-found",
@@ -130,15 +130,15 @@ def _source_of(place: str) -> Path | None:
     if "" not in sys.path and here not in sys.path:
         sys.path.append(here)  # only for this search, because the agent's process has it too
     try:
-        spec = importlib.util.find_spec(place)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError) as error:
-        raise ConfigError("module-not-found", f"There is no module {place!r}: {error}.", EXAMPLE) from error
+        raise ConfigError("module-not-found", f"There is no module {module!r}: {error}.", EXAMPLE) from error
     finally:
         sys.path[:] = before
     if spec is None:
         raise ConfigError(
             "module-not-found",
-            f"There is no module {place!r}.",
+            f"There is no module {module!r}.",
             f"{EXAMPLE} rllm also searches for modules in {Path.cwd()}.",
         )
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
@@ -149,14 +149,14 @@ LARGEST = 1 << 20
 
 
 def sources_of_function(agent: str) -> dict[str, str]:
-    """Return the name and the source of the file or module of ``place:function``.
+    """Return the name and the source of the file or module of ``module:function``.
 
     Raises:
         ConfigError: the file or module does not exist.
     """
     target = target_of(agent)
     source = source_of(target)
-    return {} if source is None else {target.place: _text(source) or ""}
+    return {} if source is None else {target.module: _text(source) or ""}
 
 
 def sources_of_command(command: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from rllm_core.errors import ConfigError
 from rllm_gateway.calls import CallReader, SessionSummary, StoredSession
 from rllm_gateway.exchange import REASONING
 from rllm_gateway.link import LABEL, VALIDATION
-from rllm_gateway.places import named_store
+from rllm_gateway.store_paths import named_store
 
 OPEN = "open"
 SHOWN = 2000
@@ -64,12 +64,12 @@ def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
 
 def call_lines(stored: StoredSession) -> Iterator[str]:
     """Yield the conversation of a session. Each call shows only the messages after the call that it continues."""
-    places = {row.id: place for place, row in enumerate(stored.calls)}
-    for place, row in enumerate(stored.calls):
-        follows = "" if row.parent is None else f", continues {places[row.parent]}"
+    numbers = {row.id: number for number, row in enumerate(stored.calls)}
+    for number, row in enumerate(stored.calls):
+        follows = "" if row.parent is None else f", continues {numbers[row.parent]}"
         seen = "" if row.delivered else ", undelivered"
         yield (
-            f"[{place}] {row.role}{follows}: {len(row.new_ids)} new tokens, {len(row.response_ids)} sampled by "
+            f"[{number}] {row.role}{follows}: {len(row.new_ids)} new tokens, {len(row.response_ids)} sampled by "
             f"weights {row.weight_version}, {row.finish_reason}{seen}"
         )
         for message in (*row.messages, row.response):
@@ -84,13 +84,13 @@ def message_lines(message: Any) -> Iterator[str]:
     reasoning = message.get(REASONING)
     if reasoning:
         yield f"    {message['role']} thinks: {_shortened(reasoning)}"
-    said, calls = message.get("content"), message.get("tool_calls", ())
-    if said or not calls:
-        yield f"    {message['role']}: {_shortened(said or '')}"
+    text, calls = message.get("content"), message.get("tool_calls", ())
+    if text or not calls:
+        yield f"    {message['role']}: {_shortened(text or '')}"
     for call in calls:
         yield f"    {message['role']} calls {call['function']['name']}: {_shortened(call['function']['arguments'])}"
 
 
-def _shortened(said: Any) -> str:
-    text = str(said)
+def _shortened(text: Any) -> str:
+    text = str(text)
     return f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
