@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rllm_gateway.api import BLANK
 from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi, TokensApi
 from rllm_gateway.apis.chat import error_body
 from rllm_gateway.apis.google import read_count
 from rllm_gateway.endpoint import Endpoint, send_error
-from rllm_gateway.exchange import BLANK
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.small_endpoints import (

@@ -11,11 +11,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from rllm_gateway.api import KEEP_ALIVE, Api, EventStream
 from rllm_gateway.client import REWARD_KEY_HEADER, ROLE
-from rllm_gateway.exchange import KEEP_ALIVE, Api, EventStream, ModelRequest
+from rllm_gateway.exchange import ClientGoneError, ModelRequest, PendingResponse
 from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.live_session import ClientGoneError, LiveSession, PendingResponse
+from rllm_gateway.live_session import LiveSession
 
 JSON = (b"content-type", b"application/json")
 STREAM = [
@@ -192,7 +193,8 @@ class Endpoint:
                     there = await self._stream(pending, request, gone, send)
                 else:
                     await pending.wait(gone)
-                    there = await send_whole(send, gone, self._api.answer(request, pending.result()))
+                    pending.check()
+                    there = await send_whole(send, gone, self._api.answer(request, pending))
             if there:
                 self._gateway.note_delivery(session, pending)
         finally:
@@ -222,8 +224,8 @@ class Endpoint:
         sending = _Sending(send)
         try:
             events = await self._while_sampled(pending, request, gone, sending)
-            answer = pending.result()
-            rest = (events or self._api.stream(request, answer)).end(answer)
+            pending.check()
+            rest = (events or self._api.stream(request, pending)).end(pending)
         except ClientGoneError:
             raise
         except Exception as error:
@@ -240,18 +242,17 @@ class Endpoint:
     ) -> EventStream | None:
         """Send text until the answer is complete. Return the stream. None if no text was sent."""
         events: EventStream | None = None
-        partial_response, looked = pending.partial_response, dict[int, int]()
+        looked = dict[int, int]()
         seconds = self._gateway.limits.keep_alive_seconds
         while True:
             # Get the event before the tokens are read, so that no token is missed.
-            news = None if partial_response is None else partial_response.news
-            if partial_response is not None and partial_response.begun is not None and not pending.task.done():
-                for index, final in partial_response.read_final_text(looked).items():
-                    events = events or self._api.stream(request, partial_response.begun)
-                    await sending.send(events.add(index, final))
+            news = pending.news
+            for index, final in ({} if pending.task.done() else pending.read_final_text(looked)).items():
+                events = events or self._api.stream(request, pending)
+                await sending.send(events.add(index, final))
             if await pending.wait(gone, seconds, news):
                 return events
-            if news is None or not news.is_set():
+            if not news.is_set():
                 await sending.send(self._keep_alive)
 
 

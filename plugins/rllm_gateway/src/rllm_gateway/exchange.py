@@ -1,18 +1,21 @@
-"""A request and its answer, independent of the client's API."""
+"""A request and its response, independent of the client's API."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
+from rllm_core.contracts.renderer import Renderer, StreamingRenderer
 from rllm_core.data.messages import Message, Tool
+from rllm_core.rollout.template_renderer import before_any
 from rllm_gateway.client import DEFAULT_ROLE
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.structured import ResponseFormat
@@ -86,31 +89,6 @@ class Choice:
         return self.message.get("tool_calls") or ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """The part of an answer that is available before a token is sampled."""
-
-    id: str
-    """Id of the request, hexadecimal digits."""
-    created: int
-    """Time of the request, as Unix time in seconds."""
-    prompt_tokens: int
-    cached_tokens: int
-    """Number of prompt tokens that are part of the prompt or the response of an earlier call of the session."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer(Begun):
-    """All responses to one request."""
-
-    choices: tuple[Choice, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Sampled tokens of all choices."""
-        return sum(choice.tokens for choice in self.choices)
-
-
 @dataclass(frozen=True)
 class FinalText:
     """The text of a choice that later tokens cannot change."""
@@ -118,29 +96,6 @@ class FinalText:
     reasoning: str = ""
     content: str = ""
     """Empty while `reasoning` can still grow."""
-
-
-@dataclass
-class SentText:
-    """The text of one choice that was already sent to the client."""
-
-    reasoning: str = ""
-    content: str = ""
-
-    def more(self, final: FinalText | Choice) -> FinalText:
-        """Return the text that follows, and count it as sent.
-
-        Raises:
-            RefusedError: sent text would have to be taken back, because of a fault of the renderer.
-        """
-        late = self.content and final.reasoning != self.reasoning
-        if late or not (final.reasoning.startswith(self.reasoning) and final.content.startswith(self.content)):
-            raise RefusedError(
-                500, "failed", "The model's renderer has changed text that was streamed. Send the request unstreamed."
-            )
-        more = FinalText(final.reasoning[len(self.reasoning) :], final.content[len(self.content) :])
-        self.reasoning, self.content = final.reasoning, final.content
-        return more
 
 
 REASONING = "reasoning_content"
@@ -209,62 +164,135 @@ def _characters(value: Any) -> int:
             return 0
 
 
-class EventStream(Protocol):
-    """The server-sent events of one streamed answer. Its methods return their bytes, in the order of the events."""
+LOOKS = 32
+"""A choice with n tokens is decoded again after n / 32 more tokens. So the total cost is linear in its length, about
+32 times the length, not quadratic."""
 
-    def add(self, index: int, final: FinalText) -> bytes:
-        """Return the events for the new text of a choice; empty if nothing is new.
+
+class ClientGoneError(Exception):
+    """The client disconnected."""
+
+
+class PendingResponse:
+    """The response to one request while it is sampled, stored and sent. Several clients may wait for it."""
+
+    task: asyncio.Task[None]
+    """Samples and stores the choices."""
+    id: str
+    """Id of the request, hexadecimal digits. This field and the next ones are set before the first token is sampled."""
+    created: int
+    """Time of the request, as Unix time in seconds."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Number of prompt tokens that are part of the prompt or the response of an earlier call of the session."""
+
+    def __init__(self, request: ModelRequest, renderer: Renderer) -> None:
+        self.choices: tuple[Choice, ...] = ()
+        """All choices of the response. Empty until they are stored."""
+        self.waiters = 0
+        self.storing = False
+        """True if its calls are being stored, so that it cannot be cancelled any more."""
+        self.delivered = False
+        self.news = asyncio.Event()
+        """Event that is set when there are more tokens. It is then replaced by a new event."""
+        self.is_streamed = request.stream and isinstance(renderer, StreamingRenderer)
+        """True if clients get the text during sampling."""
+        self._request = request
+        self._renderer = renderer
+        self._prompt_ids: NDArray[np.int32]
+        self._tokens: list[list[int]] = [[] for _ in range(request.n)]
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens of all choices."""
+        return sum(choice.tokens for choice in self.choices)
+
+    @property
+    def failed(self) -> bool:
+        """True if the task has ended without a response."""
+        return self.task.done() and not self.choices
+
+    def begin(self, id: str, created: int, prompt_ids: NDArray[np.int32], cached_tokens: int) -> None:
+        """Set the data that is available before the first token."""
+        self.id, self.created, self.cached_tokens = id, created, cached_tokens
+        self.prompt_tokens, self._prompt_ids = len(prompt_ids), prompt_ids
+
+    def add_tokens(self, index: int, ids: NDArray[np.int32]) -> None:
+        """Add the next tokens of a choice, (n,) int32."""
+        self._tokens[index] += ids.tolist()
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    def finish(self, choices: Sequence[Choice]) -> None:
+        """Set all choices. The request and the tokens are dropped, because sessions keep their responses."""
+        self.choices = tuple(choices)
+        del self._request, self._prompt_ids, self._tokens
+
+    def read_final_text(self, looked: dict[int, int]) -> dict[int, FinalText]:
+        """Return the final text of each choice that has grown, by index. The response must not be finished.
 
         Args:
-            index: index of the choice.
-            final: the choice's text so far. It begins with the text of the previous call of `add`.
+            looked: number of tokens of each choice that the caller has seen. It is brought up to date.
         """
-        ...
+        found = dict[int, FinalText]()
+        for index, tokens in enumerate(self._tokens):
+            seen = looked.get(index, 0)
+            if len(tokens) > seen + seen // LOOKS:
+                looked[index] = len(tokens)
+                found[index] = self._read_final_text(np.array(tokens, np.int32))
+        return found
 
-    def end(self, answer: Answer) -> bytes:
-        """Return the events for all text that was not sent yet, and the events that end the stream.
+    def _read_final_text(self, ids: NDArray[np.int32]) -> FinalText:
+        """Return the final part of the result of `choice_of`."""
+        request = self._request
+        assert isinstance(self._renderer, StreamingRenderer)
+        response = self._renderer.parse_partial(self._prompt_ids, ids, request.tools)
+        if request.is_plain:
+            return FinalText(content=before_any(response.text, request.stop))
+        if response.reasoning:
+            return FinalText(reasoning=response.reasoning)
+        # JSON that follows a schema can become a tool call in the end, which is not content.
+        may_call = request.response_format is not None and request.tools
+        return FinalText(content="" if may_call else before_any(response.content, request.stop))
+
+    def check(self) -> None:
+        """Raise the error of a response that has failed.
 
         Raises:
-            RefusedError: a choice does not begin with the text that was sent.
+            RefusedError: the session was closed meanwhile, or the request was rejected.
         """
-        ...
+        if self.task.cancelled():
+            raise RefusedError(
+                409, "conflict", "The session was closed while its model answered.", code="session_closed"
+            )
+        self.task.result()
 
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Count a waiting client. If the last one leaves, cancel sampling, unless the calls are being stored."""
+        self.waiters += 1
+        try:
+            yield
+        finally:
+            self.waiters -= 1
+            if not self.waiters and not self.storing:
+                self.task.cancel()
 
-class Api(Protocol):
-    """Translation of one API: requests to `ModelRequest`, and answers to bytes."""
-
-    def read(self, body: dict[str, Any], unsupported: Literal["refuse", "ignore"]) -> ModelRequest:
-        """Read a request.
+    async def wait(
+        self, gone: asyncio.Task[None], within: float | None = None, news: asyncio.Event | None = None
+    ) -> bool:
+        """Wait for the response, for `within` seconds, or until `news` is set. Return True if it is complete.
 
         Raises:
-            RefusedError: the request is not valid.
+            ClientGoneError: the client disconnected before.
         """
-        ...
-
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
-        """Return the body of an answer that is not streamed."""
-        ...
-
-    def stream(self, request: ModelRequest, begun: Begun) -> EventStream:
-        """Begin a streamed answer."""
-        ...
-
-    def error(self, refused: RefusedError) -> bytes:
-        """Return the body of an error."""
-        ...
-
-    def error_event(self, refused: RefusedError) -> bytes:
-        """Return the event that ends a stream with an error."""
-        ...
-
-
-KEEP_ALIVE = b": waiting\n\n"
-"""A comment. Clients skip it, but it keeps proxies from closing the connection."""
-BLANK = b"\n\n"
-"""The same for Google's client, which tries to parse comments."""
-
-
-def event(data: dict[str, Any], name: str | None = None) -> bytes:
-    """Return the bytes of an event. Events of OpenAI's chat API have no name."""
-    head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + orjson.dumps(data) + b"\n\n"
+        has_news = None if news is None else asyncio.create_task(news.wait())
+        try:
+            ends = {self.task, gone} if has_news is None else {self.task, gone, has_news}
+            done, _ = await asyncio.wait(ends, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if has_news is not None:
+                has_news.cancel()
+        if gone in done and self.task not in done:
+            raise ClientGoneError
+        return self.task in done

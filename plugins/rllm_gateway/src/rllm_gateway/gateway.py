@@ -14,7 +14,7 @@ from pathlib import Path
 from rllm_core.errors import RllmError
 from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_gateway.calls.store import RowLog
-from rllm_gateway.exchange import ModelRequest
+from rllm_gateway.exchange import ModelRequest, PendingResponse
 from rllm_gateway.fields import RefusedError, invalid
 from rllm_gateway.link import (
     LABEL,
@@ -25,7 +25,7 @@ from rllm_gateway.link import (
     SessionSpec,
     SessionTrace,
 )
-from rllm_gateway.live_session import LiveSession, PendingResponse, hash_of, is_key
+from rllm_gateway.live_session import LiveSession, hash_of, is_key
 from rllm_gateway.rendering import encode_prompt
 from rllm_gateway.sampling import begin
 from rllm_serving.listening import reachable
@@ -209,11 +209,10 @@ class Gateway:
 
     def note_delivery(self, session: LiveSession, pending: PendingResponse) -> None:
         """Record that the client has received the answer."""
-        answer = pending.answer
-        if pending.delivered or answer is None:
+        if pending.delivered:
             return
         pending.delivered = True
-        for choice in answer.choices:
+        for choice in pending.choices:
             session.delivered.add(choice.call)
             self._log.note(DeliveryRow(session=session.spec.id, call=choice.call, at=time.time()))
 

@@ -1,12 +1,10 @@
-"""An open session: its key, its conversations, and the work on its running requests."""
+"""An open session: its key, its conversations and its responses."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import Any
@@ -15,139 +13,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_core.data.messages import Message, Tool
-from rllm_core.rollout.template_renderer import before_any
 from rllm_gateway.calls.rows import CallRow, lineage, messages
-from rllm_gateway.exchange import REASONING, Answer, Begun, FinalText, ModelRequest
+from rllm_gateway.exchange import REASONING, ModelRequest, PendingResponse
 from rllm_gateway.fields import RefusedError, invalid
 from rllm_gateway.link import SOURCES, Ending, SessionSpec, SessionTrace, Transcript, traced_call
 from rllm_gateway.structured import ResponseFormat
-
-
-class ClientGoneError(Exception):
-    """The client disconnected."""
-
-
-LOOKS = 32
-"""A choice with n tokens is decoded again after n / 32 more tokens. So the total cost is linear in its length, about
-32 times the length, not quadratic."""
-
-
-class PartialResponse:
-    """The choices of a streamed request while they are sampled. Several clients may wait for them."""
-
-    def __init__(self, request: ModelRequest, renderer: StreamingRenderer) -> None:
-        self.news = asyncio.Event()
-        """Event that is set when there are more tokens. It is then replaced by a new event."""
-        self.begun: Begun | None = None
-        """None until the prompt is rendered."""
-        self._request = request
-        self._renderer = renderer
-        self._prompt_ids: NDArray[np.int32]
-        self._tokens: list[list[int]] = [[] for _ in range(request.n)]
-
-    def begin(self, begun: Begun, prompt_ids: NDArray[np.int32]) -> None:
-        """Store the prompt, before the first token is added."""
-        self.begun, self._prompt_ids = begun, prompt_ids
-
-    def add(self, index: int, ids: NDArray[np.int32]) -> None:
-        """Add the next tokens of a choice, (n,) int32."""
-        self._tokens[index] += ids.tolist()
-        news, self.news = self.news, asyncio.Event()
-        news.set()
-
-    def read_final_text(self, looked: dict[int, int]) -> dict[int, FinalText]:
-        """Return the final text of each choice that has grown, by index.
-
-        Args:
-            looked: number of tokens of each choice that the caller has seen. It is brought up to date.
-        """
-        found = dict[int, FinalText]()
-        for index, tokens in enumerate(self._tokens):
-            seen = looked.get(index, 0)
-            if len(tokens) > seen + seen // LOOKS:
-                looked[index] = len(tokens)
-                found[index] = self._read_final_text(np.array(tokens, np.int32))
-        return found
-
-    def _read_final_text(self, ids: NDArray[np.int32]) -> FinalText:
-        """Return the final part of the result of `choice_of`."""
-        request = self._request
-        response = self._renderer.parse_partial(self._prompt_ids, ids, request.tools)
-        if request.is_plain:
-            return FinalText(content=before_any(response.text, request.stop))
-        if response.reasoning:
-            return FinalText(reasoning=response.reasoning)
-        # JSON that follows a schema can become a tool call in the end, which is not content.
-        may_call = request.response_format is not None and request.tools
-        return FinalText(content="" if may_call else before_any(response.content, request.stop))
-
-
-@dataclass(eq=False)
-class PendingResponse:
-    """The sampling and storing of one request, and the number of clients that wait for it."""
-
-    task: asyncio.Task[Answer]
-    waiters: int = 0
-    storing: bool = False
-    """True if its calls are being stored, so that it cannot be cancelled any more."""
-    delivered: bool = False
-    partial_response: PartialResponse | None = None
-    """The tokens so far. None if clients get the whole answer at the end."""
-
-    @property
-    def answer(self) -> Answer | None:
-        """The answer. None if the work has not finished, or has failed."""
-        return self.task.result() if self.task.done() and not self.failed else None
-
-    @property
-    def failed(self) -> bool:
-        """True if the work has ended without an answer."""
-        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
-
-    def result(self) -> Answer:
-        """Return the answer of finished work.
-
-        Raises:
-            RefusedError: the session was closed meanwhile, or the request was rejected.
-        """
-        if self.task.cancelled():
-            raise RefusedError(
-                409, "conflict", "The session was closed while its model answered.", code="session_closed"
-            )
-        return self.task.result()
-
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        """Count a waiting client. If the last one leaves, cancel sampling, unless the calls are being stored."""
-        self.waiters += 1
-        try:
-            yield
-        finally:
-            self.waiters -= 1
-            if not self.waiters and not self.storing:
-                self.task.cancel()
-
-    async def wait(
-        self, gone: asyncio.Task[None], within: float | None = None, news: asyncio.Event | None = None
-    ) -> bool:
-        """Wait for the answer, for `within` seconds, or until `news` is set. Return True if the answer is complete.
-
-        Raises:
-            ClientGoneError: the client disconnected before.
-        """
-        has_news = None if news is None else asyncio.create_task(news.wait())
-        try:
-            ends = {self.task, gone} if has_news is None else {self.task, gone, has_news}
-            done, _ = await asyncio.wait(ends, timeout=within, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if has_news is not None:
-                has_news.cancel()
-        if gone in done and self.task not in done:
-            raise ClientGoneError
-        return self.task in done
-
 
 MOST_COUNTERS = 200
 """Maximum number of counters. There is a limit because the names of parameters come from clients."""
@@ -215,7 +86,7 @@ class LiveSession:
     rewards: dict[str, float] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     pending: defaultdict[RequestKey, list[PendingResponse]] = field(default_factory=lambda: defaultdict(list))
-    """Answered requests and running requests."""
+    """Responses of answered requests and of running requests."""
     siblings: Counter[bytes] = field(default_factory=Counter)
     """Digest of a prompt -> number of its calls."""
     unused: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -357,7 +228,7 @@ class LiveSession:
         self.lost[digest] += 1
 
     def repeated(self, key: RequestKey, client_retry: int | None) -> PendingResponse | None:
-        """Return the work that a request repeats. None if the request needs a new sample.
+        """Return the response of the request that a request repeats. None if the request needs a new sample.
 
         Two requests with the same prompt get two samples. But the second request gets the first answer if no client
         received it, or if the client marks the request as a retry.

@@ -14,21 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion
-from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.calls.store import RowLog
-from rllm_gateway.exchange import Answer, Begun, Choice, ModelRequest
+from rllm_gateway.exchange import Choice, ModelRequest, PendingResponse
 from rllm_gateway.fields import IGNORE, RefusedError, invalid
 from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError, SampleRequest
-from rllm_gateway.live_session import BranchPoint, LiveSession, PartialResponse, PendingResponse, RequestKey
+from rllm_gateway.live_session import BranchPoint, LiveSession, RequestKey
 from rllm_gateway.rendering import choice_of, render
 
 
 def begin(
     session: LiveSession, request: ModelRequest, attached: AttachedPolicy, log: RowLog, most_in_flight: int
 ) -> PendingResponse:
-    """Return the work that answers a request. If the request repeats an earlier one, it is that request's work.
+    """Return the response to a request. If the request repeats an earlier one, it is that request's response.
 
     Raises:
         RefusedError: the request is too long, or the session has reached its limit of calls or concurrent requests.
@@ -57,17 +56,15 @@ def begin(
         )
     session.refuse_too_long(request)
     sampling = _Sampling(session, request, branch_point, most, attached, log)
-    pending = PendingResponse(asyncio.create_task(sampling.run()))
-    if request.stream and isinstance(attached.renderer, StreamingRenderer):
-        pending.partial_response = PartialResponse(request, attached.renderer)
-    sampling.pending = pending
+    pending = sampling.pending
+    pending.task = asyncio.create_task(sampling.run())
     session.pending[key].append(pending)
     pending.task.add_done_callback(lambda _: session.pending[key].remove(pending) if pending.failed else None)
     return pending
 
 
 class _Sampling:
-    """Samples the choices of one request, stores them in one commit, and makes the answer."""
+    """Samples the choices of one request, and stores them in one commit."""
 
     def __init__(
         self,
@@ -78,7 +75,7 @@ class _Sampling:
         attached: AttachedPolicy,
         log: RowLog,
     ) -> None:
-        self.pending: PendingResponse
+        self.pending = PendingResponse(request, attached.renderer)
         self._session = session
         self._request = request
         self._branch_point = branch_point
@@ -90,8 +87,8 @@ class _Sampling:
         self._ids = [f"{session.tag}-{self._digest}-{sibling}" for sibling in self._siblings]
         self._started = time.time()
 
-    async def run(self) -> Answer:
-        """Sample and store all choices, and return the answer.
+    async def run(self) -> None:
+        """Sample and store all choices, and finish the response.
 
         Raises:
             RefusedError: the request failed. None of its calls is used.
@@ -101,14 +98,7 @@ class _Sampling:
         try:
             prompt_ids, kept = await render(session, branch_point, request, renderer)
             self._count()
-            begun = Begun(
-                id=f"{self._digest}{self._siblings[0]:x}",
-                created=int(self._started),
-                prompt_tokens=len(prompt_ids),
-                cached_tokens=kept,
-            )
-            if pending.partial_response is not None:
-                pending.partial_response.begin(begun, prompt_ids)
+            pending.begin(f"{self._digest}{self._siblings[0]:x}", int(self._started), prompt_ids, kept)
             branches = [self._branch(id_) for id_ in self._ids]
             completions = await self._sampled(prompt_ids, branches)
         except BaseException as error:
@@ -133,7 +123,7 @@ class _Sampling:
         await self._stored(rows)
         for row, branch in zip(rows, branches, strict=True):
             session.add(row, branch_point, branch, request, prompt_ids)
-        return Answer(**vars(begun), choices=tuple(choices))
+        pending.finish(choices)
 
     def _count(self) -> None:
         for name, outcome in self._request.outcomes.items():
@@ -166,7 +156,7 @@ class _Sampling:
             raise _refusal(errors, self._request) from None
 
     async def _sample(self, index: int, branch: str, prompt_ids: NDArray[np.int32]) -> Completion:
-        request, partial_response = self._request, self.pending.partial_response
+        request, pending = self._request, self.pending
         unconstrained = SampleRequest(
             session=self._session.spec.id,
             call=self._ids[index],
@@ -175,7 +165,7 @@ class _Sampling:
             max_tokens=self._max_tokens,
             stop=request.stop,
         )
-        on_tokens = None if partial_response is None else partial(partial_response.add, index)
+        on_tokens = partial(pending.add_tokens, index) if pending.is_streamed else None
         for demands in _subsets(_demands(request)):
             try:
                 demanded = replace(unconstrained, **{each.option: each.value for each in demands})

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis.chat import error_body
 from rllm_gateway.endpoint import Head, head_of, read_body, send_error, send_json
-from rllm_gateway.exchange import ModelRequest
+from rllm_gateway.exchange import ClientGoneError, ModelRequest
 from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.live_session import ClientGoneError, LiveSession
+from rllm_gateway.live_session import LiveSession
 from rllm_gateway.rendering import render
 
 EPOCH = "1970-01-01T00:00:00Z"

@@ -1,4 +1,4 @@
-"""The supported APIs. They translate requests to `ModelRequest`, and answers to bytes."""
+"""The supported APIs. They translate requests to `ModelRequest`, and responses to bytes."""
 
 from rllm_gateway.apis.chat import ChatApi
 from rllm_gateway.apis.completions import CompletionsApi

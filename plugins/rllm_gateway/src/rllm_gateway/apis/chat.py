@@ -17,17 +17,8 @@ from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway import fields
-from rllm_gateway.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
-    Answer,
-    Begun,
-    Choice,
-    FinalText,
-    ModelRequest,
-    SentText,
-    event,
-)
+from rllm_gateway.api import SentText, event
+from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse
 from rllm_gateway.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
@@ -202,7 +193,7 @@ class ChatApi:
     read = staticmethod(_read)
     error = staticmethod(error_body)
 
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
         choices = [
             {
                 "index": index,
@@ -210,13 +201,13 @@ class ChatApi:
                 "finish_reason": choice.finish,
                 "logprobs": _logprobs(choice) if request.logprobs else None,
             }
-            for index, choice in enumerate(answer.choices)
+            for index, choice in enumerate(response.choices)
         ]
-        head = _head(request, answer, "chat.completion")
-        return orjson.dumps(head | {"choices": choices, "usage": usage(answer)})
+        head = _head(request, response, "chat.completion")
+        return orjson.dumps(head | {"choices": choices, "usage": usage(response)})
 
-    def stream(self, request: ModelRequest, begun: Begun) -> ChatStream:
-        return ChatStream(request, begun)
+    def stream(self, request: ModelRequest, response: PendingResponse) -> ChatStream:
+        return ChatStream(request, response)
 
     def error_event(self, refused: RefusedError) -> bytes:
         return event({"error": error_object(refused)})
@@ -225,19 +216,19 @@ class ChatApi:
 class ChatStream:
     """See `EventStream`."""
 
-    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+    def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._head = _head(request, begun, "chat.completion.chunk")
+        self._head = _head(request, response, "chat.completion.chunk")
         self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
     def add(self, index: int, final: FinalText) -> bytes:
         return b"".join(map(self._chunk, self._deltas(index, final)))
 
-    def end(self, answer: Answer) -> bytes:
-        ends = (map(self._chunk, self._end(*each)) for each in enumerate(answer.choices))
+    def end(self, response: PendingResponse) -> bytes:
+        ends = (map(self._chunk, self._end(*each)) for each in enumerate(response.choices))
         chunks = [chunk for end in ends for chunk in end]
         if (self._request.sent.get("stream_options") or {}).get("include_usage"):
-            chunks.append(event(self._head | {"choices": [], "usage": usage(answer)}))
+            chunks.append(event(self._head | {"choices": [], "usage": usage(response)}))
         return b"".join(chunks) + DONE
 
     def _chunk(self, chunk: dict[str, Any]) -> bytes:
@@ -267,20 +258,20 @@ class ChatStream:
         yield {"index": index, "delta": {}, "finish_reason": choice.finish, "logprobs": logprobs}
 
 
-def _head(request: ModelRequest, begun: Begun, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{begun.id}", "object": kind, "created": begun.created, "model": request.model}
+def _head(request: ModelRequest, response: PendingResponse, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{response.id}", "object": kind, "created": response.created, "model": request.model}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:
     return {"content": [token.as_json for token in choice.sampled], "refusal": None}
 
 
-def usage(answer: Answer) -> dict[str, Any]:
+def usage(response: PendingResponse) -> dict[str, Any]:
     """Return the numbers of tokens of a request."""
     return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.tokens,
-        "total_tokens": answer.prompt_tokens + answer.tokens,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": sum(each.reasoning_tokens for each in answer.choices)},
+        "prompt_tokens": response.prompt_tokens,
+        "completion_tokens": response.tokens,
+        "total_tokens": response.prompt_tokens + response.tokens,
+        "prompt_tokens_details": {"cached_tokens": response.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": sum(each.reasoning_tokens for each in response.choices)},
     }

@@ -8,19 +8,10 @@ from typing import Any
 import orjson
 
 from rllm_gateway import fields
+from rllm_gateway.api import SentText, event
 from rllm_gateway.apis.chat import DONE, MOST_STOPS, error_body, error_object, usage
 from rllm_gateway.apis.tokens import read_token_ids
-from rllm_gateway.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
-    Answer,
-    Begun,
-    Choice,
-    FinalText,
-    ModelRequest,
-    SentText,
-    event,
-)
+from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse
 from rllm_gateway.fields import RefusedError, Rules, invalid
 
 DEFAULT_TOKENS = 16
@@ -76,14 +67,14 @@ class CompletionsApi:
             outcomes=outcomes,
         )
 
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
-        """Return the body of an answer."""
-        choices = [_choice(index, choice, request, choice.content) for index, choice in enumerate(answer.choices)]
-        return orjson.dumps(_head(request, answer) | {"choices": choices, "usage": usage(answer)})
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
+        """Return the body of a response."""
+        choices = [_choice(index, choice, request, choice.content) for index, choice in enumerate(response.choices)]
+        return orjson.dumps(_head(request, response) | {"choices": choices, "usage": usage(response)})
 
-    def stream(self, request: ModelRequest, begun: Begun) -> CompletionsStream:
-        """Begin a streamed answer."""
-        return CompletionsStream(request, begun)
+    def stream(self, request: ModelRequest, response: PendingResponse) -> CompletionsStream:
+        """Begin a streamed response."""
+        return CompletionsStream(request, response)
 
     def error_event(self, refused: RefusedError) -> bytes:
         """Return the event that ends a stream with an error."""
@@ -93,9 +84,9 @@ class CompletionsApi:
 class CompletionsStream:
     """The events of a streamed completion, as `EventStream` describes."""
 
-    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+    def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._head = _head(request, begun)
+        self._head = _head(request, response)
         self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
     def add(self, index: int, final: FinalText) -> bytes:
@@ -103,22 +94,27 @@ class CompletionsStream:
         text = self._sent_text[index].more(final).content
         return self._chunk({"index": index, "text": text, "finish_reason": None, "logprobs": None}) if text else b""
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, response: PendingResponse) -> bytes:
         """Return the last event of each choice, and the end of the stream."""
         chunks = [
             self._chunk(_choice(index, choice, self._request, self._sent_text[index].more(choice).content))
-            for index, choice in enumerate(answer.choices)
+            for index, choice in enumerate(response.choices)
         ]
         if (self._request.sent.get("stream_options") or {}).get("include_usage"):
-            chunks.append(event(self._head | {"choices": [], "usage": usage(answer)}))
+            chunks.append(event(self._head | {"choices": [], "usage": usage(response)}))
         return b"".join(chunks) + DONE
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
         return event(self._head | {"choices": [choice]})
 
 
-def _head(request: ModelRequest, begun: Begun) -> dict[str, Any]:
-    return {"id": f"cmpl-{begun.id}", "object": "text_completion", "created": begun.created, "model": request.model}
+def _head(request: ModelRequest, response: PendingResponse) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{response.id}",
+        "object": "text_completion",
+        "created": response.created,
+        "model": request.model,
+    }
 
 
 def _choice(index: int, choice: Choice, request: ModelRequest, text: str) -> dict[str, Any]:

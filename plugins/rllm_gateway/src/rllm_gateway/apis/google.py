@@ -14,18 +14,16 @@ from typing import Any, ClassVar
 import orjson
 
 from rllm_gateway import fields
+from rllm_gateway.api import SentText, event
 from rllm_gateway.exchange import (
     MOST_CHOICES,
     MOST_TOP,
     REASONING,
-    Answer,
-    Begun,
     Choice,
     FinalText,
     ModelRequest,
+    PendingResponse,
     SampledToken,
-    SentText,
-    event,
 )
 from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import ResponseFormat, find_required_form
@@ -343,7 +341,7 @@ GOOGLE_TYPES = "type.googleapis.com/google.rpc"
 
 
 class GenerateApi:
-    """See `Api`. Two instances serve the two paths, because the path says if an answer is streamed."""
+    """See `Api`. Two instances serve the two paths, because the path says if a response is streamed."""
 
     def __init__(self, streamed: bool = False) -> None:
         self._streamed = streamed
@@ -352,14 +350,14 @@ class GenerateApi:
         """See `read`."""
         return replace(read(body, unsupported), stream=self._streamed)
 
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
-        """Return the body of an answer."""
-        parts = [_parts(request, choice, choice.tool_calls) for choice in answer.choices]
-        return orjson.dumps(_response(request, answer, parts))
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
+        """Return the body of a response."""
+        parts = [_parts(request, choice, choice.tool_calls) for choice in response.choices]
+        return orjson.dumps(_response(request, response, parts))
 
-    def stream(self, request: ModelRequest, begun: Begun) -> GenerateStream:
-        """Begin a streamed answer."""
-        return GenerateStream(request, begun)
+    def stream(self, request: ModelRequest, response: PendingResponse) -> GenerateStream:
+        """Begin a streamed response."""
+        return GenerateStream(request, response)
 
     @staticmethod
     def error(refused: RefusedError) -> bytes:
@@ -374,9 +372,9 @@ class GenerateApi:
 class GenerateStream:
     """See `EventStream`. The last event has the rest of the text, the calls of functions, and the usage."""
 
-    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+    def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._begun = begun
+        self._response = response
         self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
     def add(self, index: int, final: FinalText) -> bytes:
@@ -384,15 +382,15 @@ class GenerateStream:
         parts = _parts(self._request, self._sent_text[index].more(final))
         if not parts:
             return b""
-        return event(_head(self._request, self._begun) | {"candidates": [_candidate(index, parts)]})
+        return event(_head(self._request, self._response) | {"candidates": [_candidate(index, parts)]})
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, response: PendingResponse) -> bytes:
         """Return the last event."""
         parts = [
             _parts(self._request, self._sent_text[index].more(choice), choice.tool_calls)
-            for index, choice in enumerate(answer.choices)
+            for index, choice in enumerate(response.choices)
         ]
-        return event(_response(self._request, answer, parts))
+        return event(_response(self._request, response, parts))
 
 
 def _error(refused: RefusedError) -> dict[str, Any]:
@@ -408,8 +406,8 @@ def _error(refused: RefusedError) -> dict[str, Any]:
     return {"error": error | ({"details": details} if details else {})}
 
 
-def _head(request: ModelRequest, begun: Begun) -> dict[str, Any]:
-    return {"responseId": begun.id, "modelVersion": request.model}
+def _head(request: ModelRequest, response: PendingResponse) -> dict[str, Any]:
+    return {"responseId": response.id, "modelVersion": request.model}
 
 
 def _parts(
@@ -433,15 +431,17 @@ def _candidate(index: int, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"content": {"role": "model", "parts": parts or [{"text": ""}]}, "index": index}
 
 
-def _response(request: ModelRequest, answer: Answer, parts: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """Return an answer, or the last event of a streamed answer."""
+def _response(
+    request: ModelRequest, response: PendingResponse, parts: Sequence[Sequence[dict[str, Any]]]
+) -> dict[str, Any]:
+    """Return a response, or the last event of a streamed response."""
     candidates = list[dict[str, Any]]()
-    for index, choice in enumerate(answer.choices):
+    for index, choice in enumerate(response.choices):
         finish_fields: dict[str, Any] = {"finishReason": FINISH[choice.finish]}
         if request.logprobs:
             finish_fields["logprobsResult"] = _logprobs(choice)
         candidates.append(_candidate(index, parts[index]) | finish_fields)
-    return _head(request, answer) | {"candidates": candidates, "usageMetadata": _usage(answer)}
+    return _head(request, response) | {"candidates": candidates, "usageMetadata": _usage(response)}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:
@@ -455,12 +455,12 @@ def _token(token: SampledToken) -> dict[str, Any]:
     return {"token": token.text, "tokenId": token.id, "logProbability": token.known_logprob}
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
-    reasoning_tokens = sum(each.reasoning_tokens for each in answer.choices)
+def _usage(response: PendingResponse) -> dict[str, Any]:
+    reasoning_tokens = sum(each.reasoning_tokens for each in response.choices)
     return {
-        "promptTokenCount": answer.prompt_tokens,
-        "cachedContentTokenCount": answer.cached_tokens,
-        "candidatesTokenCount": answer.tokens - reasoning_tokens,
+        "promptTokenCount": response.prompt_tokens,
+        "cachedContentTokenCount": response.cached_tokens,
+        "candidatesTokenCount": response.tokens - reasoning_tokens,
         "thoughtsTokenCount": reasoning_tokens,
-        "totalTokenCount": answer.prompt_tokens + answer.tokens,
+        "totalTokenCount": response.prompt_tokens + response.tokens,
     }

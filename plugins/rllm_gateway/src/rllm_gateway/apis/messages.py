@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.exchange import Answer, Begun, Choice, FinalText, ModelRequest, SentText, event
+from rllm_gateway.api import SentText, event
+from rllm_gateway.exchange import Choice, FinalText, ModelRequest, PendingResponse
 from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
@@ -188,14 +189,14 @@ class MessagesApi:
 
     read = staticmethod(read)
 
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
-        choice = answer.choices[0]
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
+        choice = response.choices[0]
         stop_fields = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
-        head = _head(request, answer) | stop_fields
-        return orjson.dumps(head | {"content": _blocks(choice), "usage": _usage(answer, answer.tokens)})
+        head = _head(request, response) | stop_fields
+        return orjson.dumps(head | {"content": _blocks(choice), "usage": _usage(response, response.tokens)})
 
-    def stream(self, request: ModelRequest, begun: Begun) -> MessagesStream:
-        return MessagesStream(request, begun)
+    def stream(self, request: ModelRequest, response: PendingResponse) -> MessagesStream:
+        return MessagesStream(request, response)
 
     @staticmethod
     def error(refused: RefusedError) -> bytes:
@@ -213,8 +214,8 @@ def _error(refused: RefusedError) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def _head(request: ModelRequest, begun: Begun) -> dict[str, Any]:
-    return {"id": f"msg_{begun.id}", "type": "message", "role": "assistant", "model": request.model}
+def _head(request: ModelRequest, response: PendingResponse) -> dict[str, Any]:
+    return {"id": f"msg_{response.id}", "type": "message", "role": "assistant", "model": request.model}
 
 
 def _blocks(choice: Choice) -> list[dict[str, Any]]:
@@ -233,9 +234,9 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
 class MessagesStream:
     """See `EventStream`. Text that is sent early is in the first block, which contains reasoning, or else text."""
 
-    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+    def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._begun = begun
+        self._response = response
         self._sent_text = SentText()
         self._has_started = self._has_block = False
 
@@ -245,16 +246,16 @@ class MessagesStream:
             return _encode_events(self._added({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE}))
         return _encode_events(self._added({"type": "text", "text": more.content})) if more.content else b""
 
-    def end(self, answer: Answer) -> bytes:
-        return _encode_events(self._end(answer, answer.choices[0]))
+    def end(self, response: PendingResponse) -> bytes:
+        return _encode_events(self._end(response, response.choices[0]))
 
     def _start(self) -> Iterator[dict[str, Any]]:
         if self._has_started:
             return
         self._has_started = True
-        usage = _usage(self._begun, 0)
-        begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        yield {"type": "message_start", "message": _head(self._request, self._begun) | begun}
+        usage = _usage(self._response, 0)
+        empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield {"type": "message_start", "message": _head(self._request, self._response) | empty}
 
     def _added(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Return the events for text of the first block. The first text begins the block."""
@@ -265,7 +266,7 @@ class MessagesStream:
             yield {"type": "content_block_start", "index": 0, "content_block": start}
         yield {"type": "content_block_delta", "index": 0, "delta": delta}
 
-    def _end(self, answer: Answer, choice: Choice) -> Iterator[dict[str, Any]]:
+    def _end(self, response: PendingResponse, choice: Choice) -> Iterator[dict[str, Any]]:
         yield from self._start()
         blocks = _blocks(choice)
         if self._has_block:
@@ -281,7 +282,7 @@ class MessagesStream:
                 yield {"type": "content_block_delta", "index": index, "delta": delta}
             yield {"type": "content_block_stop", "index": index}
         stop_fields = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
-        yield {"type": "message_delta", "delta": stop_fields, "usage": {"output_tokens": answer.tokens}}
+        yield {"type": "message_delta", "delta": stop_fields, "usage": {"output_tokens": response.tokens}}
         yield {"type": "message_stop"}
 
 
@@ -311,10 +312,10 @@ def _stop_reason(choice: Choice) -> str:
     return {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[choice.finish]
 
 
-def _usage(begun: Begun, sampled: int) -> dict[str, Any]:
+def _usage(response: PendingResponse, sampled: int) -> dict[str, Any]:
     return {
-        "input_tokens": begun.prompt_tokens - begun.cached_tokens,
+        "input_tokens": response.prompt_tokens - response.cached_tokens,
         "output_tokens": sampled,
-        "cache_read_input_tokens": begun.cached_tokens,
+        "cache_read_input_tokens": response.cached_tokens,
         "cache_creation_input_tokens": 0,
     }

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import orjson
 
 from rllm_gateway import fields
+from rllm_gateway.api import SentText, event
 from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
-from rllm_gateway.exchange import MOST_TOP, Answer, Begun, Choice, FinalText, ModelRequest, SentText, event
+from rllm_gateway.exchange import MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse
 from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
@@ -200,23 +201,25 @@ class ResponsesApi:
     read = staticmethod(read)
     error = staticmethod(error_body)
 
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
-        return orjson.dumps(_build_response(request, answer))
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
+        return orjson.dumps(_build_response(request, response))
 
-    def stream(self, request: ModelRequest, begun: Begun) -> ResponsesStream:
-        return ResponsesStream(request, begun)
+    def stream(self, request: ModelRequest, response: PendingResponse) -> ResponsesStream:
+        return ResponsesStream(request, response)
 
     def error_event(self, refused: RefusedError) -> bytes:
         error = error_object(refused)
         return event({"type": "error", "error": error, "sequence_number": 0} | error | {"type": "error"}, "error")
 
 
-def _response(request: ModelRequest, begun: Begun, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+def _response(
+    request: ModelRequest, response: PendingResponse, status: str, output: list[dict[str, Any]]
+) -> dict[str, Any]:
     sent = request.sent
     return {
-        "id": f"resp_{begun.id}",
+        "id": f"resp_{response.id}",
         "object": "response",
-        "created_at": begun.created,
+        "created_at": response.created,
         "status": status,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
@@ -238,43 +241,43 @@ def _response(request: ModelRequest, begun: Begun, status: str, output: list[dic
     }
 
 
-def _build_response(request: ModelRequest, answer: Answer) -> dict[str, Any]:
-    cut_off = answer.choices[0].finish == "length"
-    body = _response(request, answer, "incomplete" if cut_off else "completed", _output(request, answer))
-    return body | {"usage": _usage(answer), "completed_at": None if cut_off else answer.created}
+def _build_response(request: ModelRequest, response: PendingResponse) -> dict[str, Any]:
+    cut_off = response.choices[0].finish == "length"
+    body = _response(request, response, "incomplete" if cut_off else "completed", _output(request, response))
+    return body | {"usage": _usage(response), "completed_at": None if cut_off else response.created}
 
 
-def _output(request: ModelRequest, answer: Answer) -> list[dict[str, Any]]:
-    choice = answer.choices[0]
+def _output(request: ModelRequest, response: PendingResponse) -> list[dict[str, Any]]:
+    choice = response.choices[0]
     status = "incomplete" if choice.finish == "length" else "completed"
     items = list[dict[str, Any]]()
     if choice.reasoning:
-        items.append(_reasoning(answer, choice.reasoning))
+        items.append(_reasoning(response, choice.reasoning))
     if choice.content or not choice.tool_calls:
-        items.append(_message(answer, choice.content, _logprobs(request, choice)) | {"status": status})
+        items.append(_message(response, choice.content, _logprobs(request, choice)) | {"status": status})
     for at, call in enumerate(choice.tool_calls):
-        head = {"id": f"fc_{answer.id}_{at}", "type": "function_call", "status": "completed", "call_id": call["id"]}
+        head = {"id": f"fc_{response.id}_{at}", "type": "function_call", "status": "completed", "call_id": call["id"]}
         items.append(head | call["function"])
     return items
 
 
-def _reasoning(begun: Begun, text: str) -> dict[str, Any]:
+def _reasoning(response: PendingResponse, text: str) -> dict[str, Any]:
     reasoning = [{"type": "reasoning_text", "text": text}]
-    return {"id": f"rs_{begun.id}", "type": "reasoning", "summary": [], "content": reasoning}
+    return {"id": f"rs_{response.id}", "type": "reasoning", "summary": [], "content": reasoning}
 
 
-def _message(begun: Begun, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+def _message(response: PendingResponse, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-    head = {"id": f"msg_{begun.id}", "type": "message", "role": "assistant", "status": "in_progress"}
+    head = {"id": f"msg_{response.id}", "type": "message", "role": "assistant", "status": "in_progress"}
     return head | {"content": [part]}
 
 
 class ResponsesStream:
     """See `EventStream`. Text that is sent early is in the first item, which is reasoning, or else a message."""
 
-    def __init__(self, request: ModelRequest, begun: Begun) -> None:
+    def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._begun = begun
+        self._response = response
         self._numbers = count()
         self._sent_text = SentText()
         self._has_started = self._has_item = False
@@ -282,11 +285,11 @@ class ResponsesStream:
     def add(self, index: int, final: FinalText) -> bytes:
         more = self._sent_text.more(final)
         if more.reasoning:
-            return self._encode_events(self._added(_reasoning(self._begun, more.reasoning)))
-        return self._encode_events(self._added(_message(self._begun, more.content, []))) if more.content else b""
+            return self._encode_events(self._added(_reasoning(self._response, more.reasoning)))
+        return self._encode_events(self._added(_message(self._response, more.content, []))) if more.content else b""
 
-    def end(self, answer: Answer) -> bytes:
-        return self._encode_events(self._end(answer))
+    def end(self, response: PendingResponse) -> bytes:
+        return self._encode_events(self._end(response))
 
     def _encode_events(self, events: Iterator[dict[str, Any]]) -> bytes:
         numbered = (data | {"sequence_number": next(self._numbers)} for data in events)
@@ -296,9 +299,9 @@ class ResponsesStream:
         if self._has_started:
             return
         self._has_started = True
-        begun = _response(self._request, self._begun, "in_progress", [])
-        yield {"type": "response.created", "response": begun}
-        yield {"type": "response.in_progress", "response": begun}
+        response = _response(self._request, self._response, "in_progress", [])
+        yield {"type": "response.created", "response": response}
+        yield {"type": "response.in_progress", "response": response}
 
     def _added(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Return the events for text of the first item. The first text begins the item."""
@@ -308,10 +311,10 @@ class ResponsesStream:
             yield from _opened(0, item)
         yield _item_address(0, item) | _delta(item)
 
-    def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
+    def _end(self, response: PendingResponse) -> Iterator[dict[str, Any]]:
         yield from self._start()
-        whole = _build_response(self._request, answer)
-        more = self._sent_text.more(answer.choices[0])
+        whole = _build_response(self._request, response)
+        more = self._sent_text.more(response.choices[0])
         for index, item in enumerate(whole["output"]):
             delta = _delta(item)
             if index == 0 and self._has_item:
@@ -370,11 +373,11 @@ def _logprobs(request: ModelRequest, choice: Choice) -> list[dict[str, Any]]:
     return [token.as_json for token in choice.sampled] if request.logprobs else []
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(response: PendingResponse) -> dict[str, Any]:
     return {
-        "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": answer.tokens,
-        "output_tokens_details": {"reasoning_tokens": sum(each.reasoning_tokens for each in answer.choices)},
-        "total_tokens": answer.prompt_tokens + answer.tokens,
+        "input_tokens": response.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": response.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": response.tokens,
+        "output_tokens_details": {"reasoning_tokens": sum(each.reasoning_tokens for each in response.choices)},
+        "total_tokens": response.prompt_tokens + response.tokens,
     }

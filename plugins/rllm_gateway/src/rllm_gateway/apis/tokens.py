@@ -10,18 +10,9 @@ import orjson
 from numpy.typing import NDArray
 
 from rllm_gateway import fields
+from rllm_gateway.api import EventStream, event
 from rllm_gateway.apis.chat import MOST_STOPS, error_body, error_object, usage
-from rllm_gateway.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
-    Answer,
-    Begun,
-    Choice,
-    EventStream,
-    ModelRequest,
-    SampledToken,
-    event,
-)
+from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Choice, ModelRequest, PendingResponse, SampledToken
 from rllm_gateway.fields import RefusedError, Rules, invalid
 
 RULES = Rules(
@@ -107,8 +98,8 @@ class TokensApi:
             outcomes=outcomes,
         )
 
-    def answer(self, request: ModelRequest, answer: Answer) -> bytes:
-        """Return the body of an answer."""
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
+        """Return the body of a response."""
         choices = [
             {
                 "index": index,
@@ -116,12 +107,16 @@ class TokensApi:
                 "finish_reason": choice.finish,
                 "logprobs": _logprobs(choice) if request.logprobs else None,
             }
-            for index, choice in enumerate(answer.choices)
+            for index, choice in enumerate(response.choices)
         ]
-        body = {"request_id": request.sent.get("request_id") or answer.id, "choices": choices, "usage": usage(answer)}
+        body = {
+            "request_id": request.sent.get("request_id") or response.id,
+            "choices": choices,
+            "usage": usage(response),
+        }
         return orjson.dumps(body | {"prompt_logprobs": None, "kv_transfer_params": None})
 
-    def stream(self, request: ModelRequest, begun: Begun) -> EventStream:
+    def stream(self, request: ModelRequest, response: PendingResponse) -> EventStream:
         """Raise AssertionError, because `read` rejects streamed requests."""
         raise AssertionError("the token route does not stream")
 

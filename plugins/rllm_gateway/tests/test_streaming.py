@@ -15,16 +15,15 @@ from tool_tokenizer import STOP
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_gateway.api import Api, SentText
 from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi
-from rllm_gateway.exchange import Answer, Api, Begun, Choice, FinalText, ModelRequest, SentText
+from rllm_gateway.exchange import LOOKS, Choice, FinalText, ModelRequest, PendingResponse
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.link_trainer import cut_at_texts
-from rllm_gateway.live_session import LOOKS, PartialResponse
 from rllm_gateway.rendering import choice_of
 from rllm_gateway.structured import ResponseFormat
 
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
-BEGUN = Begun(id="ab0", created=1, prompt_tokens=1, cached_tokens=0)
 PIECES: list[list[int]] = [
     *(list(text.encode()) for text in ("a", "é", "😀", " ", "\n", ".", " '", "n't", "STOP", "ST", "<ca", "{", CALL)),
     *(list(text.encode()) for text in ("<call>", "</call>", '{"name": "look_up", "arguments": {}}')),
@@ -79,17 +78,22 @@ CHATS: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [
 PLAIN: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [(CompletionsApi(), completions_text)]
 
 
-def streamed(
-    api: Api, request: ModelRequest, ids: list[int], choice: Choice, partial_response: PartialResponse
-) -> bytes:
+def pending(request: ModelRequest, renderer: TemplateRenderer, prompt: Any = (1,)) -> PendingResponse:
+    response = PendingResponse(request, renderer)
+    response.begin("ab0", 1, np.array(prompt, np.int32), 0)
+    return response
+
+
+def streamed(api: Api, request: ModelRequest, response: PendingResponse, choice: Choice) -> bytes:
     """All events of a response whose tokens arrive one by one."""
     looked: dict[int, int] = {}
-    stream, written = api.stream(request, BEGUN), b""
-    for token in ids:
-        partial_response.add(0, np.array([token], np.int32))
-        for index, final in partial_response.read_final_text(looked).items():
+    stream, written = api.stream(request, response), b""
+    for token in choice.token_ids:
+        response.add_tokens(0, np.array([token], np.int32))
+        for index, final in response.read_final_text(looked).items():
             written += stream.add(index, final)
-    return written + stream.end(Answer(**vars(BEGUN), choices=(choice,)))
+    response.finish([choice])
+    return written + stream.end(response)
 
 
 @given(
@@ -116,24 +120,20 @@ def test_deltas_together_are_the_whole_response(
     sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, request.stop)
     choice = choice_of("c", "p", request, prompt, sampled, renderer)
     for api, text in PLAIN if request.is_plain else CHATS:
-        partial_response = PartialResponse(request, renderer)
-        partial_response.begin(BEGUN, prompt)
-        deltas = [
-            text(each) for each in events(streamed(api, request, sampled.token_ids.tolist(), choice, partial_response))
-        ]
+        written = streamed(api, request, pending(request, renderer, prompt), choice)
+        deltas = [text(each) for each in events(written)]
         reasoning, words = ("".join(parts) for parts in zip(*deltas, strict=True))
         assert (reasoning, words) == (choice.reasoning, choice.content)
 
 
-def grown(said: bytes, renderer: TemplateRenderer | None = None, **request: Any) -> list[str]:
+def grown(said: bytes, renderer: TemplateRenderer | None = None, **options: Any) -> list[str]:
     """The content that is final after each byte."""
-    request = ModelRequest(messages=[], stream=True, **request)
-    partial_response, looked = PartialResponse(request, renderer or renderer_of_bytes()), dict[int, int]()
-    partial_response.begin(BEGUN, np.array([1], np.int32))
+    request = ModelRequest(messages=[], stream=True, **options)
+    response, looked = pending(request, renderer or renderer_of_bytes()), dict[int, int]()
     found = []
     for byte in said:
-        partial_response.add(0, np.array([byte], np.int32))
-        found += [each.content for each in partial_response.read_final_text(looked).values()]
+        response.add_tokens(0, np.array([byte], np.int32))
+        found += [each.content for each in response.read_final_text(looked).values()]
     return found
 
 
