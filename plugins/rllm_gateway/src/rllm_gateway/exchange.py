@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rllm_core.contracts.renderer import Renderer, StreamingRenderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.rollout.template_renderer import before_any
+from rllm_gateway.calls import CallRow
 from rllm_gateway.client import DEFAULT_ROLE
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.structured import ResponseFormat
@@ -145,6 +146,16 @@ class ModelRequest:
     """Parameter -> its outcome: ``honored``, ``overruled`` or ``ignored``."""
     client_retry: int | None = None
     """Number of the client's retry, from 0. None if the client sent none."""
+    digest: bytes = b""
+    """Digest of the prompt. `LiveSession.locate` sets this field and the next ones."""
+    parent: CallRow | None = None
+    """The session's call that the request continues. None if it continues no call."""
+    sampled: Mapping[int, CallRow] = field(default_factory=dict)
+    """Index of a message -> the session's call with this response."""
+    new_messages: Sequence[Message] = ()
+    """Messages after the parent's response."""
+    foreign: int = 0
+    """Number of assistant messages that were not sampled in this session, or not at this position."""
 
     @cached_property
     def characters(self) -> int:

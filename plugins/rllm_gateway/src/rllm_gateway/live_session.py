@@ -43,22 +43,6 @@ RequestKey = tuple[bytes, int, int, tuple[str, ...], ResponseFormat | None]
 request has the same key."""
 
 
-@dataclass(frozen=True, eq=False)
-class BranchPoint:
-    """The position of a request in a session's conversations."""
-
-    digest: bytes
-    """Digest of the prompt."""
-    parent: CallRow | None
-    """The call that the request continues. None if it continues no call."""
-    matched: Mapping[int, CallRow]
-    """Index of a message -> the session's call with this response."""
-    rest: Sequence[Message]
-    """Messages after the parent's response."""
-    foreign: int
-    """Number of assistant messages that were not sampled in this session, or not at this position."""
-
-
 @dataclass(eq=False)
 class LiveSession:
     """The state of an open session. See `SessionSpec`."""
@@ -115,13 +99,17 @@ class LiveSession:
     def __post_init__(self) -> None:
         self.tag = sha256(self.spec.id.encode()).hexdigest()[:16]
 
-    def find_branch_point(self, request: ModelRequest) -> BranchPoint:
-        """Find the longest prefix of a request's messages or tokens that ends with a response of this session."""
+    def locate(self, request: ModelRequest) -> ModelRequest:
+        """Find the longest prefix of a request's messages or tokens that ends with a response of this session.
+
+        Returns:
+            The request with its position in the session's conversations.
+        """
         if request.prompt_ids is not None:
             digest, parent = self._read_tokens(request.role, request.prompt_ids)
-            return BranchPoint(digest, parent, {}, (), 0)
+            return replace(request, digest=digest, parent=parent)
         digest = _root_digest(request.role, request.tools, self.spec.template_options)
-        matched, foreign = dict[int, CallRow](), 0
+        sampled, foreign = dict[int, CallRow](), 0
         for at, message in enumerate(request.messages):
             digest = _next_digest(digest, message)
             if message["role"] != "assistant":
@@ -129,9 +117,16 @@ class LiveSession:
             if (row := self.responses.get(digest)) is None:
                 foreign += 1
             else:
-                matched[at] = row
-        last = max(matched, default=-1)
-        return BranchPoint(digest, matched.get(last), matched, request.messages[last + 1 :], foreign)
+                sampled[at] = row
+        last = max(sampled, default=-1)
+        return replace(
+            request,
+            digest=digest,
+            parent=sampled.get(last),
+            sampled=sampled,
+            new_messages=request.messages[last + 1 :],
+            foreign=foreign,
+        )
 
     def _read_tokens(self, role: str, ids: NDArray[np.int32]) -> tuple[bytes, CallRow | None]:
         """Return the digest of tokens, and the call with the longest prompt and response at their start."""
@@ -144,16 +139,13 @@ class LiveSession:
         chain.update(ids[at:].tobytes())
         return chain.digest(), parent
 
-    def add(
-        self, row: CallRow, branch_point: BranchPoint, branch: str, request: ModelRequest, prompt_ids: NDArray[np.int32]
-    ) -> None:
+    def add(self, row: CallRow, request: ModelRequest, branch: str, prompt_ids: NDArray[np.int32]) -> None:
         """Add a stored call, which later requests may continue. If responses are equal, requests continue the first.
 
         Args:
             row: the call.
-            branch_point: its position.
+            request: its request, from `locate`.
             branch: its branch.
-            request: its request.
             prompt_ids: (n,) tokens of its prompt.
         """
         # Drop the request's parameters, because the store has them, and tools may be large.
@@ -163,7 +155,7 @@ class LiveSession:
             before = self.tools.get(row.parent or "")
             self.tools[row.id] = request.tools if before is None or before != request.tools else before
         if request.prompt_ids is None:
-            self.responses.setdefault(_next_digest(branch_point.digest, row.response), row)
+            self.responses.setdefault(_next_digest(request.digest, row.response), row)
         whole = np.concatenate((prompt_ids, row.response_ids)).astype(np.int32)
         self.ends.setdefault(self._read_tokens(row.role, whole)[0], row)
         self.lengths.add(len(whole))

@@ -24,7 +24,7 @@ from rllm_core.rollout.conversation import without_earlier_reasoning
 from rllm_gateway.calls.rows import CallRow, count_tokens, prompt_ids
 from rllm_gateway.exchange import REASONING, Choice, Finish, ModelRequest, SampledToken
 from rllm_gateway.fields import invalid
-from rllm_gateway.live_session import BranchPoint, LiveSession
+from rllm_gateway.live_session import LiveSession
 from rllm_gateway.structured import call_in
 
 LARGE = 100_000
@@ -42,12 +42,11 @@ class _Turn:
     response_ids: Ids
 
 
-async def render(
-    session: LiveSession, branch_point: BranchPoint, request: ModelRequest, renderer: Renderer
-) -> tuple[Ids, int]:
+async def render(session: LiveSession, request: ModelRequest, renderer: Renderer) -> tuple[Ids, int]:
     """Return the (n,) tokens of a prompt, and the number of tokens it shares with the parent's prompt and response.
 
-    A large prompt is rendered in a thread, so that other requests are answered meanwhile.
+    A large prompt is rendered in a thread, so that other requests are answered meanwhile. `LiveSession.locate` returns
+    the request.
 
     Raises:
         RefusedError: the renderer of the model does not support these messages, or lacks one of the request's stop
@@ -55,14 +54,10 @@ async def render(
     """
     if request.prompt_ids is not None:
         _check_stop_ids(request, renderer)
-        return request.prompt_ids, 0 if branch_point.parent is None else count_tokens(
-            session.lineage(branch_point.parent)
-        )
+        return request.prompt_ids, 0 if request.parent is None else count_tokens(session.lineage(request.parent))
     if request.characters <= LARGE:
-        return _prompt_of(session, branch_point, request, renderer)
-    return await asyncio.get_running_loop().run_in_executor(
-        _BESIDE, _prompt_of, session, branch_point, request, renderer
-    )
+        return _prompt_of(session, request, renderer)
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, _prompt_of, session, request, renderer)
 
 
 async def encode_prompt(session: LiveSession, request: ModelRequest, renderer: Renderer) -> ModelRequest:
@@ -97,30 +92,26 @@ def _check_stop_ids(request: ModelRequest, renderer: Renderer) -> None:
         )
 
 
-def _prompt_of(
-    session: LiveSession, branch_point: BranchPoint, request: ModelRequest, renderer: Renderer
-) -> tuple[Ids, int]:
+def _prompt_of(session: LiveSession, request: ModelRequest, renderer: Renderer) -> tuple[Ids, int]:
     try:
         with failures_as(RolloutError, "The renderer of the model"):
-            return _rendered(session, branch_point, request, renderer)
+            return _rendered(session, request, renderer)
     except RolloutError as error:
         raise invalid(str(error), request.prompt_parameter) from error
 
 
-def _rendered(
-    session: LiveSession, branch_point: BranchPoint, request: ModelRequest, renderer: Renderer
-) -> tuple[Ids, int]:
+def _rendered(session: LiveSession, request: ModelRequest, renderer: Renderer) -> tuple[Ids, int]:
     accumulate_reasoning = session.spec.accumulate_reasoning
-    if branch_point.parent is None:
-        return renderer.prompt(_shown(branch_point, request.messages, accumulate_reasoning), request.tools), 0
-    lineage = session.lineage(branch_point.parent)
-    before, sampled = prompt_ids(lineage), branch_point.parent.response_ids
+    if request.parent is None:
+        return renderer.prompt(_shown(request, accumulate_reasoning), request.tools), 0
+    lineage = session.lineage(request.parent)
+    before, sampled = prompt_ids(lineage), request.parent.response_ids
     shown = before, sampled
-    if not accumulate_reasoning and renderer.reasoning_ids is not None and of_user(branch_point.rest):
+    if not accumulate_reasoning and renderer.reasoning_ids is not None and of_user(request.new_messages):
         shown = without_earlier_reasoning(_turns_since_user(lineage, before), renderer.reasoning_ids)
-    ids = renderer.bridge(*shown, branch_point.rest, request.tools)
+    ids = renderer.bridge(*shown, request.new_messages, request.tools)
     if ids is None:
-        ids = renderer.prompt(_shown(branch_point, request.messages, accumulate_reasoning), request.tools)
+        ids = renderer.prompt(_shown(request, accumulate_reasoning), request.tools)
     elif shown[0] is before and shown[1] is sampled:
         return ids, len(before) + len(sampled)
     return ids, _count_shared(np.concatenate((before, sampled)), ids)
@@ -153,14 +144,14 @@ def _turns_since_user(lineage: Sequence[CallRow], before: Ids) -> list[_Turn]:
     return turns
 
 
-def _shown(branch_point: BranchPoint, messages: Sequence[Message], accumulate_reasoning: bool) -> list[Message]:
+def _shown(request: ModelRequest, accumulate_reasoning: bool) -> list[Message]:
     """Return the messages for a whole prompt, with the sampled responses.
 
     Reasoning is kept only after the last user message, unless `accumulate_reasoning` is set.
     """
-    shown, over = list[Message](), False
+    messages, shown, over = request.messages, list[Message](), False
     for at in reversed(range(len(messages))):
-        row = branch_point.matched.get(at)
+        row = request.sampled.get(at)
         message = messages[at] if row is None else row.response
         if over and not accumulate_reasoning and REASONING in message:
             message = {key: value for key, value in message.items() if key != REASONING}

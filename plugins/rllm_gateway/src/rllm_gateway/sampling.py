@@ -20,7 +20,7 @@ from rllm_gateway.calls.store import RowLog
 from rllm_gateway.exchange import Choice, ModelRequest, PendingResponse
 from rllm_gateway.fields import IGNORE, RefusedError, invalid
 from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError, SampleRequest
-from rllm_gateway.live_session import BranchPoint, LiveSession, RequestKey
+from rllm_gateway.live_session import LiveSession, RequestKey
 from rllm_gateway.rendering import choice_of, render
 
 
@@ -32,16 +32,16 @@ def begin(
     Raises:
         RefusedError: the request is too long, or the session has reached its limit of calls or concurrent requests.
     """
-    spec, branch_point = session.spec, session.find_branch_point(request)
+    spec, request = session.spec, session.locate(request)
     most = min(request.max_tokens or spec.max_tokens, spec.max_tokens)
-    key: RequestKey = (branch_point.digest, request.n, most, request.stop, request.response_format)
+    key: RequestKey = (request.digest, request.n, most, request.stop, request.response_format)
     again = session.repeated(key, request.client_retry)
     if again is not None:
         session.count("retries")
         return again
     if session.in_flight > most_in_flight:
         # The client retries this request. Count it as lost, so that the retry does not get another request's answer.
-        session.lose(branch_point.digest, ())
+        session.lose(request.digest, ())
         raise RefusedError(
             429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
         )
@@ -55,7 +55,7 @@ def begin(
             code="max_calls_reached",
         )
     session.refuse_too_long(request)
-    sampling = _Sampling(session, request, branch_point, most, attached, log)
+    sampling = _Sampling(session, request, most, attached, log)
     pending = sampling.pending
     pending.task = asyncio.create_task(sampling.run())
     session.pending[key].append(pending)
@@ -70,7 +70,6 @@ class _Sampling:
         self,
         session: LiveSession,
         request: ModelRequest,
-        branch_point: BranchPoint,
         max_tokens: int,
         attached: AttachedPolicy,
         log: RowLog,
@@ -78,12 +77,11 @@ class _Sampling:
         self.pending = PendingResponse(request, attached.renderer)
         self._session = session
         self._request = request
-        self._branch_point = branch_point
         self._max_tokens = max_tokens
         self._attached = attached
         self._log = log
-        self._digest = branch_point.digest.hex()
-        self._siblings = [session.take_sibling(branch_point.digest) for _ in range(request.n)]
+        self._digest = request.digest.hex()
+        self._siblings = [session.take_sibling(request.digest) for _ in range(request.n)]
         self._ids = [f"{session.tag}-{self._digest}-{sibling}" for sibling in self._siblings]
         self._started = time.time()
 
@@ -93,16 +91,16 @@ class _Sampling:
         Raises:
             RefusedError: the request failed. None of its calls is used.
         """
-        session, request, branch_point, pending = self._session, self._request, self._branch_point, self.pending
+        session, request, pending = self._session, self._request, self.pending
         renderer = self._attached.renderer
         try:
-            prompt_ids, kept = await render(session, branch_point, request, renderer)
+            prompt_ids, kept = await render(session, request, renderer)
             self._count()
             pending.begin(f"{self._digest}{self._siblings[0]:x}", int(self._started), prompt_ids, kept)
             branches = [self._branch(id_) for id_ in self._ids]
             completions = await self._sampled(prompt_ids, branches)
         except BaseException as error:
-            session.lose(branch_point.digest, self._siblings)
+            session.lose(request.digest, self._siblings)
             if isinstance(error, asyncio.CancelledError):
                 session.count("cancelled", request.n)
             raise
@@ -114,7 +112,7 @@ class _Sampling:
         ]
         # Copy the array, because a view would keep the whole prompt in memory.
         new_ids = np.array(prompt_ids[kept:], np.int32)
-        parent = branch_point.parent
+        parent = request.parent
         extends = parent is None or kept == count_tokens(session.lineage(parent))
         rows = [
             self._row(choice, completion, new_ids, None if extends else kept, seconds)
@@ -122,7 +120,7 @@ class _Sampling:
         ]
         await self._stored(rows)
         for row, branch in zip(rows, branches, strict=True):
-            session.add(row, branch_point, branch, request, prompt_ids)
+            session.add(row, request, branch, prompt_ids)
         pending.finish(choices)
 
     def _count(self) -> None:
@@ -131,7 +129,7 @@ class _Sampling:
             is_equal = name == TEMPERATURE and self._request.sent.get(name) == self._session.spec.temperature
             if outcome != "honored" and not is_equal:
                 self._session.count(f"{outcome}/{name}")
-        if self._branch_point.foreign:
+        if self._request.foreign:
             self._session.count("branches")
 
     def _branch(self, id_: str) -> str:
@@ -139,7 +137,7 @@ class _Sampling:
 
         Engines run the calls of a branch one by one.
         """
-        parent, session = self._branch_point.parent, self._session
+        parent, session = self._request.parent, self._session
         if parent is None or parent.id in session.continued:
             return id_
         session.continued.add(parent.id)
@@ -183,7 +181,7 @@ class _Sampling:
     def _row(
         self, choice: Choice, completion: Completion, new_ids: NDArray[np.int32], kept: int | None, seconds: float
     ) -> CallRow:
-        session, request, parent = self._session, self._request, self._branch_point.parent
+        session, request, parent = self._session, self._request, self._request.parent
         spec = session.spec
         parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(request.stop)}
         for name, key in ((NAME, spec.name_key), (GROUP, spec.group_key)):
@@ -214,7 +212,7 @@ class _Sampling:
     def _messages(self, new_ids: NDArray[np.int32]) -> Sequence[Any]:
         """Return the messages to store. The text of a prompt that was sent as tokens is one message of the user."""
         if self._request.prompt_ids is None:
-            return self._branch_point.rest
+            return self._request.new_messages
         return [{"role": "user", "content": self._attached.renderer.text(new_ids)}]
 
     async def _stored(self, rows: Sequence[CallRow]) -> None:

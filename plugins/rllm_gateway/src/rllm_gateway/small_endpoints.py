@@ -94,11 +94,10 @@ def tokens_endpoint(
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
         request = read(json_object(await read_body(receive)), session.spec.unsupported)
-        request = replace(request, role=head.role)
         renderer = (await gateway.attached()).renderer
-        branch_point = session.find_branch_point(request)
+        request = session.locate(replace(request, role=head.role))
         session.refuse_too_long(request)
-        prompt_ids, _ = await render(session, branch_point, request, renderer)
+        prompt_ids, _ = await render(session, request, renderer)
         return {name: len(prompt_ids)}
 
     return _in_session(gateway, "POST", respond, error)
