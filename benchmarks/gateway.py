@@ -41,7 +41,7 @@ from rllm_core.plugins import resolve
 from rllm_core.rollout.options import RendererParams
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
-from rllm_gateway.link import OpenedSession, SampleRequest, SessionSpec
+from rllm_gateway.link import OpenedSession, SessionSpec
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.process import GatewayAddress, gateway_process
 
@@ -62,7 +62,7 @@ class Dummy:
     def __init__(self) -> None:
         self._calls = 0
 
-    async def sample(self, request: SampleRequest, on_tokens: Any = None) -> Completion:
+    async def sample(self, prompt_ids: Any, sampling: Any, *, call: str, branch: str) -> Completion:
         self._calls += 1
         text = f"{self._calls:08d}".encode() + b"the number is lower " * 40
         ids = np.frombuffer(text[: 4 * RESPONSE_TOKENS], np.int32)

@@ -21,13 +21,13 @@ import uvloop
 from numpy.typing import NDArray
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import Message, Response, Tool
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_gateway.endpoint import read_body
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.link import AttachedPolicy, LinkPolicy, SampleRequest
+from rllm_gateway.link import AttachedPolicy, LinkPolicy
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
@@ -74,8 +74,8 @@ class PassThrough:
         body = await read_body(receive)
         self._calls += 1
         ids = np.frombuffer(body + b" " * (-len(body) % WORD), np.int32)
-        call = SampleRequest(session="s", call=str(self._calls), branch="b", prompt_ids=ids, max_tokens=400)
-        completion = await self._policy.sample(call)
+        names = {"session": "s", "call": str(self._calls), "branch": "b"}
+        completion = await self._policy.sample(ids, SamplingParams(max_tokens=400), **names)
         said = completion.token_ids.tobytes()
         if self._store is not None:
             await self._store.add(row_of(self._calls, ids[:NEW_TOKENS], completion))

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tool_tokenizer import STOP, ToolTokenizer
 
-from rllm_core.contracts.engine import Completion, OnTokens, TopTokens
+from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
 from rllm_gateway.fields import Rules
 from rllm_gateway.gateway import Gateway, GatewayLimits
-from rllm_gateway.link import AttachedPolicy, OpenedSession, PolicyError, SampleRequest, SessionSpec, SessionTrace
+from rllm_gateway.link import AttachedPolicy, OpenedSession, PolicyError, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
@@ -79,8 +79,10 @@ class Scripted:
         self.may_end.set()
         vars(self).update(vars(Scripted()))
 
-    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
-        prompt_ids, json_schema, top_logprobs = request.prompt_ids, request.json_schema, request.top_logprobs
+    async def sample(
+        self, prompt_ids: NDArray[np.int32], sampling: SamplingParams, *, session: str, call: str, branch: str
+    ) -> Completion:
+        json_schema, top_logprobs, on_tokens = sampling.json_schema, sampling.top_logprobs, sampling.on_tokens
         demanded = {name for name, value in (("json_schema", json_schema), ("top_logprobs", top_logprobs)) if value}
         if demanded - self.options:
             raise PolicyError("This engine cannot do that.", "unsupported")
@@ -96,7 +98,7 @@ class Scripted:
             self.cancelled.set()
             raise
         text = self.response("".join(map(chr, prompt_ids)))
-        completion = completion_of(text, request.max_tokens, request.stop, self.weight_version)
+        completion = completion_of(text, sampling.max_tokens, sampling.stop, self.weight_version)
         if on_tokens is not None and self.held_back is not None:
             for token in completion.token_ids[: len(completion.token_ids) - self.held_back]:
                 on_tokens(np.array([token], np.int32))
@@ -107,9 +109,7 @@ class Scripted:
         if top_logprobs:
             ids = np.tile(completion.token_ids[:, None], (1, top_logprobs))
             completion = replace(completion, top=TopTokens(ids, np.full(ids.shape, -2.0, np.float32)))
-        self.calls.append(
-            Sampled(request.session, request.call, request.branch, prompt_ids, completion, request.max_tokens)
-        )
+        self.calls.append(Sampled(session, call, branch, prompt_ids, completion, sampling.max_tokens))
         return completion
 
 

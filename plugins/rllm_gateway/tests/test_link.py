@@ -22,7 +22,6 @@ from rllm_gateway.link import (
     LinkPolicy,
     OpenedSession,
     PolicyError,
-    SampleRequest,
     SessionSpec,
     SessionTrace,
     TracedCall,
@@ -100,9 +99,11 @@ class Ends:
         spec = SessionSpec(id="t:0~0", run="r", rollout="t:0", max_tokens=9, metadata={"n": 1})
         return await self.trainer.open_session(spec, self.sampler)
 
-    async def sample(self, ids: list[int], stop: tuple[str, ...] = (), **fields: Any) -> Completion:
-        given = {"session": "t:0~0", "call": "c1", "branch": "b1", "max_tokens": 9} | fields
-        return await self.policy.sample(SampleRequest(prompt_ids=np.array(ids, np.int32), stop=stop, **given))
+    async def sample(
+        self, ids: list[int], stop: tuple[str, ...] = (), call: str = "c1", branch: str = "b1", **options: Any
+    ) -> Completion:
+        sampling = SamplingParams(max_tokens=9, stop=stop, **options)
+        return await self.policy.sample(np.array(ids, np.int32), sampling, session="t:0~0", call=call, branch=branch)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, OnTokens, TopTokens
+from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.data.version_spans import VersionSpan
@@ -243,33 +243,24 @@ class PolicyError(Exception):
         self.failure: Failure = failure
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SampleRequest:
-    """A prompt to continue, and the limits and the form of its response."""
-
-    session: str
-    """Id of the session, `SessionSpec.id`."""
-    call: str
-    """Unique id of the call. The trainer keeps its tokens under this id until the session closes."""
-    branch: str
-    """Id of a branch. It is the same for calls that continue each other and share a cached prefix."""
-    prompt_ids: NDArray[np.int32]
-    """(n,) tokens of the prompt."""
-    max_tokens: int
-    """Maximum number of tokens of the response."""
-    stop: tuple[str, ...] = ()
-    """Stop strings, at most a few. The response ends with the tokens that complete one."""
-    json_schema: str | None = None
-    """JSON schema for the response, as JSON text. None: any text."""
-    top_logprobs: int = 0
-    """Number of most likely tokens to return at each position."""
+OPTIONS = ("max_tokens", "stop", "json_schema", "top_logprobs")
+"""Fields of `SamplingParams` that a gateway sets. The run sets the others."""
 
 
 class Policy(Protocol):
     """Samples responses. If `sample` is cancelled, the call is cancelled."""
 
-    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
-        """Continue a prompt. See `SamplingParams.on_tokens`.
+    async def sample(
+        self, prompt_ids: NDArray[np.int32], sampling: SamplingParams, *, session: str, call: str, branch: str
+    ) -> Completion:
+        """Continue a prompt.
+
+        Args:
+            prompt_ids: (n,) tokens of the prompt.
+            sampling: limits and form of the response, the fields in `OPTIONS`, and its `SamplingParams.on_tokens`.
+            session: id of the session, `SessionSpec.id`.
+            call: unique id of the call. The trainer keeps its tokens under this id until the session closes.
+            branch: id of a branch. It is the same for calls that continue each other and share a cached prefix.
 
         Raises:
             PolicyError: the call cannot be answered.
@@ -303,9 +294,14 @@ class LinkPolicy:
         self._closing: set[asyncio.Task[SessionTrace]] = set()
         self._trainer = Connection(reader, writer, FRAMES, self._handle, MAX_BYTES)
 
-    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
+    async def sample(
+        self, prompt_ids: NDArray[np.int32], sampling: SamplingParams, *, session: str, call: str, branch: str
+    ) -> Completion:
         """See `Policy.sample`."""
-        body = {"partial": on_tokens is not None, **vars(request)}
+        on_tokens = sampling.on_tokens
+        options = {name: getattr(sampling, name) for name in OPTIONS}
+        ids = {"session": session, "call": call, "branch": branch}
+        body = {"partial": on_tokens is not None, **ids, "prompt_ids": prompt_ids, **options}
         on_part = None if on_tokens is None else lambda part: on_tokens(part["token_ids"])
         try:
             answer = await self._trainer.ask(body, on_part=on_part)

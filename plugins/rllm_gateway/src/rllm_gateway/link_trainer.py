@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -19,10 +19,10 @@ from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, 
 from rllm_gateway.link import (
     FRAMES,
     MAX_BYTES,
+    OPTIONS,
     Failure,
     OpenedSession,
     PolicyError,
-    SampleRequest,
     SessionSpec,
     SessionTrace,
     completion_as_json,
@@ -33,7 +33,6 @@ from rllm_serving.connection import Connection, SendPart
 T = TypeVar("T")
 SECONDS_TO_ANSWER = 60.0
 """Time limit for opening or closing a session. This normally takes milliseconds."""
-REQUESTED = [each.name for each in fields(SampleRequest)]
 
 
 class TokenCounter:
@@ -83,7 +82,9 @@ class RolloutSampler:
         self.backend_error: BackendError | None = None
         """Error of the engine. It is not a failure of the rollout."""
 
-    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
+    async def sample(
+        self, prompt_ids: NDArray[np.int32], sampling: SamplingParams, *, call: str, branch: str
+    ) -> Completion:
         """Continue a prompt. See `Policy.sample`.
 
         Raises:
@@ -91,23 +92,24 @@ class RolloutSampler:
             UnsupportedSamplingError: the engine does not support a JSON schema or the most likely tokens.
             BackendError: the engine has stopped.
         """
-        engine, call, prompt_ids, stop = self._engine, request.call, request.prompt_ids, request.stop
+        engine, stop = self._engine, sampling.stop
         room = engine.max_context - len(prompt_ids)
         if len(prompt_ids) > self._max_prompt_length or room < 1:
             self.too_long += 1
             longest = min(self._max_prompt_length, engine.max_context - 1)
             raise PolicyError(f"a prompt of {len(prompt_ids)} tokens; this run takes {longest} at most", "too_long")
-        most = min(request.max_tokens, self._sampling.max_tokens, room)
+        # Tokens after a stop string are not part of the response, and they are found only at the end.
+        on_tokens = sampling.on_tokens if self._engine_stops or not stop else None
+        most = min(sampling.max_tokens, self._sampling.max_tokens, room)
         sampling = replace(
             self._sampling,
             max_tokens=most,
             stop=stop if self._engine_stops else (),
-            json_schema=request.json_schema,
-            top_logprobs=request.top_logprobs,
-            # Tokens after a stop string are not part of the response, and they are found only at the end.
-            on_tokens=(counter := TokenCounter(on_tokens if self._engine_stops or not stop else None)),
+            json_schema=sampling.json_schema,
+            top_logprobs=sampling.top_logprobs,
+            on_tokens=(counter := TokenCounter(on_tokens)),
         )
-        session = f"{self._name}/{request.branch}"
+        session = f"{self._name}/{branch}"
         self._branches.add(session)
         if (before := self.calls.pop(call, None)) is not None:
             self._set_aside(call, before)
@@ -298,10 +300,10 @@ class TrainerLink:
         if sampler is None:
             return _failure("error", "the session is closed")
         try:
-            completion = await sampler.sample(
-                SampleRequest(**{**{name: body[name] for name in REQUESTED}, "stop": tuple(body["stop"])}),
-                (lambda ids: send_part({"token_ids": ids})) if body["partial"] else None,
-            )
+            options = {**{name: body[name] for name in OPTIONS}, "stop": tuple(body["stop"])}
+            on_tokens = (lambda ids: send_part({"token_ids": ids})) if body["partial"] else None
+            sampling = SamplingParams(**options, on_tokens=on_tokens)
+            completion = await sampler.sample(body["prompt_ids"], sampling, call=body["call"], branch=body["branch"])
         except PolicyError as error:
             return _failure(error.failure, str(error))
         except UnsupportedSamplingError as error:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.calls.store import RowLog
 from rllm_gateway.exchange import Choice, ModelRequest, PendingResponse
 from rllm_gateway.fields import IGNORE, RefusedError, invalid
-from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError, SampleRequest
+from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError
 from rllm_gateway.live_session import LiveSession, RequestKey
 from rllm_gateway.rendering import choice_of, render
 
@@ -155,19 +155,17 @@ class _Sampling:
 
     async def _sample(self, index: int, branch: str, prompt_ids: NDArray[np.int32]) -> Completion:
         request, pending = self._request, self.pending
-        unconstrained = SampleRequest(
-            session=self._session.spec.id,
-            call=self._ids[index],
-            branch=branch,
-            prompt_ids=np.asarray(prompt_ids, np.int32),
-            max_tokens=self._max_tokens,
-            stop=request.stop,
-        )
         on_tokens = partial(pending.add_tokens, index) if pending.is_streamed else None
+        sampling = SamplingParams(max_tokens=self._max_tokens, stop=request.stop, on_tokens=on_tokens)
         for demands in _subsets(_demands(request)):
             try:
-                demanded = replace(unconstrained, **{each.option: each.value for each in demands})
-                completion = await self._attached.policy.sample(demanded, on_tokens)
+                completion = await self._attached.policy.sample(
+                    np.asarray(prompt_ids, np.int32),
+                    replace(sampling, **{each.option: each.value for each in demands}),
+                    session=self._session.spec.id,
+                    call=self._ids[index],
+                    branch=branch,
+                )
             except PolicyError as error:
                 if error.failure != "unsupported" or not demands or self._session.spec.unsupported == "refuse":
                     raise
@@ -231,7 +229,7 @@ class _Demand(NamedTuple):
     parameter: str
     """Name of the parameter in the request."""
     option: str
-    """Name of the field of `SampleRequest`."""
+    """Name of the field of `SamplingParams`."""
     value: Any
 
 
