@@ -41,9 +41,9 @@ from rllm_core.plugins import resolve
 from rllm_core.rollout.options import RendererParams
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
-from rllm_gateway.link import OpenedSession, SessionSpec
-from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.process import GatewayAddress, gateway_process
+from rllm_gateway.sampling.link_trainer import TrainerLink
+from rllm_gateway.serving.opening import GatewayAddress, gateway_process
+from rllm_gateway.sessions.link import OpenedSession, SessionSpec
 
 CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
 PAGE = 4096
@@ -291,7 +291,7 @@ async def start(directory: Path | None) -> None:
 def _before_sessions() -> str:
     """Return the memory and CPU time of the child process that is a gateway."""
     children = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
-    (pid,) = (pid for pid in children if "rllm_gateway.child" in Path(f"/proc/{pid}/cmdline").read_text())
+    (pid,) = (pid for pid in children if "rllm_gateway.serving.child" in Path(f"/proc/{pid}/cmdline").read_text())
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
     private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]

@@ -23,11 +23,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import Message, Response, Tool
-from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
-from rllm_gateway.endpoint import read_body
-from rllm_gateway.gateway import Gateway
-from rllm_gateway.link import AttachedPolicy, LinkPolicy
+from rllm_gateway.serving.app import create_app
+from rllm_gateway.serving.endpoint import read_body
+from rllm_gateway.serving.gateway import Gateway
+from rllm_gateway.sessions.link import AttachedPolicy, LinkPolicy
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.gateway import Gateway
+from rllm_gateway.serving.gateway import Gateway
 
 from .rollout import ProgramRunner
 

@@ -11,10 +11,10 @@ from typing import Any
 from gateway_world import Sampled, World
 
 from rllm_gateway.calls import StoredSession
-from rllm_gateway.episodes import SessionTrajectories, make_trajectories
-from rllm_gateway.link import SessionTrace
-from rllm_gateway.link_trainer import step_of
+from rllm_gateway.running.episodes import SessionTrajectories, make_trajectories
 from rllm_gateway.running.runners import CommandRunner, environment_of
+from rllm_gateway.sampling.link_trainer import step_of
+from rllm_gateway.sessions.link import SessionTrace
 
 PROGRAMS = Path(__file__).with_name("programs")
 MAX_TOKENS = 1000

@@ -20,11 +20,11 @@ from rllm.sandboxes.local import start_local
 from rllm.sandboxes.options import BwrapParams
 from rllm.tasks.options import TaskDirectoriesParams
 from rllm.tasks.task_directories import TaskDirectories
-from rllm_gateway.episodes import make_trajectories
-from rllm_gateway.link_trainer import step_of
+from rllm_gateway.running.episodes import make_trajectories
 from rllm_gateway.running.harnesses import HARNESSES, check_harness
 from rllm_gateway.running.runners import environment_of
 from rllm_gateway.running.sandboxed import SandboxRunner
+from rllm_gateway.sampling.link_trainer import step_of
 
 REPAIR = """python3 -c "text = open('mean.py').read(); open('mean.py', 'w').write(text.replace(' - 1', ''))" """
 TURNS = [

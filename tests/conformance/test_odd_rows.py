@@ -18,7 +18,7 @@ from rllm.tasks.options import QuestionParams
 from rllm.tasks.question import Question
 from rllm_core.errors import ConfigError
 from rllm_gateway.apis.chat import ChatApi
-from rllm_gateway.fields import RefusedError
+from rllm_gateway.apis.fields import RefusedError
 
 ASK: dict[str, Any] = {"role": "user", "content": "2+2?"}
 ANSWER = {"role": "assistant", "content": "4"}

@@ -19,7 +19,7 @@ from recorded_runs import FILES, RUNS, RecordedRuns
 
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError, RllmError
-from rllm_gateway.process import RUN_PORT
+from rllm_gateway.serving.opening import RUN_PORT
 
 pytestmark = pytest.mark.usefixtures("without_validation")
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
@@ -428,7 +428,7 @@ def test_calls_are_in_the_run_directory_and_replaced_with_it(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rllm_gateway.calls import CallReader
-    from rllm_gateway.store_paths import named_store
+    from rllm_gateway.serving.store_paths import named_store
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")

@@ -51,5 +51,5 @@ def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(start_forked_rllm
 def gateway_of(run: int) -> int:
     """Return the process of a run's gateway."""
     children = [int(pid) for file in Path(f"/proc/{run}/task").glob("*/children") for pid in file.read_text().split()]
-    (found,) = (pid for pid in children if "rllm_gateway.child" in Path(f"/proc/{pid}/cmdline").read_text())
+    (found,) = (pid for pid in children if "rllm_gateway.serving.child" in Path(f"/proc/{pid}/cmdline").read_text())
     return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway_world import World
 
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.sessions.link import OpenedSession
 
 if TYPE_CHECKING:
     import anthropic

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.workflow import OpenedRun
-from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
-from rllm_gateway.gateway import Gateway
-from rllm_gateway.link import AttachedPolicy, LinkPolicy
-from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.plugin import AgentParams
-from rllm_gateway.rollout_session import OpenedGateway
+from rllm_gateway.running.rollout_session import OpenedGateway
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import target_of
-from rllm_gateway.workflow import NoCallWarning, OpenedAgent
+from rllm_gateway.running.workflow import NoCallWarning, OpenedAgent
+from rllm_gateway.sampling.link_trainer import TrainerLink
+from rllm_gateway.serving.app import create_app
+from rllm_gateway.serving.gateway import Gateway
+from rllm_gateway.sessions.link import AttachedPolicy, LinkPolicy
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
@@ -44,7 +44,7 @@ async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[Open
 
 @asynccontextmanager
 async def open_gateway_here(run: OpenedRun, directory: Path) -> AsyncIterator[OpenedGateway]:
-    """Open a gateway as `rllm_gateway.opening.open_gateway` does, on this event loop."""
+    """Open a gateway as `rllm_gateway.serving.opening.open_gateway` does, on this event loop."""
     async with _linked(run, directory / "calls.db") as link:
         yield OpenedGateway(
             link=link, run="run", processing=run.config.rllm.sdk.processing, engine_stops=run.stop_texts

@@ -17,11 +17,11 @@ from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.app import create_app
+from rllm_gateway.apis.fields import Rules
 from rllm_gateway.calls import CallStore
-from rllm_gateway.fields import Rules
-from rllm_gateway.gateway import Gateway, GatewayLimits
-from rllm_gateway.link import AttachedPolicy, OpenedSession, PolicyError, SessionSpec, SessionTrace
+from rllm_gateway.serving.app import create_app
+from rllm_gateway.serving.gateway import Gateway, GatewayLimits
+from rllm_gateway.sessions.link import AttachedPolicy, OpenedSession, PolicyError, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 

@@ -18,13 +18,13 @@ from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
-from rllm_gateway import attaching as admin_token
-from rllm_gateway.attaching import Door
 from rllm_gateway.calls import CallReader, CallStore, SessionRow
-from rllm_gateway.checks import RUN_PORT, check_sdk
-from rllm_gateway.child import DEFAULT_PORT
-from rllm_gateway.gateway import Gateway
 from rllm_gateway.plugin import AgentParams, _open
+from rllm_gateway.serving import attaching as admin_token
+from rllm_gateway.serving.attaching import Door
+from rllm_gateway.serving.checks import RUN_PORT, check_sdk
+from rllm_gateway.serving.child import DEFAULT_PORT
+from rllm_gateway.serving.gateway import Gateway
 
 
 def own(path: Path, **proxy: object) -> SdkSection:
@@ -92,7 +92,7 @@ def test_a_run_looks_at_the_store_of_its_directory_unless_it_replaces_it(
     def start(*_: Any) -> Any:
         raise StartedError
 
-    monkeypatch.setattr("rllm_gateway.opening.gateway_process", start)
+    monkeypatch.setattr("rllm_gateway.serving.opening.gateway_process", start)
 
     async def opened(replaces: bool) -> None:
         engine: Any = SimpleNamespace(renderer=None)
@@ -111,7 +111,7 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch: 
     with expect_error(ConfigError, "directory-not-found"):
         check_sdk(own(tmp_path / "file" / "traces.db"))
     # As root every file may be written.
-    monkeypatch.setattr("rllm_gateway.checks.os.access", lambda path, *_, **__: path != tmp_path)
+    monkeypatch.setattr("rllm_gateway.serving.checks.os.access", lambda path, *_, **__: path != tmp_path)
     with expect_error(ConfigError, "not-writable", tmp_path):
         check_sdk(own(tmp_path / "traces.db"))
 
@@ -124,7 +124,7 @@ def test_other_hosts_and_taken_ports_are_refused(tmp_path: Path, monkeypatch: py
         with expect_error(ConfigError, "port-unavailable", "rllm.sdk.proxy.port"):
             check_sdk(own(tmp_path / "traces.db", port=port))
         # The default may be taken.
-        monkeypatch.setattr("rllm_gateway.child.DEFAULT_PORT", port)
+        monkeypatch.setattr("rllm_gateway.serving.child.DEFAULT_PORT", port)
         check_sdk(own(tmp_path / "traces.db", port=port))
     assert ProxySection().port == DEFAULT_PORT
 

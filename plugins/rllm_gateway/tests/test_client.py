@@ -13,7 +13,7 @@ import pytest
 from gateway_world import World
 
 from rllm_gateway.client import get_chat_client, get_chat_client_async, reward, session
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.sessions.link import OpenedSession
 
 if TYPE_CHECKING:
     import openai

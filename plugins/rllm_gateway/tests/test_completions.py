@@ -11,7 +11,7 @@ from text_tokenizers import END_THINK, renderer_of_bytes
 from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.rendering import LARGE
+from rllm_gateway.sampling.rendering import LARGE
 
 MOST = 16
 """OpenAI's default of max_tokens."""

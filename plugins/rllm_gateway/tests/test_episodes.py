@@ -12,9 +12,9 @@ from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.notices import forget_warnings
-from rllm_gateway.episodes import SessionTrajectories, assign_rewards, make_trajectories, read_agent_result
-from rllm_gateway.link import SessionTrace, TracedCall
-from rllm_gateway.workflow import NO_CALL, NoCallWarning
+from rllm_gateway.running.episodes import SessionTrajectories, assign_rewards, make_trajectories, read_agent_result
+from rllm_gateway.running.workflow import NO_CALL, NoCallWarning
+from rllm_gateway.sessions.link import SessionTrace, TracedCall
 
 
 class Session:

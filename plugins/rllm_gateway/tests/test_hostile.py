@@ -13,8 +13,8 @@ import pytest
 from expecting import expect_error
 from gateway_world import World, running
 
-from rllm_gateway.gateway import GatewayLimits, SessionError
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.serving.gateway import GatewayLimits, SessionError
+from rllm_gateway.sessions.link import OpenedSession
 
 MESSAGE = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

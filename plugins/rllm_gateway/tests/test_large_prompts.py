@@ -9,8 +9,8 @@ import httpx
 import pytest
 from gateway_world import World
 
-from rllm_gateway.live_session import CHARACTERS_OF_A_TOKEN
-from rllm_gateway.rendering import LARGE
+from rllm_gateway.sampling.rendering import LARGE
+from rllm_gateway.sessions.live_session import CHARACTERS_OF_A_TOKEN
 
 ROOM = 10
 

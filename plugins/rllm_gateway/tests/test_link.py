@@ -16,7 +16,8 @@ from expecting import expect_error
 from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
-from rllm_gateway.link import (
+from rllm_gateway.sampling.link_trainer import RolloutSampler, TrainerLink, cut_at_texts, first_spans
+from rllm_gateway.sessions.link import (
     FRAMES,
     Failure,
     LinkPolicy,
@@ -29,7 +30,6 @@ from rllm_gateway.link import (
     completion_as_json,
     completion_of,
 )
-from rllm_gateway.link_trainer import RolloutSampler, TrainerLink, cut_at_texts, first_spans
 
 TRACE = SessionTrace(
     id="t:0~0",

@@ -12,7 +12,7 @@ from gateway_clients import anthropic_client, openai_client, openai_of
 from gateway_world import CALL, World, assert_one_class
 
 from rllm_gateway.apis import chat, completions, google, messages, responses, tokens
-from rllm_gateway.fields import RefusedError
+from rllm_gateway.apis.fields import RefusedError
 
 if TYPE_CHECKING:
     import anthropic

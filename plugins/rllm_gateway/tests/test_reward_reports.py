@@ -14,10 +14,10 @@ from gateway_world import World
 
 from rllm.sandboxes.local import start_local
 from rllm_gateway.client import REWARD_KEY
-from rllm_gateway.link import OpenedSession
 from rllm_gateway.running.runners import TASK, CommandRunner, FunctionRunner, Outcome, environment_of
 from rllm_gateway.running.sandboxed import SandboxRunner
 from rllm_gateway.running.target import Target
+from rllm_gateway.sessions.link import OpenedSession
 
 REPORT = """
 import sys

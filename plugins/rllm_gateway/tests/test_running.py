@@ -19,7 +19,6 @@ from live_processes import is_alive
 from rllm.sandboxes.local import start_local
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
-from rllm_gateway.link import OpenedSession
 from rllm_gateway.running.runners import (
     LONGEST,
     URL,
@@ -31,6 +30,7 @@ from rllm_gateway.running.runners import (
 )
 from rllm_gateway.running.sandboxed import SandboxRunner
 from rllm_gateway.running.target import Target, check_target, sources_of_command, sources_of_function
+from rllm_gateway.sessions.link import OpenedSession
 
 AGENT = """
 import asyncio, json, os, signal, subprocess, sys, this

@@ -21,13 +21,13 @@ from gateway_clients import openai_of
 from gateway_world import DEADLINE, Scripted, renderer, running
 
 from rllm_core.errors import BackendError, ConfigError
-from rllm_gateway.attaching import Door, admin_token, attach
 from rllm_gateway.call_listing import message_lines
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
-from rllm_gateway.gateway import Gateway, GatewayLimits
-from rllm_gateway.link import SessionSpec
-from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.sampling.link_trainer import TrainerLink
+from rllm_gateway.serving.attaching import Door, admin_token, attach
+from rllm_gateway.serving.gateway import Gateway, GatewayLimits
+from rllm_gateway.sessions.link import SessionSpec
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SPEC = SessionSpec(id="a:0", run="r", rollout="a", max_tokens=50)

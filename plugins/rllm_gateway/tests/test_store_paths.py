@@ -8,7 +8,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.store_paths import named_store, store_path
+from rllm_gateway.serving.store_paths import named_store, store_path
 
 RUN = Path("runs", "project", "first")
 

@@ -20,8 +20,8 @@ from gateway_clients import anthropic_of, openai_client, openai_of
 from gateway_world import CALL, World, running
 
 from rllm_gateway.calls import CallRow, StoreError
-from rllm_gateway.link import OpenedSession, SessionSpec
-from rllm_gateway.live_session import LiveSession
+from rllm_gateway.sessions.link import OpenedSession, SessionSpec
+from rllm_gateway.sessions.live_session import LiveSession
 
 HI: Any = {"role": "user", "content": "hi"}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

@@ -15,13 +15,12 @@ from tool_tokenizer import STOP
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.api import Api, SentText
 from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi
-from rllm_gateway.exchange import LOOKS, Choice, FinalText, ModelRequest, PendingResponse
-from rllm_gateway.fields import RefusedError
-from rllm_gateway.link_trainer import cut_at_texts
-from rllm_gateway.rendering import choice_of
-from rllm_gateway.structured import ResponseFormat
+from rllm_gateway.apis.exchange import LOOKS, Api, Choice, FinalText, ModelRequest, PendingResponse, SentText
+from rllm_gateway.apis.fields import RefusedError
+from rllm_gateway.apis.structured import ResponseFormat
+from rllm_gateway.sampling.link_trainer import cut_at_texts
+from rllm_gateway.sampling.rendering import choice_of
 
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
 PIECES: list[list[int]] = [

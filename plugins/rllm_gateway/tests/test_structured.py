@@ -11,7 +11,7 @@ from gateway_world import World
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from rllm_gateway.structured import call_in, find_required_form
+from rllm_gateway.apis.structured import call_in, find_required_form
 
 HI: Any = [{"role": "user", "content": "hi"}]
 FORM = {"format": {"type": "json_schema", "schema": {"type": "object"}}}

@@ -12,8 +12,8 @@ from gateway_world import DEADLINE, World
 from tool_tokenizer import STOP
 
 from rllm_core.data.types import Step
-from rllm_gateway.episodes import make_trajectories
-from rllm_gateway.link import OpenedSession, PolicyError, SessionTrace
+from rllm_gateway.running.episodes import make_trajectories
+from rllm_gateway.sessions.link import OpenedSession, PolicyError, SessionTrace
 
 PROMPT = [ord(character) for character in "<u>hi<a>"]
 

@@ -12,7 +12,7 @@ import pytest
 from gateway_clients import openai_of
 from gateway_world import CALL, World
 
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.sessions.link import OpenedSession
 
 HI: Any = {"role": "user", "content": "hi"}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_gateway.episodes import SessionTrajectories
-from rllm_gateway.link import OpenedSession, SessionTrace
-from rllm_gateway.rollout_session import OpenedGateway, RolloutSession
+from rllm_gateway.running.episodes import SessionTrajectories
+from rllm_gateway.running.rollout_session import OpenedGateway, RolloutSession
+from rllm_gateway.sessions.link import OpenedSession, SessionTrace
 
 UNTRAINED = "untrained_seat"
 ROWS, TRAINED, EXCLUDED = "gateway/rows", "gateway/trained_tokens", "gateway/excluded_tokens"

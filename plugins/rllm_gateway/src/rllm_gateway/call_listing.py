@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from rllm_core.errors import ConfigError
+from rllm_gateway.apis.exchange import REASONING
 from rllm_gateway.calls import CallReader, SessionSummary, StoredSession
-from rllm_gateway.exchange import REASONING
-from rllm_gateway.link import LABEL, VALIDATION
-from rllm_gateway.store_paths import named_store
+from rllm_gateway.serving.store_paths import named_store
+from rllm_gateway.sessions.link import LABEL, VALIDATION
 
 OPEN = "open"
 SHOWN = 2000

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.store_paths import SHARED
+from rllm_gateway.serving.store_paths import SHARED
 
 PORT = 4000
 SECONDS_OF_A_DAY = 86400.0
@@ -61,7 +61,7 @@ def serve(**options: Any) -> int:
     Calls wait until a run attaches with rllm.sdk.proxy.mode=external. Press Ctrl-C to stop the gateway. Every answered
     call is in the store.
     """
-    from rllm_gateway.serving_command import serve_runs
+    from rllm_gateway.serving.serving_command import serve_runs
 
     return serve_runs(**options)
 
@@ -112,7 +112,7 @@ def prune(store: str | None, run: str | None, days: float | None) -> None:
     """
     from rllm_gateway.call_listing import counted
     from rllm_gateway.calls import CallStore
-    from rllm_gateway.store_paths import named_store
+    from rllm_gateway.serving.store_paths import named_store
 
     if run is None and days is None:
         raise ConfigError(

@@ -125,8 +125,8 @@ def _check_reports(config: RunConfig, params: AgentParams) -> None:
 
 
 def _check_run(config: RunConfig, params: AgentParams) -> None:
-    from rllm_gateway.checks import check_sdk
     from rllm_gateway.running.harnesses import HARNESSES
+    from rllm_gateway.serving.checks import check_sdk
 
     check_sdk(config.rllm.sdk)
     _check_reports(config, params)
@@ -148,12 +148,12 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """Open the gateway of a run, and prepare the runner that starts agents."""
-    from rllm_gateway.opening import open_gateway
     from rllm_gateway.running.harnesses import HARNESSES
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.sandboxed import SandboxRunner, warn_of_readable_tests
     from rllm_gateway.running.target import check_target, described_target
-    from rllm_gateway.workflow import NoCallWarning, OpenedAgent
+    from rllm_gateway.running.workflow import NoCallWarning, OpenedAgent
+    from rllm_gateway.serving.opening import open_gateway
     from rllm_serving.process_directory import ProcessDirectory
 
     with ProcessDirectory("rllm-gateway-") as files:
@@ -188,7 +188,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         name="agent",
         summary="Your own agent, unmodified, with any client of the OpenAI, Anthropic or Google APIs.",
         params=AgentParams,
-        load=load_from("rllm_gateway.workflow", "AgentWorkflow"),
+        load=load_from("rllm_gateway.running.workflow", "AgentWorkflow"),
         check=_check,
         check_run=_check_run,
         sources=_sources,

@@ -11,7 +11,7 @@ from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 from inspect_ai.solver._task_state import sample_state
 
 from rllm_envs.inspect.options import POLICY
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.sessions.link import OpenedSession
 
 PROVIDER = "rllm"
 

@@ -70,7 +70,7 @@ def _workflow() -> Callable[..., Workflow]:
 
 def _check_run(config: RunConfig, params: NoParams) -> None:
     _require()
-    from rllm_gateway.checks import check_sdk
+    from rllm_gateway.serving.checks import check_sdk
 
     read_params(config, NAME, InspectParams, "task")
     check_sdk(config.rllm.sdk)
@@ -79,7 +79,7 @@ def _check_run(config: RunConfig, params: NoParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: NoParams) -> AsyncIterator[Any]:
     from rllm_envs.inspect.running import open_task
-    from rllm_gateway.opening import open_gateway
+    from rllm_gateway.serving.opening import open_gateway
     from rllm_serving.process_directory import ProcessDirectory
 
     with ProcessDirectory("rllm-gateway-") as files:

@@ -27,8 +27,8 @@ from rllm_envs.inspect.loading import limit_turns, list_samples, load_models, lo
 from rllm_envs.inspect.model import NoRolloutError
 from rllm_envs.inspect.options import POLICY, InspectParams
 from rllm_envs.sessions import SeatSessions
-from rllm_gateway.link import OpenedSession
-from rllm_gateway.rollout_session import OpenedGateway
+from rllm_gateway.running.rollout_session import OpenedGateway
+from rllm_gateway.sessions.link import OpenedSession
 
 SECONDS_TO_CLOSE = 30
 MANY = 1_000_000

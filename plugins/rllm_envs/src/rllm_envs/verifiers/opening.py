@@ -19,7 +19,7 @@ from rllm_envs.verifiers.options import VerifiersParams
 from rllm_envs.verifiers.tasks import Splits
 from rllm_envs.verifiers.tool_servers import serve
 from rllm_envs.verifiers.workflow import OpenedEnvironment
-from rllm_gateway.rollout_session import OpenedGateway
+from rllm_gateway.running.rollout_session import OpenedGateway
 
 POLICY = "policy"
 """Name of the model in requests. The gateway serves one model under any name."""

@@ -60,7 +60,7 @@ def _workflow() -> Callable[..., Workflow]:
 
 def _check_run(config: RunConfig, params: NoParams) -> None:
     _require()
-    from rllm_gateway.checks import check_sdk
+    from rllm_gateway.serving.checks import check_sdk
 
     read_params(config, NAME, VerifiersParams, "id")
     check_sdk(config.rllm.sdk)
@@ -69,7 +69,7 @@ def _check_run(config: RunConfig, params: NoParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: NoParams) -> AsyncIterator[Any]:
     from rllm_envs.verifiers.opening import open_environment
-    from rllm_gateway.opening import open_gateway
+    from rllm_gateway.serving.opening import open_gateway
     from rllm_serving.process_directory import ProcessDirectory
 
     with ProcessDirectory("rllm-gateway-") as files:

@@ -8,7 +8,7 @@ from typing import Any
 import verifiers.v1 as vf
 
 from rllm_envs.sessions import SeatSessions
-from rllm_gateway.link import OpenedSession
+from rllm_gateway.sessions.link import OpenedSession
 
 
 class Seats(SeatSessions):

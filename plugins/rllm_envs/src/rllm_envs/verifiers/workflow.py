@@ -21,7 +21,7 @@ from rllm_envs.sessions import SeatCalls, is_too_long, sum_metrics
 from rllm_envs.verifiers.client import SessionsClient
 from rllm_envs.verifiers.seats import Seats
 from rllm_envs.verifiers.tasks import Splits
-from rllm_gateway.rollout_session import OpenedGateway
+from rllm_gateway.running.rollout_session import OpenedGateway
 
 MAX_TURNS = "max_turns"
 """The stop condition of verifiers for a seat that reached its maximum number of turns."""

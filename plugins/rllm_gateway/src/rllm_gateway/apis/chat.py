@@ -16,11 +16,19 @@ from rllm.rows.messages import read_messages
 from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
-from rllm_gateway import fields
-from rllm_gateway.api import SentText, event
-from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse
-from rllm_gateway.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
-from rllm_gateway.structured import find_required_form, schema_of
+from rllm_gateway.apis import fields
+from rllm_gateway.apis.exchange import (
+    MOST_CHOICES,
+    MOST_TOP,
+    Choice,
+    FinalText,
+    ModelRequest,
+    PendingResponse,
+    SentText,
+    event,
+)
+from rllm_gateway.apis.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.structured import find_required_form, schema_of
 
 
 @dataclass(frozen=True)

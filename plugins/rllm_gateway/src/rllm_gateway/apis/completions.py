@@ -7,12 +7,20 @@ from typing import Any
 
 import orjson
 
-from rllm_gateway import fields
-from rllm_gateway.api import SentText, event
+from rllm_gateway.apis import fields
 from rllm_gateway.apis.chat import DONE, MOST_STOPS, error_body, error_object, usage
+from rllm_gateway.apis.exchange import (
+    MOST_CHOICES,
+    MOST_TOP,
+    Choice,
+    FinalText,
+    ModelRequest,
+    PendingResponse,
+    SentText,
+    event,
+)
+from rllm_gateway.apis.fields import RefusedError, Rules, invalid
 from rllm_gateway.apis.tokens import read_token_ids
-from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse
-from rllm_gateway.fields import RefusedError, Rules, invalid
 
 DEFAULT_TOKENS = 16
 """OpenAI's default of ``max_tokens`` in this API."""

@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 import orjson
 
-from rllm_gateway import fields
-from rllm_gateway.api import SentText, event
-from rllm_gateway.exchange import (
+from rllm_gateway.apis import fields
+from rllm_gateway.apis.exchange import (
     MOST_CHOICES,
     MOST_TOP,
     REASONING,
@@ -24,9 +23,11 @@ from rllm_gateway.exchange import (
     ModelRequest,
     PendingResponse,
     SampledToken,
+    SentText,
+    event,
 )
-from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
-from rllm_gateway.structured import ResponseFormat, find_required_form
+from rllm_gateway.apis.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.structured import ResponseFormat, find_required_form
 
 RULES = Rules(
     honored=frozenset(("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "labels")),

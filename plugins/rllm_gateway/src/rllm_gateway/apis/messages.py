@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import orjson
 
-from rllm_gateway import fields
-from rllm_gateway.api import SentText, event
-from rllm_gateway.exchange import Choice, FinalText, ModelRequest, PendingResponse
-from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
-from rllm_gateway.structured import find_required_form, schema_of
+from rllm_gateway.apis import fields
+from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
+from rllm_gateway.apis.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.structured import find_required_form, schema_of
 
 RULES = Rules(
     honored=frozenset(("messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "metadata")),

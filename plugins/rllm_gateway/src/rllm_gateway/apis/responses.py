@@ -8,12 +8,19 @@ from typing import Any, ClassVar
 
 import orjson
 
-from rllm_gateway import fields
-from rllm_gateway.api import SentText, event
+from rllm_gateway.apis import fields
 from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
-from rllm_gateway.exchange import MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse
-from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
-from rllm_gateway.structured import find_required_form, schema_of
+from rllm_gateway.apis.exchange import MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse, SentText, event
+from rllm_gateway.apis.fields import (
+    MessageParts,
+    Outcome,
+    RefusedError,
+    Rules,
+    invalid,
+    refuse_held,
+    refuse_unless_ignored,
+)
+from rllm_gateway.apis.structured import find_required_form, schema_of
 
 RULES = Rules(
     honored=frozenset(

@@ -9,11 +9,19 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rllm_gateway import fields
-from rllm_gateway.api import EventStream, event
+from rllm_gateway.apis import fields
 from rllm_gateway.apis.chat import MOST_STOPS, error_body, error_object, usage
-from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Choice, ModelRequest, PendingResponse, SampledToken
-from rllm_gateway.fields import RefusedError, Rules, invalid
+from rllm_gateway.apis.exchange import (
+    MOST_CHOICES,
+    MOST_TOP,
+    Choice,
+    EventStream,
+    ModelRequest,
+    PendingResponse,
+    SampledToken,
+    event,
+)
+from rllm_gateway.apis.fields import RefusedError, Rules, invalid
 
 RULES = Rules(
     honored=frozenset(("token_ids", "sampling_params", "request_id")),

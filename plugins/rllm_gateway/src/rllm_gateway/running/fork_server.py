@@ -1,4 +1,4 @@
-"""A process that starts agents: ``python -m rllm_gateway.running.fork_server PLACE FUNCTION PATH``.
+"""A process that starts agents: ``python -m rllm_gateway.running.fork_server MODULE FUNCTION PATH``.
 
 Each rollout needs a separate process, because its session is in environment variables, and clients are often created
 when a file is imported. Importing a client takes a second. So this process imports the installed packages that the

@@ -16,9 +16,9 @@ from typing import Any
 
 from rllm.sandboxes.process import LAST_BYTES, lines_at_end
 from rllm_core.errors import PluginError, RolloutError
-from rllm_gateway.link import OpenedSession, RewardSource
 from rllm_gateway.running.calling import unfinished
 from rllm_gateway.running.target import Target
+from rllm_gateway.sessions.link import OpenedSession, RewardSource
 from rllm_serving.supervisor import end_supervised, supervise_command
 
 URL, TASK = "RLLM_SESSION_URL", "RLLM_TASK"

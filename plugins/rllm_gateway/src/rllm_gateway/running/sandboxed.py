@@ -16,8 +16,8 @@ from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, 
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
-from rllm_gateway.link import RewardSource
 from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, parse_result
+from rllm_gateway.sessions.link import RewardSource
 
 TIMED_OUT = 124
 """Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""

@@ -11,12 +11,11 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from rllm_gateway.api import KEEP_ALIVE, Api, EventStream
+from rllm_gateway.apis.exchange import KEEP_ALIVE, Api, ClientGoneError, EventStream, ModelRequest, PendingResponse
+from rllm_gateway.apis.fields import RefusedError, invalid, json_object
 from rllm_gateway.client import REWARD_KEY_HEADER, ROLE
-from rllm_gateway.exchange import ClientGoneError, ModelRequest, PendingResponse
-from rllm_gateway.fields import RefusedError, invalid, json_object
-from rllm_gateway.gateway import Gateway
-from rllm_gateway.live_session import LiveSession
+from rllm_gateway.serving.gateway import Gateway
+from rllm_gateway.sessions.live_session import LiveSession
 
 JSON = (b"content-type", b"application/json")
 STREAM = [

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from rllm_core.data.messages import Tool
-from rllm_gateway import fields
-from rllm_gateway.fields import invalid
+from rllm_gateway.apis import fields
+from rllm_gateway.apis.fields import invalid
 
 Json = dict[str, Any]
 

@@ -40,7 +40,7 @@ def _check_own(sdk: SdkSection) -> None:
 
 
 def _check_external(sdk: SdkSection) -> None:
-    from rllm_gateway.attaching import TOKEN_FILE, probe
+    from rllm_gateway.serving.attaching import TOKEN_FILE, probe
 
     proxy = sdk.proxy
     if sdk.store != StoreSection():
@@ -70,7 +70,7 @@ def token_of(proxy: ProxySection) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    from rllm_gateway.attaching import admin_token
+    from rllm_gateway.serving.attaching import admin_token
 
     return admin_token() if proxy.admin_token is None else proxy.admin_token
 
@@ -107,7 +107,7 @@ def check_store(path: Path, option: str) -> None:
 
 
 def _check_port(proxy: ProxySection) -> None:
-    from rllm_gateway.child import listening_socket
+    from rllm_gateway.serving.child import listening_socket
 
     try:
         listening_socket(proxy.host, proxy.port).close()

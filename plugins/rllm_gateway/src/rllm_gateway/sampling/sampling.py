@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_gateway.apis.exchange import Choice, ModelRequest, PendingResponse
+from rllm_gateway.apis.fields import IGNORE, RefusedError, invalid
 from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.calls.store import RowLog
-from rllm_gateway.exchange import Choice, ModelRequest, PendingResponse
-from rllm_gateway.fields import IGNORE, RefusedError, invalid
-from rllm_gateway.link import TEMPERATURE, AttachedPolicy, PolicyError
-from rllm_gateway.live_session import LiveSession, RequestKey
-from rllm_gateway.rendering import choice_of, render
+from rllm_gateway.sampling.rendering import choice_of, render
+from rllm_gateway.sessions.link import TEMPERATURE, AttachedPolicy, PolicyError
+from rllm_gateway.sessions.live_session import LiveSession, RequestKey
 
 
 def begin(

@@ -12,13 +12,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import BackendError
 from rllm_core.schema.sdk_section import SdkSection
-from rllm_gateway.checks import RUN_PORT, token_of
-from rllm_gateway.child import ChildSettings
-from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.running.rollout_session import OpenedGateway
+from rllm_gateway.sampling.link_trainer import TrainerLink
+from rllm_gateway.serving.checks import RUN_PORT, check_store, token_of
+from rllm_gateway.serving.child import ChildSettings
+from rllm_gateway.serving.store_paths import store_path
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
+
+
+@asynccontextmanager
+async def open_gateway(run: OpenedRun, directory: Path) -> AsyncIterator[OpenedGateway]:
+    """Open the gateway of a run until the context ends.
+
+    Args:
+        run: the run, whose ``rllm.sdk`` configures the gateway.
+        directory: directory for the gateway's temporary files.
+    """
+    sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
+    store = store_path(sdk.store.path, run.directory)
+    if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
+        # Check the store before anything is sampled. `check_sdk` has already checked a store from the configuration.
+        await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
+    address = GatewayAddress(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
+    renderer = run.engine.renderer
+    external = sdk.proxy.mode == "external"
+    gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, address, directory)
+    async with gateway as (link, _):
+        yield OpenedGateway(
+            link=link,
+            run=f"{trainer.project_name}/{trainer.experiment_name}",
+            processing=sdk.processing,
+            engine_stops=run.stop_texts,
+        )
+
 
 MODEL = "policy"
 """Name of the model for clients."""
@@ -67,7 +97,7 @@ async def gateway_process(
             announcement=str(announcement),
             model=MODEL,
         )
-        program = [sys.executable, "-m", "rllm_gateway.child", settings.as_argument()]
+        program = [sys.executable, "-m", "rllm_gateway.serving.child", settings.as_argument()]
         process = ChildProcess.spawn(program, directory / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
@@ -97,7 +127,7 @@ async def running_gateway(
         BackendError: no gateway runs there, or it rejects the run.
     """
     from rllm_backend_kit.portable_renderer import save_renderer
-    from rllm_gateway.attaching import attach
+    from rllm_gateway.serving.attaching import attach
 
     rendering = directory / "renderer"
     rendering.mkdir()

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from rllm_backend_kit.portable_renderer import load_renderer
-from rllm_gateway.app import create_app
-from rllm_gateway.attaching import TOKEN_FILE, Door, admin_token
 from rllm_gateway.calls import CallStore
-from rllm_gateway.gateway import Gateway
+from rllm_gateway.serving.app import create_app
+from rllm_gateway.serving.attaching import TOKEN_FILE, Door, admin_token
+from rllm_gateway.serving.gateway import Gateway
 from rllm_serving.announcement import announce
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import LOOPBACK, listen, reachable, url_of

@@ -15,8 +15,8 @@ from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
-from rllm_gateway.exchange import REASONING
-from rllm_gateway.link import SessionTrace, TracedCall, Transcript
+from rllm_gateway.apis.exchange import REASONING
+from rllm_gateway.sessions.link import SessionTrace, TracedCall, Transcript
 
 UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED = "undelivered", "unanswered", "behind_stop_text", "cancelled"
 REASONS = (UNDELIVERED, UNTRACED, BEHIND_STOP, CANCELLED)

@@ -16,7 +16,7 @@ from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, Samp
 from rllm_core.data.types import Step
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
-from rllm_gateway.link import (
+from rllm_gateway.sessions.link import (
     FRAMES,
     MAX_BYTES,
     OPTIONS,

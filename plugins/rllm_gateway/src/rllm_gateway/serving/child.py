@@ -1,4 +1,4 @@
-"""The gateway's process, which a trainer starts: ``python -m rllm_gateway.child SETTINGS``."""
+"""The gateway's process, which a trainer starts: ``python -m rllm_gateway.serving.child SETTINGS``."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ChildSettings:
 async def serve(settings: ChildSettings) -> int:
     """Serve until the trainer disconnects or dies. Return the exit code."""
     from rllm_backend_kit.portable_renderer import load_renderer
-    from rllm_gateway.app import create_app
-    from rllm_gateway.gateway import Gateway
-    from rllm_gateway.link import AttachedPolicy, LinkPolicy
+    from rllm_gateway.serving.app import create_app
+    from rllm_gateway.serving.gateway import Gateway
+    from rllm_gateway.sessions.link import AttachedPolicy, LinkPolicy
 
     stop = Stop()
     stop.set_with_parent()

@@ -22,8 +22,8 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.files import open_to_read
 from rllm_core.notices import one_line
-from rllm_gateway.gateway import Gateway, SessionError
-from rllm_gateway.link import AttachedPolicy, LinkPolicy, OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.serving.gateway import Gateway, SessionError
+from rllm_gateway.sessions.link import AttachedPolicy, LinkPolicy, OpenedSession, SessionSpec, SessionTrace
 
 TOKEN_FILE = Path("~/.rllm/gateway.token")
 PRIVATE = 0o600

@@ -13,10 +13,10 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_core.schema.sdk_section import ProcessingSection
-from rllm_gateway.episodes import SessionTrajectories, make_trajectories
-from rllm_gateway.fields import SAMPLERS, to_snake_case
-from rllm_gateway.link import SOURCES, OpenedSession, RewardSource, SessionSpec, SessionTrace
-from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
+from rllm_gateway.apis.fields import SAMPLERS, to_snake_case
+from rllm_gateway.running.episodes import SessionTrajectories, make_trajectories
+from rllm_gateway.sampling.link_trainer import RolloutSampler, TrainerLink
+from rllm_gateway.sessions.link import SOURCES, OpenedSession, RewardSource, SessionSpec, SessionTrace
 
 LONGEST_SLUG = 100
 OVERRULED = "overruled/"

@@ -14,11 +14,11 @@ import orjson
 from numpy.typing import NDArray
 
 from rllm_core.data.messages import Message, Tool
+from rllm_gateway.apis.exchange import REASONING, ModelRequest, PendingResponse
+from rllm_gateway.apis.fields import RefusedError, invalid
+from rllm_gateway.apis.structured import ResponseFormat
 from rllm_gateway.calls.rows import CallRow, lineage, messages
-from rllm_gateway.exchange import REASONING, ModelRequest, PendingResponse
-from rllm_gateway.fields import RefusedError, invalid
-from rllm_gateway.link import SOURCES, Ending, SessionSpec, SessionTrace, Transcript, traced_call
-from rllm_gateway.structured import ResponseFormat
+from rllm_gateway.sessions.link import SOURCES, Ending, SessionSpec, SessionTrace, Transcript, traced_call
 
 MOST_COUNTERS = 200
 """Maximum number of counters. There is a limit because the names of parameters come from clients."""

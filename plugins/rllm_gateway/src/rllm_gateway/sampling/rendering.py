@@ -21,11 +21,11 @@ from rllm_core.contracts.renderer import PlainTextRenderer, Renderer
 from rllm_core.data.messages import Message
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.conversation import without_earlier_reasoning
+from rllm_gateway.apis.exchange import REASONING, Choice, Finish, ModelRequest, SampledToken
+from rllm_gateway.apis.fields import invalid
+from rllm_gateway.apis.structured import call_in
 from rllm_gateway.calls.rows import CallRow, count_tokens, prompt_ids
-from rllm_gateway.exchange import REASONING, Choice, Finish, ModelRequest, SampledToken
-from rllm_gateway.fields import invalid
-from rllm_gateway.live_session import LiveSession
-from rllm_gateway.structured import call_in
+from rllm_gateway.sessions.live_session import LiveSession
 
 LARGE = 100_000
 """Number of characters above which a prompt is rendered in a thread, because it would block other requests."""

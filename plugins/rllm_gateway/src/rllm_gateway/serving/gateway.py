@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.errors import RllmError
+from rllm_gateway.apis.exchange import ModelRequest, PendingResponse
+from rllm_gateway.apis.fields import RefusedError, invalid
 from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_gateway.calls.store import RowLog
-from rllm_gateway.exchange import ModelRequest, PendingResponse
-from rllm_gateway.fields import RefusedError, invalid
-from rllm_gateway.link import (
+from rllm_gateway.sampling.rendering import encode_prompt
+from rllm_gateway.sampling.sampling import begin
+from rllm_gateway.sessions.link import (
     LABEL,
     TASK,
     TEMPERATURE,
@@ -25,9 +27,7 @@ from rllm_gateway.link import (
     SessionSpec,
     SessionTrace,
 )
-from rllm_gateway.live_session import LiveSession, hash_of, is_key
-from rllm_gateway.rendering import encode_prompt
-from rllm_gateway.sampling import begin
+from rllm_gateway.sessions.live_session import LiveSession, hash_of, is_key
 from rllm_serving.listening import reachable
 
 

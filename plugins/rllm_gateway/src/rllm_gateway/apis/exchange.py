@@ -1,4 +1,4 @@
-"""A request and its response, independent of the client's API."""
+"""Requests and responses, independent of the client's API, and the interface of an API."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from rllm_core.contracts.renderer import Renderer, StreamingRenderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.rollout.template_renderer import before_any
+from rllm_gateway.apis.fields import RefusedError
+from rllm_gateway.apis.structured import ResponseFormat
 from rllm_gateway.calls import CallRow
 from rllm_gateway.client import DEFAULT_ROLE
-from rllm_gateway.fields import RefusedError
-from rllm_gateway.structured import ResponseFormat
 
 Finish = Literal["stop", "length", "tool_calls"]
 UNKNOWN_LOGPROB = -9999.0
@@ -307,3 +308,87 @@ class PendingResponse:
         if gone in done and self.task not in done:
             raise ClientGoneError
         return self.task in done
+
+
+@dataclass
+class SentText:
+    """The text of one choice that was already sent to the client."""
+
+    reasoning: str = ""
+    content: str = ""
+
+    def more(self, final: FinalText | Choice) -> FinalText:
+        """Return the text that follows, and count it as sent.
+
+        Raises:
+            RefusedError: sent text would have to be taken back, because of a fault of the renderer.
+        """
+        late = self.content and final.reasoning != self.reasoning
+        if late or not (final.reasoning.startswith(self.reasoning) and final.content.startswith(self.content)):
+            raise RefusedError(
+                500, "failed", "The model's renderer has changed text that was streamed. Send the request unstreamed."
+            )
+        more = FinalText(final.reasoning[len(self.reasoning) :], final.content[len(self.content) :])
+        self.reasoning, self.content = final.reasoning, final.content
+        return more
+
+
+class EventStream(Protocol):
+    """The server-sent events of one streamed response. Its methods return their bytes, in the order of the events."""
+
+    def add(self, index: int, final: FinalText) -> bytes:
+        """Return the events for the new text of a choice; empty if nothing is new.
+
+        Args:
+            index: index of the choice.
+            final: the choice's text so far. It begins with the text of the previous call of `add`.
+        """
+        ...
+
+    def end(self, response: PendingResponse) -> bytes:
+        """Return the events for all text that was not sent yet, and the events that end the stream.
+
+        Raises:
+            RefusedError: a choice does not begin with the text that was sent.
+        """
+        ...
+
+
+class Api(Protocol):
+    """Translation of one API: requests to `ModelRequest`, and responses to bytes."""
+
+    def read(self, body: dict[str, Any], unsupported: Literal["refuse", "ignore"]) -> ModelRequest:
+        """Read a request.
+
+        Raises:
+            RefusedError: the request is not valid.
+        """
+        ...
+
+    def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
+        """Return the body of a response that is not streamed."""
+        ...
+
+    def stream(self, request: ModelRequest, response: PendingResponse) -> EventStream:
+        """Begin a streamed response."""
+        ...
+
+    def error(self, refused: RefusedError) -> bytes:
+        """Return the body of an error."""
+        ...
+
+    def error_event(self, refused: RefusedError) -> bytes:
+        """Return the event that ends a stream with an error."""
+        ...
+
+
+KEEP_ALIVE = b": waiting\n\n"
+"""A comment. Clients skip it, but it keeps proxies from closing the connection."""
+BLANK = b"\n\n"
+"""The same for Google's client, which tries to parse comments."""
+
+
+def event(data: dict[str, Any], name: str | None = None) -> bytes:
+    """Return the bytes of an event. Events of OpenAI's chat API have no name."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + orjson.dumps(data) + b"\n\n"

@@ -12,11 +12,18 @@ from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_gateway.client import REWARD_KEY
-from rllm_gateway.episodes import REJECTED, AgentResult, add_score, assign_rewards, read_agent_result, rollout_of
-from rllm_gateway.link import RewardSource, SessionTrace
-from rllm_gateway.link_trainer import RolloutSampler
-from rllm_gateway.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
+from rllm_gateway.running.episodes import (
+    REJECTED,
+    AgentResult,
+    add_score,
+    assign_rewards,
+    read_agent_result,
+    rollout_of,
+)
+from rllm_gateway.running.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
 from rllm_gateway.running.runners import Outcome, environment_of
+from rllm_gateway.sampling.link_trainer import RolloutSampler
+from rllm_gateway.sessions.link import RewardSource, SessionTrace
 
 NO_CALL = (
     "the agent made no model call, so nothing is trained. Its client must use the address in OPENAI_BASE_URL, "

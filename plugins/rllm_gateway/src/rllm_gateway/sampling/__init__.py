@@ -1,0 +1,1 @@
+"""Render prompts, sample responses, and store them."""

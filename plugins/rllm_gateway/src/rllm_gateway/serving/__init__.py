@@ -1,0 +1,1 @@
+"""The gateway's servers and processes."""

@@ -1,0 +1,1 @@
+"""Open sessions, and the link over which a trainer opens them."""
