@@ -42,7 +42,7 @@ from rllm_core.rollout.options import RendererParams
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
 from rllm_gateway.sampling.link_trainer import TrainerLink
-from rllm_gateway.serving.opening import GatewayAddress, gateway_process
+from rllm_gateway.serving.opening import gateway_process
 from rllm_gateway.sessions.link import OpenedSession, SessionSpec
 
 CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
@@ -283,8 +283,8 @@ async def start(directory: Path | None) -> None:
         chosen = PluginChoice(registered=resolve("renderer", name), params=RendererParams())
         run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
         with tempfile.TemporaryDirectory() as place:
-            where = GatewayAddress(store=f"{place}/calls.db", host="127.0.0.1", port=0)
-            async with gateway_process(make_renderer(run, setup), where, Path(place)):
+            renderer = make_renderer(run, setup)
+            async with gateway_process(renderer, Path(place, "calls.db"), "127.0.0.1", 0, Path(place)):
                 print(f"{name} with {len(tokenizer):,} tokens: {_before_sessions()}")
 
 

@@ -21,7 +21,7 @@ from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
 from rllm_gateway.calls import CallReader, CallStore, SessionRow
 from rllm_gateway.plugin import AgentParams, _open
 from rllm_gateway.serving import attaching as admin_token
-from rllm_gateway.serving.attaching import Door
+from rllm_gateway.serving.attaching import RunSocket
 from rllm_gateway.serving.checks import RUN_PORT, check_sdk
 from rllm_gateway.serving.child import DEFAULT_PORT
 from rllm_gateway.serving.gateway import Gateway
@@ -132,8 +132,8 @@ def test_other_hosts_and_taken_ports_are_refused(tmp_path: Path, monkeypatch: py
 def test_a_gateway_that_would_take_the_run_stays_free(tmp_path: Path) -> None:
     async def main() -> None:
         with CallStore.open(tmp_path / "calls.db") as store:
-            door = Door(Gateway(store, "http://127.0.0.1:1"), "secret", lambda directory: renderer())
-            async with await asyncio.start_server(door.enter, "127.0.0.1", 0) as server:
+            run_socket = RunSocket(Gateway(store, "http://127.0.0.1:1"), "secret", lambda directory: renderer())
+            async with await asyncio.start_server(run_socket.enter, "127.0.0.1", 0) as server:
                 port = server.sockets[0].getsockname()[1]
                 for _ in range(2):
                     await asyncio.to_thread(check_sdk, external(port))

@@ -12,7 +12,7 @@ from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.notices import forget_warnings
-from rllm_gateway.running.episodes import SessionTrajectories, assign_rewards, make_trajectories, read_agent_result
+from rllm_gateway.running.episodes import AgentResult, SessionTrajectories, assign_rewards, make_trajectories
 from rllm_gateway.running.workflow import NO_CALL, NoCallWarning
 from rllm_gateway.sessions.link import SessionTrace, TracedCall
 
@@ -145,7 +145,7 @@ def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(sessi
 
 def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
-    assign_rewards(episode, read_agent_result({"reward": {"solvr": 1.0}}))
+    assign_rewards(episode, AgentResult.parse({"reward": {"solvr": 1.0}}))
     said = episode.trajectories[0].info[REWARD_ERROR]
     assert "'solvr'" in said
     assert "'solver'" in said
@@ -153,14 +153,14 @@ def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
 
 def test_a_role_that_made_no_call_this_time_may_have_a_reward() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
-    assign_rewards(episode, read_agent_result({"reward": {"solver": 1.0, "judge": 0.5}}))
+    assign_rewards(episode, AgentResult.parse({"reward": {"solver": 1.0, "judge": 0.5}}))
     assert REWARD_ERROR not in episode.trajectories[0].info
 
 
 @pytest.mark.parametrize("metrics", [[1, 2], "x", 3])
 def test_metrics_without_names_are_refused(metrics: object) -> None:
     with pytest.raises(RolloutError, match="as `metrics`"):
-        read_agent_result({"metrics": metrics})
+        AgentResult.parse({"metrics": metrics})
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rllm_gateway.call_listing import message_lines
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
 from rllm_gateway.sampling.link_trainer import TrainerLink
-from rllm_gateway.serving.attaching import Door, admin_token, attach
+from rllm_gateway.serving.attaching import RunSocket, admin_token, attach
 from rllm_gateway.serving.gateway import Gateway, GatewayLimits
 from rllm_gateway.sessions.link import SessionSpec
 
@@ -56,8 +56,8 @@ async def at_the_door(tmp_path: Path, steps: Any) -> None:
     """Run `steps` with a gateway without a policy, and the port where it takes runs."""
     store = CallStore.open(tmp_path / "calls.db")
     gateway = Gateway(store, "http://127.0.0.1:1", GatewayLimits(policy_seconds=0.01))
-    door = Door(gateway, "secret", lambda directory: renderer())
-    server = await asyncio.start_server(door.enter, "127.0.0.1", 0)
+    run_socket = RunSocket(gateway, "secret", lambda directory: renderer())
+    server = await asyncio.start_server(run_socket.enter, "127.0.0.1", 0)
     try:
         async with asyncio.timeout(DEADLINE):
             await steps(gateway, server.sockets[0].getsockname()[1])

@@ -17,16 +17,7 @@ from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.apis import fields
-from rllm_gateway.apis.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
-    Choice,
-    FinalText,
-    ModelRequest,
-    PendingResponse,
-    SentText,
-    event,
-)
+from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
 from rllm_gateway.apis.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.apis.structured import find_required_form, schema_of
 
@@ -137,7 +128,6 @@ RULES = Rules(
         "web_search_options": (),
     },
 )
-MOST_STOPS = 16
 
 
 def _read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
@@ -155,12 +145,12 @@ def _read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
         messages=messages,
         tools=tools,
         response_format=find_required_form("response_format", schema, tools, chosen.must_call, chosen.tool),
-        n=fields.read_integer(body, "n", 1, MOST_CHOICES) or 1,
+        n=fields.read_count(body, "n"),
         max_tokens=min((each for each in most if each is not None), default=None),
-        stop=fields.stop_texts(body, "stop", MOST_STOPS),
+        stop=fields.stop_texts(body, "stop"),
         stream=fields.truth(body, "stream"),
         logprobs=fields.truth(body, "logprobs"),
-        top_logprobs=(fields.read_integer(body, "top_logprobs", 0, MOST_TOP) or 0) if body.get("logprobs") else 0,
+        top_logprobs=fields.read_top_logprobs(body, "top_logprobs") if body.get("logprobs") else 0,
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),
         sent={name: value for name, value in body.items() if name != "messages"},
@@ -211,7 +201,7 @@ class ChatApi:
             }
             for index, choice in enumerate(response.choices)
         ]
-        head = _head(request, response, "chat.completion")
+        head = make_head("chatcmpl", "chat.completion", request, response)
         return orjson.dumps(head | {"choices": choices, "usage": usage(response)})
 
     def stream(self, request: ModelRequest, response: PendingResponse) -> ChatStream:
@@ -226,7 +216,7 @@ class ChatStream:
 
     def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._head = _head(request, response, "chat.completion.chunk")
+        self._head = make_head("chatcmpl", "chat.completion.chunk", request, response)
         self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
     def add(self, index: int, final: FinalText) -> bytes:
@@ -266,8 +256,9 @@ class ChatStream:
         yield {"index": index, "delta": {}, "finish_reason": choice.finish, "logprobs": logprobs}
 
 
-def _head(request: ModelRequest, response: PendingResponse, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{response.id}", "object": kind, "created": response.created, "model": request.model}
+def make_head(prefix: str, kind: str, request: ModelRequest, response: PendingResponse) -> dict[str, Any]:
+    """Return the first fields of a body or an event. The id begins with `prefix`."""
+    return {"id": f"{prefix}-{response.id}", "object": kind, "created": response.created, "model": request.model}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:

@@ -8,17 +8,8 @@ from typing import Any
 import orjson
 
 from rllm_gateway.apis import fields
-from rllm_gateway.apis.chat import DONE, MOST_STOPS, error_body, error_object, usage
-from rllm_gateway.apis.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
-    Choice,
-    FinalText,
-    ModelRequest,
-    PendingResponse,
-    SentText,
-    event,
-)
+from rllm_gateway.apis.chat import DONE, error_body, error_object, make_head, usage
+from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
 from rllm_gateway.apis.fields import RefusedError, Rules, invalid
 from rllm_gateway.apis.tokens import read_token_ids
 
@@ -57,16 +48,16 @@ class CompletionsApi:
             raise invalid("prompt must be a text or a list of token ids.", "prompt")
         if not prompt:
             raise invalid("prompt is empty; send a text or token ids.", "prompt")
-        top = fields.read_integer(body, "logprobs", 0, MOST_TOP)
+        top = fields.read_integer(body, "logprobs", 0, fields.MOST_TOP)
         return ModelRequest(
             prompt_text=prompt if isinstance(prompt, str) else None,
             prompt_ids=None if isinstance(prompt, str) else read_token_ids({"prompt": prompt}, "prompt"),
             prompt_parameter="prompt",
             adds_special_tokens=fields.truth({"add_special_tokens": True} | body, "add_special_tokens"),
             is_plain=True,
-            n=fields.read_integer(body, "n", 1, MOST_CHOICES) or 1,
+            n=fields.read_count(body, "n"),
             max_tokens=fields.read_integer(body, "max_tokens", 1, 1 << 31) or DEFAULT_TOKENS,
-            stop=fields.stop_texts(body, "stop", MOST_STOPS),
+            stop=fields.stop_texts(body, "stop"),
             stream=fields.truth(body, "stream"),
             logprobs=top is not None,
             top_logprobs=top or 0,
@@ -78,7 +69,8 @@ class CompletionsApi:
     def answer(self, request: ModelRequest, response: PendingResponse) -> bytes:
         """Return the body of a response."""
         choices = [_choice(index, choice, request, choice.content) for index, choice in enumerate(response.choices)]
-        return orjson.dumps(_head(request, response) | {"choices": choices, "usage": usage(response)})
+        head = make_head("cmpl", "text_completion", request, response)
+        return orjson.dumps(head | {"choices": choices, "usage": usage(response)})
 
     def stream(self, request: ModelRequest, response: PendingResponse) -> CompletionsStream:
         """Begin a streamed response."""
@@ -94,7 +86,7 @@ class CompletionsStream:
 
     def __init__(self, request: ModelRequest, response: PendingResponse) -> None:
         self._request = request
-        self._head = _head(request, response)
+        self._head = make_head("cmpl", "text_completion", request, response)
         self._sent_text: defaultdict[int, SentText] = defaultdict(SentText)
 
     def add(self, index: int, final: FinalText) -> bytes:
@@ -114,15 +106,6 @@ class CompletionsStream:
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
         return event(self._head | {"choices": [choice]})
-
-
-def _head(request: ModelRequest, response: PendingResponse) -> dict[str, Any]:
-    return {
-        "id": f"cmpl-{response.id}",
-        "object": "text_completion",
-        "created": response.created,
-        "model": request.model,
-    }
 
 
 def _choice(index: int, choice: Choice, request: ModelRequest, text: str) -> dict[str, Any]:

@@ -102,8 +102,6 @@ class FinalText:
 
 REASONING = "reasoning_content"
 """Key of a message's reasoning. Clients may omit it when they repeat a message."""
-MOST_CHOICES = 128
-MOST_TOP = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -51,6 +51,9 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 Json = dict[str, Any]
 SHOWN = 80
+MOST_CHOICES = 128
+MOST_TOP = 20
+MOST_STOPS = 16
 
 
 def json_object(body: bytes, what: str = "The body") -> Json:
@@ -97,6 +100,16 @@ def read_integer(found: Mapping[str, Any], key: str, least: int, most: int) -> i
     return value
 
 
+def read_count(found: Mapping[str, Any], key: str) -> int:
+    """Return the number of requested choices. 1 if the key is missing."""
+    return read_integer(found, key, 1, MOST_CHOICES) or 1
+
+
+def read_top_logprobs(found: Mapping[str, Any], key: str) -> int:
+    """Return the number of most likely tokens to return with each token. 0 if the key is missing."""
+    return read_integer(found, key, 0, MOST_TOP) or 0
+
+
 def truth(found: Mapping[str, Any], key: str) -> bool:
     """Return a boolean. False if the key is missing."""
     value = found.get(key, False)
@@ -125,13 +138,17 @@ def mapping(found: Mapping[str, Any], key: str, where: str = "") -> Json:
     return value
 
 
-def stop_texts(found: Mapping[str, Any], key: str, most: int) -> tuple[str, ...]:
+def stop_texts(found: Mapping[str, Any], key: str, most: int = MOST_STOPS) -> tuple[str, ...]:
     """Return the stop strings of a request, which may be one string or a list of at most `most` strings."""
     value = found.get(key)
     if value is None:
         return ()
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or len(texts) > most or not all(isinstance(each, str) and each for each in texts):
+    if (
+        not isinstance(texts, list)
+        or len(texts) > MOST_STOPS
+        or not all(isinstance(each, str) and each for each in texts)
+    ):
         raise _wrong(value, key, "", f"up to {most} strings that are not empty")
     return tuple(dict.fromkeys(texts))
 

@@ -15,8 +15,6 @@ import orjson
 
 from rllm_gateway.apis import fields
 from rllm_gateway.apis.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
     REASONING,
     Choice,
     FinalText,
@@ -88,7 +86,6 @@ CALLING_RULES = Rules(
 CALLING = "toolConfig.functionCallingConfig"
 MODES = ("", "MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED")
 """In the last mode, calls would be constrained to their schemas. Clients send it by default, so it is ignored."""
-MOST_STOPS = 16
 PART_NOTES = frozenset(("mediaResolution", "partMetadata", "thought", "thoughtSignature", "videoMetadata"))
 """Keys of a part that describe its data."""
 OUTPUT_KEYS = ("output", "result", "return_value")
@@ -153,11 +150,11 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
         tools=tools,
         numbered_calls=True,
         response_format=_required_form(config, tools, _called(calling, tools) if mode == "ANY" else None),
-        n=fields.read_integer(config, "candidateCount", 1, MOST_CHOICES) or 1,
+        n=fields.read_count(config, "candidateCount"),
         max_tokens=fields.read_integer(config, "maxOutputTokens", 1, 1 << 31),
-        stop=fields.stop_texts(config, "stopSequences", MOST_STOPS),
+        stop=fields.stop_texts(config, "stopSequences"),
         logprobs=logprobs,
-        top_logprobs=(fields.read_integer(config, "logprobs", 0, MOST_TOP) or 0) if logprobs else 0,
+        top_logprobs=fields.read_top_logprobs(config, "logprobs") if logprobs else 0,
         metadata=fields.mapping(body, "labels"),
         sent={name: value for name, value in body.items() if name != "contents"},
         outcomes=outcomes,

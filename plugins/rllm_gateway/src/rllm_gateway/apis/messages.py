@@ -36,7 +36,6 @@ RULES = Rules(
 )
 FORMS = ("tool_choice", "output_config", "output_format")
 """Parameters for the form of a response. Clients of the beta API, such as LiteLLM, send ``output_format``."""
-MOST_STOPS = 16
 CHOICES = ("auto", "none", "any", "tool")
 
 
@@ -81,7 +80,7 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
             fields.text(choice, "name", "tool_choice") if kind == "tool" else None,
         ),
         max_tokens=fields.read_integer(body, "max_tokens", 1, 1 << 31),
-        stop=fields.stop_texts(body, "stop_sequences", MOST_STOPS),
+        stop=fields.stop_texts(body, "stop_sequences"),
         stream=fields.truth(body, "stream"),
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),

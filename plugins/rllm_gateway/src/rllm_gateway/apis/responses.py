@@ -10,16 +10,8 @@ import orjson
 
 from rllm_gateway.apis import fields
 from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
-from rllm_gateway.apis.exchange import MOST_TOP, Choice, FinalText, ModelRequest, PendingResponse, SentText, event
-from rllm_gateway.apis.fields import (
-    MessageParts,
-    Outcome,
-    RefusedError,
-    Rules,
-    invalid,
-    refuse_held,
-    refuse_unless_ignored,
-)
+from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
+from rllm_gateway.apis.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.apis.structured import find_required_form, schema_of
 
 RULES = Rules(
@@ -100,7 +92,7 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
         max_tokens=fields.read_integer(body, "max_output_tokens", 1, 1 << 31),
         stream=fields.truth(body, "stream"),
         logprobs=WITH_LOGPROBS in included,
-        top_logprobs=(fields.read_integer(body, "top_logprobs", 0, MOST_TOP) or 0) if WITH_LOGPROBS in included else 0,
+        top_logprobs=fields.read_top_logprobs(body, "top_logprobs") if WITH_LOGPROBS in included else 0,
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),
         sent={name: value for name, value in body.items() if name != "input"},
@@ -153,7 +145,7 @@ class _Items(MessageParts):
                 output = self.read(item.get("output"), f"{where}.output")
                 self._say({"role": "tool", "tool_call_id": fields.text(item, "call_id", where), "content": output})
             case "item_reference":
-                refuse_held(f"{where}.type")
+                fields.refuse_held(f"{where}.type")
             case str(kind):
                 self.leave_out(kind)
             case _:

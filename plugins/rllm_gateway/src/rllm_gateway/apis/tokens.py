@@ -10,17 +10,8 @@ import orjson
 from numpy.typing import NDArray
 
 from rllm_gateway.apis import fields
-from rllm_gateway.apis.chat import MOST_STOPS, error_body, error_object, usage
-from rllm_gateway.apis.exchange import (
-    MOST_CHOICES,
-    MOST_TOP,
-    Choice,
-    EventStream,
-    ModelRequest,
-    PendingResponse,
-    SampledToken,
-    event,
-)
+from rllm_gateway.apis.chat import error_body, error_object, usage
+from rllm_gateway.apis.exchange import Choice, EventStream, ModelRequest, PendingResponse, SampledToken, event
 from rllm_gateway.apis.fields import RefusedError, Rules, invalid
 
 RULES = Rules(
@@ -91,14 +82,14 @@ class TokensApi:
         if not len(prompt_ids):
             raise invalid("token_ids is empty; send at least one.", "token_ids")
         fields.optional_text(body, "request_id")
-        top = fields.read_integer(given, "logprobs", 0, MOST_TOP)
+        top = fields.read_integer(given, "logprobs", 0, fields.MOST_TOP)
         return ModelRequest(
             prompt_ids=prompt_ids,
             prompt_parameter="token_ids",
             stop_ids=frozenset(read_token_ids(given, "stop_token_ids").tolist() if "stop_token_ids" in given else ()),
-            n=fields.read_integer(given, "n", 1, MOST_CHOICES) or 1,
+            n=fields.read_count(given, "n"),
             max_tokens=fields.read_integer(given, "max_tokens", 1, 1 << 31),
-            stop=fields.stop_texts(given, "stop", MOST_STOPS),
+            stop=fields.stop_texts(given, "stop"),
             logprobs=top is not None,
             top_logprobs=top if top is not None and top > 1 else 0,
             model=fields.optional_text(body, "model"),
@@ -117,12 +108,8 @@ class TokensApi:
             }
             for index, choice in enumerate(response.choices)
         ]
-        body = {
-            "request_id": request.sent.get("request_id") or response.id,
-            "choices": choices,
-            "usage": usage(response),
-        }
-        return orjson.dumps(body | {"prompt_logprobs": None, "kv_transfer_params": None})
+        body = {"choices": choices, "usage": usage(response), "prompt_logprobs": None, "kv_transfer_params": None}
+        return orjson.dumps({"request_id": request.sent.get("request_id") or response.id, **body})
 
     def stream(self, request: ModelRequest, response: PendingResponse) -> EventStream:
         """Raise AssertionError, because `read` rejects streamed requests."""

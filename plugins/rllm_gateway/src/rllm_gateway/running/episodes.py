@@ -144,6 +144,25 @@ class AgentResult:
     correct: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def parse(cls, value: Any, agent: str = "The agent") -> AgentResult:
+        """Parse a result. A number is a reward, a string is an answer, and an object contains some of `FIELDS`.
+
+        `agent` is the agent's name in errors.
+
+        Raises:
+            RolloutError: the result has a different form.
+        """
+        match value:
+            case None:
+                return cls()
+            case str():
+                return cls(answer=value)
+            case Mapping():
+                return _of_object(value, agent)
+            case _:
+                return cls(reward=_number(agent, "", value))
+
     @property
     def has_reward(self) -> bool:
         """True if it contains a reward, or `correct`."""
@@ -152,25 +171,6 @@ class AgentResult:
     def without_reward(self) -> AgentResult:
         """Return the answer and the metrics."""
         return AgentResult(answer=self.answer, metrics=self.metrics)
-
-
-def read_agent_result(value: Any, agent: str = "The agent") -> AgentResult:
-    """Parse an agent's result. A number is a reward, a string is an answer, and an object contains some of `FIELDS`.
-
-    `agent` is its name in errors.
-
-    Raises:
-        RolloutError: the result has a different form.
-    """
-    match value:
-        case None:
-            return AgentResult()
-        case str():
-            return AgentResult(answer=value)
-        case Mapping():
-            return _of_object(value, agent)
-        case _:
-            return AgentResult(reward=_number(agent, "", value))
 
 
 def _of_object(value: Mapping[str, Any], agent: str) -> AgentResult:

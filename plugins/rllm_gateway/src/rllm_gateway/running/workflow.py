@@ -12,14 +12,7 @@ from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_gateway.client import REWARD_KEY
-from rllm_gateway.running.episodes import (
-    REJECTED,
-    AgentResult,
-    add_score,
-    assign_rewards,
-    read_agent_result,
-    rollout_of,
-)
+from rllm_gateway.running.episodes import REJECTED, AgentResult, add_score, assign_rewards, rollout_of
 from rllm_gateway.running.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
 from rllm_gateway.running.runners import Outcome, environment_of
 from rllm_gateway.sampling.link_trainer import RolloutSampler
@@ -116,7 +109,7 @@ class AgentWorkflow(Workflow):
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(session)
         session.check(trace)
-        result = read_agent_result(outcome.result, opened.name)
+        result = AgentResult.parse(outcome.result, opened.name)
         if outcome.rejected_reward or (result.has_reward and source == "rllm.reward"):
             self.episode.metrics[REJECTED] = trace.rejected_rewards + 1.0
             warn_of_rejected_reward(source)

@@ -154,7 +154,7 @@ class RunSessions:
             await self.close_session(session)
 
 
-class Door:
+class RunSocket:
     """Accepts connections of runs. Only one run can be attached at a time."""
 
     def __init__(self, gateway: Gateway, token: str, load: Callable[[Path], Renderer]) -> None:

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.contracts.renderer import Renderer
@@ -37,10 +36,11 @@ async def open_gateway(run: OpenedRun, directory: Path) -> AsyncIterator[OpenedG
     if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
         # Check the store before anything is sampled. `check_sdk` has already checked a store from the configuration.
         await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
-    address = GatewayAddress(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
     renderer = run.engine.renderer
-    external = sdk.proxy.mode == "external"
-    gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, address, directory)
+    if sdk.proxy.mode == "external":
+        gateway = running_gateway(renderer, sdk, directory)
+    else:
+        gateway = gateway_process(renderer, store, sdk.proxy.host, sdk.proxy.port, directory)
     async with gateway as (link, _):
         yield OpenedGateway(
             link=link,
@@ -56,24 +56,17 @@ SECONDS_TO_START = 120.0
 SECONDS_TO_END = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatewayAddress:
-    """A gateway's address and the file of its store."""
-
-    store: str
-    host: str
-    port: int
-
-
 @asynccontextmanager
 async def gateway_process(
-    renderer: Renderer, address: GatewayAddress, directory: Path
+    renderer: Renderer, store: Path, host: str, port: int, directory: Path
 ) -> AsyncIterator[tuple[TrainerLink, str]]:
     """Start a gateway and yield the link to it and its URL. It stops with the context, or with this process.
 
     Args:
         renderer: renderer of the model, made by `make_renderer`.
-        address: address and store of the gateway.
+        store: file of its store.
+        host: address to listen on for agents.
+        port: port for agents.
         directory: directory for its log and its files, which may be deleted afterwards.
 
     Raises:
@@ -91,9 +84,9 @@ async def gateway_process(
         settings = ChildSettings(
             descriptor=theirs.fileno(),
             renderer=str(rendering),
-            store=address.store,
-            host=address.host,
-            port=address.port,
+            store=str(store),
+            host=host,
+            port=port,
             announcement=str(announcement),
             model=MODEL,
         )

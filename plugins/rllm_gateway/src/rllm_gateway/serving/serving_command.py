@@ -11,7 +11,7 @@ import click
 from rllm_backend_kit.portable_renderer import load_renderer
 from rllm_gateway.calls import CallStore
 from rllm_gateway.serving.app import create_app
-from rllm_gateway.serving.attaching import TOKEN_FILE, Door, admin_token
+from rllm_gateway.serving.attaching import TOKEN_FILE, RunSocket, admin_token
 from rllm_gateway.serving.gateway import Gateway
 from rllm_serving.announcement import announce
 from rllm_serving.http_server import HttpServer
@@ -24,15 +24,15 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
     stop = Stop()
     listening, for_runs = listen(host, port), listen(LOOPBACK, run_port)
     gateway = Gateway(CallStore.open(store), url_of(listening))
-    doors = set[asyncio.Task[None]]()
-    door = Door(gateway, token, load_renderer)
+    connections = set[asyncio.Task[None]]()
+    run_socket = RunSocket(gateway, token, load_renderer)
 
     async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        doors.add(task)
-        task.add_done_callback(doors.discard)
-        await door.enter(reader, writer)
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+        await run_socket.enter(reader, writer)
 
     runs = await asyncio.start_server(enter, sock=for_runs)
 
@@ -49,9 +49,9 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
         await serve_until(stop.event, HttpServer(create_app(gateway), listening), announced, gateway.detach)
     finally:
         runs.close()
-        for task in doors:
+        for task in connections:
             task.cancel()
-        await asyncio.gather(*doors, return_exceptions=True)
+        await asyncio.gather(*connections, return_exceptions=True)
         gateway.close()
     return stop.exit_code
 
