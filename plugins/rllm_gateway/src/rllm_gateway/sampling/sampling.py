@@ -67,12 +67,7 @@ class _Sampling:
     """Samples the choices of one request, and stores them in one commit."""
 
     def __init__(
-        self,
-        session: LiveSession,
-        request: ModelRequest,
-        max_tokens: int,
-        attached: AttachedPolicy,
-        log: RowLog,
+        self, session: LiveSession, request: ModelRequest, max_tokens: int, attached: AttachedPolicy, log: RowLog
     ) -> None:
         self.pending = PendingResponse(request, attached.renderer)
         self._session = session

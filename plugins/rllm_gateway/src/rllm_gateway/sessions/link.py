@@ -253,7 +253,7 @@ class Policy(Protocol):
     async def sample(
         self, prompt_ids: NDArray[np.int32], sampling: SamplingParams, *, session: str, call: str, branch: str
     ) -> Completion:
-        """Continue a prompt.
+        """Sample the response to a prompt.
 
         Args:
             prompt_ids: (n,) tokens of the prompt.
