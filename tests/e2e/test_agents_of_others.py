@@ -71,6 +71,7 @@ def score(rollout):
 """
 AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "agent.py:solve", **SHORT}
 REPORTS = "rllm.workflow.workflow_args.reports_reward"
+SEND_REWARD = "from rllm_gateway.client import reward; reward(0.75); print(json.dumps({'answer': ''}))"
 GUESSING = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "guess_agent.py:solve"}
 
 
@@ -283,15 +284,17 @@ def test_a_prompt_without_room_ends_the_rollout(train_agent: Any, words: int) ->
 
 
 @pytest.mark.parametrize(
-    ("report", "settings"),
+    ("report", "settings", "reward"),
     [
-        ("print(json.dumps({'reward': 0.75}))", {}),
-        ("from rllm_gateway.client import reward; reward(0.75); print(json.dumps({'answer': ''}))", {REPORTS: True}),
+        ("print(json.dumps({'reward': 0.75}))", {REPORTS: True}, 0.75),
+        (SEND_REWARD, {REPORTS: True}, 0.75),
+        # A command of the model could have printed it.
+        ("print(json.dumps({'reward': 0.75}))", {"rllm.algorithm.on_missing_reward": "zero"}, 0.0),
     ],
-    ids=["printed", "sent"],
+    ids=["printed", "sent", "not declared"],
 )
 def test_a_program_is_an_agent(
-    train: Any, serving: dict[str, Any], tmp_path: Path, report: str, settings: dict[str, Any]
+    train: Any, serving: dict[str, Any], tmp_path: Path, report: str, settings: dict[str, Any], reward: float
 ) -> None:
     code = f"""
 task = json.load(sys.stdin)
@@ -302,7 +305,7 @@ ask()
     (tmp_path / "program.py").write_text(PREAMBLE + code)
     command = {"rllm.workflow.workflow_args.command": [sys.executable, "program.py"], "data.train_batch_size": 1}
     episodes = train("sum", {"rllm.workflow.name": "agent", **command, **serving, **SHORT, **settings}).episodes
-    assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
+    assert {episode.trajectories[0].reward for episode in episodes} == {reward}
 
 
 def test_a_key_of_the_metadata_names_and_splits_trajectories(train_agent: Any) -> None:

@@ -127,6 +127,8 @@ LEARNT: dict[str, Any] = {
     "rllm.rejection_sample.min_trajs_per_group": 1,
     "rllm.teacher": {"name": "policy", "prompt": "guess"},
     "rllm.pipeline.insert": [{"stage": "distill", "after": "advantages"}],
+    "rllm.pipeline.options": {"distill": {"weight": 0.5}},
+    "rllm.objective": "rl",
     "rllm.algorithm.adv_estimator": "rllm-core/grpo",
     "rllm.algorithm.estimator_map": {"agent": "grpo"},
     "rllm.algorithm.norm_adv_by_std_in_grpo": False,

@@ -127,7 +127,7 @@ def test_function_reports_its_reward(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("is_named", "source", "returned", "rejected"),
-    [(False, "agent", {"reward": 50}, False), (True, "rllm.reward", None, True)],
+    [(False, "program", {"reward": 50}, False), (True, "rllm.reward", None, True)],
 )
 def test_agent_with_a_name_prints_no_reward(is_named: bool, source: str, returned: Any, rejected: bool) -> None:
     print_reward = ["sh", "-c", f"""echo "${{{TASK}-no task}}" >&2; echo '{{"reward": 50}}'"""]

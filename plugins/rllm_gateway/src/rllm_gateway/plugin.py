@@ -48,8 +48,8 @@ class AgentParams(Params):
     )
     reports_reward: bool = Field(
         False,
-        description="Put the key for reports of rewards into the agent's environment, as `RLLM_REWARD_KEY`. Commands "
-        "of the model that inherit the environment can then set the reward.",
+        description="Use the reward that the program of `command` prints in its last line, or sends with the key in "
+        "`RLLM_REWARD_KEY`. Commands of the model that share its output or its environment can then set the reward.",
     )
     unsupported: Literal["refuse", "ignore"] = Field(
         "refuse",

@@ -208,7 +208,10 @@ def _number(agent: str, name: str, value: Any) -> float:
     return float(value)
 
 
-NO_REWARD = "the agent gave no reward. Add --reward, or let your own function return one, or your program print one"
+NO_REWARD = (
+    "the agent gave no reward. Add --reward, or let your own function return one, or set "
+    "rllm.workflow.workflow_args.reports_reward=true and let your program print one"
+)
 
 
 def assign_rewards(episode: Episode, result: AgentResult) -> None:

@@ -225,8 +225,8 @@ class CommandRunner:
         self._numbers = count()
 
     def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
-        """Return ``agent``, because the program prints its reward."""
-        return "agent"
+        """Return ``program``, because commands of the model may also write to its output."""
+        return "program"
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str = "") -> Outcome:
         """Run the program to its end. If this is cancelled, kill the program and all processes that it has started.

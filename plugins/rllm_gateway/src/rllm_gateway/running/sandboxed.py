@@ -107,10 +107,10 @@ class SandboxRunner:
         return self._program.readable
 
     def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
-        """Return ``agent`` if the task has no tests, and if the program is the user's own, which prints its reward."""
+        """Return ``program`` if the task has no tests, and if the program is the user's own."""
         if TASK_DIRECTORY in task:
             return "tests"
-        return "rllm.reward" if self._is_named else "agent"
+        return "rllm.reward" if self._is_named else "program"
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str = "") -> Outcome:
         """Run the agent and the tests. If this is cancelled, delete the sandbox. The agent gets no reward key.
@@ -140,7 +140,7 @@ class SandboxRunner:
             await sandbox.stop()
         output = lines_at_end(result.stdout)
         printed = parse_result(output) if result.exit_code == 0 else None
-        reports = self.reward_source(task) == "agent"
+        reports = self.reward_source(task) == "program"
         return Outcome(
             TIMED_OUT if result.exit_code is None else result.exit_code,
             printed if reports else tested,

@@ -110,7 +110,10 @@ class AgentWorkflow(Workflow):
             trace = await self._closed(session)
         session.check(trace)
         result = AgentResult.parse(outcome.result, opened.name)
-        if outcome.rejected_reward or (result.has_reward and source == "rllm.reward"):
+        is_rejected = outcome.rejected_reward
+        if source in ("rllm.reward", "program"):
+            is_rejected, result = is_rejected or result.has_reward, result.without_reward()
+        if is_rejected:
             self.episode.metrics[REJECTED] = trace.rejected_rewards + 1.0
             warn_of_rejected_reward(source)
         if outcome.code:
@@ -119,12 +122,14 @@ class AgentWorkflow(Workflow):
                 return self.episode
         else:
             self.episode.termination_reason = TerminationReason.ENV_DONE
-        await self._judge(task, result.without_reward() if source == "rllm.reward" else result, trace)
+        await self._judge(task, result, trace)
         return self.episode
 
     def _reward_source(self, task: Mapping[str, Any]) -> RewardSource:
         source = self._opened.runner.reward_source(task)
-        return "rllm.reward" if source == "agent" and self.context.score is not None else source
+        if source in ("agent", "program") and self.context.score is not None:
+            return "rllm.reward"
+        return "agent" if source == "program" and self._reports_reward else source
 
     async def _closed(self, session: RolloutSession) -> SessionTrace:
         """Seal the session, and add its trajectories and metrics to the episode."""

@@ -28,9 +28,10 @@ Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so the trace is incomplete."""
 TASK, LABEL, TEMPERATURE = "task", "label", "temperature"
 """Keys of a stored session's metadata."""
-RewardSource = Literal["agent", "tests", "rllm.reward", "environment"]
+RewardSource = Literal["agent", "program", "tests", "rllm.reward", "environment"]
 """Source of a rollout's reward. ``agent``: the agent reports it."""
 SOURCES: Mapping[RewardSource, str] = {
+    "program": "neither --reward nor the program (rllm.workflow.workflow_args.reports_reward=true uses its reward)",
     "agent": "a report with the reward key",
     "tests": "the task's tests",
     "rllm.reward": "rllm.reward (--reward)",

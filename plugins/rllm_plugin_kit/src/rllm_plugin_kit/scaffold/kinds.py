@@ -90,9 +90,9 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             title="Sandbox",
             summary="A directory, without isolation. Commands run with low priority.",
             train="rllm train guess --sandbox $chosen rllm.workflow.name=agent "
-            "rllm.workflow.workflow_args.command=[python3,agent.py]",
+            "rllm.workflow.workflow_args.command=[python3,agent.py] rllm.workflow.workflow_args.reports_reward=true",
             config="rllm:\n  sandbox: {name: $chosen, niceness: 10}\n"
-            "  workflow: {name: agent, workflow_args: {command: [python3, agent.py]}}",
+            "  workflow: {name: agent, workflow_args: {command: [python3, agent.py], reports_reward: true}}",
             dependencies=_PLAIN,
         ),
         "stage": Template(
