@@ -11,7 +11,7 @@ import peers
 import pytest
 import torch
 
-from rllm.config.correction_presets import PRESETS
+from rllm.config.choices import PRESETS
 from rllm_backend_kit.loss import LossTerms, loss_terms, rollout_weights
 from rllm_backend_kit.rejection import rejected
 from rllm_backend_kit.update_metrics import Means, note_rollout

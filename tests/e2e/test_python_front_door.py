@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from tests.tools.expecting import check_error, expect_error
 
 from rllm.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
-from rllm.config.save import read_config
+from rllm.config.saved_config import read_config
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup

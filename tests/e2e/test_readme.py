@@ -14,7 +14,7 @@ import pytest
 from documents import blocks, commands, text_of
 from workspace import ROOT
 
-from rllm.config.save import read_config
+from rllm.config.saved_config import read_config
 from rllm_core.plugins import in_process
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rllm.config.choices import SECTION
 from rllm.config.compose import Composed, compose
-from rllm.config.correction_presets import SECTION
 from rllm.config.layers import Tier, layer_from_dotted
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry

@@ -10,7 +10,7 @@ import pytest
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Tier, layer_from_file, layers_from_overrides
-from rllm.config.save import save_config
+from rllm.config.saved_config import save_config
 from rllm.config.yaml_text import as_yaml
 from rllm.planning.planner import make_plan
 from rllm_core.errors import ConfigError

@@ -10,7 +10,7 @@ from expecting import expect_error
 
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import Layer, Tier, layers_from_overrides
-from rllm.config.save import read_config, save_config
+from rllm.config.saved_config import read_config, save_config
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 

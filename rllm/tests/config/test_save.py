@@ -9,7 +9,7 @@ from expecting import expect_error
 from hypothesis import example, given, strategies as st
 
 from rllm.config.resolve import escape
-from rllm.config.save import read_config, save_config
+from rllm.config.saved_config import read_config, save_config
 from rllm_core.errors import ConfigError
 
 texts = (st.text() | st.text(alphabet="${}\\ab:#'\"\n?1e-.0xo_")).filter(

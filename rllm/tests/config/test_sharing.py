@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from itertools import product
 from typing import Any
 
@@ -11,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from rllm.config.layers import Tier, layer_from_dotted
 from rllm.config.merge import Merged, merge_layers
+from rllm.config.passes import share_keys
 from rllm.config.resolve import resolve_interpolations
-from rllm.config.sharing import share_keys
 from rllm_core.contracts.backend import SharedKey
 
 Table = tuple[SharedKey, ...]
@@ -53,11 +52,9 @@ def _at(merged: Merged | dict[str, Any], key: str) -> Any:
 
 def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table) -> None:
     for core, native in product(Tier, Tier):
-        unset = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
-        share_keys(unset, table)
+        unset = share_keys(_merged((core, KL, None), (native, NATIVE_KL, 0.2)), table)
         assert (_at(unset, KL), _at(unset, NATIVE_KL)) == (0.2, 0.2), "null is no value"
-        merged = _merged((core, KL, 0.1), (native, NATIVE_KL, 0.2))
-        share_keys(merged, table)
+        merged = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table)
         winner = 0.2 if native > core else 0.1
         assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (winner, winner)
         assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
@@ -70,10 +67,9 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table) -> None:
                 layer_from_dotted({NATIVE_KL: nothing}, ORIGINS[native], native),
                 layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
             ]
-            merged = merge_layers(layers, [])
-            warnings = share_keys(merged, table)
+            merged = share_keys(merge_layers(layers, []), table)
             said = nothing is None and native in BY_USER and native >= core
-            assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
+            assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in merged.warnings] == [True] * said
             assert _at(merged, NATIVE_KL) == 0.1
 
 
@@ -81,8 +77,7 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table) -> None:
 def test_both_set_and_different_names_both_and_which_counts(table: Table, core: Tier, native: Tier) -> None:
     sides = [f"`{KL}` is 0.1 (from {ORIGINS[core]})", f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]})"]
     loser, winner = sides if native > core else reversed(sides)
-    warnings = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table)
-    (line,) = warnings
+    (line,) = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table).warnings
     assert line.startswith(f"{loser}, but {winner}")
     assert line.endswith(f"`{KL}`.")
 
@@ -90,11 +85,11 @@ def test_both_set_and_different_names_both_and_which_counts(table: Table, core: 
 @pytest.mark.parametrize("native", Tier)
 def test_a_user_of_a_deprecated_path_is_told_the_cores(table: Table, native: Tier) -> None:
     told = f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]}), which is deprecated: set `{KL}` instead."
-    assert share_keys(_merged((native, NATIVE_KL, 0.2)), table) == ([told] if native in BY_USER else [])
+    assert share_keys(_merged((native, NATIVE_KL, 0.2)), table).warnings == ((told,) if native in BY_USER else ())
     for core in BY_USER if native in BY_USER else ():
-        assert share_keys(_merged((core, KL, 0.2), (native, NATIVE_KL, 0.2)), table) == [told]
-    merged = _merged((native, NATIVE_WARMUP, 0.2))
-    assert (share_keys(merged, table), _at(merged, WARMUP)) == ([], 0.2), "this path is not deprecated"
+        assert share_keys(_merged((core, KL, 0.2), (native, NATIVE_KL, 0.2)), table).warnings == (told,)
+    merged = share_keys(_merged((native, NATIVE_WARMUP, 0.2)), table)
+    assert (merged.warnings, _at(merged, WARMUP)) == ((), 0.2), "this path is not deprecated"
 
 
 @pytest.mark.parametrize(
@@ -102,14 +97,12 @@ def test_a_user_of_a_deprecated_path_is_told_the_cores(table: Table, native: Tie
     [(STEPS, -1, -1, None), (STEPS, 7, 7, 7), (NATIVE_STEPS, None, -1, None), (NATIVE_STEPS, 7, 7, 7)],
 )
 def test_a_value_may_be_spelled_differently(table: Table, key: str, value: Any, core: Any, native: Any) -> None:
-    merged = _merged((Tier.ENVIRONMENT, STEPS, 3), (Tier.USER, key, value))
-    share_keys(merged, table)
+    merged = share_keys(_merged((Tier.ENVIRONMENT, STEPS, 3), (Tier.USER, key, value)), table)
     assert (_at(merged, STEPS), _at(merged, NATIVE_STEPS)) == (core, native)
 
 
 def test_origins_say_through_which_key_a_value_came(table: Table) -> None:
-    merged = _merged((Tier.COMMAND_LINE, NATIVE_KL, 0.1), (Tier.USER, EPS, 0.3))
-    share_keys(merged, table)
+    merged = share_keys(_merged((Tier.COMMAND_LINE, NATIVE_KL, 0.1), (Tier.USER, EPS, 0.3)), table)
     assert merged.origin(("rllm", "algorithm", "kl_beta")) == f"command line, by {NATIVE_KL}"
     assert merged.origin(("actor", "kl_loss_coef")) == "command line"
     assert merged.origin(("actor", "clip_ratio_low")) == f"my.yaml, by {EPS}"
@@ -125,8 +118,7 @@ tiers = st.sampled_from(Tier)
 
 @given(values=st.lists(st.tuples(tiers, rated, rates) | st.tuples(tiers, counted, counts), max_size=6))
 def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Table, values: list[Any]) -> None:
-    merged = _merged(*values)
-    share_keys(merged, table)
+    merged = share_keys(_merged(*values), table)
     tree = resolve_interpolations(merged)
     for row in table:
         core = _at(tree, row.rllm)
@@ -134,6 +126,5 @@ def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Ta
             core = _at(tree, row.while_null)
         if core not in (None, "???"):
             assert _at(tree, row.native) == dict(row.spelled).get(core, core), row
-    before = deepcopy(merged)
-    share_keys(merged, table)
-    assert merged == before
+    again = share_keys(merged, table)
+    assert (again.tree, again.marks) == (merged.tree, merged.marks)

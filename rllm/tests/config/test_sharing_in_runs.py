@@ -11,7 +11,7 @@ from expecting import expect_error
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Tier, layer_from_file
-from rllm.config.save import save_config
+from rllm.config.saved_config import save_config
 from rllm_core.errors import ConfigError
 
 Compose = Callable[..., Composed]

@@ -12,7 +12,7 @@ from pydantic import Field
 from rllm.config.compose import compose
 from rllm.config.keys import known_keys
 from rllm.config.layers import layer_from_file, layers_from_overrides
-from rllm.config.save import read_config, save_config
+from rllm.config.saved_config import read_config, save_config
 from rllm.inspection.json_schema import editor_schema
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.plugin import Params

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllm.config.unused import same_value
+from rllm.config.keys import same_value
 from rllm.planning import shared_options
 from rllm_core.schema.run_config import RunConfig
 

@@ -9,7 +9,7 @@ import pytest
 from expecting import check_values, expect_error
 
 from rllm.cli.plugin_commands import load_command
-from rllm.config.needed import outside
+from rllm.config.missing_packages import outside
 from rllm_core import __version__
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rllm_core.schema.section import AsPackaged
+from rllm_core.schema.section import ExternalSection
 
 Mapping = dict[str, Any]
 Seconds = Annotated[float, Field(gt=0)]
@@ -37,7 +37,7 @@ OPTIONAL = frozenset(
 )
 """Keys of verl's classes that its YAML does not list but its code reads. verl's workers overwrite the other unlisted
 keys, or this backend does not use their part of verl."""
-OF_VERL = AsPackaged(FREE, OPTIONAL)
+OF_VERL = ExternalSection(FREE, OPTIONAL)
 
 
 class Section(BaseModel):

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from expecting import check_values, expect_error
 
-from rllm.config.keys import known_keys
+from rllm.config.keys import idle_reason, known_keys
 from rllm.config.layers import layer_from_dotted
 from rllm.config.paths import ABSENT, leaves, split_key, value_at
-from rllm.config.unused import idle_reason
 from rllm.inspection.explain import Explanation, explain_key
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry

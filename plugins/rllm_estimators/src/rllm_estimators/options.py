@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.section import Choice, Means, Names
+from rllm_core.schema.section import Choice, Names, OptionRole
 
 STEP_REWARDS = (
     "Use the reward of each step, on the step's last sampled token, and ignore the trajectory's reward. A step without "
@@ -55,7 +55,7 @@ class GdpoParams(Params):
 
 class ReinforcePlusPlusParams(Params):
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
-    use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
+    use_step_rewards: Annotated[bool, OptionRole.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
 
 
 class GaeParams(Params):
@@ -68,7 +68,7 @@ class GaeParams(Params):
         "VAPO uses 0.05. null means: use `lam`.",
     )
     whiten: bool = Field(True, description="Bring the advantages of all sampled tokens to mean 0 and variance 1.")
-    use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
+    use_step_rewards: Annotated[bool, OptionRole.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
 
 
 class GrpoLengthParams(Params):

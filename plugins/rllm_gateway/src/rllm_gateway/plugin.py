@@ -14,7 +14,7 @@ from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.section import Means
+from rllm_core.schema.section import OptionRole
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
@@ -41,7 +41,7 @@ class AgentParams(Params):
         description="More arguments of an agent that has a name, such as [--config, my.yaml]. Files among them are in "
         "the sandbox.",
     )
-    timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
+    timeout: Annotated[float, OptionRole.ROLLOUT_SECONDS] = Field(
         3600.0,
         gt=0,
         description="Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies.",

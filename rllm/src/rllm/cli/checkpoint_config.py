@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from rllm.cli.configuring import Request
-from rllm.config.compose import BACKEND_KEY, chosen_backend
+from rllm.config.choices import BACKEND_KEY, chosen_backend
 from rllm.config.layers import Layer, layer_from_file, layers_from_overrides
 from rllm.config.merge import merge_layers
 from rllm.config.paths import KeyPath, split_key, value_at
 from rllm.config.run_registry import registry_for
-from rllm.config.whole import forget, of_any_backend, select_values
+from rllm.config.saved_config import remove_keys, select_core_values, select_values
 from rllm.training.resuming import saved_config, saved_value
 from rllm_core.schema.run_config import RunConfig
 
@@ -49,7 +49,11 @@ def config_of_checkpoint(request: Request) -> Layer | None:
         return None
     # No recipe exists for a checkpoint, so keep the values from the recipe of the run's original model.
     same = _read_backend(request) in (None, saved_value(saved, BACKEND_KEY))
-    return forget(select_values(saved), _of_training(saved)) if same else forget(of_any_backend(saved), OF_TRAINING)
+    return (
+        remove_keys(select_values(saved), _of_training(saved))
+        if same
+        else remove_keys(select_core_values(saved), OF_TRAINING)
+    )
 
 
 def _of_training(saved: Layer) -> list[KeyPath]:

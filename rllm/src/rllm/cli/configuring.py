@@ -12,9 +12,9 @@ import click
 
 from rllm.cli.objective_flags import read_objectives
 from rllm.cli.role_flag import ROLE_FLAG, require_roles
-from rllm.config.compose import Composed, chosen_backend, compose
+from rllm.config.choices import OBJECTIVE_KEY, chosen_backend
+from rllm.config.compose import Composed, compose
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm.config.objectives import OBJECTIVE_KEY
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan

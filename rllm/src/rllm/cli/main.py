@@ -111,7 +111,7 @@ def _find_example(context: click.Context) -> str:
 
 def _misfit() -> str:
     """Return a sentence about packages outside the core's required versions: they can explain an unexpected error."""
-    from rllm.config.needed import outside
+    from rllm.config.missing_packages import outside
 
     unmet = outside("rllm-core")
     if not unmet:

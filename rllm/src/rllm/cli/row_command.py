@@ -9,7 +9,7 @@ import click
 
 from rllm.cli.configuring import FLAGS, VERBATIM, Request, config_options
 from rllm.cli.train import Start, train_or_check
-from rllm.config.objectives import OBJECTIVE_KEY
+from rllm.config.choices import OBJECTIVE_KEY
 from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 

@@ -1,5 +1,8 @@
+from .external_sections import takes_key as takes_key
 from .keys import (
+    covers as covers,
     find_section as find_section,
+    idle_reason as idle_reason,
     key_around as key_around,
     known_keys as known_keys,
     list_fields as list_fields,
@@ -8,7 +11,6 @@ from .keys import (
 from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier, read_config_text as read_config_text
 from .overrides import read_override as read_override
 from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
-from .packaged_keys import takes_key as takes_key
 from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, split_key as split_key, value_at as value_at
 from .problems import (
     as_config_error as as_config_error,
@@ -18,6 +20,5 @@ from .problems import (
     unknown_key as unknown_key,
 )
 from .run_registry import import_modules as import_modules
-from .save import FILE_NAME as FILE_NAME, read_config as read_config
-from .unused import covers as covers, idle_reason as idle_reason
+from .saved_config import FILE_NAME as FILE_NAME, read_config as read_config
 from .yaml_text import as_yaml as as_yaml, read_yaml as read_yaml

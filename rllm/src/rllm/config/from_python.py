@@ -7,13 +7,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from rllm.config.compose import BACKEND_KEY, PROFILE_KEY, Composed, chosen_backend
+from rllm.config.choices import BACKEND_KEY, PROFILE_KEY, chosen_backend
+from rllm.config.compose import Composed
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file
 from rllm.config.merge import merge_layers
 from rllm.config.overrides import BACKEND_GROUP, read_override
 from rllm.config.packaged import base_layer, packaged_layers
 from rllm.config.paths import KeyPath, leaves, picked, split_by, split_key
-from rllm.config.whole import is_whole
+from rllm.config.saved_config import is_saved_config
 from rllm.config.yaml_text import DEEPEST
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -59,7 +60,7 @@ def without_packaged(layer: Layer, registry: Registry) -> list[Layer]:
     # A configuration that Hydra composed contains all of the core's sections. Any other one is the script's own.
     section = layer.tree.get("rllm")
     of_hydra = isinstance(section, dict) and section.keys() >= set(base_layer().tree["rllm"])
-    if hydra is None or is_whole(layer) or not of_hydra:
+    if hydra is None or is_saved_config(layer) or not of_hydra:
         return [layer]
     return _layers_of_script(layer.tree, hydra, registry)
 

@@ -1,4 +1,4 @@
-"""Keys of a configuration schema: which keys exist, and which of them choose a plugin."""
+"""Keys of a configuration schema: which keys exist, which of them choose a plugin, and which have no effect."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rllm.config.paths import KeyPath
-from rllm_core.schema.section import ActsIn, Names
+from rllm.config.paths import KeyPath, split_key
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import Names, UsedIn
 
 ANY_KEY = "*"
 """Matches every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
@@ -88,7 +89,7 @@ def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "r
     """Return where a key is used, from the nearest mark on the key or a section above it. None if there is no mark."""
     fields = list_fields(schema)
     nearest = (fields[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in fields)
-    return next((mark.where for field in nearest for mark in field.metadata if isinstance(mark, ActsIn)), None)
+    return next((mark.where for field in nearest for mark in field.metadata if isinstance(mark, UsedIn)), None)
 
 
 def find_section(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
@@ -103,6 +104,32 @@ def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
     if path in patterns or (*path[:-1], ANY_KEY) in patterns:
         return True
     return (*path[:-2], ANY_KEY, *path[-1:]) in patterns
+
+
+def covers(pattern: str, key: str) -> bool:
+    """True if a key equals the pattern, or is in the section if the pattern is ``name.*``."""
+    return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
+
+
+def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | None:
+    """Return the key to set instead of a key without effect, as the backend declares it. None if the key has an effect.
+
+    Args:
+        backend: its plugin spec.
+        key: dotted.
+        profile: the run's profile. With None, keys that are unused only in one profile are ignored.
+    """
+    path = split_key(key)
+    of_core = path in known_keys(RunConfig) or key_around(RunConfig, path) is not None
+    if of_core or any(key == row.native for row in backend.shared_keys):
+        return None
+    idle = {**backend.unused_keys, **backend.unused_keys_by_profile.get(profile, {})}
+    return next((text for name, text in idle.items() if covers(name, key)), None)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """True if two plain values are equal in YAML: 1 and 1.0 are, 0 and false are not."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:

@@ -11,8 +11,8 @@ Mappings merge key by key. Every other value replaces the earlier one. ``???`` i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from rllm.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
 from rllm.config.layers import COMMAND_LINE, Layer, Tier
-from rllm.config.paths import ABSENT, KeyPath, NoSectionError, put_at, value_at
+from rllm.config.paths import ABSENT, KeyPath, NoSectionError, copy_plain, put_at, value_at
 from rllm.config.problems import expected_mapping, wrong_value
 from rllm_core.errors import ConfigError
 
@@ -42,6 +42,12 @@ class Merged:
     tree: dict[str, Any] = field(default_factory=dict)
     marks: dict[KeyPath, Origin] = field(default_factory=dict)
     """Origin of every value that a layer set. Keys below it have the same origin unless they have their own mark."""
+    warnings: tuple[str, ...] = ()
+    """Warnings for the user about values that do not apply."""
+
+    def copy(self) -> Merged:
+        """Return the same values and origins. A change to them does not change the original."""
+        return Merged(copy_plain(self.tree), dict(self.marks), self.warnings)
 
     def origin(self, path: KeyPath) -> str:
         """Return the origin of a key's value. For a section with several origins, return all of them."""
@@ -53,18 +59,18 @@ class Merged:
 
     def _origins(self, path: KeyPath) -> list[Origin]:
         above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
-        return [*islice(above, 1), *(self.marks[key] for key in self._marked_beneath(path))]
+        return [*islice(above, 1), *(self.marks[key] for key in self._marked_below(path))]
 
-    def _marked_beneath(self, path: KeyPath) -> list[KeyPath]:
+    def _marked_below(self, path: KeyPath) -> list[KeyPath]:
         if not isinstance(value_at(self.tree, path), dict):
             return []  # Most keys hold a value: looking through all marks for each would take quadratic time.
         return [key for key in self.marks if len(key) > len(path) and key[: len(path)] == path]
 
     def put(self, path: KeyPath, value: Any, origin: str, tier: Tier) -> None:
         """Set a value, as a layer above all others would."""
-        self.forget(path)
+        self.clear_origin(path)
         try:
-            put_at(self.tree, path, deepcopy(value))
+            put_at(self.tree, path, copy_plain(value))
         except NoSectionError as error:
             given = wrong_value(error.path, error.value, self.origin(error.path))
             raise ConfigError(
@@ -72,19 +78,15 @@ class Merged:
             ) from error
         self.marks[path] = Origin(origin, tier)
 
-    def forget(self, path: KeyPath) -> None:
+    def clear_origin(self, path: KeyPath) -> None:
         """Remove the marks of a key and of all keys below it, while its value is still in the tree."""
-        for key in (path, *self._marked_beneath(path)):
+        for key in (path, *self._marked_below(path)):
             self.marks.pop(key, None)
 
 
 def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> Merged:
     """Merge layers, lowest first. The schemas say which keys are plugin choices."""
-    schemas = tuple(schemas)
-    choices = frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas))
-    holders = {key[:-1] for schema in schemas for key in known_keys(schema)}
-    sections = {path: options for schema in schemas for path, options in named_sections(schema).items()}
-    no_null = {path for schema in schemas for path in always_sections(schema)}
+    choices, holders, sections, no_null = _rules(tuple(schemas))
     merged = Merged()
 
     def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: Origin) -> None:
@@ -107,7 +109,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
             if isinstance(value, dict) and matches(path, choices):
                 lower[key] = earlier = remaining_options(earlier, value)
                 if not earlier:
-                    merged.forget(path)
+                    merged.clear_origin(path)
                     merged.marks[path] = origin
             if value == {} and origin.tier is Tier.COMMAND_LINE and path in holders:
                 raise ConfigError(
@@ -119,18 +121,37 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 raise expected_mapping(path, earlier, merged.origin(path))
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
-            # A whole configuration may also contain overrides of an earlier command line.
+            # A saved configuration may also contain overrides of an earlier command line.
             clears = emptied and (origin.tier is Tier.COMMAND_LINE or origin.label == COMMAND_LINE)
             if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
                 merge(earlier, value, path, origin)
             else:
-                merged.forget(path)
-                lower[key] = deepcopy(value)
+                merged.clear_origin(path)
+                lower[key] = copy_plain(value)
                 merged.marks[path] = origin
 
     for layer in layers:
         merge(merged.tree, layer.tree, (), Origin(layer.origin, layer.tier))
     return merged
+
+
+class _Rules(NamedTuple):
+    """The keys of schemas that merge by a rule of their own."""
+
+    choices: frozenset[KeyPath]
+    holders: frozenset[KeyPath]
+    named_sections: dict[KeyPath, str]
+    no_null: frozenset[KeyPath]
+
+
+@cache
+def _rules(schemas: tuple[type[BaseModel], ...]) -> _Rules:
+    return _Rules(
+        frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas)),
+        frozenset(key[:-1] for schema in schemas for key in known_keys(schema)),
+        {path: options for schema in schemas for path, options in named_sections(schema).items()},
+        frozenset(path for schema in schemas for path in always_sections(schema)),
+    )
 
 
 def _is_plain_value(value: Any) -> bool:
@@ -169,7 +190,7 @@ def _drop_options_of_replaced_name(
         path = (*at, options_key, option)
         if merged.origin(path) == merged.origin((*at, "name")):
             del options[option]
-            merged.forget(path)
+            merged.clear_origin(path)
 
 
 def _same_plugin(name: Any, other: Any) -> bool:

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from rllm.config.backend_files import profile_file, search_directory
 from rllm.config.keys import find_section
 from rllm.config.layers import Layer, Tier
 from rllm.config.overrides import BACKEND_GROUP
 from rllm.config.paths import KeyPath, split_by
 from rllm.config.yaml_text import yaml_error
+from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
@@ -116,7 +116,7 @@ def _sources(backend: Any, profile: str | None) -> _Sources:
         entries = [_entry(backend), *((backend.name, path) for path in backend.config_search_path)]
         files = [Path(backend.config_yaml())]
         if profile is not None:
-            files.append(profile_file(backend, profile))
+            files.append(_profile_file(backend, profile))
     except ValueError as error:
         raise ConfigError(
             "bad-backend-config",
@@ -144,6 +144,34 @@ def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile:
     if profile is not None:
         section["profile"] = profile
     return own
+
+
+def search_directory(backend: BackendPlugin[Any]) -> Path:
+    """Return the directory that contains ``rllm/backend/<name>.yaml``.
+
+    Raises:
+        ValueError: the plugin spec has no such file. The message is a short reason.
+    """
+    if backend.config_yaml is None:
+        raise ValueError("it has no YAML file")
+    file = Path(backend.config_yaml()).absolute()
+    if file.parts[-3:] != ("rllm", "backend", f"{backend.name}.yaml"):
+        raise ValueError(f"its config_yaml is {file}, which must end in rllm/backend/{backend.name}.yaml")
+    if not file.is_file():
+        raise ValueError(f"its defaults are missing: there is no file {file}")
+    return file.parents[2]
+
+
+def _profile_file(backend: BackendPlugin[Any], profile: str) -> Path:
+    """Return the YAML file of a profile of the backend.
+
+    Raises:
+        ValueError: the file does not exist. The message is a short reason.
+    """
+    file = search_directory(backend) / "rllm" / "backend" / backend.name / f"{profile}.yaml"
+    if not file.is_file():
+        raise ValueError(f"its profile {profile} is missing: there is no file {file}")
+    return file
 
 
 def search_path_entries() -> list[tuple[str, str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+ValueT = TypeVar("ValueT")
 KeyPath = tuple[str, ...]
 ABSENT: Any = object()
 """Returned by `value_at` if a tree has no such key. Distinct from a null value."""
@@ -22,6 +23,16 @@ def value_at(tree: Any, path: KeyPath) -> Any:
             return ABSENT
         tree = tree[part]
     return tree
+
+
+def copy_plain(value: ValueT) -> ValueT:
+    """Return a copy of plain data. All mappings and lists in it are new."""
+    copied: Any = value
+    if isinstance(value, dict):
+        copied = {key: copy_plain(item) for key, item in value.items()}
+    elif isinstance(value, list):
+        copied = [copy_plain(item) for item in value]
+    return copied  # type: ignore[no-any-return]
 
 
 class NoSectionError(Exception):
@@ -64,6 +75,20 @@ def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
         if (value := value_at(tree, path)) is not ABSENT:
             put_at(part, path, value)
     return part
+
+
+def part_around(tree: Any, path: KeyPath) -> Any:
+    """Return the part of a tree that decides about the value of a key.
+
+    A plain value may be in the place of a section around the key. A section without the key keeps one other value,
+    because a section replaces a plain value.
+    """
+    if not path or not isinstance(tree, dict) or not tree:
+        return tree
+    head, *rest = path
+    if head in tree:
+        return {head: part_around(tree[head], tuple(rest))}
+    return picked(tree, [next(leaves(tree))[0]])
 
 
 def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from rllm.config.keys import choice_keys, plugin_keys
 from rllm.config.layers import COMMAND_LINE
 from rllm.config.paths import KeyPath, split_key
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -24,6 +27,8 @@ _IN_URL = re.compile(r"(?<=://)[^/@\s\"]+(?=@)")
 LONGEST_VALUE = 60
 MOST_MEANT = 4
 """Maximum number of keys in a hint."""
+_MOST_OWNERS = 4
+"""Maximum number of plugins in a hint about an option."""
 MOST_SHOWN = 50
 """Maximum number of problems in a message. Finding the closest key takes about a millisecond per problem."""
 
@@ -174,6 +179,19 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath], value: Any 
     )
 
 
+def option_hints(error: ValidationError, registry: Registry) -> Iterator[str]:
+    """Yield a hint for each unknown key that is an option of the plugin of its section, with the key that sets it."""
+    for detail in error.errors(include_url=False):
+        path = tuple(str(part) for part in detail["loc"])
+        if detail["type"] != "extra_forbidden" or not path:
+            continue
+        for key, kind in plugin_keys(RunConfig).items():
+            if key[:-1] != path[:-1] or key not in choice_keys(RunConfig):
+                continue
+            if owners := [each.plugin.name for each in registry.all(kind) if _has_option(each.plugin, path[-1])]:
+                yield _option_hint(path[-1], kind, ".".join(key), owners, detail["input"])
+
+
 def _find_meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> list[KeyPath]:
     """Return the keys that were probably meant: a sibling, the same name elsewhere, or a similar one there."""
     close = [(*section, match) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
@@ -227,3 +245,13 @@ def _initials(name: str) -> str:
 
 def _dotted(path: KeyPath) -> str:
     return ".".join(path)
+
+
+def _option_hint(name: str, kind: str, where: str, owners: Sequence[str], value: Any) -> str:
+    more = f" and {len(owners) - _MOST_OWNERS} more" if len(owners) > _MOST_OWNERS else ""
+    choice = f"{{name: {owners[0]}, {name}: {show_value(value)}}}"
+    return f"`{name}` is an option of {kind} {', '.join(owners[:_MOST_OWNERS])}{more}: write {where}='{choice}'."
+
+
+def _has_option(plugin: Any, option: str) -> bool:
+    return option in plugin.params.model_fields

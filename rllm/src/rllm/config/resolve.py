@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 from rllm.config.layers import require_plain
 from rllm.config.merge import MISSING, Merged
-from rllm.config.paths import KeyPath, leaves, put_at, value_at
+from rllm.config.paths import KeyPath, copy_plain, leaves, put_at, split_key, value_at
+from rllm.config.problems import expected_mapping
 from rllm_core.errors import ConfigError, RllmError
 
 SHORTEST_SECRET = 4
@@ -50,14 +50,29 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
     return plain
 
 
+def selected_value(merged: Merged, key: str) -> Any:
+    """Return the value of a key before everything is resolved. None if it has no value yet."""
+    node: Any = merged.tree
+    path = split_key(key)
+    for depth, part in enumerate(path):
+        if not isinstance(node, dict):
+            raise expected_mapping(path[:depth], node, merged.origin(path[:depth]))
+        if part not in node:
+            return None
+        node = node[part]
+        if isinstance(node, str) and "${" in node:
+            return selected_value(Merged(resolve_interpolations(merged), merged.marks), key)
+    return None if node == MISSING else node
+
+
 def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
     """Return a copy of the tree in which the values of these keys are resolved. Others may be unresolved.
 
     Another system's configuration may contain hundreds of interpolations, and resolving these is very slow.
     """
     if any(_is_open(merged.tree, path) for path in keys):
-        return deepcopy(resolve_interpolations(merged))
-    return deepcopy(merged.tree)
+        return copy_plain(resolve_interpolations(merged))
+    return copy_plain(merged.tree)
 
 
 def is_from_environment(written: Any) -> bool:

@@ -7,10 +7,17 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from rllm.config.compose import plugins_section
+from pydantic import ValidationError
+
+from rllm.config.choices import Reader
+from rllm.config.keys import known_keys
 from rllm.config.layers import Layer
+from rllm.config.packaged import base_layer
+from rllm.config.problems import as_config_error, describe, parse
 from rllm_core.errors import ConfigError, RllmError, described
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import PluginsSection
 
 
 def registry_for(user_layers: Sequence[Layer]) -> Registry:
@@ -23,6 +30,17 @@ def registry_for(user_layers: Sequence[Layer]) -> Registry:
     section = plugins_section(user_layers)
     import_modules(section.import_modules)
     return Registry.load(allow=section.allow)
+
+
+def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
+    """Return the section ``rllm.plugins``. The registry for the composition depends on it."""
+    reader = Reader([base_layer(), *user_layers], [RunConfig])
+    values = {name: reader.value(f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
+    try:
+        return parse(PluginsSection, values)
+    except ValidationError as error:
+        lines = describe(error, values, reader.origin, known_keys(RunConfig), at=("rllm", "plugins"))
+        raise as_config_error(lines) from error
 
 
 def import_modules(names: Iterable[str]) -> None:

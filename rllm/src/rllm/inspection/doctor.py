@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rllm.config.backend_files import search_directory
+from rllm.config.packaged import search_directory
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.finding import Finding, Severity

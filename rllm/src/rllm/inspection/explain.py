@@ -27,7 +27,7 @@ from rllm.planning import RunPlan, acting_plugins, core_key
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import AsPackaged, Names, Rejected
+from rllm_core.schema.section import ExternalSection, Names, Rejected
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
 def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
     """Yield the packaged field of a key that a different system reads and documents."""
     section = plan.backend.plugin.params.model_fields.get(path[0]) if len(path) > 1 else None
-    if section is None or not any(isinstance(mark, AsPackaged) for mark in section.metadata):
+    if section is None or not any(isinstance(mark, ExternalSection) for mark in section.metadata):
         return
     value = value_at(plan.composed.tree, path)
     if value is ABSENT or isinstance(value, Mapping):

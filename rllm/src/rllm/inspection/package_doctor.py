@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rllm.config.needed import outside
+from rllm.config.missing_packages import outside
 from rllm_core.contracts.finding import Finding
 from rllm_core.plugins.discovery import CORE, Discovery, normalize
 from rllm_core.plugins.requirements import missing

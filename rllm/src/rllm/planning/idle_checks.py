@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rllm.config.keys import where_acts
+from rllm.config.keys import covers, where_acts
 from rllm.config.layers import Tier
 from rllm.config.paths import split_key
-from rllm.config.unused import covers
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, unused, warning
 from rllm_core.contracts.backend import BackendPlugin
@@ -17,7 +16,7 @@ from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.plugins.discovery import CORE
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import Means, marked
+from rllm_core.schema.section import OptionRole, marked
 
 NEVER = (0, -1)
 """Values of a frequency that mean never."""
@@ -43,9 +42,9 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
     if any(_reads_step_rewards(entry) for entry in plan.estimators):
         return
     switches = sorted(
-        {name for entry in plan.estimators for name in marked(type(entry.params), Means.READS_STEP_REWARDS)}
+        {name for entry in plan.estimators for name in marked(type(entry.params), OptionRole.READS_STEP_REWARDS)}
     )
-    for name in marked(type(params), Means.SHAPES_STEP_REWARDS):
+    for name in marked(type(params), OptionRole.SHAPES_STEP_REWARDS):
         key = f"rllm.workflow.workflow_args.{name}"
         if getattr(params, name) and key in plan.composed.by_user:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
@@ -60,7 +59,7 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _reads_step_rewards(estimator: PluginChoice[EstimatorPlugin[Any]]) -> bool:
-    switches = marked(type(estimator.params), Means.READS_STEP_REWARDS)
+    switches = marked(type(estimator.params), OptionRole.READS_STEP_REWARDS)
     return "step_rewards" in estimator.plugin.needs and all(getattr(estimator.params, name) for name in switches)
 
 

@@ -68,7 +68,7 @@ def _find_loss(plan: RunPlan, role: str | None) -> LossInForce:
     chosen = plan.losses.default if role is None else plan.losses.get(role)
     estimator = plan.estimators.default if role is None else plan.estimators.get(role)
     key = _choosing_key(plan, role)
-    names = plan.composed.beneath(key)
+    names = plan.composed.keys_below(key)
     chosen_by_user = plan.composed.by_user | plan.composed.by_user_before
     is_set = key != LOSS_KEY or plan.config.rllm.algorithm.loss_fn is not None
     return LossInForce(

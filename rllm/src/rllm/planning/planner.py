@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rllm.config.choices import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.compose import Composed
-from rllm.config.objectives import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.resolve import environment_hidden
 from rllm.planning.async_defaults import with_correction
 from rllm.planning.checks import find_problems

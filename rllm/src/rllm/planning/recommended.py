@@ -56,7 +56,7 @@ def recommend(plan: RunPlan) -> Iterator[Recommendation]:
 
 def _optimizer_settings(plan: RunPlan, scaling: Scaling) -> Iterator[Recommendation]:
     composed, rate_key = plan.composed, plan.backend.plugin.learning_rate_key
-    if composed.beneath(rate_key) and not composed.is_by_user(rate_key):
+    if composed.keys_below(rate_key) and not composed.is_by_user(rate_key):
         rate = float(f"{scaling.learning_rate * float(composed.value(rate_key)):.2g}")
         yield Recommendation(rate_key, rate, "a bad update shows its effect later, so steps should be shorter")
         if scaling.steps > 1 and not any(map(composed.is_by_user, LENGTHS)):
@@ -64,5 +64,5 @@ def _optimizer_settings(plan: RunPlan, scaling: Scaling) -> Iterator[Recommendat
                 if composed.value(key) > 0:
                     more = round(scaling.steps * composed.value(key))
                     yield Recommendation(key, more, "a smaller learning rate needs more steps")
-    if composed.beneath(BETA2) and not composed.is_by_user(BETA2) and float(composed.value(BETA2)) < BEST_BETA2:
+    if composed.keys_below(BETA2) and not composed.is_by_user(BETA2) and float(composed.value(BETA2)) < BEST_BETA2:
         yield Recommendation(BETA2, BEST_BETA2, "it prevents large AdamW steps when gradients vanish")

@@ -140,4 +140,4 @@ def _set_by_user(section: str, plan: RunPlan) -> Iterator[str]:
     for name, field in type(values).model_fields.items():
         if getattr(values, name) != field.get_default(call_default_factory=True):
             key = f"{section}.{name}"
-            yield from (given for given in plan.composed.beneath(key) if plan.composed.is_by_user(given))
+            yield from (given for given in plan.composed.keys_below(key) if plan.composed.is_by_user(given))

@@ -19,11 +19,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm.config.compose import Composed
+from rllm.config.keys import covers, idle_reason, same_value
 from rllm.config.layers import Tier
 from rllm.config.packaged import DEFAULT, packaged_values
 from rllm.config.paths import ABSENT, KeyPath, put_at, split_key, value_at
 from rllm.config.problems import show_value
-from rllm.config.unused import covers, idle_reason, same_value
 from rllm.planning.problem import Problem, Severity, unused, warning
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.discovery import IN_PROCESS
@@ -145,7 +145,7 @@ def settle_effects(
                 problems.append(Problem("unused-key", key.dotted, f"{given}{why[0]}", why[1], severity=severity))
         if why:
             idle.append(key)
-            if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
+            if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.keys_below(key.dotted)):
                 problems.append(warning("unused-key", key.dotted, f"{given}{NOBODY} It is back to its default."))
     return _with_defaults(composed, idle), problems
 
@@ -294,7 +294,7 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     for key in idle:
         default = type(key.section)().model_dump(mode="json")[key.path[-1]]
         put_at(tree, key.path, default)
-        for name in composed.beneath(key.dotted):
+        for name in composed.keys_below(key.dotted):
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
         config = replace_value(config, key.path, key.default)

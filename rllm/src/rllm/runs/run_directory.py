@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rllm.config.save import FILE_NAME as CONFIG, save_config
+from rllm.config.saved_config import FILE_NAME as CONFIG, save_config
 from rllm.runs.metrics_file import METRICS, read_metrics
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rllm.config.save import FILE_NAME, read_config
+from rllm.config.saved_config import FILE_NAME, read_config
 from rllm.runs.run_directory import PLUGINS
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT

@@ -10,8 +10,7 @@ from typing import Any
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, Tier, layer_from_file
 from rllm.config.paths import ABSENT, split_key, value_at
-from rllm.config.save import FILE_NAME
-from rllm.config.whole import forget
+from rllm.config.saved_config import FILE_NAME, remove_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import run_directory_path
@@ -40,7 +39,7 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     if saved is None:
         return make_plan(composed, registry)
     # These keys apply only to a single start, so they are not kept.
-    composed, registry = compose_over([forget(saved, OF_ONE_START)])
+    composed, registry = compose_over([remove_keys(saved, OF_ONE_START)])
     plan = make_plan(composed, registry)
     _refuse_other_model(plan, saved)
     if changes := changed_settings(composed, saved):

@@ -21,7 +21,7 @@ from rllm_core.errors import ConfigError, PluginError, RllmError, described, des
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
-from rllm_core.schema.section import Means, marked
+from rllm_core.schema.section import OptionRole, marked
 
 ScoreRollout = Callable[[Rollout], Awaitable[Score]]
 
@@ -184,5 +184,5 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, score: ScoreRol
 def _time_limit(plan: RunPlan) -> float | None:
     """Return the time limit of a rollout in seconds: the smaller of the general limit and the workflow's option."""
     limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
-    own = [getattr(params, name) for name in marked(type(params), Means.ROLLOUT_SECONDS)]
+    own = [getattr(params, name) for name in marked(type(params), OptionRole.ROLLOUT_SECONDS)]
     return min([*own, *([] if limit is None else [limit])], default=None)

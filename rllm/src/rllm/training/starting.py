@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, Tier, layer_from_dotted
-from rllm.config.whole import NUMBERED
+from rllm.config.saved_config import NUMBERED
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import PLUGINS, RunDirectory, run_directory_path

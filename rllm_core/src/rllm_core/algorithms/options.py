@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params, ParamsT
-from rllm_core.schema.section import Means, marked
+from rllm_core.schema.section import OptionRole, marked
 
 
 class GrpoParams(Params):
@@ -50,12 +50,12 @@ class GroupRejectionParams(Params):
 
 class DynamicRejectionParams(GroupRejectionParams):
     max_gen_batches: int = Field(10, gt=0, description="Maximum number of rollout batches in one step.")
-    train_batch_size: Annotated[int, Means.TASKS_PER_BATCH] = Field(
+    train_batch_size: Annotated[int, OptionRole.TASKS_PER_BATCH] = Field(
         64, gt=0, description="Number of tasks in a full batch."
     )
 
 
 def clamp_tasks_per_batch(params: ParamsT, tasks: int) -> ParamsT:
     """Return a rejection mode's options. A batch size in them is reduced to the number of tasks in the run."""
-    sizes = {name: tasks for name in marked(type(params), Means.TASKS_PER_BATCH) if getattr(params, name) > tasks}
+    sizes = {name: tasks for name in marked(type(params), OptionRole.TASKS_PER_BATCH) if getattr(params, name) > tasks}
     return params.model_copy(update=sizes) if sizes else params

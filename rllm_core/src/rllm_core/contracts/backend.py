@@ -192,7 +192,7 @@ class SharedKey:
     same value.
 
     If the two values differ, the value from the higher tier wins. The tiers are: command line, files, environment,
-    packaged YAML. In the same tier the core's value wins, unless it is null. See ``rllm.config.sharing``.
+    packaged YAML. In the same tier the core's value wins, unless it is null. See ``rllm.config.passes``.
     """
 
     native: str
@@ -293,7 +293,8 @@ class BackendPlugin(Plugin[ParamsT]):
     config_yaml: Callable[[], Path] | None = field(default=None, metadata=GIVES_FACT)
     """The file ``rllm/backend/<name>.yaml`` with the backend's defaults. None if `params` has all defaults. The file
     begins with ``# @package _global_`` and sets ``rllm: {backend: NAME}``. Declare a section that another system reads
-    as ``Annotated[dict[str, Any], AsPackaged()]`` in `params`. Its keys and types then come from the composed YAML."""
+    as ``Annotated[dict[str, Any], ExternalSection()]`` in `params`. Its keys and types then come from the composed
+    YAML."""
     config_search_path: tuple[str, ...] = ()
     """Further places where Hydra searches for the configs that the file includes, such as
     ``pkg://verl.trainer.config``."""

@@ -134,8 +134,8 @@ class EstimatorPlugin(Plugin[ParamsT]):
       workflow reports them.
 
     If an estimator works with and without step rewards, list ``step_rewards`` here and mark the option that enables
-    them with `Means.READS_STEP_REWARDS` (see `rllm_core.schema.section`). If the option is false, settings that shape
-    step rewards are rejected.
+    them with `OptionRole.READS_STEP_REWARDS` (see `rllm_core.schema.section`). If the option is false, settings that
+    shape step rewards are rejected.
     """
     rescales_components: bool = False
     """True if the estimator rescales all `reward_components` to a common scale, so that the size of a reward's weight

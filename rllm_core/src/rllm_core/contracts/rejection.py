@@ -54,7 +54,7 @@ class RejectionPlugin(Plugin[ParamsT]):
     ``rllm.rejection_sample.mode``.
 
     `load` returns a factory that takes the options and makes the mode for one run. If a mode fills batches of tasks,
-    mark the option for the batch size with `Means.TASKS_PER_BATCH` of `rllm_core.schema.section`.
+    mark the option for the batch size with `OptionRole.TASKS_PER_BATCH` of `rllm_core.schema.section`.
     """
 
     kind: ClassVar[str] = "rejection"

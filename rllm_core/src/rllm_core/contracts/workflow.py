@@ -110,7 +110,7 @@ class WorkflowPlugin(Plugin[ParamsT]):
     ``rllm.workflow.workflow_args``.
 
     Mark options with the classes of `rllm_core.schema.section` if they affect a run: `Names` (the option names an agent
-    or an environment), `Means.ROLLOUT_SECONDS`, `Means.SHAPES_STEP_REWARDS`.
+    or an environment), `OptionRole.ROLLOUT_SECONDS`, `OptionRole.SHAPES_STEP_REWARDS`.
     """
 
     kind: ClassVar[str] = "workflow"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.section import Means, Names
+from rllm_core.schema.section import Names, OptionRole
 
 ControlTokensInText = Literal["keep", "plain", "error"]
 
@@ -40,15 +40,15 @@ class AgentWorkflowParams(Params):
         None, description="Name of the environment. null means `rllm.env.name`."
     )
     env_args: dict[str, Any] = Field(default_factory=dict, description="Options of the environment in `env_cls`.")
-    timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
+    timeout: Annotated[float, OptionRole.ROLLOUT_SECONDS] = Field(
         1e6, gt=0, description="Maximum seconds of a rollout, unless `rllm.agent.trajectory_timeout` is shorter."
     )
-    gamma: Annotated[float, Means.SHAPES_STEP_REWARDS] = Field(
+    gamma: Annotated[float, OptionRole.SHAPES_STEP_REWARDS] = Field(
         0.0,
         ge=0,
         le=1,
         description="If above 0, a step's reward becomes the discounted sum of this and all later rewards.",
     )
-    reward_bonus_coeff: Annotated[float, Means.SHAPES_STEP_REWARDS] = Field(
+    reward_bonus_coeff: Annotated[float, OptionRole.SHAPES_STEP_REWARDS] = Field(
         0.0, ge=0, description="Weight of a bonus for each step: its reward minus the previous step's reward."
     )

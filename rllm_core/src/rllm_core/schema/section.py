@@ -25,7 +25,7 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class ActsIn:
+class UsedIn:
     """The kind of run in which the key, or every key of the section, has an effect. A key without this mark has an
     effect in ``rllm train``, including runs that only validate."""
 
@@ -34,7 +34,7 @@ class ActsIn:
     """
 
 
-TRAINING, ROLLOUT = ActsIn("training"), ActsIn("rollout")
+TRAINING, ROLLOUT = UsedIn("training"), UsedIn("rollout")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class AsPackaged:
+class ExternalSection:
     """A mapping, or a model that allows any key, that another system reads. The backend's YAML, with everything that it
     composes, defines the valid keys and the types of their values."""
 
@@ -116,8 +116,8 @@ class AsPackaged:
     """Valid keys that the YAML does not contain."""
 
 
-class Means(Enum):
-    """The meaning of a plugin's option for the run."""
+class OptionRole(Enum):
+    """The role of a plugin's option in the run."""
 
     ROLLOUT_SECONDS = auto()
     """An option of a workflow: seconds after which a rollout ends."""
@@ -131,10 +131,10 @@ class Means(Enum):
     the run."""
 
 
-def marked(model: type[BaseModel], meaning: Means) -> Iterator[str]:
-    """Yield the names of the options with a meaning."""
+def marked(model: type[BaseModel], role: OptionRole) -> Iterator[str]:
+    """Yield the names of the options with a role."""
     for name, field in model.model_fields.items():
-        if meaning in field.metadata:
+        if role in field.metadata:
             yield name
 
 

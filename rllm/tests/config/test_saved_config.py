@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, Tier, layer_from_file, layers_from_overrides
-from rllm.config.save import save_config
-from rllm.config.whole import forget, is_whole
+from rllm.config.saved_config import is_saved_config, remove_keys, save_config
 from rllm_core.errors import ConfigError
 
 Compose = Callable[..., Composed]
@@ -119,11 +118,11 @@ def test_a_word_that_emptied_a_mapping_does_so_again(composed: Compose) -> None:
 
 def test_a_key_may_be_forgotten_whoever_gave_it(composed: Compose) -> None:
     first = composed({"rllm": {"rollout": {"n": 3, "n_val": 2}}})
-    assert not is_whole(Layer("x", first.tree))
+    assert not is_saved_config(Layer("x", first.tree))
     changed = composed(_given_back(first, {"rllm": {"rollout": {"n_val": "${.n}"}}}))
     assert changed.value("rllm.rollout.n_val") == 3
     assert (changed.origins["rllm.rollout.n"], changed.origins["rllm.rollout.n_val"]) == ("my.yaml", "config.yaml")
-    again = composed(forget(_given_back(first), [("rllm", "rollout", "n")]))
+    again = composed(remove_keys(_given_back(first), [("rllm", "rollout", "n")]))
     assert again.value("rllm.rollout") == {"n": 8, "n_val": 2, "engine": None}
 
 

@@ -15,7 +15,7 @@ from rllm.config.layers import layers_from_overrides
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
-from rllm_core.schema.section import AsPackaged
+from rllm_core.schema.section import ExternalSection
 
 YAML = """\
 # @package _global_
@@ -33,7 +33,7 @@ engine:
 data:
   extra: 1
 """
-MARK = AsPackaged(free=frozenset({"engine.passed_on"}), optional=frozenset({"engine.inner.left_out"}))
+MARK = ExternalSection(free=frozenset({"engine.passed_on"}), optional=frozenset({"engine.inner.left_out"}))
 
 
 class Extras(BaseModel):

@@ -1,4 +1,4 @@
-"""Sections that another system reads. Their keys and types come from the packaged YAML (`section.AsPackaged`).
+"""Sections that another system reads. Their keys and types come from the packaged YAML (`section.ExternalSection`).
 
 Our own schema for such a system would be a copy of its keys, and correct for only one of its versions.
 """
@@ -18,13 +18,13 @@ from rllm.config.packaged import packaged_values
 from rllm.config.paths import KeyPath, leaves, split_key
 from rllm.config.problems import MOST_SHOWN, ConfigLine, unknown_key, wrong_value
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import AsPackaged
+from rllm_core.schema.section import ExternalSection
 
 _MEANT: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (float, "a number"))
 
 
 def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profile: str | None) -> list[ConfigLine]:
-    """Return a line for each key in an `AsPackaged` section that is unknown or has another type than packaged.
+    """Return a line for each key in an `ExternalSection` section that is unknown or has another type than packaged.
 
     Args:
         tree: values of `merged`, resolved.
@@ -73,7 +73,7 @@ def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
 class _Comparison:
     """Comparison of a section's values with the packaged values."""
 
-    def __init__(self, merged: Merged, mark: AsPackaged, keys: tuple[KeyPath, ...]) -> None:
+    def __init__(self, merged: Merged, mark: ExternalSection, keys: tuple[KeyPath, ...]) -> None:
         self._merged = merged
         self._free = frozenset(split_key(key) for key in mark.free)
         self._optional = frozenset(split_key(key) for key in mark.optional)
@@ -113,9 +113,9 @@ def _other_type(value: Any, default: Any) -> str | None:
     return None if fits else words
 
 
-def _marks(schema: type[BaseModel]) -> dict[str, AsPackaged]:
+def _marks(schema: type[BaseModel]) -> dict[str, ExternalSection]:
     fields = schema.model_fields.items()
-    return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, AsPackaged)}
+    return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, ExternalSection)}
 
 
 def _paths(tree: dict[str, Any]) -> list[KeyPath]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from expecting import check_error
 
-from rllm.config import needed
+from rllm.config import missing_packages
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
 from rllm_core.errors import ConfigError
@@ -21,7 +21,7 @@ def _refusal(registry: Registry, *words: str) -> ConfigError:
 @pytest.fixture
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The registry of a machine with rllm-core and rllm only."""
-    monkeypatch.setattr(needed, "find_installed", lambda name: None)
+    monkeypatch.setattr(missing_packages, "find_installed", lambda name: None)
     return Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
 
 

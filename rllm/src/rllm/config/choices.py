@@ -1,0 +1,225 @@
+"""The plugins, profile and preset that a run's layers choose, and the layers that they bring.
+
+They are read from the layers before these are merged: the choice that is in the highest layer applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel
+
+from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.merge import Merged, merge_layers
+from rllm.config.missing_packages import require_packages
+from rllm.config.packaged import base_layer, packaged_layers
+from rllm.config.passes import derive_keys, share_keys
+from rllm.config.paths import KeyPath, leaves, part_around, split_key
+from rllm.config.problems import wrong_value
+from rllm.config.resolve import selected_value
+from rllm_core.contracts.objective import ObjectivePlugin
+from rllm_core.errors import ConfigError, PluginError, did_you_mean
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import NO_ENVIRONMENT
+
+BACKEND_KEY = "rllm.backend"
+PROFILE_KEY = "rllm.profile"
+ENVIRONMENT_KEY = "rllm.env.name"
+OBJECTIVE_KEY = "rllm.objective"
+DEFAULT_OBJECTIVE = "rllm-core/rl"
+"""Objective of a run whose pipeline has no stage of an objective."""
+SECTION = "rllm.algorithm.rollout_correction"
+_GEOMETRIC = {"reject": {"seq_mean_k1": [0.999, 1.001]}}
+_K3 = {"reject": {"seq_mean_k3": 0.01}}
+_TOKEN, _SEQUENCE = {"tis_mode": "token"}, {"tis_mode": "sequence"}
+PRESET_KEY = f"{SECTION}.preset"
+PRESETS: dict[str, dict[str, Any]] = {
+    "disabled": {},
+    "bypass_ppo_clip": {"bypass_mode": True},
+    "decoupled_token_is": _TOKEN,
+    "decoupled_seq_is": _SEQUENCE,
+    "decoupled_token_icepop": _TOKEN | {"tis_cap": 5.0, "tis_floor": 0.5, "tis_beyond_cap": "mask"},
+    "decoupled_seq_is_rs": _SEQUENCE | {"reject": {"seq_sum_k1": [0.5, 2.0]}},
+    "decoupled_geo_rs": _GEOMETRIC,
+    "decoupled_geo_rs_seq_tis": _GEOMETRIC | _SEQUENCE,
+    "decoupled_geo_rs_token_tis": _GEOMETRIC | _TOKEN,
+    "decoupled_k3_rs": _K3,
+    "decoupled_k3_rs_seq_tis": _K3 | _SEQUENCE,
+    "decoupled_k3_rs_token_tis": _K3 | _TOKEN,
+}
+"""Keys of the section that each preset of rollout correction sets as defaults, as in verl 0.9.1."""
+
+
+class Reader:
+    """Reads single keys of layers without merging the others. The keys merge by the same rules."""
+
+    def __init__(self, layers: Sequence[Layer], schemas: Sequence[type[BaseModel]]) -> None:
+        self._layers, self._schemas = layers, schemas
+
+    def value(self, key: str) -> Any:
+        """Return the value of a dotted key, resolved. None if it has no value."""
+        return selected_value(self.merge(split_key(key)), key)
+
+    def origin(self, path: KeyPath) -> str:
+        """Return the origin of a key's value."""
+        return self.merge(path).origin(path)
+
+    def merge(self, *paths: KeyPath) -> Merged:
+        """Merge the values of these keys."""
+        parts = [
+            Layer(layer.origin, part_around(layer.tree, path), layer.tier)
+            for layer in self._layers
+            for path in paths
+            if path[0] in layer.tree
+        ]
+        values = (value for part in parts for _, value in leaves(part.tree, into_lists=True))
+        # An interpolation may point to any key.
+        is_open = any(isinstance(value, str) and "${" in value for value in values)
+        return self._merged if is_open else merge_layers(parts, self._schemas)
+
+    @cached_property
+    def _merged(self) -> Merged:
+        return merge_layers(self._layers, self._schemas)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The backend and the layers below the user's."""
+
+    backend: Any
+    """Its plugin spec."""
+    profile: str | None
+    lower: Sequence[Layer]
+    """Layers of the packages and of the environment, lowest first."""
+    decided: dict[str, str]
+    """Keys for whose values the layers were chosen."""
+
+    @property
+    def schemas(self) -> tuple[type[BaseModel], type[BaseModel]]:
+        """The core's schema and the backend's."""
+        return RunConfig, self.backend.params
+
+
+def read_choices(registry: Registry, user_layers: Sequence[Layer]) -> Choices:
+    """Read the choices in the user's layers.
+
+    Raises:
+        ConfigError: a choice does not exist, or its package is missing.
+    """
+    chosen = Reader([base_layer(), *user_layers], [RunConfig])
+    require_packages(registry, chosen.value)
+    backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
+    backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
+    profile = _profile(chosen, backend)
+    lower = packaged_layers(backend, profile)
+    decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
+    if environment_name != NO_ENVIRONMENT:
+        environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
+        lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
+        model = _read_model([*lower, *user_layers], backend)
+        recipe = f"{backend.name}/{model}"
+        if isinstance(model, str) and recipe in environment.recipes:
+            origin = f"recipe {environment.name} {recipe}"
+            lower.append(layer_from_dotted(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
+            decided[backend.model_key] = model
+    lower += _objective_layers(registry, chosen.value(OBJECTIVE_KEY))
+    all_layers = Reader([*lower, *user_layers], (RunConfig, backend.params))
+    if (preset := all_layers.value(PRESET_KEY)) is not None:
+        lower.append(_preset_layer(preset, all_layers.origin(split_key(PRESET_KEY))))
+    return Choices(backend, profile, lower, decided)
+
+
+def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
+    """Return the plugin spec of the backend that user layers choose, before the composition.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    chosen = Reader([base_layer(), *user_layers], [RunConfig])
+    return _plugin(registry, "backend", _name(BACKEND_KEY, chosen), BACKEND_KEY, chosen)
+
+
+def chosen_objectives(registry: Registry, names: str | Sequence[str] | None) -> list[ObjectivePlugin]:
+    """Return the objectives with these names, in order.
+
+    Raises:
+        ConfigError: no installed objective has the name.
+    """
+    listed = [names] if isinstance(names, str) else names or ()
+    try:
+        return [registry.get("objective", str(name)).plugin for name in listed]
+    except PluginError as error:
+        raise ConfigError(error.code, f"`{OBJECTIVE_KEY}`: {error.message}", error.hint) from error
+
+
+def _read_model(layers: Sequence[Layer], backend: Any) -> Any:
+    """Return the model. If it follows from other keys, these are merged and shared first."""
+    rows = [row for row in backend.derived_keys if row.native == backend.model_key]
+    keys = {backend.model_key, *(key for row in rows for key in row.of)}
+    shared = backend.shared_keys if rows else ()
+    keys |= {key for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
+    merged = Reader(layers, (RunConfig, backend.params)).merge(*map(split_key, sorted(keys)))
+    return selected_value(derive_keys(share_keys(merged, shared), rows, backend.params), backend.model_key)
+
+
+def _objective_layers(registry: Registry, names: str | Sequence[str] | None) -> list[Layer]:
+    """Return the default values of objectives, as layers under the user's values."""
+    return [
+        layer_from_dotted(each.defaults, f"objective {each.name}", Tier.ENVIRONMENT)
+        for each in chosen_objectives(registry, names)
+        if each.defaults
+    ]
+
+
+def _preset_layer(name: object, origin: str) -> Layer:
+    """Return the layer of a preset, which is lower than any value of the user.
+
+    Raises:
+        ConfigError: verl has no such preset, or it cannot be used here.
+    """
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(
+            "unknown-choice",
+            f"`{SECTION}.preset` is {name!r} (from {origin}), which is not a preset.",
+            did_you_mean(str(name), PRESETS) or f"Use one of {', '.join(PRESETS)}.",
+        )
+    values = {f"{SECTION}.{key}": value for key, value in PRESETS[name].items()}
+    return layer_from_dotted(values, f"preset {name}", Tier.ENVIRONMENT)
+
+
+def _plugin(registry: Registry, kind: str, name: str, key: str, chosen: Reader) -> Any:
+    try:
+        return registry.get(kind, name).plugin
+    except PluginError as error:
+        origin = chosen.origin(split_key(key))
+        raise ConfigError(error.code, f"`{key}` (from {origin}): {error.message}", error.hint) from error
+
+
+def _profile(chosen: Reader, backend: Any) -> str | None:
+    """Return the profile that the user's layers choose.
+
+    Raises:
+        ConfigError: the backend has no such profile.
+    """
+    profile = chosen.value(PROFILE_KEY)
+    if profile is None or (isinstance(profile, str) and profile in backend.profiles):
+        return profile
+    path = split_key(PROFILE_KEY)
+    has = f"Its profiles: {', '.join(backend.profiles)}." if backend.profiles else "It has none: leave it out."
+    raise ConfigError(
+        "unknown-choice",
+        f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.",
+        has,
+    )
+
+
+def _name(key: str, chosen: Reader) -> str:
+    name = chosen.value(key)
+    if not isinstance(name, str):
+        path = split_key(key)
+        raise ConfigError("wrong-value", f"{wrong_value(path, name, chosen.origin(path))}: expected text.")
+    return name
