@@ -91,7 +91,7 @@ class Choices:
     """The backend and the layers below the user's."""
 
     backend: Any
-    """Its plugin spec."""
+    """The backend's plugin spec."""
     profile: str | None
     lower: Sequence[Layer]
     """Layers of the packages and of the environment, lowest first."""

@@ -136,7 +136,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
 
 
 class _Rules(NamedTuple):
-    """The keys of schemas that merge by a rule of their own."""
+    """The keys of schemas to which a special rule applies."""
 
     choices: frozenset[KeyPath]
     holders: frozenset[KeyPath]

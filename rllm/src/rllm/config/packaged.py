@@ -45,17 +45,25 @@ _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composin
 @cache
 def base_layer() -> Layer:
     """Return the defaults of the core's schema as a layer."""
-    return Layer(DEFAULT, RunConfig().model_dump(mode="json"), Tier.PACKAGED)
+    tree: dict[str, Any] = {}
+    fill_defaults(tree, RunConfig)
+    return Layer(DEFAULT, tree, Tier.PACKAGED)
 
 
 def fill_defaults(tree: dict[str, Any], schema: type[BaseModel], at: KeyPath = ()) -> list[KeyPath]:
     """Add the defaults of the keys of a schema that a tree lacks, and return the paths of the added values."""
     added: list[KeyPath] = []
     for name, field in schema.model_fields.items():
-        key = field.alias or name
+        key, section = field.alias or name, find_section(schema, name)
+        factory: Any = field.default_factory
         if key in tree:
-            if (section := find_section(schema, name)) is not None and isinstance(tree[key], dict):
+            if section is not None and isinstance(tree[key], dict):
                 added += fill_defaults(tree[key], section, (*at, key))
+        elif section is not None and factory is section:
+            # An instance has the same values, but pydantic takes long to build a validator for each section.
+            tree[key] = {}
+            fill_defaults(tree[key], section)
+            added.append((*at, key))
         elif not field.is_required():
             tree[key] = to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)
             added.append((*at, key))

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from rllm.config.keys import value_keys
 from rllm.config.layers import Tier
 from rllm.config.merge import MISSING, Merged
-from rllm.config.packaged import DEFAULT, fill_defaults
+from rllm.config.packaged import DEFAULT, base_layer, fill_defaults
 from rllm.config.paths import ABSENT, identical, leaves, put_at, split_key, value_at
 from rllm.config.problems import show_value, typed_value, wrong_value
 from rllm.config.resolve import escape, is_from_environment, resolved_at, selected_value
@@ -101,7 +101,7 @@ def choose_length(merged: Merged, shared: Sequence[SharedKey]) -> Merged:
     if by_epochs > by_batches:
         _put_both(merged, shared, batches, -1, merged.origin(split_key(epochs)), by_epochs)
     elif by_batches > by_epochs:
-        _put_both(merged, shared, epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
+        _put_both(merged, shared, epochs, value_at(base_layer().tree, split_key(epochs)), DEFAULT, Tier.PACKAGED)
     return merged
 
 

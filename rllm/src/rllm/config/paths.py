@@ -80,7 +80,7 @@ def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 def part_around(tree: Any, path: KeyPath) -> Any:
     """Return the part of a tree that decides about the value of a key.
 
-    A plain value may be in the place of a section around the key. A section without the key keeps one other value,
+    A plain value may replace a section around the key. A section without the key keeps one other value,
     because a section replaces a plain value.
     """
     if not path or not isinstance(tree, dict) or not tree:

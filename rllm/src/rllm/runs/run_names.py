@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rllm.config.saved_config import FILE_NAME, read_config
 from rllm.runs.run_directory import PLUGINS
-from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.run_sections import NO_ENVIRONMENT
+from rllm_core.schema.run_sections import NO_ENVIRONMENT, TrainerSection
 
-BEFORE = RunConfig().rllm.trainer.experiment_name
+BEFORE: str = TrainerSection.model_fields["experiment_name"].default
 """Name that earlier builds gave to all of these runs."""
 _NUMBERED = re.compile(r"(.+)-([0-9]{1,5})")
 _LONGEST_STEM = 100
