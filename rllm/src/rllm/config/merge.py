@@ -11,6 +11,7 @@ Mappings merge key by key. Every other value replaces the earlier one. ``???`` i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -20,7 +21,7 @@ from pydantic import BaseModel
 
 from rllm.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
 from rllm.config.layers import COMMAND_LINE, Layer, Tier
-from rllm.config.paths import ABSENT, KeyPath, NoSectionError, copy_plain, put_at, value_at
+from rllm.config.paths import ABSENT, KeyPath, NoSectionError, put_at, value_at
 from rllm.config.problems import expected_mapping, wrong_value
 from rllm_core.errors import ConfigError
 
@@ -47,7 +48,7 @@ class Merged:
 
     def copy(self) -> Merged:
         """Return the same values and origins. A change to them does not change the original."""
-        return Merged(copy_plain(self.tree), dict(self.marks), self.warnings)
+        return Merged(deepcopy(self.tree), dict(self.marks), self.warnings)
 
     def origin(self, path: KeyPath) -> str:
         """Return the origin of a key's value. For a section with several origins, return all of them."""
@@ -70,7 +71,7 @@ class Merged:
         """Set a value, as a layer above all others would."""
         self.clear_origin(path)
         try:
-            put_at(self.tree, path, copy_plain(value))
+            put_at(self.tree, path, deepcopy(value))
         except NoSectionError as error:
             given = wrong_value(error.path, error.value, self.origin(error.path))
             raise ConfigError(
@@ -127,7 +128,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 merge(earlier, value, path, origin)
             else:
                 merged.clear_origin(path)
-                lower[key] = copy_plain(value)
+                lower[key] = deepcopy(value)
                 merged.marks[path] = origin
 
     for layer in layers:
@@ -135,23 +136,15 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
     return merged
 
 
-class _Rules(NamedTuple):
-    """The keys of schemas to which a special rule applies."""
-
-    choices: frozenset[KeyPath]
-    holders: frozenset[KeyPath]
-    named_sections: dict[KeyPath, str]
-    no_null: frozenset[KeyPath]
-
-
 @cache
-def _rules(schemas: tuple[type[BaseModel], ...]) -> _Rules:
-    return _Rules(
-        frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas)),
-        frozenset(key[:-1] for schema in schemas for key in known_keys(schema)),
-        {path: options for schema in schemas for path, options in named_sections(schema).items()},
-        frozenset(path for schema in schemas for path in always_sections(schema)),
-    )
+def _rules(
+    schemas: tuple[type[BaseModel], ...],
+) -> tuple[frozenset[KeyPath], frozenset[KeyPath], dict[KeyPath, str], frozenset[KeyPath]]:
+    """Return the choices, the sections, those that choose by ``name``, and the sections that cannot be null."""
+    choices = frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas))
+    holders = frozenset(key[:-1] for schema in schemas for key in known_keys(schema))
+    named = {path: options for schema in schemas for path, options in named_sections(schema).items()}
+    return choices, holders, named, frozenset(path for schema in schemas for path in always_sections(schema))
 
 
 def _is_plain_value(value: Any) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-ValueT = TypeVar("ValueT")
 KeyPath = tuple[str, ...]
 ABSENT: Any = object()
 """Returned by `value_at` if a tree has no such key. Distinct from a null value."""
@@ -23,16 +22,6 @@ def value_at(tree: Any, path: KeyPath) -> Any:
             return ABSENT
         tree = tree[part]
     return tree
-
-
-def copy_plain(value: ValueT) -> ValueT:
-    """Return a copy of plain data. All mappings and lists in it are new."""
-    copied: Any = value
-    if isinstance(value, dict):
-        copied = {key: copy_plain(item) for key, item in value.items()}
-    elif isinstance(value, list):
-        copied = [copy_plain(item) for item in value]
-    return copied  # type: ignore[no-any-return]
 
 
 class NoSectionError(Exception):

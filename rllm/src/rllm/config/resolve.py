@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from rllm.config.layers import require_plain
 from rllm.config.merge import MISSING, Merged
-from rllm.config.paths import KeyPath, copy_plain, leaves, put_at, split_key, value_at
+from rllm.config.paths import KeyPath, leaves, put_at, split_key, value_at
 from rllm.config.problems import expected_mapping
 from rllm_core.errors import ConfigError, RllmError
 
@@ -71,8 +72,8 @@ def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
     Another system's configuration may contain hundreds of interpolations, and resolving these is very slow.
     """
     if any(_is_open(merged.tree, path) for path in keys):
-        return copy_plain(resolve_interpolations(merged))
-    return copy_plain(merged.tree)
+        return deepcopy(resolve_interpolations(merged))
+    return deepcopy(merged.tree)
 
 
 def is_from_environment(written: Any) -> bool:
