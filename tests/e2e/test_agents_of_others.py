@@ -19,6 +19,7 @@ from recorded_runs import FILES, RUNS, RecordedRuns
 
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError, RllmError
+from rllm_core.notices import forget_warnings
 from rllm_gateway.serving.opening import RUN_PORT
 
 pytestmark = pytest.mark.usefixtures("without_validation")
@@ -192,6 +193,7 @@ def test_rewards_of_the_run_look_at_what_the_agent_answers(
             ask(temperature=0.5)
             return {"answer": "fish", "reward": 50, "correct": False}
     """
+    forget_warnings()
     episodes = train_agent(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
     assert {episode.metrics["gateway/rejected_rewards"] for episode in episodes} == {1.0}
