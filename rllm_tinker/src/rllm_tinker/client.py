@@ -23,8 +23,8 @@ import tinker
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
+from rllm_serving.request_seeds import pack_seeds
 from rllm_tinker.exchange import Adam, Datum, Gradient, SampledSequence, SavedModel
-from rllm_tinker.seeds import seed_of_request
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
 
@@ -63,11 +63,11 @@ class Sampler:
     ) -> list[SampledSequence]:
         """Continue each prompt with its own seed. The seed in `sampling` is ignored.
 
-        Pass more than one prompt only if the service supports that; see `rllm_tinker.seeds`.
+        Pass more than one prompt only if the service supports that; see `rllm_serving.request_seeds`.
         """
         settings = tinker.SamplingParams(
             max_tokens=sampling.max_tokens,
-            seed=seed_of_request(seeds),
+            seed=pack_seeds(seeds),
             stop=list(stop_ids),
             temperature=sampling.temperature,
             top_k=sampling.top_k,

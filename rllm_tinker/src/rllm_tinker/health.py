@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from rllm_core.errors import BackendError
-from rllm_tinker.seeds import ADVERTISED, MOST
+from rllm_serving.request_seeds import MAX_SEEDS, PROMPTS_KEY
 
 HEALTH = "/api/v1/healthz"
 BETWEEN_TRIES = 0.2
@@ -57,8 +57,8 @@ class HttpHealth:
         while True:
             look = await self._ask(min(LONGEST_LOOK, max(patience - (time.monotonic() - started), SHORTEST_LOOK)))
             if look.problem is None:
-                prompts = look.said.get(ADVERTISED, 1)
-                return min(prompts, MOST) if isinstance(prompts, int) and prompts > 0 else 1
+                prompts = look.said.get(PROMPTS_KEY, 1)
+                return min(prompts, MAX_SEEDS) if isinstance(prompts, int) and prompts > 0 else 1
             limit = min(REFUSED, patience) if look.refused else patience
             if look.of_another_kind or time.monotonic() - started >= limit:
                 raise BackendError(

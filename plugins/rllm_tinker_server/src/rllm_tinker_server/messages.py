@@ -92,7 +92,7 @@ class SampleSettings:
     """Tokens that end a response; None: the model's own."""
     stop_strings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
-    """One for every sequence, in which case `seed` does not count (see `rllm_tinker.seeds`)."""
+    """The seed of each sequence. If it is not empty, `seed` is not used (see `rllm_serving.request_seeds`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_tinker.seeds import seeds_in
+from rllm_serving.request_seeds import unpack_seeds
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import STAND_IN, BaseModel, RequestRefused, SampleSettings
 from rllm_tinker_server.refusals import NOT_TEXT, json_object, number_of, optional_number_of, text_of
@@ -41,7 +41,7 @@ class SampleRequest:
     sampler_id: str
     number: int
     prompts: tuple[NDArray[np.int32], ...]
-    """One for every sample: the same each time, but where the request has several (see `rllm_tinker.seeds`)."""
+    """The prompt of each sample. They are equal, unless the request has several (see `rllm_serving.request_seeds`)."""
     settings: SampleSettings
     prompt_logprobs: bool
     last_prompt_logprobs: int | None
@@ -160,7 +160,7 @@ def _integers(found: Any) -> NDArray[np.int64]:
 
 def _seeds(seed: Any, count: int) -> tuple[int, ...]:
     """One for every sample, where the request has several prompts."""
-    return tuple(seeds_in(seed, count) or ()) if isinstance(seed, int) else ()
+    return tuple(unpack_seeds(seed, count) or ()) if isinstance(seed, int) else ()
 
 
 def _chunks(found: Any) -> list[NDArray[np.int32]]:

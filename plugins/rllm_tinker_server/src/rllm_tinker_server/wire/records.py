@@ -8,7 +8,7 @@ from typing import Any
 
 from tinker import types
 
-from rllm_tinker.seeds import ADVERTISED, MOST
+from rllm_serving.request_seeds import MAX_SEEDS, PROMPTS_KEY
 from rllm_tinker_server.checkpoints import Checkpoint, Kind
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel
@@ -90,7 +90,7 @@ def capabilities(names: Sequence[str], base: BaseModel) -> Answer:
 
 def healthy() -> Answer:
     # Clients ignore what they do not know; our own backend asks several samples with a seed each at once.
-    return json_answer({**types.HealthResponse(status="ok").model_dump(), ADVERTISED: MOST})
+    return json_answer({**types.HealthResponse(status="ok").model_dump(), PROMPTS_KEY: MAX_SEEDS})
 
 
 def telemetry_accepted() -> Answer:

@@ -1,4 +1,4 @@
-"""Requests with several prompts, each with its own seed, for servers that support them.
+"""Requests of the Tinker API with several prompts, each with its own seed, for servers that support them.
 
 The API has one prompt and one seed per request. A request costs the client milliseconds, which is longer than a small
 model needs for a thousand tokens. A server that accepts more prompts reports this in its health route. A request for k
@@ -14,35 +14,35 @@ BITS = 31
 """Number of bits that are sent for each seed, including a plain seed. Services may store a seed in 32 bits."""
 LONGEST_PLAIN = 64
 """Maximum number of bits of a plain seed."""
-MOST = 256
+MAX_SEEDS = 256
 """Maximum number of samples in one request. JSON readers limit the number of digits of a number."""
-ADVERTISED = "prompts_per_request"
+PROMPTS_KEY = "prompts_per_request"
 """Key in the health route's response with the maximum number of prompts in a request."""
 
 
-def seed_of_request(seeds: Sequence[int]) -> int:
-    """Return the number that encodes the seeds of a request's samples. A single seed is cut to 31 bits.
+def pack_seeds(seeds: Sequence[int]) -> int:
+    """Return the number that encodes the seeds of a request's samples. A single seed is truncated to 31 bits.
 
     Raises:
-        ValueError: there are more than `MOST` seeds, or none.
+        ValueError: there are more than `MAX_SEEDS` seeds, or none.
     """
-    if not 1 <= len(seeds) <= MOST:
+    if not 1 <= len(seeds) <= MAX_SEEDS:
         raise ValueError(f"{len(seeds)} seeds do not fit into a request")
     if len(seeds) == 1:
-        return cut(seeds[0])
+        return truncate_seed(seeds[0])
     packed = 1 << max(BITS * len(seeds), LONGEST_PLAIN)
     for index, seed in enumerate(seeds):
-        packed |= cut(seed) << (BITS * index)
+        packed |= truncate_seed(seed) << (BITS * index)
     return packed
 
 
-def seeds_in(number: int, count: int) -> list[int] | None:
+def unpack_seeds(number: int, count: int) -> list[int] | None:
     """Return the seeds of a request for `count` samples. None if the number is a plain seed."""
     if count == 1 or number.bit_length() <= LONGEST_PLAIN:
         return None
     return [(number >> (BITS * index)) & ((1 << BITS) - 1) for index in range(count)]
 
 
-def cut(seed: int) -> int:
+def truncate_seed(seed: int) -> int:
     """Return the low 31 bits of a seed, which are sent."""
     return seed & ((1 << BITS) - 1)
