@@ -184,7 +184,7 @@ test-nightly: install
 # Settings of torch's and MKL's kernels that compute as other processors do: AVX2 with sums in a strict order, and SSE only.
 KERNELS := ATEN_CPU_CAPABILITY=avx2;MKL_CBWR=AVX2,STRICT ATEN_CPU_CAPABILITY=default;MKL_CBWR=COMPATIBLE
 NUMERICAL := plugins/rllm_local/tests plugins/rllm_estimators/tests plugins/rllm_backend_kit/tests plugins/rllm_tinker_server/tests/host \
-  tests/conformance tests/contract/test_teachers.py rllm_core/tests/algorithms rllm_tinker/tests/backend rllm/tests/preferences \
+  tests/conformance tests/contract/test_teachers.py rllm_core/tests/algorithms rllm_tinker/tests/backend rllm/tests/builtin/preferences \
   rllm_verl/tests/training
 
 # `make test` has run them with the kernels of this processor.

@@ -35,10 +35,10 @@ from measuring import keep_freed_memory
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 
+from rllm.builtin.supervised.command import read_sft_request
 from rllm.cli.configuring import plan_for
 from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
-from rllm.supervised.command import read_sft_request
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import load_tasks
 from rllm_core.contracts.observer import Observer

@@ -55,10 +55,10 @@ def test_the_keyword_rllm_plugin_finds_plugins_and_commands() -> None:
         assert ("rllm-plugin" in distribution.project["keywords"]) == bool(PLUGIN_GROUPS & groups)
 
 
-def test_its_entry_point_is_named_like_the_distribution() -> None:
+def test_entry_points_name_package_and_feature() -> None:
     for distribution in ALL.values():
-        points = distribution.project.get("entry-points", {}).get("rllm.plugins", {})
-        assert set(points) <= {distribution.name}
+        for name, module in distribution.project.get("entry-points", {}).get("rllm.plugins", {}).items():
+            assert name in (distribution.name, f"{distribution.name}-{module.split('.')[-2]}")
 
 
 def test_its_types_are_for_others() -> None:

@@ -15,11 +15,11 @@ import pytest
 from gateway_world import Sampled, World
 from programs import needs_program
 
-from rllm.sandboxes.bwrap import start_bwrap
-from rllm.sandboxes.local import start_local
-from rllm.sandboxes.options import BwrapParams
-from rllm.tasks.options import TaskDirectoriesParams
-from rllm.tasks.task_directories import TaskDirectories
+from rllm.builtin.sandboxes.bwrap import start_bwrap
+from rllm.builtin.sandboxes.local import start_local
+from rllm.builtin.sandboxes.options import BwrapParams
+from rllm.builtin.tasks.options import TaskDirectoriesParams
+from rllm.builtin.tasks.task_directories import TaskDirectories
 from rllm_gateway.running.episodes import make_trajectories
 from rllm_gateway.running.harnesses import HARNESSES, check_harness
 from rllm_gateway.running.runners import environment_of

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm.preferences.rows import read_preference
+from rllm.builtin.preferences.rows import read_preference
+from rllm.builtin.supervised.rows import Conversation, read_row
+from rllm.builtin.tasks.options import QuestionParams
+from rllm.builtin.tasks.question import Question
 from rllm.rows.messages import REASONING, TRAINED, WITHOUT_MEANING, read_messages
 from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools
-from rllm.supervised.rows import Conversation, read_row
-from rllm.tasks.options import QuestionParams
-from rllm.tasks.question import Question
 from rllm_core.errors import ConfigError
 from rllm_gateway.apis.chat import ChatApi
 from rllm_gateway.apis.fields import RefusedError

@@ -16,11 +16,11 @@ from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 from numpy.typing import NDArray
 
-from rllm.preferences.comparison import Comparison, compare
-from rllm.preferences.options import PreferParams
-from rllm.preferences.stages import preference_groups
+from rllm.builtin.preferences.comparison import Comparison, compare
+from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.preferences.stages import preference_groups
+from rllm.builtin.supervised.options import ExamplesParams
 from rllm.rows.row_limit import RowFitter, RowLimit
-from rllm.supervised.options import ExamplesParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task
 from rllm_core.rollout.template_renderer import TemplateRenderer

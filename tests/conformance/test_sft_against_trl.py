@@ -13,9 +13,9 @@ import torch
 from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 
-from rllm.supervised.loss import cross_entropy
-from rllm.supervised.options import ExamplesParams
-from rllm.supervised.stages import as_supervised, make_examples
+from rllm.builtin.supervised.loss import cross_entropy
+from rllm.builtin.supervised.options import ExamplesParams
+from rllm.builtin.supervised.stages import as_supervised, make_examples
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer

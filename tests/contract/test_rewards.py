@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rllm_plugin_kit import RewardContract
 
-SCORE = Path(__file__).parents[2] / "rllm" / "tests" / "tasks" / "rewards.py"
+SCORE = Path(__file__).parents[2] / "rllm" / "tests" / "builtin" / "tasks" / "rewards.py"
 LETTERS = {"question": "6 * 7? A: 41, B: 42", "answer": "B"}
 
 globals().update(

@@ -16,10 +16,10 @@ from chat_server import serving
 from numpy.typing import NDArray
 from prompt_logprobs_server import hugging_face_distributions, hugging_face_logprobs, prompt_logprobs_app
 
-from rllm.distillation.by_source import BySource
-from rllm.distillation.options import BySourceParams, PolicyParams, ServerParams
-from rllm.distillation.policy import PolicyTeacher
-from rllm.distillation.server import ServerTeacher
+from rllm.builtin.distillation.by_source import BySource
+from rllm.builtin.distillation.options import BySourceParams, PolicyParams, ServerParams
+from rllm.builtin.distillation.policy import PolicyTeacher
+from rllm.builtin.distillation.server import ServerTeacher
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.messages import Message

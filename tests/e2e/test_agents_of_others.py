@@ -27,8 +27,8 @@ Rllm = Callable[..., subprocess.CompletedProcess[str]]
 
 GUESS = """
 from openai import OpenAI
-from rllm.environments.guess import Guess
-from rllm.environments.options import GuessParams
+from rllm.builtin.environments.guess import Guess
+from rllm.builtin.environments.options import GuessParams
 
 client = OpenAI()
 

@@ -15,7 +15,7 @@ import pytest
 from documents import blocks, commands
 from expecting import check_one_error, check_printed
 
-from rllm.tools.toolbox import Toolbox, runnable
+from rllm.builtin.tools.toolbox import Toolbox, runnable
 from rllm_core.contracts.engine import Completion, EnginePlugin, SamplingParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins.registry import Registry

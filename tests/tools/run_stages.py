@@ -25,8 +25,8 @@ PARTS = {
         "tests/clients",
         "examples/agents_sdk",
         "plugins/rllm_gateway/src",
-        "rllm/src/rllm/sandboxes",
-        "rllm/src/rllm/tasks",
+        "rllm/src/rllm/builtin/sandboxes",
+        "rllm/src/rllm/builtin/tasks",
         "constraints-clients.txt",
     ),
     "test-envs": (
@@ -44,7 +44,7 @@ PARTS = {
         "rllm_core/src/rllm_core/updates",
         "rllm_core/src/rllm_core/algorithms",
         "rllm_tinker/src",
-        "rllm/src/rllm/preferences",
+        "rllm/src/rllm/builtin/preferences",
         "tests/conformance",
     ),
 }

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from gateway_world import World
 
-from rllm.sandboxes.local import start_local
+from rllm.builtin.sandboxes.local import start_local
 from rllm_gateway.client import REWARD_KEY
 from rllm_gateway.running.runners import TASK, CommandRunner, FunctionRunner, Outcome, environment_of
 from rllm_gateway.running.sandboxed import SandboxRunner

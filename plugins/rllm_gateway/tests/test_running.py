@@ -16,7 +16,7 @@ import pytest
 from expecting import expect_error
 from live_processes import is_alive
 
-from rllm.sandboxes.local import start_local
+from rllm.builtin.sandboxes.local import start_local
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_gateway.running.runners import (

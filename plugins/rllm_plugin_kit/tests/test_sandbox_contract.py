@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rllm.sandboxes.local import LocalSandbox, start_local
+from rllm.builtin.sandboxes.local import LocalSandbox, start_local
 from rllm_core.contracts import CommandResult, NoParams, SandboxPlugin, SandboxSetup
 from rllm_plugin_kit import SandboxContract
 

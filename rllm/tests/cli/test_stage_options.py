@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.builtin.preferences.command import read_prefer_request
+from rllm.builtin.supervised.command import read_sft_request
 from rllm.cli.configuring import plan_for
-from rllm.preferences.command import read_prefer_request
-from rllm.supervised.command import read_sft_request
 from rllm_core.errors import ConfigError
 
 STAGES = "rllm.pipeline.stages=[preferences,build_batch,{name: rllm/prefer, desirable_weight: 2},update,log,log]"

@@ -76,7 +76,16 @@ def test_a_clash_of_names_is_a_warning_with_both_qualified_names() -> None:
     assert "one/same or two/same" in finding.remedy
 
 
-def test_an_entry_point_not_named_like_its_distribution_is_a_warning(site) -> None:
+@pytest.mark.parametrize("name", ["proper-name", "Proper_Name", "proper-name-rewards"])
+def test_entry_points_can_name_package_and_feature(site, name) -> None:
+    site.install("proper-name", "", entry_point=name)
+
+    findings = examine(Registry(discovery=discover(allow=["proper-name"], environ={})))
+
+    assert "bad-entry-point-name" not in {each.code for each in findings}
+
+
+def test_other_entry_point_names_are_warnings(site) -> None:
     site.install("proper-name", "", entry_point="nickname")
     discovery = discover(allow=["proper-name"], environ={})
 

@@ -10,11 +10,11 @@ import pytest
 from expecting import expect_error
 from letters import Letters
 
+from rllm.builtin.preferences.command import read_prefer_request
+from rllm.builtin.supervised.command import read_sft_request
 from rllm.cli.configuring import plan_for, read_request
 from rllm.planning import lengths
 from rllm.planning.lengths import Lengths, Model, measure_lengths
-from rllm.preferences.command import read_prefer_request
-from rllm.supervised.command import read_sft_request
 from rllm.training.setup import load_tasks
 from rllm_core.errors import ConfigError
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.builtin.preferences.objective import Comparison
+from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.supervised.objective import Imitation
+from rllm.builtin.tasks.options import QuestionParams
+from rllm.builtin.tasks.question import first_prompt
 from rllm.planning.rendering_check import check_rendering
-from rllm.preferences.objective import Comparison
-from rllm.preferences.options import PreferParams
-from rllm.supervised.objective import Imitation
-from rllm.tasks.options import QuestionParams
-from rllm.tasks.question import first_prompt
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.template_renderer import TemplateRenderer

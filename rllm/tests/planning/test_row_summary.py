@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rllm.builtin.preferences.objective import Comparison
+from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.supervised.objective import Imitation
 from rllm.planning.row_checks import check_rows
-from rllm.preferences.objective import Comparison
-from rllm.preferences.options import PreferParams
-from rllm.supervised.objective import Imitation
 from rllm_core.data.types import Task
 
 ASK, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}

@@ -118,13 +118,14 @@ def _clashes(registry: Registry) -> Iterator[Finding]:
 
 def _entry_points(registry: Registry) -> Iterator[Finding]:
     for candidate in (*registry.discovery.candidates, *registry.discovery.blocked):
-        if normalize(candidate.entry_point) != normalize(candidate.distribution):
+        package = normalize(candidate.distribution)
+        if not f"{normalize(candidate.entry_point)}-".startswith(f"{package}-"):
             yield Finding(
                 code="bad-entry-point-name",
                 severity="warning",
                 subject=f"{candidate.distribution} {candidate.version}",
-                problem=f"its entry point is named {candidate.entry_point!r}, not like the distribution",
-                remedy=f"its authors should write {candidate.distribution} = … under [project.entry-points]",
+                problem=f"its entry point is named {candidate.entry_point!r}, not like the package",
+                remedy=f"its authors should write {package} = … or {package}-FEATURE = … under [project.entry-points]",
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.tools.toolbox import Toolbox, runnable
+from rllm.builtin.tools.toolbox import Toolbox, runnable
 from rllm_core.contracts.environment import Outcome
 from rllm_core.data.messages import Response, ToolCall
 from rllm_core.errors import ConfigError, RolloutError

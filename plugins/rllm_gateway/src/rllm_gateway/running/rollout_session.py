@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rllm.tasks.task_directories import without_facts
+from rllm.builtin.tasks.task_directories import without_facts
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rllm.sandboxes.process import LAST_BYTES, lines_at_end
+from rllm.builtin.sandboxes.process import LAST_BYTES, lines_at_end
 from rllm_core.errors import PluginError, RolloutError
 from rllm_gateway.running.calling import unfinished
 from rllm_gateway.running.target import Target

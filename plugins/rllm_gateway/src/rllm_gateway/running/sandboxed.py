@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rllm.sandboxes.process import lines_at_end
-from rllm.sandboxes.task_tests import REWARD, run_tests
-from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
+from rllm.builtin.sandboxes.process import lines_at_end
+from rllm.builtin.sandboxes.task_tests import REWARD, run_tests
+from rllm.builtin.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm.tasks.function_file import (
+from rllm.builtin.tasks.function_file import (
     Definition,
     defined_functions,
     may_be_bound,
@@ -18,7 +18,7 @@ from rllm.tasks.function_file import (
     split_function,
     unnamed_function,
 )
-from rllm.tasks.signatures import Parameters
+from rllm.builtin.tasks.signatures import Parameters
 from rllm_core.errors import ConfigError
 
 KEY = "rllm.workflow.workflow_args.agent"

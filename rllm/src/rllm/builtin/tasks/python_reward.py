@@ -1,0 +1,94 @@
+"""`python`: a function in a user's file, called in a process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import weakref
+from typing import Any
+
+from rllm.builtin.tasks.function_call import FunctionCall
+from rllm.builtin.tasks.reward_file import check_function, compute_digest, is_coroutine
+from rllm.builtin.tasks.reward_options import PythonParams
+from rllm.builtin.tasks.rollout_json import json_of_rollout
+from rllm.builtin.tasks.worker_pool import WorkerPool
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
+from rllm_serving.line_process import DiedError, LateError, NotReadyError
+
+
+def python_reward(params: PythonParams) -> Any:
+    """Return the reward. It calls a coroutine function in this process, and a plain function in `processes` others.
+
+    With `processes` 0, plain functions also run in this process. A coroutine function can be stopped here.
+
+    Raises:
+        ConfigError: the file or its function cannot be used.
+    """
+    check_function(params.function)
+    if params.processes == 0 or is_coroutine(params.function):
+        return InProcess(params)
+    return InProcesses(params)
+
+
+class InProcess:
+    """A reward in this process, with a deadline. A thread that is still computing cannot be stopped."""
+
+    def __init__(self, params: PythonParams) -> None:
+        self._params = params
+        self._call = FunctionCall(params.function)
+
+    async def __call__(self, rollout: Rollout) -> Any:
+        limit = asyncio.timeout(self._params.deadline)
+        try:
+            async with limit:
+                result = await call(self._call.called, rollout, blocking=True)
+                return self._call.convert_result(await result if inspect.isawaitable(result) else result)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
+            return _late(self._params) if limit.expired() else self._call.failed(error)
+
+
+class InProcesses:
+    """A reward in other processes. A call after the deadline kills its process, and the next call uses a new one."""
+
+    def __init__(self, params: PythonParams) -> None:
+        self._params = params
+        arguments = (params.function, compute_digest(params.function), json.dumps(sys.path))
+        self._pool = WorkerPool("rllm.builtin.tasks.function_worker", params.processes, arguments, stderr=None)
+        weakref.finalize(self, self._pool.close)
+        try:
+            self._pool.start()
+        except NotReadyError as error:
+            raise ConfigError(**json.loads(error.said)) from error
+        except DiedError as error:
+            raise ConfigError(
+                "process-died",
+                f"{params.function}: {error}.",
+                "Run the file with Python to see why its process ends: each process runs it once.",
+            ) from error
+
+    async def __call__(self, rollout: Rollout) -> Any:
+        try:
+            question = json.dumps(json_of_rollout(rollout))
+        except (TypeError, ValueError) as error:
+            why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
+            return Score(value=None, feedback=why)
+        try:
+            return await call(self._ask_worker, question, blocking=True)
+        except LateError:
+            return _late(self._params)
+        except DiedError as error:
+            return Score(value=None, feedback=f"{self._params.function}: {error}")
+        except NotReadyError as error:
+            return Score(value=None, feedback=json.loads(error.said)["message"])
+
+    def _ask_worker(self, question: str) -> Any:
+        return self._pool.ask_line(question, self._params.deadline)
+
+
+def _late(params: PythonParams) -> Score:
+    why = f"{params.function} returned nothing within {params.deadline:g} s; raise its option `deadline`"
+    return Score(value=None, feedback=why)

@@ -1,0 +1,151 @@
+"""Toolbox: the tools of one rollout, and calls of them answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from rllm.builtin.tools.schema import Arguments, tool_schema
+from rllm.builtin.tools.tool_file import load_function
+from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.notices import one_line
+from rllm_core.rollout.calls import call
+
+Outcome = Literal["answered", "malformed", "failed"]
+LONGEST_PROBLEM = 300
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A tool that can be run."""
+
+    schema: Tool
+    function: Callable[..., Any]
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """The arguments of a call as the function takes them; raises ValidationError."""
+    blocking: bool = True
+    """True if a plain function runs in a separate thread."""
+
+    @property
+    def name(self) -> str:
+        return str(self.schema["function"]["name"])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a call, as the model receives it."""
+
+    message: Message
+    outcome: Outcome
+
+
+def load_tools(tools: Sequence[str]) -> tuple[Runnable, ...]:
+    """Return the tools of files, each ``FILE.py:FUNCTION``.
+
+    Raises:
+        ConfigError: a file or function is missing or fails, or a function cannot be described.
+    """
+    return tuple(runnable(load_function(tool)) for tool in tools)
+
+
+def runnable(offered: Callable[..., Any] | tuple[Tool, Callable[..., Any]]) -> Runnable:
+    """Return a function, or a schema with a function, as a `Runnable`.
+
+    Raises:
+        ConfigError: it is neither, or the function cannot be described.
+    """
+    if isinstance(offered, tuple) and len(offered) == 2 and callable(offered[1]):
+        schema, function = offered
+        if not isinstance(schema, Mapping) or "name" not in schema.get("function", ()):
+            raise ConfigError(
+                "bad-tool", f"{schema!r:.80} is not a schema of a tool.", 'Give {"type": "function", "function": {…}}.'
+            )
+        return Runnable(schema, function, dict)
+    if not callable(offered):
+        raise ConfigError(
+            "bad-tool", f"{offered!r:.80} is not a tool.", "Give a typed function, or a tuple (schema, function)."
+        )
+    name = getattr(offered, "__name__", type(offered).__name__)
+    arguments = Arguments(offered, name)
+    return Runnable(tool_schema(name, arguments), offered, arguments.read)
+
+
+class Toolbox:
+    """Run the tool calls of a response. Mistakes of a model or a tool do not stop the run."""
+
+    def __init__(self, tools: Sequence[Runnable], seconds: float) -> None:
+        """Combine tools. `seconds` is the time limit of a call.
+
+        Raises:
+            ConfigError: two tools have the same name.
+        """
+        self._tools = {tool.name: tool for tool in tools}
+        self._seconds = seconds
+        if len(self._tools) < len(tools):
+            names = [tool.name for tool in tools]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError("duplicate-choice", f"Two tools have the name {twice!r}.", "Remove one, or rename it.")
+
+    @property
+    def schemas(self) -> list[Tool]:
+        return [tool.schema for tool in self._tools.values()]
+
+    async def answers(self, response: Response) -> list[Answer]:
+        """Return an answer for each call of `response`, in their order. The calls run concurrently."""
+        calls = await asyncio.gather(*(self._answer(each) for each in response.tool_calls))
+        return [*calls, *(_unreadable(each, response.finish_reason) for each in response.malformed_calls)]
+
+    async def _answer(self, asked: ToolCall) -> Answer:
+        text, outcome = await self._run(asked)
+        return Answer({"role": "tool", "tool_call_id": asked.id, "name": asked.name, "content": text}, outcome)
+
+    async def _run(self, asked: ToolCall) -> tuple[str, Outcome]:
+        tool = self._tools.get(asked.name)
+        if tool is None:
+            hint = did_you_mean(asked.name, self._tools) or f"Tools: {', '.join(self._tools) or 'none'}."
+            return f"Error: there is no tool {asked.name!r}. {hint}", "malformed"
+        try:
+            arguments = tool.read(asked.arguments)
+        except ValidationError as error:
+            return f"Error: wrong arguments for {asked.name}: {_problems(error)}.", "malformed"
+        limit = asyncio.timeout(self._seconds)
+        try:
+            async with limit:
+                return as_text(await call(partial(tool.function, **arguments), blocking=tool.blocking)), "answered"
+        except asyncio.CancelledError:
+            if (this := asyncio.current_task()) is None or this.cancelling():
+                raise
+            return f"Error: {asked.name} was cancelled.", "failed"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (user code: the model receives the error)
+            if isinstance(error, TimeoutError) and limit.expired():
+                return f"Error: {asked.name} did not answer within {self._seconds:g} s.", "failed"
+            problem = one_line(f"{type(error).__name__}: {error}", LONGEST_PROBLEM)
+            return f"Error: {asked.name} failed: {problem}", "failed"
+
+
+def in_the_loop(tool: Runnable) -> Runnable:
+    """Return the tool without its thread, for functions that only compute and return at once."""
+    return replace(tool, blocking=False)
+
+
+def as_text(value: Any) -> str:
+    """Return a tool's result for the model. Text is unchanged, every other value is converted to JSON."""
+    return value if isinstance(value, str) else to_json(value, fallback=str).decode()
+
+
+def _unreadable(asked: MalformedToolCall, finish_reason: str) -> Answer:
+    cut_off = " The response was cut off." if finish_reason == "length" else ""
+    text = f"Error: the tool call cannot be read: {one_line(asked.problem, LONGEST_PROBLEM)}.{cut_off}"
+    return Answer({"role": "tool", "content": text}, "malformed")
+
+
+def _problems(error: ValidationError) -> str:
+    each = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False))
+    return one_line("; ".join(each), LONGEST_PROBLEM)
