@@ -12,9 +12,8 @@ from byte_tokenizer import byte_tokenizer
 from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammars
-from rllm_vllm.constraints import constrain
-from rllm_vllm.messages import SCHEMA
-from rllm_vllm.tokenizer import Marks
+from rllm_vllm.messages import SCHEMA, Marks
+from rllm_vllm.worker import constrain
 
 TOKENIZER = byte_tokenizer()
 END: int = TOKENIZER.eos_token_id

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rllm_vllm.cpu_arguments import TOKENS_PER_PASS, cpu_arguments
+from rllm_vllm.cpu import TOKENS_PER_PASS, cpu_arguments
 
 
 @pytest.mark.parametrize(

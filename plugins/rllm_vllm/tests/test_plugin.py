@@ -14,8 +14,8 @@ from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_vllm import cpu_linear, installed
-from rllm_vllm.plugin import rllm_engines
+from rllm_vllm import cpu, plugin as plugin_module
+from rllm_vllm.plugin import check_installed, rllm_engines
 
 without_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 
@@ -61,20 +61,20 @@ def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, bu
             raise PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(installed, "find_spec", lambda name: name)
+    monkeypatch.setattr(plugin_module, "find_spec", lambda name: name)
     monkeypatch.setattr(machine, "version", version)
     versions[build] = "0.24.0+cu129"
     with expect_error(PluginError, "wrong-version", "0.31", "0.24.0") as caught:
-        installed.check_installed()
+        check_installed()
     assert "rllm-verl[vllm]" in caught.value.hint
     versions[build] = "0.31.1"
-    installed.check_installed()
+    check_installed()
 
 
 @without_vllm
 def test_the_hook_of_vllm_does_nothing_in_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(cpu_linear.SWITCH, raising=False)
-    cpu_linear.register()
-    monkeypatch.setenv(cpu_linear.SWITCH, "1")
+    monkeypatch.delenv(cpu.SWITCH, raising=False)
+    cpu.register()
+    monkeypatch.setenv(cpu.SWITCH, "1")
     with pytest.raises(ModuleNotFoundError, match="vllm"):
-        cpu_linear.register()
+        cpu.register()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rllm_vllm.token_versions import TokenVersions, count_tokens
+from rllm_vllm.server import TokenVersions, count_tokens
 
 
 class Clock:

@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from rllm_vllm import weight_files as module
-from rllm_vllm.weight_files import weight_files
+from rllm_vllm import engine as module
+from rllm_vllm.engine import weight_files
 from rllm_vllm.worker import RllmWorker, _tensors
 
 

@@ -1,24 +1,36 @@
-"""`VllmEngine`: sample with vLLM in separate processes. It receives and returns token ids, never text."""
+"""`VllmEngine`: sample with vLLM in separate processes. It sends and receives token ids, never text.
+
+New weights are passed in safetensors files. The files are in memory if there is room, and on disk otherwise.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError
+from rllm_core.errors import BackendError, UnsupportedSamplingError
 from rllm_core.rollout.prompts import checked_prompt
+from rllm_serving.child_process import ChildProcess
+from rllm_serving.connection import PICKLE, Connection
 from rllm_serving.process_directory import ProcessDirectory
-from rllm_vllm.messages import Generate, LoadWeights, Sampled, Start, Started
+from rllm_vllm.cpu import SWITCH
+from rllm_vllm.messages import Body, Failure, Generate, LoadWeights, Marks, Sampled, Start, Started, Unsupported
 from rllm_vllm.options import VllmOptions
-from rllm_vllm.process import ServerProcess
-from rllm_vllm.tokenizer import Marks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 END = 15.0
 """Seconds that vLLM has to stop by itself at the end of a run."""
@@ -59,8 +71,6 @@ class VllmEngine:
 
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         """See `HostedEngine.load_weights`."""
-        from rllm_vllm.weight_files import weight_files
-
         with ExitStack() as stack:
             directory = await asyncio.to_thread(stack.enter_context, weight_files(weights))
             await self._running().ask(
@@ -79,7 +89,7 @@ class VllmEngine:
             BackendError: vLLM fails, ends, or takes too long.
         """
         prompt, room = checked_prompt(prompt_ids, replace(sampling, json_schema=None), self.max_context)
-        asked = Generate(
+        request = Generate(
             prompt_ids=tuple(prompt.tolist()),
             max_tokens=room,
             temperature=sampling.temperature,
@@ -90,7 +100,7 @@ class VllmEngine:
             json_schema=sampling.json_schema,
         )
         sampled: Sampled = await self._running().ask(
-            asked, "Sampling with vLLM", within=self._options.generate_timeout, option="generate_timeout"
+            request, "Sampling with vLLM", within=self._options.generate_timeout, option="generate_timeout"
         )
         return Completion(
             token_ids=np.array(sampled.token_ids, np.int32),
@@ -136,3 +146,126 @@ def _arguments(setup: EngineSetup, options: VllmOptions) -> dict[str, object]:
         "worker_extension_cls": "rllm_vllm.worker.RllmWorker",
         "disable_log_stats": True,
     }
+
+
+RESUME = "Continue from the newest checkpoint with --resume."
+
+
+class ServerProcess:
+    """A process of `rllm_vllm.server`, with all processes that it starts."""
+
+    def __init__(self, process: ChildProcess, end: socket.socket) -> None:
+        self._process = process
+        self._end = end
+        self._connection: Connection | None = None
+
+    @classmethod
+    def spawn(cls, directory: Path, threads: int) -> ServerProcess:
+        """Start a process. Its log is a file in `directory`."""
+        ours, theirs = socket.socketpair()
+        environment = {
+            SWITCH: "1",
+            "OMP_NUM_THREADS": str(threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        with theirs:
+            descriptor = theirs.fileno()
+            program = [sys.executable, "-m", "rllm_vllm.server", str(descriptor)]
+            process = ChildProcess.spawn(program, directory / "vllm.log", environment, [descriptor])
+        return cls(process, ours)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        return self._process.pid
+
+    async def connect(self) -> None:
+        """Connect to the process and start to read its answers."""
+        self._connection = await Connection.open(self._end, PICKLE)
+
+    async def ask(self, body: Body, action: str, *, within: float, option: str) -> Any:
+        """Return the answer to a request.
+
+        Args:
+            body: the request.
+            action: its description for errors.
+            within: time limit in seconds.
+            option: name of the option that sets `within`.
+
+        Raises:
+            UnsupportedSamplingError: vLLM cannot constrain the response to the request's JSON schema.
+            BackendError: the request failed, the process ended, or the deadline passed.
+        """
+        assert self._connection is not None
+        try:
+            answer = await self._connection.ask(body, within)
+        except TimeoutError as error:
+            raise BackendError(
+                "process-timeout",
+                f"{action} has taken more than {within:g} s, the engine's option {option}.",
+                f"Increase {option}.",
+                self._process.log_tail(),
+            ) from error
+        except EOFError as error:
+            raise BackendError(
+                "process-died", f"{action}: vLLM's process has ended.", RESUME, self._process.log_tail()
+            ) from error
+        if isinstance(answer, Unsupported):
+            raise UnsupportedSamplingError(answer.code, answer.message, answer.hint)
+        if isinstance(answer, Failure):
+            raise BackendError(
+                "worker-failed", f"{action} failed: {answer.what.rstrip('.')}.", details=self._process.log_tail()
+            )
+        return answer
+
+    async def close(self, within: float) -> None:
+        """Close the connection, which ends the process. Kill its group after `within` seconds."""
+        if self._connection is None:
+            self._end.close()
+        else:
+            await self._connection.close()
+        await self._process.end(within)
+
+
+IN_MEMORY = Path("/dev/shm")
+FILE_BYTES = 1 << 29
+"""Size at which a file is closed, in bytes. Until then, its tensors are in memory twice."""
+
+
+@contextmanager
+def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
+    """Write weights to a directory that exists as long as the context. It blocks, so call it on a thread."""
+    named = list(weights)
+    size = sum(tensor.nbytes for _, tensor in named)
+    with ProcessDirectory("rllm-vllm-", _place(size)) as files:
+        directory = files.path
+        for number, part in enumerate(_parts(named)):
+            _write(part, directory / f"{number:05}.safetensors")
+        yield directory
+
+
+def _place(size: int) -> Path | None:
+    """Return the directory in memory if it has room for twice the size. None: use the directory for temporary files."""
+    if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2 * size:
+        return IN_MEMORY
+    return None
+
+
+def _parts(named: list[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    part: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in named:
+        if part and size + tensor.nbytes > FILE_BYTES:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor
+        size += tensor.nbytes
+    if part:
+        yield part
+
+
+def _write(part: dict[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in part.items()}, path)

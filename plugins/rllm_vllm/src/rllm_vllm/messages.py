@@ -1,4 +1,4 @@
-"""Requests to the process that runs vLLM, and its answers. All of them are plain data."""
+"""Requests to the process that runs vLLM, and its answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rllm_backend_kit.grammars import Grammars
 from rllm_core.data.version_spans import VersionSpan
-from rllm_vllm.tokenizer import Marks
 
 SCHEMA = "rllm_json_schema"
 """Key of the JSON schema in ``SamplingParams.extra_args``."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Token ids that end responses, and token ids that start and end reasoning."""
+
+    stop_ids: tuple[int, ...]
+    reasoning_ids: tuple[int, int] | None
+
+    def load_grammars(self, model_config: Any) -> Grammars:
+        """Return the grammars of vLLM's model with this ``ModelConfig``, from the tokenizer in its directory."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(model_config.tokenizer)
+        return Grammars(tokenizer, model_config.get_vocab_size(), self)
 
 
 @dataclass(frozen=True)

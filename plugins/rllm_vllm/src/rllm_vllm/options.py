@@ -50,7 +50,7 @@ class VllmOptions(Params):
 
     @field_validator("engine_args")
     @classmethod
-    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _check_not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
         taken = sorted(OURS & value.keys())
         if taken:
             raise ValueError(

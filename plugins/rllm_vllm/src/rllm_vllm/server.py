@@ -2,6 +2,10 @@
 
 It serves the training process until the training process closes its end of the socket or dies. Then it kills its
 process group, which contains vLLM's processes.
+
+It also finds the weight version of each token. A request may wait in vLLM's queue while new weights are loaded, so its
+tokens may come from newer weights than the request. vLLM reports when its engine process generated each batch of
+tokens, and generates none while weights are loaded. So the time of a batch determines its weights.
 """
 
 from __future__ import annotations
@@ -12,17 +16,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rllm_backend_kit.grammars import Grammar, Grammars
 from rllm_core.contracts.engine import FinishReason
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import UnsupportedSamplingError
 from rllm_serving.connection import PICKLE, Connection, SendPart
-from rllm_vllm.cpu_arguments import cpu_arguments
+from rllm_vllm.cpu import cpu_arguments
 from rllm_vllm.messages import (
     SCHEMA,
     Answer,
@@ -35,8 +42,65 @@ from rllm_vllm.messages import (
     Started,
     Unsupported,
 )
-from rllm_vllm.token_versions import TokenVersions, count_tokens
-from rllm_vllm.tokenizer import load_grammars
+
+
+class OutputProcessor(Protocol):
+    """The parts of vLLM's class of this name that are used here."""
+
+    request_states: Mapping[str, Any]
+    """vLLM's internal request id -> state. The state contains this package's request id, ``external_req_id``."""
+    process_outputs: Callable[..., Any]
+
+
+class TokenVersions:
+    """Counts the tokens of each request by weight version."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Use `clock`, in seconds. It must be the clock with which vLLM's engine process stamps tokens."""
+        self._clock = clock
+        self._changes: list[float] = []
+        self._versions: list[int] = []
+        self._spans: dict[str, list[VersionSpan]] = {}
+
+    def change(self, version: int) -> None:
+        """Set the weight version of all later tokens. Call it while no tokens are generated."""
+        self._changes.append(self._clock())
+        self._versions.append(version)
+
+    def begin(self, request: str) -> None:
+        """Start to count the tokens of a request."""
+        self._spans[request] = []
+
+    def end(self, request: str) -> tuple[VersionSpan, ...]:
+        """Stop counting the tokens of a request, and return its version spans in order."""
+        return tuple(self._spans.pop(request))
+
+    def count(self, request: str, tokens: int, made: float) -> None:
+        """Add tokens that were generated at the time `made`. Ignored if the request is not counted."""
+        spans = self._spans.get(request)
+        if spans is None or not tokens:
+            return
+        version = self._versions[bisect_right(self._changes, made) - 1]
+        if spans and spans[-1].version == version:
+            spans[-1] = VersionSpan(version, spans[-1].tokens + tokens)
+        else:
+            spans.append(VersionSpan(version, tokens))
+
+
+def count_tokens(processor: OutputProcessor, versions: TokenVersions) -> None:
+    """Change `processor` in place, so that it counts all tokens."""
+    process = processor.process_outputs
+
+    def process_and_count(outputs: Iterable[Any], made: float, *rest: Any) -> Any:
+        # Count first, because `process` removes the states of finished requests.
+        for output in outputs:
+            state = processor.request_states.get(output.request_id)
+            if state is not None:
+                versions.count(state.external_req_id, len(output.new_token_ids), made)
+        return process(outputs, made, *rest)
+
+    processor.process_outputs = process_and_count
+
 
 SHUTDOWN = 1.0
 """Seconds that vLLM has to stop by itself."""
@@ -85,7 +149,7 @@ class Server:
             case Start():
                 return await self._start(body)
             case Generate():
-                return await self._counted(str(next(self._numbers)), body)
+                return await self._sample(str(next(self._numbers)), body)
             case LoadWeights():
                 await self._load_weights(body)
                 return None
@@ -105,15 +169,15 @@ class Server:
         self._full_logprobs = all(await self._engine.collective_rpc("rllm_prepare"))
         marks = start.marks
         if all(await self._engine.collective_rpc("rllm_constrain", args=(marks.stop_ids, marks.reasoning_ids))):
-            self._grammars = load_grammars(self._engine.model_config, marks)
+            self._grammars = marks.load_grammars(self._engine.model_config)
         return Started(self._engine.model_config.max_model_len)
 
-    async def _counted(self, request_id: str, asked: Generate) -> Sampled:
+    async def _sample(self, request_id: str, request: Generate) -> Sampled:
         # Compile the grammar in a thread, because a large schema takes long and must not block other requests.
-        grammar = None if asked.json_schema is None else await asyncio.to_thread(self._grammar, asked)
+        grammar = None if request.json_schema is None else await asyncio.to_thread(self._grammar, request)
         self._versions.begin(request_id)
         try:
-            tokens, logprobs, finish_reason = await self._generate(request_id, asked)
+            tokens, logprobs, finish_reason = await self._generate(request_id, request)
         finally:
             spans = self._versions.end(request_id)
         if grammar is not None:
@@ -122,53 +186,53 @@ class Server:
             raise RuntimeError("vLLM ended a request without a token")
         return Sampled(tokens, logprobs, finish_reason, spans)
 
-    def _grammar(self, asked: Generate) -> Grammar:
-        assert asked.json_schema is not None
+    def _grammar(self, request: Generate) -> Grammar:
+        assert request.json_schema is not None
         if self._grammars is None:
             raise UnsupportedSamplingError(
                 "json-schema-not-supported",
                 "vLLM's model runner V2 and speculative decoding cannot constrain a response to a JSON schema.",
                 "Set VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and remove speculative_config from engine_args.",
             )
-        return self._grammars.of_schema(asked.json_schema, np.array(asked.prompt_ids, np.int32))
+        return self._grammars.of_schema(request.json_schema, np.array(request.prompt_ids, np.int32))
 
     async def _generate(
-        self, request_id: str, asked: Generate
+        self, request_id: str, request: Generate
     ) -> tuple[tuple[int, ...], tuple[float, ...], FinishReason]:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         sampling = SamplingParams(
-            max_tokens=asked.max_tokens,
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            top_k=asked.top_k,
-            seed=asked.seed,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=request.seed,
             logprobs=0,
             ignore_eos=True,
-            stop_token_ids=list(asked.stop_ids),
+            stop_token_ids=list(request.stop_ids),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=None if asked.json_schema is None else {SCHEMA: asked.json_schema},
+            extra_args=None if request.json_schema is None else {SCHEMA: request.json_schema},
         )
-        prompt = {"prompt_token_ids": list(asked.prompt_ids)}
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
         async for output in self._engine.generate(prompt, sampling, request_id):
             response = output.outputs[0]
             tokens = tuple(response.token_ids)
             logprobs = tuple(each[token].logprob for each, token in zip(response.logprobs, tokens, strict=True))
-            if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
+            if (request.top_p < 1 or request.top_k > 0) and not self._full_logprobs:
                 # This sampler reports log-probs after top-p and top-k. The engine needs the log-probs before them.
                 logprobs = (math.nan,) * len(tokens)
             return tokens, logprobs, "stop" if response.finish_reason == "stop" else "length"
         raise RuntimeError("vLLM ended a request without an answer")
 
-    async def _load_weights(self, asked: LoadWeights) -> None:
+    async def _load_weights(self, request: LoadWeights) -> None:
         # Running requests wait, and then compute their cached values again with the new weights.
         await self._engine.pause_generation(mode="keep", clear_cache=False)
-        await self._engine.collective_rpc("rllm_load_weights", args=(asked.directory,))
+        await self._engine.collective_rpc("rllm_load_weights", args=(request.directory,))
         if not await self._engine.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM could not clear its cache of the old weights")
-        self._versions.change(asked.version)
+        self._versions.change(request.version)
         await self._engine.resume_generation()
 
 
