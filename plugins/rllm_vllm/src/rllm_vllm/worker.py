@@ -1,7 +1,7 @@
 """Code in vLLM's workers: load weights, record log-probs before truncation, and constrain responses to a JSON schema.
 
-They are log-probs of softmax(logits / temperature), before top-k and top-p remove tokens. vLLM's modes do not
-have these: ``raw_logprobs`` are from before the temperature is applied, and ``processed_logprobs`` from after top-k and
+The log-probs come from softmax(logits / temperature), before top-k and top-p remove tokens. vLLM has no mode for this:
+``raw_logprobs`` are from before the temperature is applied, and ``processed_logprobs`` are from after top-k and
 top-p. Constraints are applied after the log-probs are computed. vLLM's own structured output removes tokens before its
 sampler gets the logits.
 """
