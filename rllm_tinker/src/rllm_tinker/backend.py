@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from pathlib import Path
+
+import numpy as np
 
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
 from rllm_core.seeding import derive_seed
-from rllm_tinker.checks import check_url
+from rllm_tinker.checks import api_key_for, check_url
 from rllm_tinker.client import Sampler, Service, Trainer
-from rllm_tinker.columns import fill_columns
-from rllm_tinker.engine import TinkerEngine
+from rllm_tinker.datums import Rows
+from rllm_tinker.engine import TinkerEngine, renderer_setup
 from rllm_tinker.health import HttpHealth
 from rllm_tinker.local_server import LocalServer
 from rllm_tinker.settings import LOCAL, TinkerConfig
 from rllm_tinker.state import SavedState, check_saved_model, read_state, state_named_by, write_state
-from rllm_tinker.tokenizer import renderer_setup
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
-
-VARIABLE = "TINKER_API_KEY"
-OTHER_VARIABLE = "TINKER_CREDENTIAL_CMD"
-STORED = Path("~/.tinker/credentials.json")
-"""The file in which `tinker auth login` stores a key."""
-PREFIXES = ("tml-", "eyJ")
-
-
-def api_key_for(url: str) -> str | None:
-    """Return the API key for a service. None if the client finds a key elsewhere.
-
-    Raises:
-        ConfigError: the key is missing or malformed.
-    """
-    key = os.environ.get(VARIABLE, "").strip()
-    if not key and (os.environ.get(OTHER_VARIABLE) or STORED.expanduser().is_file()):
-        return None
-    if not key:
-        raise ConfigError(
-            "missing-api-key",
-            f"There is no API key for {url}: the environment variable {VARIABLE} is not set.",
-            f"export {VARIABLE}=tml-…, or train offline with tinker_base_url=local.",
-        )
-    if not key.startswith(PREFIXES):
-        raise ConfigError(
-            "bad-api-key",
-            f"The API key in {VARIABLE} is malformed: keys start with tml- (tokens with eyJ).",
-            "Copy it again from the service's console. Your own server accepts any key that starts with tml-, unless "
-            "you started it with a different key.",
-        )
-    return key
-
 
 URL_VARIABLE = "TINKER_BASE_URL"
 SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
@@ -116,13 +86,24 @@ class TinkerBackend(Backend):
         return engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return await fill_columns(
-            batch,
-            needs,
-            trainer=self._trainer,
-            recompute_old_logprobs=self._run.recomputes_old_logprobs,
-            reference=self._reference,
-        )
+        """Return the batch with `old_logprobs` and, if needed, `ref_logprobs`. They are 0 for tokens not sampled.
+
+        The service samples from the weights that it trains, so the sampling log-probs serve as old log-probs. The
+        service recomputes them only if the config requires that or if some are unknown.
+        """
+        rows = Rows.from_batch(batch, np.arange(batch.n_rows))
+        columns = {"old_logprobs": batch.sampling_logprobs}
+        recompute = self._run.recomputes_old_logprobs
+        if recompute or batch.unknown_logprobs.any():
+            forward = await self._trainer.forward(rows.datums(weights=batch.loss_mask.astype(np.float32)))
+            computed = np.where(batch.loss_mask, rows.column(forward.logprobs), np.float32(0))
+            columns["old_logprobs"] = computed if recompute else batch.old_logprobs_from(computed)
+        if self._reference is not None and "ref_logprobs" in needs:
+            sequences = [batch.tokens[start - 1 : end] for start, end in rows.spans]
+            of_rows = await asyncio.gather(*(self._reference.logprobs(tokens) for tokens in sequences))
+            column = rows.column([logprobs[1:] for logprobs in of_rows])
+            columns["ref_logprobs"] = np.where(batch.loss_mask, column, np.float32(0))
+        return batch.with_columns(**columns)
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         return await self._updater.update(self._trainer, batch, plan)

@@ -1,8 +1,10 @@
-"""Checks of the backend's configuration that need no loaded model and no connection."""
+"""Checks of the backend's configuration and of its API key that need no loaded model and no connection."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -100,3 +102,35 @@ def _check_local_only(config: TinkerConfig) -> None:
             f"of tinker_base_url=local stores checkpoints there, and tinker_base_url is {config.tinker_base_url}.",
             "Remove the key, or set tinker_base_url=local.",
         )
+
+
+VARIABLE = "TINKER_API_KEY"
+OTHER_VARIABLE = "TINKER_CREDENTIAL_CMD"
+STORED = Path("~/.tinker/credentials.json")
+"""The file in which `tinker auth login` stores a key."""
+PREFIXES = ("tml-", "eyJ")
+
+
+def api_key_for(url: str) -> str | None:
+    """Return the API key for a service. None if the client finds a key elsewhere.
+
+    Raises:
+        ConfigError: the key is missing or malformed.
+    """
+    key = os.environ.get(VARIABLE, "").strip()
+    if not key and (os.environ.get(OTHER_VARIABLE) or STORED.expanduser().is_file()):
+        return None
+    if not key:
+        raise ConfigError(
+            "missing-api-key",
+            f"There is no API key for {url}: the environment variable {VARIABLE} is not set.",
+            f"export {VARIABLE}=tml-…, or train offline with tinker_base_url=local.",
+        )
+    if not key.startswith(PREFIXES):
+        raise ConfigError(
+            "bad-api-key",
+            f"The API key in {VARIABLE} is malformed: keys start with tml- (tokens with eyJ).",
+            "Copy it again from the service's console. Your own server accepts any key that starts with tml-, unless "
+            "you started it with a different key.",
+        )
+    return key

@@ -41,8 +41,8 @@ GONE = 0.5
 
 
 T = TypeVar("T")
-Asked: TypeAlias = Coroutine[Any, Any, T]
-"""The awaitable response to a request that is already sent."""
+PendingResult: TypeAlias = Coroutine[Any, Any, T]
+"""The awaitable result of a request that is already sent."""
 CustomLoss = Callable[[Sequence[Any]], Any]
 """Takes the log-probs of each datum's targets, torch tensors (n,) with gradient, and returns a loss of shape ()."""
 
@@ -106,12 +106,14 @@ class Trainer:
         future = self._client.forward(_data(data), "cross_entropy")
         return _gradient(await self._waiting.for_result(future, "The forward pass"))
 
-    def forward_backward(self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]) -> Asked[Gradient]:
+    def forward_backward(
+        self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]
+    ) -> PendingResult[Gradient]:
         """Add the gradient of one of the service's own losses. The request is sent at once; await the result."""
         future = self._client.forward_backward(_data(data), loss, dict(config) or None)
         return self._gradient_of(future)
 
-    def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> Asked[Gradient]:
+    def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> PendingResult[Gradient]:
         """Add the gradient of a loss that rllm computes. The request is sent at once; await the result."""
 
         def with_metrics(_: list[tinker.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
@@ -120,7 +122,7 @@ class Trainer:
         future = self._client.forward_backward_custom(_data(data), with_metrics)
         return self._gradient_of(future)
 
-    def optim_step(self, step: Adam) -> Asked[dict[str, float]]:
+    def optim_step(self, step: Adam) -> PendingResult[dict[str, float]]:
         """Make an optimizer step with the accumulated gradient. The request is sent at once; await its metrics."""
         future = self._client.optim_step(tinker.AdamParams(**vars(step)))
 

@@ -1,4 +1,4 @@
-"""The rollout engine: it sends token ids to the service, and returns sampled token ids with their log-probs."""
+"""The rollout engine, which sends token ids to the service, and the tokenizer and chat template on this machine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_backend_kit.hub import only_cached
+from rllm_backend_kit.model_files import generation_stop_ids, model_directory, stop_ids
+from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.contracts.renderer import Renderer, RendererSetup
+from rllm_core.errors import BackendError, ConfigError, RolloutError, did_you_mean
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_tinker.client import Sampler
 from rllm_tinker.exchange import SampledSequence
+from rllm_tinker.settings import TinkerConfig
 
 
 class ServedSamplers:
@@ -141,7 +146,7 @@ class TinkerEngine:
     async def _serve(self, calls: Sequence[_Call]) -> None:
         """Request samples for some calls, and set the calls' results."""
         sampler, version = calls[0].sampler, calls[0].version
-        _let_go_with(calls)
+        _cancel_if_unused(calls)
         prompts, seeds = [call.prompt for call in calls], [call.sampling.seed for call in calls]
         try:
             found = await sampler.sample(prompts, calls[0].sampling, sorted(self.renderer.stop_ids), seeds)
@@ -179,17 +184,101 @@ class TinkerEngine:
         task.add_done_callback(self._tasks.discard)
 
 
-def _let_go_with(calls: Sequence[_Call]) -> None:
+def _cancel_if_unused(calls: Sequence[_Call]) -> None:
     """Cancel this request's task when none of its calls is still waiting. The service then stops sampling."""
     task = asyncio.current_task()
     assert task is not None
     waiting = len(calls)
 
-    def look(_: asyncio.Future[Completion]) -> None:
+    def count_done(_: asyncio.Future[Completion]) -> None:
         nonlocal waiting
         waiting -= 1
         if not waiting:
             task.cancel()
 
     for call in calls:
-        call.future.add_done_callback(look)
+        call.future.add_done_callback(count_done)
+
+
+TINY = "tiny"
+
+
+def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
+    """Return the tokenizer, stop ids and template options for a base model's renderer.
+
+    Raises:
+        ConfigError: the tokenizer cannot be loaded, has no chat template, or lacks a template option that is set in the
+            configuration.
+    """
+    name = _inside_checkpoint(config.model.tokenizer or base_model)
+    tokenizer = _load(name)
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            "no-chat-template",
+            f"The tokenizer {name!r} has no chat template.",
+            "Set model.tokenizer to the tokenizer of a chat or instruct model, or to a directory whose "
+            "tokenizer_config.json contains a chat template.",
+        )
+    stops = stop_ids(tokenizer, None if name == TINY else generation_stop_ids(name))
+    return RendererSetup(
+        name=name,
+        tokenizer=tokenizer,
+        stop_ids=stops,
+        template_options=_template_options(tokenizer, config),
+    )
+
+
+def _inside_checkpoint(name: str) -> str:
+    """Return the model's directory if `name` is a checkpoint, as the local server does. Otherwise return `name`."""
+    return str(model_directory(Path(name).expanduser()) or name)
+
+
+def _load(name: str) -> Any:
+    if name == TINY:
+        return _tiny()
+    from transformers import AutoTokenizer
+
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise ConfigError(
+            "tokenizer-not-found",
+            f"The tokenizer directory {name!r} does not exist.",
+            "Correct the path in model.tokenizer or model.name.",
+        )
+    try:
+        return AutoTokenizer.from_pretrained(name, local_files_only=only_cached(name))
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        why = " ".join(str(error).split())[:300].rstrip(".")
+        raise ConfigError(
+            "tokenizer-not-found",
+            f"The tokenizer {name!r} cannot be loaded: {why}.",
+            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a directory or a hub id that contains the tokenizer "
+            "of model.name.".strip(),
+        ) from error
+
+
+def _tiny() -> Any:
+    try:
+        from rllm_local.tiny import build_tokenizer
+    except ImportError as error:
+        raise ConfigError(
+            "missing-package",
+            "The model `tiny` needs rllm-local, which is not installed.",
+            "pip install rllm-local",
+        ) from error
+    return build_tokenizer()
+
+
+def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if config.rollout_engine.disable_thinking:
+        options |= options_without_thinking(tokenizer)
+    effort = config.rollout_engine.reasoning_effort
+    if "reasoning_effort" in str(tokenizer.chat_template):
+        options["reasoning_effort"] = effort
+    elif effort != type(config.rollout_engine)().reasoning_effort:
+        raise ConfigError(
+            "no-thinking-switch",
+            f"rollout_engine.reasoning_effort is {effort!r}, but this model's chat template has no such option.",
+            "Remove the key, or use a model whose template reads reasoning_effort.",
+        )
+    return options

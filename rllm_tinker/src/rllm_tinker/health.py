@@ -28,10 +28,10 @@ class _Look:
     """The result of one health check."""
 
     problem: str | None
-    said: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
     refused: bool = False
     """True if the connection was refused. That can change only if a server is just starting."""
-    of_another_kind: bool = False
+    is_other_server: bool = False
     """True if a web server answers that is not a Tinker service, so that waiting cannot help."""
 
 
@@ -45,7 +45,7 @@ class HttpHealth:
     async def problem(self) -> str | None:
         """Return the service's current problem. None if it answers, even with an unexpected status."""
         look = await self._ask(LONGEST_LOOK)
-        return None if look.of_another_kind else look.problem
+        return None if look.is_other_server else look.problem
 
     async def wait(self, patience: float) -> int:
         """Wait until the service answers, and return the number of prompts that it accepts in one request.
@@ -57,10 +57,10 @@ class HttpHealth:
         while True:
             look = await self._ask(min(LONGEST_LOOK, max(patience - (time.monotonic() - started), SHORTEST_LOOK)))
             if look.problem is None:
-                prompts = look.said.get(PROMPTS_KEY, 1)
+                prompts = look.answer.get(PROMPTS_KEY, 1)
                 return min(prompts, MAX_SEEDS) if isinstance(prompts, int) and prompts > 0 else 1
             limit = min(REFUSED, patience) if look.refused else patience
-            if look.of_another_kind or time.monotonic() - started >= limit:
+            if look.is_other_server or time.monotonic() - started >= limit:
                 raise BackendError(
                     "service-unreachable",
                     f"{look.problem[0].upper()}{look.problem[1:]}.",
@@ -74,20 +74,20 @@ class HttpHealth:
         try:
             async with httpx.AsyncClient(timeout=seconds) as client:
                 response = await client.get(where + HEALTH, headers=self._headers)
-            said = response.json()
+            answer = response.json()
         except httpx.TimeoutException:
             return _Look(f"no Tinker service answers at {where} within {seconds:.3g} s")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             problem = f"no Tinker service can be reached at {where} ({type(error).__name__}: {error})"
             return _Look(problem, refused=isinstance(error, httpx.ConnectError))
         except ValueError:
-            said = None
+            answer = None
         status = response.status_code
         if status in NOT_FOR_US:
             return _Look(None)
         if status >= 500:
             return _Look(f"the Tinker service at {where} reports a failure (status {status})")
-        if status != 200 or not isinstance(said, dict) or said.get("status") != "ok":
+        if status != 200 or not isinstance(answer, dict) or answer.get("status") != "ok":
             problem = f"the server at {where} is not a Tinker service ({HEALTH} has status {status})"
-            return _Look(problem, of_another_kind=True)
-        return _Look(None, said)
+            return _Look(problem, is_other_server=True)
+        return _Look(None, answer)

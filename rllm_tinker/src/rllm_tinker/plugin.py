@@ -11,14 +11,9 @@ from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_tinker.checks import check_config, check_run
 from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig, TrainingSection
+from rllm_tinker.state import fetch_model
 
 requires_api = 1
-
-
-def _fetch_model(directory: Path, into: Path) -> None:
-    from rllm_tinker.fetching import fetch_model
-
-    fetch_model(directory, into)
 
 
 def _model_of(base_url: str | None) -> str:
@@ -36,7 +31,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         summary="The Tinker API: trains LoRA models on a remote service, or on a local server of the same protocol.",
         params=TinkerConfig,
         load=load_from("rllm_tinker.backend", "TinkerBackend"),
-        fetch_model=_fetch_model,
+        fetch_model=fetch_model,
         check=check_config,
         check_run=check_run,
         config_keys=COMMON_KEYS,

@@ -28,10 +28,9 @@ from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
-from rllm_tinker.client import Asked, Trainer
-from rllm_tinker.datums import Rows
+from rllm_tinker.client import PendingResult, Trainer
+from rllm_tinker.datums import NativeLoss, Rows, columns_of, native_loss
 from rllm_tinker.exchange import Adam, Gradient
-from rllm_tinker.native import NativeLoss, columns_of, native_loss
 from rllm_tinker.settings import TrainingSection
 
 
@@ -86,7 +85,7 @@ def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
 
 async def submit_dro(
     trainer: Trainer, rows: Rows, loss: NativeLoss, weight: float, columns: Mapping[str, NDArray[np.float32]]
-) -> Asked[Gradient]:
+) -> PendingResult[Gradient]:
     """Request the gradient of `dro` after a forward pass for the prompts' log-probs. Await the returned coroutine too.
 
     The loss is A logprob - beta / 2 (logprob - old)^2 per token. `columns` already contain weight * A. The weight of
@@ -139,12 +138,12 @@ class Updater:
         means = Means()
         per_epoch = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, self._role_losses, per_epoch) if plan.trace else None
-        dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        all_chosen = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
         steps: list[Task[dict[str, float]] | None] = []
         try:
             async with asyncio.TaskGroup() as tasks:
                 done: _Minibatch | None = None
-                for number, chosen in enumerate(dealt):
+                for number, chosen in enumerate(all_chosen):
                     sent = await self._send(tasks, trainer, batch, chosen, plan, adam, number)
                     # The service computes this minibatch meanwhile.
                     if done is not None:
@@ -160,10 +159,10 @@ class Updater:
                 raise gradient_error(batch, plan.global_step, "") from error
             raise error from None
         for number, step in enumerate(steps):
-            said = {} if step is None else step.result()
-            _note_step(means, said)
+            step_metrics = {} if step is None else step.result()
+            _note_step(means, step_metrics)
             if trace is not None:
-                _trace_norm(trace, number, said, settings.max_grad_norm)
+                _trace_norm(trace, number, step_metrics, settings.max_grad_norm)
         metrics = {"actor/lr": rate} | means.metrics()
         return UpdateResult(metrics=metrics, made_with=plan) if trace is None else trace.result(metrics)
 
@@ -172,13 +171,13 @@ class Updater:
         tasks: asyncio.TaskGroup,
         trainer: Trainer,
         batch: TokenBatch,
-        dealt: NDArray[np.int64],
+        chosen_rows: NDArray[np.int64],
         plan: UpdatePlan,
         adam: Adam,
         number: int,
     ) -> _Minibatch:
         """Request a minibatch's gradient, and with `fuse_forward_backward_and_optim_step` its optimizer step."""
-        rows, observed = Rows.from_batch(batch, dealt), observed_rows(batch, dealt)
+        rows, observed = Rows.from_batch(batch, chosen_rows), observed_rows(batch, chosen_rows)
         chosen = np.array(rows.rows, np.int64)
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
         seed = derive_seed(plan.seed, "loss", number)
@@ -203,9 +202,9 @@ class Updater:
         """
         if not sent.parts and sent.prediction is None:
             return None
-        _finite(sum([(await task).loss for _, task in sent.parts]), plan)
+        _check_finite(sum([(await task).loss for _, task in sent.parts]), plan)
         if sent.prediction is not None:
-            _finite((await sent.prediction[1]).loss, plan)
+            _check_finite((await sent.prediction[1]).loss, plan)
         return tasks.create_task(trainer.optim_step(adam)) if sent.step is None else sent.step
 
     def _note(self, sent: _Minibatch, means: Means, plan: UpdatePlan, adam: Adam, trace: UpdateTrace | None) -> None:
@@ -256,13 +255,13 @@ class Updater:
         if computed_here:
             part = Rows.from_batch(rows.batch, computed_here)
             loss = custom_loss(part, weights, plan, self._role_losses, seed)
-            asked = trainer.forward_backward_custom(part.datums(), loss)
-            submitted.append((part, tasks.create_task(asked)))
+            gradient = trainer.forward_backward_custom(part.datums(), loss)
+            submitted.append((part, tasks.create_task(gradient)))
         return submitted
 
     async def _native(
         self, trainer: Trainer, rows: Rows, loss: NativeLoss, weights: NDArray[np.float32], plan: UpdatePlan
-    ) -> Asked[Gradient] | None:
+    ) -> PendingResult[Gradient] | None:
         batch = rows.batch
         assert batch.advantages is not None
         assert batch.old_logprobs is not None
@@ -284,9 +283,9 @@ def _is_sum_of_tokens(plan: UpdatePlan, rows: Rows) -> bool:
     return not any((native := native_loss(plan.losses[role])) and native.name == "dro" for role in roles)
 
 
-def _trace_norm(trace: UpdateTrace, number: int, said: Mapping[str, float], limit: float) -> None:
+def _trace_norm(trace: UpdateTrace, number: int, step_metrics: Mapping[str, float], limit: float) -> None:
     """Record the gradient norm if the service reports it. A limit of 0 disables clipping."""
-    norms = [float(value) for name, value in said.items() if name.partition(":")[0] == "grad_norm"]
+    norms = [float(value) for name, value in step_metrics.items() if name.partition(":")[0] == "grad_norm"]
     if norms:
         (norm,) = norms
         trace.note_norm(number, norm, min(1.0, limit / norm) if limit and norm else 1.0)
@@ -300,15 +299,15 @@ def _note_tokens(means: Means, rows: Rows, inputs: LossInput, plan: UpdatePlan, 
         note_rollout(means, inputs)
 
 
-def _note_step(means: Means, said: Mapping[str, float]) -> None:
+def _note_step(means: Means, step_metrics: Mapping[str, float]) -> None:
     """Record the service's metrics of an optimizer step, such as ``grad_norm``, without suffixes such as ``:mean``."""
-    for name, value in said.items():
+    for name, value in step_metrics.items():
         means.add(f"actor/{name.partition(':')[0]}", float(value))
 
 
-def _finite(loss: float, plan: UpdatePlan) -> float:
+def _check_finite(loss: float, plan: UpdatePlan) -> None:
     if math.isfinite(loss):
-        return loss
+        return
     raise BackendError(
         "loss-not-finite",
         f"The loss of step {plan.global_step} is not finite.",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from rllm_core.errors import BackendError, RllmError
 from rllm_core.rollout.calls import call
-from rllm_tinker.failures import explained
 
 T = TypeVar("T")
 BETWEEN_LOOKS = 5.0
@@ -54,7 +54,7 @@ class Waiting:
         Raises:
             BackendError: the request failed or exceeded a time limit.
         """
-        return await self._watched(asyncio.wrap_future(future.future()), what)
+        return await self._watch(asyncio.wrap_future(future.future()), what)
 
     async def for_thread(self, function: Callable[[], T], what: str) -> T:
         """Run a blocking function in its own thread and return its result.
@@ -62,7 +62,7 @@ class Waiting:
         Raises:
             BackendError: the function failed or exceeded a time limit.
         """
-        result: T = await self._watched(call(function, blocking=True), what)
+        result: T = await self._watch(call(function, blocking=True), what)
         return result
 
     async def is_gone(self) -> bool:
@@ -72,7 +72,7 @@ class Waiting:
         except BackendError:
             return True
 
-    async def _watched(self, awaited: Awaitable[Any], what: str) -> Any:
+    async def _watch(self, awaited: Awaitable[Any], what: str) -> Any:
         task = asyncio.ensure_future(awaited)
         started = seen = time.monotonic()
         try:
@@ -99,7 +99,7 @@ class Waiting:
         except (RllmError, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise explained(error, what) from error
+            raise explain_failure(error, what) from error
         finally:
             task.cancel()
 
@@ -109,3 +109,73 @@ class Waiting:
         if self._look is None or (self._look.done() and now - self._looked_at > self._pause / 2):
             self._look, self._looked_at = asyncio.ensure_future(self._health.problem()), now
         return await asyncio.shield(self._look)
+
+
+AROUND = re.compile(r"^Request failed: | for self\.request_id=.*$", re.DOTALL)
+"""Text that the client adds around the service's message about a failed request."""
+RESUME = "Run the same command with --resume to continue from the newest checkpoint."
+
+
+def explain_failure(error: BaseException, what: str) -> BackendError:
+    """Return an rllm error with a remedy. `what` describes the failed operation."""
+    status = getattr(error, "status_code", None)
+    reason = _read_reason(error)
+    match status:
+        case 401 | 403:
+            return BackendError(
+                "bad-api-key",
+                f"{what}: the service does not accept the API key ({status}): {reason}.",
+                "Set TINKER_API_KEY to a key of that service.",
+            )
+        case 402:
+            return BackendError(
+                "service-needs-payment",
+                f"{what}: the service requires payment ({status}): {reason}.",
+                f"Pay in the service's console. {RESUME}",
+            )
+        case 404:
+            return BackendError(
+                "service-rejected-request",
+                f"{what}: the service did not find it ({status}): {reason}.",
+                "Check tinker_base_url, and the names of models and checkpoints in the configuration.",
+            )
+        case 410:
+            return BackendError(
+                "service-lost-state", f"{what}: the service no longer has it ({status}): {reason}.", RESUME
+            )
+        case 429:
+            return BackendError(
+                "service-rate-limit",
+                f"{what}: the service's rate limit is reached ({status}): {reason}.",
+                "Wait, lower rllm.workflow.n_parallel_tasks, then run the same command with --resume.",
+            )
+        case int() if status >= 500:
+            return BackendError("service-failed", f"{what}: the service failed ({status}): {reason}.", RESUME)
+        case int():
+            return BackendError(
+                "service-rejected-request",
+                f"{what}: the service rejected the request ({status}): {reason}.",
+                "Change the setting that the service's message names, then run the same command with --resume.",
+            )
+    category = str(getattr(error, "category", ""))
+    if category.endswith("user"):
+        return BackendError(
+            "service-rejected-request",
+            f"{what}: the service rejected the request: {reason}.",
+            "Change the setting that the service's message names, then run the same command with --resume.",
+        )
+    if category:
+        return BackendError("service-failed", f"{what}: the service failed: {reason}.", RESUME)
+    if "expired/broken" in reason:
+        return BackendError(
+            "service-lost-state", f"{what}: the service has lost it, for example by a restart: {reason}.", RESUME
+        )
+    return BackendError("service-failed", f"{what} failed: {type(error).__name__}: {reason}.", RESUME)
+
+
+def _read_reason(error: BaseException) -> str:
+    """Return the service's own message in one line, without the text that the client adds."""
+    body = getattr(error, "body", None)
+    detail = body.get("detail") if isinstance(body, dict) else None
+    words = detail if isinstance(detail, str) else AROUND.sub("", str(error))
+    return " ".join(words.split())[:600].rstrip(". ") or "it gave no reason"

@@ -12,8 +12,7 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_tinker.datums import Rows
-from rllm_tinker.native import columns_of, native_loss
+from rllm_tinker.datums import Rows, columns_of, native_loss
 
 
 def _batch(*turns: tuple[list[int], list[int]]) -> TokenBatch:

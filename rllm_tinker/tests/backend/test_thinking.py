@@ -8,8 +8,8 @@ import pytest
 
 from rllm_core.errors import ConfigError
 from rllm_local.tiny import build_tokenizer
+from rllm_tinker.engine import renderer_setup
 from rllm_tinker.settings import ModelSection, RolloutEngineSection, TinkerConfig
-from rllm_tinker.tokenizer import renderer_setup
 
 SWITCH = "{% if enable_thinking is defined and not enable_thinking %}brief {% endif %}{{ messages[0].content }}"
 

@@ -14,8 +14,7 @@ from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_tinker import update as update_module
-from rllm_tinker.datums import Rows
-from rllm_tinker.native import NativeLoss
+from rllm_tinker.datums import NativeLoss, Rows
 from rllm_tinker.settings import TrainingSection
 from rllm_tinker.update import Updater
 
