@@ -1,4 +1,4 @@
-"""Checks pages, messages, docstrings, comments and function names against the rules in docs/contributing/style.md.
+"""Checks pages, messages, docstrings, comments and names against the rules in docs/contributing/style.md.
 
 ``python tests/tools/check_style.py`` is part of ``make lint`` and compares the counts with the limits below.
 ``python tests/tools/check_style.py PATH...`` lists the findings below each path.
@@ -28,14 +28,17 @@ LIMITS = {
     ("W", "messages"): 159,
     ("W", "docstrings"): 755,
     ("W", "comments"): 96,
-    ("D", "docstrings"): 196,
-    ("N", "names"): 0,
+    ("D", "docstrings"): 195,
+    ("N", "names"): 375,
+    ("N", "test names"): 284,
+    ("T", "test names"): 1_134,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")
 """Pages whose text is checked at its source, or is history."""
-ONLY_KIND = {"D": "docstrings", "N": "names"}
-"""The only kind of text that rules of a level check. E and W rules check every kind except names."""
+NAMES = ("names", "test names")
+ONLY_KINDS = {"D": ("docstrings",), "N": NAMES, "T": ("test names",)}
+"""The only kinds of text that rules of a level check. E and W rules check every kind except names."""
 _MESSAGE_CALL = re.compile(r"(Error|Warning|warn|warning|refused|unused|Finding|Problem|echo|option|argument|Field)$")
 _DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma:)")
 
@@ -85,11 +88,17 @@ def read_page(path: str, text: str) -> Iterator[Text]:
     yield Text("pages", path, 1, re.sub(r"https?://\S+", "", text))
 
 
-def read_source(path: str, source: str) -> Iterator[Text]:
-    """Return the docstrings, the comments, the messages and the names of functions and classes of a Python file."""
+def read_names(kind: str, path: str, source: str) -> Iterator[Text]:
+    """Return the names of functions and classes of a Python file."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield Text("names", path, node.lineno, node.name)
+            yield Text(kind, path, node.lineno, node.name)
+
+
+def read_source(path: str, source: str) -> Iterator[Text]:
+    """Return the docstrings, the comments, the messages and the names of a Python file."""
+    yield from read_names("names", path, source)
+    for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for each in body if isinstance(body, list) else []:
             if (
@@ -132,18 +141,20 @@ def read_texts(places: list[str]) -> Iterator[Text]:
             yield from read_page(path, (ROOT / path).read_text(encoding="utf-8"))
         elif path.endswith(".py") and "/src/" in path and (ROOT / path).exists():
             yield from read_source(path, (ROOT / path).read_text(encoding="utf-8"))
+        elif path.endswith(".py") and "tests/" in path and (ROOT / path).exists():
+            yield from read_names("test names", path, (ROOT / path).read_text(encoding="utf-8"))
 
 
 def find(rules: list[Rule], text: Text) -> Iterator[tuple[Rule, int, str]]:
     """Return each finding in a piece of text: the rule, the line, and the words."""
     for rule in rules:
-        if text.kind == ONLY_KIND.get(rule.level, text.kind) and (rule.level == "N" or text.kind != "names"):
+        if text.kind in ONLY_KINDS[rule.level] if rule.level in ONLY_KINDS else text.kind not in NAMES:
             for found in rule.pattern.finditer(text.text):
                 yield rule, text.line + text.text.count("\n", 0, found.start()), found[0].strip()
 
 
 def list_findings(places: list[str]) -> None:
-    """Print each E, D and N finding below `places`, and the number of W findings."""
+    """Print each E, D, N and T finding below `places`, and the number of W findings."""
     rules, weak = read_rules(), 0
     for text in read_texts(places):
         for rule, line, words in find(rules, text):
