@@ -1,0 +1,108 @@
+"""`rllm reward check`: the responses that a reward accepts."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.group()
+def reward() -> None:
+    """Check rewards before you train with them."""
+
+
+@reward.command()
+@click.argument("rewards", nargs=-1, required=True, metavar="REWARD...")
+@click.option("--data", required=True, metavar="FILE|NAME", help="Rows with right answers, as in `rllm train`.")
+@click.option("--rows", "count", default=50, show_default=True, type=click.IntRange(1), help="Number of rows to use.")
+@click.option("--column", metavar="NAME", help="Column with the right answer, if the reward has no option `column`.")
+@click.option("--answer", metavar="REGEX", help=r"Pattern with the answer as its group: '#### (.+)'.")
+@click.option(
+    "--format",
+    "templates",
+    multiple=True,
+    metavar="TEXT",
+    help="Format of your prompt, with {answer}. May be repeated. Nine formats are tried without it.",
+)
+@click.option("--threshold", type=float, metavar="X", help="Smallest value of an accepted response.")
+@click.option("--once", is_flag=True, help="Do not call everything again at once, for rewards that cost money.")
+@click.option("--max-false-positives", type=click.FloatRange(0, 1), metavar="SHARE", help="Exit with 1 above it.")
+@click.option("--max-false-negatives", type=click.FloatRange(0, 1), metavar="SHARE", help="Exit with 1 above it.")
+@click.option("--show", default=2, show_default=True, type=click.IntRange(0), help="Examples of each kind of mistake.")
+@click.option("--json", "is_json", is_flag=True, help="Print every response and its reward as JSON.")
+def check(
+    rewards: tuple[str, ...],
+    data: str,
+    count: int,
+    column: str | None,
+    answer: str | None,
+    templates: tuple[str, ...],
+    threshold: float | None,
+    once: bool,
+    max_false_positives: float | None,
+    max_false_negatives: float | None,
+    show: int,
+    is_json: bool,
+) -> int:
+    """Show which responses each REWARD accepts. No model is used.
+
+    The responses are made from the right answers in your data: in the formats that models write, and as exploits, such
+    as two answers, a negation or an empty response.
+
+    \b
+    Check a reward by name, or your function:
+      rllm reward check math --data val.jsonl
+      rllm reward check rewards.py:score --data val.jsonl
+    Give options as in a configuration, and compare two rewards:
+      rllm reward check '{name: exact, column: solution}' rewards.py:score --data val.jsonl
+    Use the format of your prompt:
+      rllm reward check rewards.py:score --data val.jsonl --format '<answer>{answer}</answer>'
+    Read the answer from GSM8K's column, and fail in continuous integration if an exploit is accepted:
+      rllm reward check math --data val.jsonl --answer '#### (.+)' --max-false-positives 0
+    """
+    import asyncio
+    import json
+
+    from rllm.builtin.reward_lab.report import as_json, print_disagreement, print_trial
+    from rllm.builtin.reward_lab.rows import load_reward, read_rows
+    from rllm.builtin.reward_lab.trial import try_reward
+
+    formats = {template: template for template in templates}
+    if wrong := [each for each in templates if "{answer}" not in each]:
+        raise click.UsageError(f"--format {wrong[0]!r} has no {{answer}}.")
+    trials = []
+    for name in rewards:
+        plan = load_reward(name, data)
+        pending = try_reward(
+            name,
+            plan.rewards[0],
+            read_rows(plan, column, answer, count),
+            formats=formats,
+            threshold=threshold,
+            twice=not once,
+            report=_show_progress,
+        )
+        trials.append(asyncio.run(pending))
+        _show_progress("")
+    if is_json:
+        click.echo(json.dumps(as_json(trials), indent=1, ensure_ascii=False))
+    else:
+        for index, trial in enumerate(trials):
+            click.echo("" if index == 0 else "\n", nl=False)
+            print_trial(trial, show)
+        print_disagreement(trials, show)
+    bounds = {False: max_false_positives, True: max_false_negatives}
+    return int(
+        any(
+            bound is not None and trial.rate(is_right=is_right).value > bound
+            for trial in trials
+            for is_right, bound in bounds.items()
+        )
+    )
+
+
+def _show_progress(text: str) -> None:
+    """Show the progress on one line of a terminal. Show nothing if errors go to a file."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
