@@ -294,8 +294,8 @@ smoke-gpu:
 	PYTHONPATH=tests/tools $(PYTHON_GPU) benchmarks/smoke_gpu.py
 
 docs: install
-	$(BIN)/python docs/generate/first_party.py > .first_party.json
-	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
+	$(BIN)/python docs/generate/package_index.py > .package_index.json
+	mv .package_index.json rllm/src/rllm/package_index.json
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
 	$(BIN)/python docs/generate/kind_pages.py
 	$(BIN)/python docs/generate/errors_page.py > docs/reference/errors.md

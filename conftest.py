@@ -195,10 +195,10 @@ def rllm_from_inside(environ_of_users: dict[str, str]) -> Run:
 @pytest.fixture
 def nothing_stays_registered() -> Iterator[None]:
     """Remove everything that a test registered in this process."""
-    from rllm_core.plugins import in_process
+    from rllm_core.plugins.registry import forget_in_process, records_in_process
 
-    before = {(record.kind, record.name) for record in in_process.records()}
+    before = {(record.kind, record.name) for record in records_in_process()}
     yield
-    for record in in_process.records():
+    for record in records_in_process():
         if (record.kind, record.name) not in before:
-            in_process.forget(record.kind, record.name)
+            forget_in_process(record.kind, record.name)

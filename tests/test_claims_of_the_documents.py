@@ -11,8 +11,8 @@ from documents import text_of
 from pydantic import BaseModel
 from workspace import ROOT
 
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.run_config import RunConfig
 
 FOUND = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))

@@ -11,8 +11,8 @@ from config_reference import DISTRIBUTIONS
 from kind_pages import pages
 from page_text import cell
 
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from rllm.config.paths import KeyPath
 from rllm.inspection.describe import Option, describe_field, list_options
 from rllm.planning.unused_keys import Key, acting_plugins, core_keys
-from rllm_core.plugins.discovery import CORE
-from rllm_core.plugins.first_party import read_index
+from rllm_core.plugins.discovery import CORE, read_index
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Rejected

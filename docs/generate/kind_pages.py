@@ -21,9 +21,8 @@ from rllm.inspection.describe import list_options
 from rllm.inspection.facts import in_words, list_facts
 from rllm_core.contracts import plugin as common
 from rllm_core.contracts.chosen import Registered
-from rllm_core.plugins import specs
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 DIRECTORY = Path(__file__).parents[1] / "reference"
@@ -101,7 +100,8 @@ def _ours(registry: Registry, kind: str) -> list[Registered[Any]]:
 
 def _choosing(registry: Registry, kind: str) -> Iterator[str]:
     yield "## Choose one\n"
-    yield doc_text(re.sub(r"^A plugin spec that offers [^.]*\.\s+", "", inspect.getdoc(KINDS[kind].record) or ""))
+    about, _ = _about_and_example(kind)
+    yield doc_text(re.sub(r"^A plugin spec that offers [^.]*\.\s+", "", about))
     entries = _ours(registry, kind)
     if not entries:
         yield "None comes with rllm.\n"
@@ -158,7 +158,6 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
 
 
 def _writing(kind: str) -> Iterator[str]:
-    hook = KINDS[kind].hook
     yield "## Write one\n"
     template = TEMPLATES[kind]
     chosen = f"my_{kind}"
@@ -167,9 +166,15 @@ def _writing(kind: str) -> Iterator[str]:
     yield "Write a working package, [install](../how-to/plugin.md) it, and run it by name:\n"
     yield f"    rllm plugins new my-{kind} --kind {kind}\n    {train}\n"
     yield f"In a config file:\n\n```yaml\n{config}\n```\n"
-    users, _, rest = (inspect.getdoc(getattr(specs, hook)) or "").partition("\n\n")
-    example = f"For example::\n\n{rest}" if users.endswith("::") else rest
-    yield f"The hook is `{hook}`. {doc_text(example)}"
+    _, example = _about_and_example(kind)
+    yield f"The hook is `{KINDS[kind].hook}`. {doc_text(example)}"
+
+
+def _about_and_example(kind: str) -> tuple[str, str]:
+    """Return the docstring of a kind's spec class without its example, and the example with its introduction."""
+    text, _, code = (inspect.getdoc(KINDS[kind].record) or "").partition("::\n")
+    about, _, introduction = text.rpartition("\n\n")
+    return about, f"{introduction}::\n{code}"
 
 
 def _contract(kind: str) -> Iterator[str]:

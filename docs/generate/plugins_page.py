@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from first_party import index
+from package_index import index
 from page_text import cell, table
 
 from rllm_core.contracts.plugin import API_VERSION
-from rllm_core.plugins.first_party import COMMAND
-from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.discovery import COMMAND
+from rllm_core.plugins.specs import KINDS
 
 INDEX = Path(__file__).parents[1] / "plugins.toml"
 FIELDS = {"name": str, "kinds": list, "summary": str, "repository": str, "api": int}

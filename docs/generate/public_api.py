@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from rllm_core.plugins import specs
-from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.specs import KINDS
 
 MODULES = ("rllm_core", "rllm_core.contracts", "rllm_core.plugins")
 HEADING = "# Made by `make docs`. A test fails when it is stale. docs/contributing/releasing.md explains changes.\n"

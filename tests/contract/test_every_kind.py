@@ -9,7 +9,7 @@ import pytest
 
 import rllm_plugin_kit
 from rllm_core.plugins import specs
-from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.specs import KINDS
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

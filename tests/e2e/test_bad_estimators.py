@@ -12,7 +12,7 @@ import pytest
 from expecting import check_printed, check_values
 
 from rllm.cli.main import main
-from rllm_core.plugins import in_process
+from rllm_core.plugins.registry import forget_in_process, records_in_process
 
 MODULE = """
 import numpy as np
@@ -51,12 +51,12 @@ def _module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "bad_estimators.py").write_text(MODULE)
-    known = {(record.kind, record.name) for record in in_process.records()}
+    known = {(record.kind, record.name) for record in records_in_process()}
     yield
     sys.modules.pop("bad_estimators", None)
-    for record in in_process.records():
+    for record in records_in_process():
         if (record.kind, record.name) not in known:
-            in_process.forget(record.kind, record.name)
+            forget_in_process(record.kind, record.name)
 
 
 def last_metrics() -> dict[str, Any]:

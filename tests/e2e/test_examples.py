@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from rllm_core.contracts.estimator import Advantages
-from rllm_core.plugins import in_process
+from rllm_core.plugins.registry import forget_in_process
 from rllm_record.steps import StepFiles
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -156,7 +156,7 @@ def test_the_three_ways_to_write_opo_give_the_same_numbers(monkeypatch: pytest.M
         rewards = [np.array([each.reward for each in group.trajectories]) for group in groups]
         classic, _ = get_rllm_adv_estimator("opo_classic")(rewards, None, traj_groups=groups)
     finally:
-        in_process.forget("estimator", "opo_classic")
+        forget_in_process("estimator", "opo_classic")
     np.testing.assert_allclose(np.concatenate(classic), ours, atol=1e-12)
 
 

@@ -15,9 +15,8 @@ from documents import blocks, commands, text_of
 from workspace import ROOT
 
 from rllm.config.saved_config import read_config
-from rllm_core.plugins import in_process
-from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, forget_in_process
+from rllm_core.plugins.specs import KINDS
 
 README = text_of("README.md")
 TUTORIAL = "docs/tutorial.md"
@@ -128,7 +127,7 @@ def test_the_plugin_computes_what_its_docstring_says() -> None:
     try:
         exec(_file("my_estimators.py", "python"), names)
     finally:
-        in_process.forget("estimator", "above_median")
+        forget_in_process("estimator", "above_median")
     rewards = np.array([0.0, 1.0, 1.0, 0.5, 0.0])
     inputs = SimpleNamespace(rewards=rewards, group_offsets=np.array([0, 3, 5]))
 

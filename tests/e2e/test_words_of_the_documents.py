@@ -31,8 +31,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError
-from rllm_core.plugins import in_process
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, forget_in_process
 from rllm_core.rollout.conversation import Conversation
 
 from .conftest import Steps, plan_of
@@ -123,7 +122,7 @@ def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
     assert len(RLLM_ADV_ESTIMATOR_REGISTRY) == before + 1
     assert dict(RLLM_ADV_ESTIMATOR_REGISTRY)["mine"] is mine
     assert RLLM_ADV_ESTIMATOR_REGISTRY[rLLMAdvantageEstimator.RLOO](REWARDS, None)[0][1].tolist() == [4.0, -4.0]
-    in_process.forget("estimator", "mine")
+    forget_in_process("estimator", "mine")
     assert "mine" not in RLLM_ADV_ESTIMATOR_REGISTRY and len(RLLM_ADV_ESTIMATOR_REGISTRY) == before
 
 

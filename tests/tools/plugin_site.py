@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 
 ESTIMATOR = """
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
@@ -90,3 +93,9 @@ def estimator_record(name: str = "raw", **changes: object) -> EstimatorPlugin[No
 
     fields = {"name": name, "summary": "The reward itself.", "params": NoParams, "load": lambda: raw}
     return EstimatorPlugin(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def plugin_example(kind: str) -> str:
+    """Return the module in the docstring of a kind's spec class."""
+    _, _, example = (inspect.getdoc(KINDS[kind].record) or "").partition("::\n")
+    return textwrap.dedent(example)

@@ -26,7 +26,7 @@ WHOLE_RUNS = "tests/"
 """Directory of the tests that run the program with the plugins of `pip install rllm`."""
 COMMON = {"src", "tests", "plugins"}
 """Names of directories that too many files contain."""
-FIRST_PARTY = ROOT / "rllm_core/src/rllm_core/plugins/first_party.json"
+PACKAGE_INDEX = ROOT / "rllm/src/rllm/package_index.json"
 _OPTION = re.compile(r"\S+|rllm .*")
 """An option of a command, or a command."""
 _BETWEEN = re.compile(r"[=:@ ]")
@@ -98,7 +98,7 @@ class Sources:
 
     def _add_plugins(self) -> None:
         """Add what tests need by the names of plugins, and whole runs by the requirements of the program."""
-        offers = json.loads(FIRST_PARTY.read_text(encoding="utf-8"))
+        offers = json.loads(PACKAGE_INDEX.read_text(encoding="utf-8"))
         names: dict[str, set[str]] = defaultdict(set)
         specs: dict[str, set[str]] = {}
         for each in distributions():

@@ -22,7 +22,8 @@ from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, LossError
-from rllm_core.plugins import in_process, resolve
+from rllm_core.plugins import resolve
+from rllm_core.plugins.registry import forget_in_process
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
 from rllm_local.patience import Patience
@@ -110,7 +111,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         __import__("losses_of_a_test")
         yield
     for name in ("broken", "quits", "talks", "endless"):
-        in_process.forget("loss", name)
+        forget_in_process("loss", name)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import copy
 import inspect
 import itertools
 import sys
-import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -14,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin_site import plugin_example
 
 import rllm_plugin_kit
 from rllm_core.contracts.plugin import NoParams, Plugin
-from rllm_core.plugins import specs
-from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.specs import KINDS
 from rllm_plugin_kit.plugin import PluginContract
 
 Complaint = Callable[..., str]
@@ -128,15 +127,13 @@ def reported(complaint: Complaint, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(scope="session")
 def example() -> Callable[[str], Plugin[Any]]:
-    """The record of the example in the docstring of a kind's hook."""
+    """The plugin spec of the example in the docstring of a kind's spec class."""
 
     def run(kind: str) -> Plugin[Any]:
-        hook = KINDS[kind].hook
-        _, _, code = (inspect.getdoc(getattr(specs, hook)) or "").partition("::\n")
         # An options class looks up its module by name.
         module = sys.modules[f"example_{kind}"] = types.ModuleType(f"example_{kind}")
-        exec(textwrap.dedent(code), module.__dict__)
-        (record,) = module.__dict__[hook]()
+        exec(plugin_example(kind), module.__dict__)
+        (record,) = module.__dict__[KINDS[kind].hook]()
         return record
 
     return run

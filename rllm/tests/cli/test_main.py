@@ -15,7 +15,7 @@ from rllm.cli.main import COMMANDS, main
 from rllm.config import missing_packages
 from rllm_core import __version__
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.plugins.requirements import Unmet
+from rllm_core.plugins.requirements import MissingRequirement
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_every_command_of_the_table_exists_and_explains_itself(capsys) -> None:
 
 
 def test_an_unexpected_error_names_packages_outside_the_bounds(command, capsys, monkeypatch) -> None:
-    old = Unmet(requirement="pydantic<3,>=2.10.1", name="pydantic", installed="1.10.21")
+    old = MissingRequirement(requirement="pydantic<3,>=2.10.1", name="pydantic", installed="1.10.21")
     monkeypatch.setattr(missing_packages, "outside", lambda of: [old])
     command(_raising(ImportError("cannot import name 'field_validator'")))
 

@@ -15,8 +15,8 @@ from rllm.config.layers import Layer, layer_from_dotted, layers_from_overrides
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.section import Choice
 
 BACKEND_YAML = """\

@@ -12,8 +12,8 @@ from rllm.config.keys import known_keys
 from rllm.config.layers import Layer
 from rllm.planning.planner import make_plan
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.run_config import RunConfig
 
 INTERPOLATIONS = [

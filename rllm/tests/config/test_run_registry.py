@@ -13,8 +13,7 @@ from expecting import check_error, expect_error
 from rllm.config.layers import layer_from_dotted
 from rllm.config.run_registry import registry_for
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins import in_process
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, forget_in_process, records_in_process
 
 REGISTERING = """
 from rllm_core import register_rllm_adv_estimator
@@ -30,7 +29,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     """Writes a module into the current directory, which is not on the path yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
-    known = {(record.kind, record.name) for record in in_process.records()}
+    known = {(record.kind, record.name) for record in records_in_process()}
     written: list[str] = []
 
     def write(name: str, code: str) -> str:
@@ -41,9 +40,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     yield write
     for name in written:
         sys.modules.pop(name, None)
-    for record in in_process.records():
+    for record in records_in_process():
         if (record.kind, record.name) not in known:
-            in_process.forget(record.kind, record.name)
+            forget_in_process(record.kind, record.name)
 
 
 def registry(names: Any) -> Registry:

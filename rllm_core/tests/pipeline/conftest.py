@@ -25,8 +25,8 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.plugins.discovery import IN_PROCESS
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 
 TIS = "rllm.algorithm.rollout_correction.tis_mode"
 

@@ -11,8 +11,7 @@ from plugin_site import estimator_record
 
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.errors import PluginError
-from rllm_core.plugins import in_process
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, forget_in_process, register_in_process
 
 pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
 
@@ -20,10 +19,10 @@ MakeEstimator = Callable[..., EstimatorPlugin[Any]]
 
 
 def test_registries_loaded_afterwards_have_it() -> None:
-    in_process.forget("estimator", "mine")  # no error
+    forget_in_process("estimator", "mine")  # no error
     earlier = Registry.load(allow=[], environ={})
     record = estimator_record("mine")
-    in_process.register(record, "notebook.mine")
+    register_in_process(record, "notebook.mine")
     later = Registry.load(allow=["rllm-local"], environ={"RLLM_BLOCK_PLUGINS": "*"})
     assert later.get("estimator", "mine").plugin is record
     assert later.get("estimator", "in-process/mine").qualified_name == "in-process/mine"
@@ -34,23 +33,23 @@ def test_registries_loaded_afterwards_have_it() -> None:
 
 def test_the_same_source_replaces_what_it_registered() -> None:
     first, second = estimator_record("mine"), estimator_record("mine")
-    in_process.register(first, "notebook.mine")
-    in_process.register(second, "notebook.mine")
+    register_in_process(first, "notebook.mine")
+    register_in_process(second, "notebook.mine")
     assert Registry.load(allow=[]).get("estimator", "mine").plugin is second
 
 
 def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten() -> None:
-    in_process.register(estimator_record("mine"), "notebook.mine")
-    forget = "rllm_core.plugins.in_process.forget('estimator', 'mine')"
+    register_in_process(estimator_record("mine"), "notebook.mine")
+    forget = "rllm_core.plugins.registry.forget_in_process('estimator', 'mine')"
     with expect_error(PluginError, "duplicate-plugin", "notebook.mine", "notebook.other", forget):
-        in_process.register(estimator_record("mine"), "notebook.other")
-    in_process.forget("estimator", "mine")
-    in_process.register(estimator_record("mine"), "notebook.other")
+        register_in_process(estimator_record("mine"), "notebook.other")
+    forget_in_process("estimator", "mine")
+    register_in_process(estimator_record("mine"), "notebook.other")
 
 
 def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any) -> None:
     site.install_estimator("their-plugin", "mine", version="1.2")
-    in_process.register(estimator_record("mine"), "notebook.mine")
+    register_in_process(estimator_record("mine"), "notebook.mine")
     registry = site.load()
     with expect_error(PluginError, "ambiguous-plugin", "their-plugin/mine", "in-process/mine"):
         registry.get("estimator", "mine")
@@ -59,5 +58,5 @@ def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any) -> Non
 
 def test_an_unusable_record_is_refused_when_it_is_registered() -> None:
     with expect_error(PluginError, "bad-plugin-spec", "'values'"):
-        in_process.register(estimator_record(needs="values"), "notebook.mine")
+        register_in_process(estimator_record(needs="values"), "notebook.mine")
     Registry.load(allow=[], environ={})

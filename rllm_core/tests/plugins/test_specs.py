@@ -1,30 +1,19 @@
-"""The examples in the hooks' docstrings are what authors copy, so they run here."""
-
-import inspect
-import textwrap
-import types
+"""The examples in the docstrings of spec classes are what authors copy, so they run here."""
 
 import pytest
+from plugin_site import Site, plugin_example
 
-from rllm_core.plugins import specs
-from rllm_core.plugins.discovery import Candidate
-from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.loading import load_records, new_manager
+from rllm_core.plugins.specs import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_example_of_every_hook_is_a_working_plugin(kind: str) -> None:
-    docstring = inspect.getdoc(getattr(specs, KINDS[kind].hook))
-    assert docstring is not None
-    _, _, example = docstring.partition("::\n")
-    module = types.ModuleType("example")
-    exec(textwrap.dedent(example), module.__dict__)
-    candidate = Candidate(entry_point="example", distribution="example", version="1", load=lambda: module)
+def test_the_example_of_every_hook_is_a_working_plugin(site: Site, kind: str) -> None:
+    site.install("example", plugin_example(kind))
 
-    records = load_records(new_manager(), candidate)
+    registry = site.load()
 
-    (record,) = (each for each in records if type(each) is KINDS[kind].record)
-    assert callable(record.load()) or kind == "objective"
+    (entry,) = (entry for entry in registry.all(kind) if entry.distribution == "example")
+    assert callable(entry.load()) or kind == "objective"
 
 
 def test_every_kind_is_named_like_its_record() -> None:

@@ -34,8 +34,7 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_core.plugins import in_process
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, forget_in_process, register_in_process
 from rllm_local import tiny
 from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater as LocalUpdater
@@ -350,9 +349,9 @@ def register_loss() -> Iterator[Callable[[str, Any], None]]:
     names = []
 
     def register(name: str, function: Any) -> None:
-        in_process.register(LossPlugin(name=name, summary="For a test.", params=NoParams, load=lambda: function), name)
+        register_in_process(LossPlugin(name=name, summary="For a test.", params=NoParams, load=lambda: function), name)
         names.append(name)
 
     yield register
     for name in names:
-        in_process.forget("loss", name)
+        forget_in_process("loss", name)

@@ -65,8 +65,7 @@ def new(name: str, kind: str, into: Path | None) -> None:
 
 def _chosen_as(names: Names, kind: str) -> str:
     """Return the name that selects the new plugin in config. Print a note if this needs more than the plugin's name."""
-    from rllm_core.plugins.discovery import normalize
-    from rllm_core.plugins.first_party import find_home_package
+    from rllm_core.plugins.discovery import find_home_package, normalize
     from rllm_core.plugins.registry import Registry
 
     owners = {entry.distribution for entry in Registry.load().all(kind) if entry.name == names.plugin}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError
-from rllm_core.plugins import in_process
+from rllm_core.plugins.registry import register_in_process
 
 ThingT = TypeVar("ThingT", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ def registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any
         )
 
     def register(thing: ThingT) -> ThingT:
-        in_process.register(
+        register_in_process(
             record(thing), f"{_read_attribute(thing, '__module__')}.{_read_attribute(thing, '__qualname__')}"
         )
         return thing

@@ -44,17 +44,17 @@ class ExtensibleGroup(LazyGroup):
         return [*super().list_commands(ctx), *offered]
 
     def own_rows(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
-        from rllm_core.plugins.first_party import COMMAND, summaries_elsewhere
+        from rllm_core.plugins.discovery import COMMAND, indexed_summaries
 
         yield from super().own_rows(ctx)
-        summaries = self._here(summaries_elsewhere(COMMAND))
+        summaries = self._here(indexed_summaries(COMMAND))
         yield from ((name, summaries.get(name, "")) for name, found in self._offers(ctx).items() if _is_own(found))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from rllm_core.plugins.first_party import COMMAND, summaries_elsewhere
+        from rllm_core.plugins.discovery import COMMAND, indexed_summaries
 
         super().format_commands(ctx, formatter)
-        ours = self._here(summaries_elsewhere(COMMAND))
+        ours = self._here(indexed_summaries(COMMAND))
         offers = {name: found for name, found in self._offers(ctx).items() if not _is_own(found)}
         rows = [(name, _described(ours.get(name, ""), found)) for name, found in offers.items()]
         missing = self._here(self.plugin_commands(ctx).missing())

@@ -9,8 +9,15 @@ import click
 
 from rllm_core.errors import PluginError
 from rllm_core.notices import one_line
-from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery, UnusablePluginError
-from rllm_core.plugins.first_party import COMMAND, find_home_package, summaries_elsewhere
+from rllm_core.plugins.discovery import (
+    BLOCK_VARIABLE,
+    COMMAND,
+    Candidate,
+    Discovery,
+    UnusablePluginError,
+    find_home_package,
+    indexed_summaries,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +48,7 @@ class PluginCommands:
     def missing(self) -> dict[str, str]:
         """Commands of our distributions that are not installed -> the distribution."""
         known = {candidate.entry_point for candidate in (*self.usable, *self.hidden, *self.blocked)}
-        homes = {name: find_home_package(COMMAND, name) for name in summaries_elsewhere(COMMAND) if name not in known}
+        homes = {name: find_home_package(COMMAND, name) for name in indexed_summaries(COMMAND) if name not in known}
         return {name: home for name, home in homes.items() if home is not None}
 
     def get(self, name: str) -> click.Command | None:
@@ -68,7 +75,7 @@ class PluginCommands:
 
     def names(self) -> list[str]:
         """Return names to suggest for an unknown command: usable ones, and commands of packages not installed."""
-        return list(dict.fromkeys([*self.by_name(), *summaries_elsewhere(COMMAND)]))
+        return list(dict.fromkeys([*self.by_name(), *indexed_summaries(COMMAND)]))
 
 
 def load_command(candidate: Candidate) -> click.Command:

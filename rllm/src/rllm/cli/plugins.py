@@ -53,8 +53,8 @@ def list_plugins(kind: str | None, same_kind: str | None, as_json: bool) -> None
     """
     from rllm.cli.plugin_commands import format_candidates
     from rllm.cli.tables import print_table
-    from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.registry import Registry
+    from rllm_core.plugins.specs import KINDS
 
     if kind and same_kind:
         raise click.UsageError("KIND is given twice.")

@@ -9,9 +9,16 @@ from typing import Any
 from rllm.config.keys import ANY_KEY, choice_keys, plugin_keys
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.first_party import find_home_package, read_index
+from rllm_core.plugins.discovery import find_home_package, read_index
 from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.requirements import Unmet, allows, as_unmet, find_installed, missing, parsed
+from rllm_core.plugins.requirements import (
+    MissingRequirement,
+    allows,
+    find_installed,
+    missing,
+    missing_requirement,
+    parse_requirements,
+)
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ROLE_LOSS
 
@@ -57,7 +64,7 @@ def _extras_to_install(distribution: str, value: Value) -> tuple[tuple[str, ...]
     extras, entry = _needed_extras(distribution, value), read_index().get(distribution)
     if extras or entry is None:
         return extras, ""
-    return entry.on_gpus, entry.without_gpu
+    return tuple(entry.on_gpus), entry.without_gpu
 
 
 def _needed_extras(distribution: str, value: Value) -> tuple[str, ...]:
@@ -113,7 +120,7 @@ def _named(kind: str, choice: Any) -> Iterator[tuple[str, str]]:
         yield kind, name
 
 
-def outside(of: str) -> list[Unmet]:
+def outside(of: str) -> list[MissingRequirement]:
     """Return the requirements of a package that are installed in a version outside the required range.
 
     The requirements of an extra are checked only if all its packages are installed, because the metadata does not
@@ -123,9 +130,9 @@ def outside(of: str) -> list[Unmet]:
     if found is None:
         return []
     unmet = []
-    extras = found.metadata.get_all("Provides-Extra") or ()
-    for requirement in parsed(found.requires or (), [extra for extra in extras if not missing(of, [extra])]):
+    extras = [extra for extra in found.metadata.get_all("Provides-Extra") or () if not missing(of, [extra])]
+    for requirement in parse_requirements(found.requires or (), extras):
         other = find_installed(requirement.name)
         if other is not None and not allows(requirement, other.version):
-            unmet.append(as_unmet(requirement, other.version))
+            unmet.append(missing_requirement(requirement, other.version))
     return unmet

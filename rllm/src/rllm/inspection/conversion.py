@@ -19,7 +19,7 @@ from rllm.config import (
 )
 from rllm_core.contracts.translation import Translation
 from rllm_core.errors import did_you_mean
-from rllm_core.plugins.first_party import find_home_package
+from rllm_core.plugins.discovery import find_home_package
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Rejected

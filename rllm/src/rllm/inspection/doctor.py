@@ -12,9 +12,8 @@ from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalize
-from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.loading import describe_failure
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, describe_failure
+from rllm_core.plugins.specs import KINDS
 
 
 def examine(registry: Registry) -> list[Finding]:

@@ -23,8 +23,8 @@ def doctor(debug: bool | None, gpu: bool) -> int:
     from rllm.inspection.command_doctor import examine_commands
     from rllm.inspection.doctor import examine, examine_gpus, worst_first
     from rllm.inspection.package_doctor import examine_packages
-    from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.registry import Registry
+    from rllm_core.plugins.specs import KINDS
 
     registry = Registry.load()
     commands = commands_in(registry.discovery)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.first_party import read_index, summaries_elsewhere
+from rllm_core.plugins.discovery import indexed_summaries, read_index
 from rllm_core.plugins.registry import Registry
 
 
@@ -35,7 +35,7 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
         )
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.suffixes}))
     # If the user chooses one that is not installed, the error names the package.
-    known_names = sorted({*(entry.name for entry in installed), *summaries_elsewhere("dataset")})
+    known_names = sorted({*(entry.name for entry in installed), *indexed_summaries("dataset")})
     raise ConfigError(
         "unknown-file-type",
         f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its suffix.",

@@ -8,8 +8,7 @@ from itertools import takewhile
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
-from rllm_core.plugins.discovery import CORE, IN_PROCESS
-from rllm_core.plugins.first_party import find_home_package
+from rllm_core.plugins.discovery import CORE, IN_PROCESS, find_home_package
 from rllm_core.schema.section import OptionRole, marked
 
 OBSERVATIONS = "batch.observation_weights"

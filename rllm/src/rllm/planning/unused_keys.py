@@ -27,8 +27,8 @@ from rllm.config.problems import show_value
 from rllm.planning.problem import Problem, Severity, unused, warning
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.discovery import IN_PROCESS
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Names, NoEffect, ReadBy, Rejected
 

@@ -19,7 +19,7 @@ from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.lazy import load_from
-from rllm_core.plugins.markers import hookimpl
+from rllm_core.plugins.specs import hookimpl
 
 
 @hookimpl

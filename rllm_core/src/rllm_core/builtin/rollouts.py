@@ -9,7 +9,7 @@ from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.lazy import load_from
-from rllm_core.plugins.markers import hookimpl
+from rllm_core.plugins.specs import hookimpl
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams, RendererParams
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.lazy import load_from
-from rllm_core.plugins.markers import hookimpl
+from rllm_core.plugins.specs import hookimpl
 
 STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(

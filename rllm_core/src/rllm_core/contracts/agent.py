@@ -37,7 +37,36 @@ class Agent(ABC):
 @dataclass(frozen=True, kw_only=True)
 class AgentPlugin(Plugin[ParamsT]):
     """A plugin spec that offers an agent. Users choose it with ``rllm.agent.name``. Its options are
-    ``rllm.agent.agent_args``."""
+    ``rllm.agent.agent_args``.
+
+    For example::
+
+        from rllm_core.contracts import Agent, AgentPlugin, Params
+        from rllm_core.plugins import hookimpl
+
+        class LastLineParams(Params):
+            request: str = "Think aloud. Your last line is your answer."
+
+        class LastLine(Agent):
+            def __init__(self, params):
+                self.request = params.request
+
+            def observe(self, observation):
+                said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+                return [*said, {"role": "user", "content": self.request}]
+
+            def act(self, response):
+                return response.text.strip().rpartition("\\n")[2]
+
+        @hookimpl
+        def rllm_agents():
+            yield AgentPlugin(
+                name="last_line",
+                summary="The last line of a response is the action.",
+                params=LastLineParams,
+                load=lambda: LastLine,
+            )
+    """
 
     kind: ClassVar[str] = "agent"
 

@@ -285,6 +285,34 @@ class BackendPlugin(Plugin[ParamsT]):
     `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). In it, a field
     ``data`` or ``sampling`` adds keys to the core section with this name. A field ``rllm`` is rejected. `check`
     receives these sections.
+
+    The plugin spec declares the backend's features. A run that needs more features stops before anything is loaded::
+
+        from pathlib import Path
+        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams, UpdateResult
+        from rllm_core.plugins import hookimpl
+
+        class Nowhere(Backend):
+            async def start(self, run):
+                raise NotImplementedError("return a RolloutEngine here")
+
+            async def update(self, batch, plan):
+                return UpdateResult(metrics={})
+
+            async def sync_weights(self, version): ...
+            async def save(self, directory): ...
+            async def load(self, directory): ...
+
+        @hookimpl
+        def rllm_backends():
+            yield BackendPlugin(
+                name="nowhere",
+                summary="Trains nothing.",
+                params=NoParams,
+                load=lambda: Nowhere,
+                config_yaml=lambda: Path("rllm_example/config/rllm/backend/nowhere.yaml"),
+                capabilities=Capabilities(custom_losses=True),
+            )
     """
 
     kind: ClassVar[str] = "backend"

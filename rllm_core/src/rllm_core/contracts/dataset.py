@@ -29,6 +29,30 @@ class DatasetPlugin(Plugin[ParamsT]):
     """A plugin spec that offers a dataset. Users choose it with ``data.train_dataset`` and ``data.val_dataset``.
 
     Each of the two choices has its own options.
+
+    Workflows and the environment's `reset` receive the `data` of a task::
+
+        from rllm_core.contracts import DatasetPlugin, Params
+        from rllm_core.plugins import hookimpl
+
+        class ProductsParams(Params):
+            first: int = 2
+            last: int = 99
+
+        def load_products():
+            from rllm_core.data.types import Task        # imported only here, because it needs numpy
+
+            def products(params):
+                numbers = range(params.first, params.last + 1)
+                return [Task(id=f"{a}x{b}", data={"a": a, "b": b}) for a in numbers for b in numbers]
+
+            return products
+
+        @hookimpl
+        def rllm_datasets():
+            yield DatasetPlugin(
+                name="products", summary="Two numbers to multiply.", params=ProductsParams, load=load_products
+            )
     """
 
     kind: ClassVar[str] = "dataset"

@@ -227,6 +227,36 @@ class EnginePlugin(Plugin[ParamsT]):
 
     `load` returns a factory that takes the options. The factory starts nothing. If `load` cannot import a package, the
     run stops before the model is loaded.
+
+    For example::
+
+        from rllm_core.contracts import EnginePlugin, Params
+        from rllm_core.plugins import hookimpl
+
+        class RemoteParams(Params):
+            url: str = "http://127.0.0.1:8000"
+
+        class Remote:
+            def __init__(self, params):
+                self.url = params.url
+
+            async def start(self, setup):
+                self.renderer, self.max_context = setup.renderer, setup.max_context
+
+            async def load_weights(self, weights, version):
+                raise NotImplementedError("send them there, and forget what is cached")
+
+            async def generate(self, prompt_ids, sampling, *, session):
+                raise NotImplementedError("return a Completion here")
+
+            async def end_session(self, session): ...
+            async def close(self): ...
+
+        @hookimpl
+        def rllm_engines():
+            yield EnginePlugin(
+                name="remote", summary="Samples on another machine.", params=RemoteParams, load=lambda: Remote
+            )
     """
 
     kind: ClassVar[str] = "engine"

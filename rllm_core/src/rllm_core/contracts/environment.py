@@ -100,6 +100,37 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     """A plugin spec that offers an environment. Users choose it with ``rllm train NAME`` or ``rllm.env.name``.
 
     Its options are ``rllm.env.env_args``.
+
+    For example::
+
+        from rllm_core.contracts import Environment, EnvironmentPlugin, Outcome, Params
+        from rllm_core.plugins import hookimpl
+
+        class EchoParams(Params):
+            tasks: int = 100
+
+        class Echo(Environment):
+            def __init__(self, params):
+                self.word = ""
+
+            @classmethod
+            def tasks(cls, split, params):
+                from rllm_core.data.types import Task
+
+                return [Task(id=f"{split}-{i}", data={"word": f"word{i}"}) for i in range(params.tasks)]
+
+            def reset(self, task):
+                self.word = task["word"]
+                return f"Say {self.word}."
+
+            def step(self, action):
+                return Outcome(reward=float(action.strip() == self.word), done=True)
+
+        @hookimpl
+        def rllm_environments():
+            yield EnvironmentPlugin(
+                name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
+            )
     """
 
     kind: ClassVar[str] = "environment"

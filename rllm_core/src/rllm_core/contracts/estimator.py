@@ -113,6 +113,27 @@ class EstimatorPlugin(Plugin[ParamsT]):
     Users choose it with ``--estimator``, ``rllm.algorithm.adv_estimator`` or ``estimator_map.<role>``.
 
     The estimator is called once per role and training step, with all groups of the role.
+
+    An estimator takes the rewards of one role's trajectories. It returns one advantage per trajectory, step or token::
+
+        from pydantic import Field
+        from rllm_core.contracts import Advantages, EstimatorPlugin, Params
+        from rllm_core.plugins import hookimpl
+
+        class ScaledParams(Params):
+            scale: float = Field(1.0, gt=0, description="Multiplies every advantage.")
+
+        def scaled_reward(inputs, params):
+            return Advantages(values=params.scale * inputs.rewards)
+
+        @hookimpl
+        def rllm_estimators():
+            yield EstimatorPlugin(
+                name="scaled_reward",
+                summary="The reward itself, times a constant.",
+                params=ScaledParams,
+                load=lambda: scaled_reward,
+            )
     """
 
     kind: ClassVar[str] = "estimator"

@@ -26,7 +26,28 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupingPlugin(Plugin[ParamsT]):
-    """A plugin spec that offers a grouping. Users choose it with ``--grouping`` or ``rllm.transform.grouping``."""
+    """A plugin spec that offers a grouping. Users choose it with ``--grouping`` or ``rllm.transform.grouping``.
+
+    A grouping takes episodes and returns groups of trajectories whose rewards are compared::
+
+        from rllm_core.contracts import GroupingPlugin, NoParams
+        from rllm_core.plugins import hookimpl
+
+        def load_one_group():
+            from rllm_core.data.types import TrajectoryGroup        # imported only here, because it needs numpy
+
+            def one_group(episodes, params):
+                everything = [trajectory for episode in episodes for trajectory in episode.trajectories]
+                return [TrajectoryGroup(group_id="batch", trajectories=everything)]
+
+            return one_group
+
+        @hookimpl
+        def rllm_groupings():
+            yield GroupingPlugin(
+                name="one_group", summary="The whole batch is one group.", params=NoParams, load=load_one_group
+            )
+    """
 
     kind: ClassVar[str] = "grouping"
 

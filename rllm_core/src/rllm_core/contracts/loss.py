@@ -103,6 +103,21 @@ class LossPlugin(Plugin[ParamsT]):
     """A plugin spec that offers a policy loss written in torch.
 
     Users choose it with ``--loss``, ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``.
+
+    A loss takes log-probs and advantages of sampled tokens as torch tensors and returns the loss of each token. If your
+    module needs ``import torch``, import it inside `load`::
+
+        from rllm_core.contracts import LossPlugin, NoParams
+        from rllm_core.plugins import hookimpl
+
+        def unclipped(inputs, params):
+            return -(inputs.logprobs - inputs.old_logprobs).exp() * inputs.advantages
+
+        @hookimpl
+        def rllm_losses():
+            yield LossPlugin(
+                name="unclipped", summary="Importance ratio, no clipping.", params=NoParams, load=lambda: unclipped
+            )
     """
 
     kind: ClassVar[str] = "loss"

@@ -27,6 +27,39 @@ class ObjectivePlugin(Plugin[NoParams]):
     """A plugin spec that offers an objective. Users choose it with ``--objective`` or ``rllm.objective``.
 
     A run has the objective whose `stage` comes first in its pipeline. ``rllm.objective`` sets default values.
+
+    This objective imitates the best rollout of each group::
+
+        from rllm_core.contracts import NoParams, ObjectivePlugin, StagePlugin
+        from rllm_core.plugins import hookimpl
+
+        class KeepBest:
+            def __init__(self, context, params):
+                pass
+
+            async def __call__(self, step):
+                for group in step.trajectory_groups:
+                    group.trajectories = [max(group.trajectories, key=lambda each: each.reward)]
+
+        @hookimpl
+        def rllm_stages():
+            groups = frozenset({"trajectory_groups"})
+            yield StagePlugin(
+                name="keep_best", summary="Keep the best rollout.", load=lambda: KeepBest, reads=groups, writes=groups
+            )
+
+        @hookimpl
+        def rllm_objectives():
+            rollouts = ["generate", "impute_names", "group", "check_rewards", "keep_best"]
+            yield ObjectivePlugin(
+                name="best_of_n",
+                summary="Imitate the best rollout of each group.",
+                stage="rllm-example/keep_best",
+                defaults={
+                    "rllm.pipeline.stages": [*rollouts, "build_batch", "supervise", "update", "log"],
+                    "rllm.algorithm.loss_fn": "cross_entropy",
+                },
+            )
     """
 
     kind: ClassVar[str] = "objective"

@@ -75,6 +75,27 @@ class ObserverPlugin(Plugin[ParamsT]):
     """A plugin spec that offers an observer. Users choose it with ``rllm.trainer.observers``.
 
     `load` returns a factory that takes the options.
+
+    For example::
+
+        from rllm_core.contracts import NoParams, Observer, ObserverPlugin
+        from rllm_core.plugins import hookimpl
+
+        class SkipEarlyValidation(Observer):
+            def __init__(self, params):
+                pass
+
+            def on_validation_start(self, global_step):
+                return global_step >= 10
+
+        @hookimpl
+        def rllm_observers():
+            yield ObserverPlugin(
+                name="skip_early_validation",
+                summary="No validation in the first ten steps.",
+                params=NoParams,
+                load=lambda: SkipEarlyValidation,
+            )
     """
 
     kind: ClassVar[str] = "observer"

@@ -55,6 +55,31 @@ class RejectionPlugin(Plugin[ParamsT]):
 
     `load` returns a factory that takes the options and makes the mode for one run. If a mode fills batches of tasks,
     mark the option for the batch size with `OptionRole.TASKS_PER_BATCH` of `rllm_core.schema.section`.
+
+    A mode takes the groups of one step and decides which to train on, which to keep for later and which to drop::
+
+        from rllm_core.contracts import NoParams, RejectionPlugin, RejectionResult
+        from rllm_core.plugins import hookimpl
+
+        class DropSingles:
+            def __init__(self, params):
+                pass
+
+            def __call__(self, groups):
+                train = [group for group in groups if len(group.trajectories) > 1]
+                singles = [group for group in groups if len(group.trajectories) <= 1]
+                return RejectionResult(train=train, dropped={"single": singles})
+
+            def state_dict(self):
+                return {}
+
+            def load_state_dict(self, state): ...
+
+        @hookimpl
+        def rllm_rejections():
+            yield RejectionPlugin(
+                name="drop_singles", summary="Drop groups of one.", params=NoParams, load=lambda: DropSingles
+            )
     """
 
     kind: ClassVar[str] = "rejection"

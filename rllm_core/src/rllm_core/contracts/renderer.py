@@ -138,6 +138,32 @@ class RendererPlugin(Plugin[ParamsT]):
 
     `load` returns a factory that takes the setup and the options. The factory raises ConfigError if the renderer does
     not support the model, before any weights are loaded.
+
+    For example::
+
+        from rllm_core.contracts import NoParams, RendererPlugin
+        from rllm_core.plugins import hookimpl
+
+        def load_answer_only():
+            from dataclasses import replace
+
+            from rllm_core.rollout.template_renderer import TemplateRenderer
+
+            class AnswerOnly(TemplateRenderer):
+                def parse(self, prompt_ids, response_ids, tools=()):
+                    response = super().parse(prompt_ids, response_ids, tools)
+                    return replace(response, content=response.content.rpartition("Answer:")[2].strip())
+
+            return lambda setup, params: AnswerOnly(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+        @hookimpl
+        def rllm_renderers():
+            yield RendererPlugin(
+                name="answer_only",
+                summary="The model's template; a response's content is what follows `Answer:`.",
+                params=NoParams,
+                load=load_answer_only,
+            )
     """
 
     kind: ClassVar[str] = "renderer"

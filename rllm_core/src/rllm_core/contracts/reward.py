@@ -67,6 +67,35 @@ class RewardPlugin(Plugin[ParamsT]):
 
     Estimators that standardize each part of a reward, such as `gdpo`, have their own option for weights. They use only
     the sign of the weights in ``rllm.reward``, so weights with a size other than 1 are rejected with them.
+
+    For example::
+
+        from rllm_core.contracts import Params, RewardPlugin, Score
+        from rllm_core.plugins import hookimpl
+
+        class ContainsParams(Params):
+            ignore_case: bool = True
+
+        class Contains:
+            def __init__(self, params):
+                self.ignore_case = params.ignore_case
+
+            def __call__(self, rollout):
+                answer, said = str(rollout.data["answer"]), rollout.response.content
+                if self.ignore_case:
+                    answer, said = answer.lower(), said.lower()
+                return Score(value=float(answer in said), correct=answer in said)
+
+        @hookimpl
+        def rllm_rewards():
+            yield RewardPlugin(
+                name="contains",
+                summary="1 if the response contains the answer.",
+                params=ContainsParams,
+                load=lambda: Contains,
+                needs=frozenset({"answer"}),
+                blocking=False,
+            )
     """
 
     kind: ClassVar[str] = "reward"

@@ -79,6 +79,38 @@ class SamplerPlugin(Plugin[ParamsT]):
 
     `load` returns a factory that takes the options and a `SamplerSetup` and makes the sampler of one run. It raises
     ConfigError if it cannot sample from these tasks.
+
+    A sampler returns positions of tasks. It may observe the results of earlier tasks::
+
+        from rllm_core.contracts import NoParams, Sampler, SamplerPlugin
+        from rllm_core.plugins import hookimpl
+
+        class HardestFirst(Sampler):
+            def __init__(self, params, setup):
+                self.size = setup.batch_size
+                self.rates = [0.0] * len(setup.tasks)
+
+            def draw(self, batch):
+                return sorted(range(len(self.rates)), key=lambda position: self.rates[position])[: self.size]
+
+            def observe(self, results):
+                for result in results:
+                    self.rates[result.position] = result.pass_rate
+
+            def state_dict(self):
+                return {"rates": self.rates}
+
+            def load_state_dict(self, state):
+                self.rates = state["rates"]
+
+        @hookimpl
+        def rllm_samplers():
+            yield SamplerPlugin(
+                name="hardest_first",
+                summary="The tasks with the lowest pass rates.",
+                params=NoParams,
+                load=lambda: HardestFirst,
+            )
     """
 
     kind: ClassVar[str] = "sampler"

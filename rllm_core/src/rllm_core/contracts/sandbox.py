@@ -87,6 +87,31 @@ class SandboxPlugin(Plugin[ParamsT]):
     """A plugin spec that offers a sandbox. Users choose it with ``--sandbox`` or ``rllm.sandbox``.
 
     `load` returns a coroutine function that takes the options and a `SandboxSetup`, and returns a started sandbox.
+
+    A sandbox runs commands and copies directories. This sandbox pretends that all commands succeed::
+
+        from rllm_core.contracts import CommandResult, NoParams, Sandbox, SandboxPlugin
+        from rllm_core.plugins import hookimpl
+
+        class Pretending(Sandbox):
+            async def run(self, command, *, seconds, environment=None, stdin=b"", port=None):
+                return CommandResult(exit_code=0, stdout=b"", stderr=b"")
+
+            async def run_untrusted(self, command, *, seconds, stdin=b""):
+                return await self.run(command, seconds=seconds, stdin=stdin)
+
+            async def copy_in(self, source, target): ...
+
+            async def stop(self): ...
+
+        async def start(params, setup):
+            return Pretending()
+
+        @hookimpl
+        def rllm_sandboxes():
+            yield SandboxPlugin(
+                name="pretending", summary="Runs nothing.", params=NoParams, load=lambda: start
+            )
     """
 
     kind: ClassVar[str] = "sandbox"

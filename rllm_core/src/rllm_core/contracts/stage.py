@@ -27,6 +27,29 @@ class StagePlugin(Plugin[ParamsT]):
     """A plugin spec that offers a stage. Users place it with ``rllm.pipeline``.
 
     `load` returns a factory that takes the context (config, backend, runner) and the options.
+
+    A stage declares the fields that it reads and writes, so that rllm can check the order before the run starts::
+
+        from rllm_core.contracts import NoParams, StagePlugin
+        from rllm_core.plugins import hookimpl
+
+        class CountGroups:
+            def __init__(self, context, params):
+                pass
+
+            async def __call__(self, step):
+                step.metrics["my/groups"] = float(len(step.trajectory_groups))
+
+        @hookimpl
+        def rllm_stages():
+            yield StagePlugin(
+                name="count_groups",
+                summary="Log the number of groups.",
+                params=NoParams,
+                load=lambda: CountGroups,
+                reads=frozenset({"trajectory_groups"}),
+                writes=frozenset(),
+            )
     """
 
     kind: ClassVar[str] = "stage"

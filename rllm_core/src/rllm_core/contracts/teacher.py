@@ -62,6 +62,32 @@ class TeacherPlugin(Plugin[ParamsT]):
 
     `load` returns a factory that takes the options and a `TeacherSetup`. It raises ConfigError if the teacher cannot
     score the trained model's tokens.
+
+    A teacher takes a batch of tokens and returns a log-prob for each::
+
+        from rllm_core.contracts import Params, TeacherPlugin
+        from rllm_core.plugins import hookimpl
+
+        class UniformParams(Params):
+            logprob: float = -5.0
+
+        def load_uniform():
+            import numpy as np
+
+            class Uniform:
+                def __init__(self, params, setup):
+                    self.logprob = params.logprob
+
+                async def logprobs(self, batch):
+                    return np.full(len(batch.tokens), self.logprob, np.float32)
+
+            return Uniform
+
+        @hookimpl
+        def rllm_teachers():
+            yield TeacherPlugin(
+                name="uniform", summary="All tokens are equally likely.", params=UniformParams, load=load_uniform
+            )
     """
 
     kind: ClassVar[str] = "teacher"

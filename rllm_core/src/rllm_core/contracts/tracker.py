@@ -48,6 +48,25 @@ class TrackerPlugin(Plugin[ParamsT]):
 
     `load` returns a factory that takes the run and the options. If `load` cannot import a package, the run stops before
     it starts. Any later error disables the tracker with one warning.
+
+    For example::
+
+        from rllm_core.contracts import NoParams, TrackerPlugin
+        from rllm_core.plugins import hookimpl
+
+        class TextFile:
+            def __init__(self, run, params):
+                self.path = run.directory / "metrics.txt"   # opened later: a run may fail to start, or replace another
+
+            def log(self, global_step, metrics):
+                with self.path.open("a") as file:
+                    file.write(f"{global_step} {dict(metrics)}\\n")
+
+            def close(self): ...
+
+        @hookimpl
+        def rllm_trackers():
+            yield TrackerPlugin(name="text_file", summary="One line per step.", params=NoParams, load=lambda: TextFile)
     """
 
     kind: ClassVar[str] = "tracker"

@@ -111,6 +111,30 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     Mark options with the classes of `rllm_core.schema.section` if they affect a run: `Names` (the option names an agent
     or an environment), `OptionRole.ROLLOUT_SECONDS`, `OptionRole.SHAPES_STEP_REWARDS`.
+
+    A workflow sends messages to the engine and actions to the environment, and returns an episode::
+
+        from rllm_core.contracts import NoParams, Workflow, WorkflowPlugin
+        from rllm_core.plugins import hookimpl
+
+        def load_answer_once():
+            from rllm_core.data.types import Episode, Trajectory
+
+            class AnswerOnce(Workflow):
+                async def run(self, task, uid, **kwargs):
+                    prompt = task["prompt_ids"]
+                    completion = await self.context.engine.generate(prompt, self.context.sampling, session=uid)
+                    trajectory = Trajectory("solver", reward=float(len(completion.token_ids) < 10))
+                    trajectory.add_step(prompt, completion.token_ids, completion.logprobs)
+                    return Episode(id=uid, trajectories=[trajectory])
+
+            return AnswerOnce
+
+        @hookimpl
+        def rllm_workflows():
+            yield WorkflowPlugin(
+                name="answer_once", summary="One call, brevity is rewarded.", params=NoParams, load=load_answer_once
+            )
     """
 
     kind: ClassVar[str] = "workflow"

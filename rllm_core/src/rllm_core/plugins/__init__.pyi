@@ -1,3 +1,3 @@
-from .markers import hookimpl as hookimpl
 from .registry import resolve as resolve
 from .requirements import missing as missing
+from .specs import hookimpl as hookimpl

@@ -1,4 +1,5 @@
-"""Discovery of installed plugins and commands from package metadata. Nothing is imported.
+"""Discovery of installed plugins and commands from package metadata, and of the packages that could be installed.
+Nothing is imported.
 
 The block list and the allow list are applied here, so the code of a blocked plugin never runs.
 """
@@ -7,12 +8,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
 ENTRY_POINT_GROUP = "rllm.plugins"
 COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
@@ -25,6 +29,10 @@ PROGRAM = "rllm"
 CORE_MODULE = "rllm_core.builtin"
 IN_PROCESS = "in-process"
 """Package name of plugins that were registered by a call and are not installed."""
+COMMAND = "command"
+"""The kind of commands in the index of packages."""
+INDEX = "package_index.json"
+"""A file of the program's package. For each package, it has the fields of `IndexEntry`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +67,6 @@ class Discovery:
     unknown_allows: tuple[str, ...] = ()
     """Names in the allow list that match no installed package."""
 
-    def distributions(self) -> frozenset[str]:
-        """Return the normalized names of packages that offer a plugin or a command, including blocked packages."""
-        return frozenset(normalize(each.distribution) for each in (*self.candidates, *self.blocked, *self.commands))
-
 
 def normalize(distribution: str) -> str:
     """Return a package name in the form used for comparison. ``My_Plugin`` and ``my-plugin`` are the same."""
@@ -93,11 +97,12 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
         allow: the config value ``rllm.plugins.allow``: names of packages to use, or None for all.
         environ: environment variables. ``RLLM_BLOCK_PLUGINS`` is a comma-separated list of names, or ``*`` for all.
     """
-    block = _names((os.environ if environ is None else environ).get(BLOCK_VARIABLE, ""))
+    names = (os.environ if environ is None else environ).get(BLOCK_VARIABLE, "").split(",")
+    block = {normalize(name.strip()): name.strip() for name in names if name.strip()}
     allowed = None if allow is None else {normalize(name): name for name in allow}
     installed = importlib.metadata.entry_points()
     describe = cache(_describe)  # parsing metadata is the slowest part, and most packages offer several
-    plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe))
+    plugins = sorted(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe), key=_order)
     commands = [
         replace(candidate, entry_point=prefix + candidate.entry_point)
         for group, prefix in COMMAND_GROUPS.items()
@@ -106,8 +111,8 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     distributions = {normalize(candidate.distribution) for candidate in (*plugins, *commands)}
     blockable = (distributions | {normalize(plugin.entry_point) for plugin in plugins}) - {PROGRAM}
     return Discovery(
-        candidates=tuple(sorted((plugin for plugin in plugins if not plugin.blocked_by), key=_order)),
-        blocked=tuple(sorted((plugin for plugin in plugins if plugin.blocked_by), key=_order)),
+        candidates=tuple(plugin for plugin in plugins if not plugin.blocked_by),
+        blocked=tuple(plugin for plugin in plugins if plugin.blocked_by),
         commands=tuple(sorted(commands, key=_order)),
         unknown_blocks=tuple(text for name, text in block.items() if name not in blockable | {"*"}),
         unknown_allows=tuple(text for name, text in (allowed or {}).items() if name not in distributions | {CORE}),
@@ -118,30 +123,24 @@ def _candidates(
     entry_points: Iterable[importlib.metadata.EntryPoint],
     block: Mapping[str, str],
     allowed: Mapping[str, str] | None,
-    describe: Callable[[importlib.metadata.Distribution], _Described],
+    describe: Callable[[importlib.metadata.Distribution | None], tuple[str, str, tuple[str, ...]]],
 ) -> Iterator[Candidate]:
     for entry_point in entry_points:
-        found = describe(entry_point.dist) if entry_point.dist else _Described()
-        distribution = found.name or entry_point.name
+        name, version, requires = describe(entry_point.dist)
+        distribution = name or entry_point.name
         if normalize(distribution) == CORE:
             continue
         names = [distribution] if entry_point.group in COMMAND_GROUPS else [distribution, entry_point.name]
         yield Candidate(
             entry_point=entry_point.name,
             distribution=distribution,
-            version=found.version,
+            version=version,
             load=entry_point.load,
-            requires=found.requires,
+            requires=requires,
             blocked_by=""
             if normalize(distribution) == PROGRAM
             else _blocked_by([normalize(name) for name in names], block, allowed),
         )
-
-
-def _names(comma_separated: str) -> dict[str, str]:
-    """Return a mapping from normalized names to the names as written."""
-    names = (name.strip() for name in comma_separated.split(","))
-    return {normalize(name): name for name in names if name}
 
 
 def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, str] | None) -> str:
@@ -160,21 +159,16 @@ def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping
     return ""
 
 
-class _Described(NamedTuple):
-    """The metadata of a package. Fields that are missing from damaged metadata have defaults."""
-
-    name: str = ""
-    version: str = "unknown"
-    requires: tuple[str, ...] = ()
-
-
-def _describe(distribution: importlib.metadata.Distribution) -> _Described:
+def _describe(distribution: importlib.metadata.Distribution | None) -> tuple[str, str, tuple[str, ...]]:
+    """Return a package's name, version and requirements. Parts that damaged metadata lacks have defaults."""
+    if distribution is None:
+        return "", "unknown", ()
     metadata = distribution.metadata
     requires = metadata.get_all("Requires-Dist") or distribution.requires or ()
     # Metadata has no `get` before Python 3.12.
     name = metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401
     version = metadata["Version"] if "Version" in metadata else "unknown"  # noqa: SIM401
-    return _Described(name, version, tuple(requires))
+    return name, version, tuple(requires)
 
 
 def _order(candidate: Candidate) -> tuple[str, str]:
@@ -189,16 +183,40 @@ class UnusablePluginError(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, kw_only=True)
-class Broken:
-    """A plugin that is installed but unusable. None of its specs is registered."""
+@dataclass(frozen=True)
+class IndexEntry:
+    """A package in the index of packages. It may not be installed."""
 
-    name: str
-    """Name of the plugin's entry point."""
-    distribution: str
-    version: str
-    reason: str
-    """The reason, in one line."""
-    remedy: str
-    """The fix, such as a pip command. Empty if it is unknown."""
-    traceback: str
+    summary: str
+    """A description of the package, in one sentence."""
+    offers: Mapping[str, Mapping[str, str]]
+    """Kind -> name -> summary."""
+    extras: Mapping[str, Mapping[str, str]]
+    """Extra -> the dotted keys and values for which a run needs it."""
+    on_gpus: Sequence[str]
+    """Extras that other runs of the package need. A dry run does not need them."""
+    without_gpu: str
+    """The packages to install instead of these on a machine without a GPU."""
+    endings: Sequence[str] = ()
+    """Suffixes of the files that its datasets read."""
+
+
+@cache
+def read_index() -> Mapping[str, IndexEntry]:
+    """Return the program's index of packages. It is empty if the program is not installed."""
+    program = importlib.util.find_spec(PROGRAM)
+    directories = program.submodule_search_locations if program else None
+    if not directories:
+        return {}
+    entries: dict[str, dict[str, Any]] = json.loads(Path(directories[0], INDEX).read_text(encoding="utf-8"))
+    return {name: IndexEntry(**entry) for name, entry in entries.items()}
+
+
+def find_home_package(kind: str, name: str) -> str | None:
+    """Return the package of the index that offers `name`, even if it is not installed."""
+    return next((home for home, entry in read_index().items() if name in entry.offers.get(kind, ())), None)
+
+
+def indexed_summaries(kind: str) -> dict[str, str]:
+    """Return name -> summary for all plugins of a kind in the index."""
+    return {name: summary for entry in read_index().values() for name, summary in entry.offers.get(kind, {}).items()}

@@ -13,7 +13,7 @@ from rllm_core.plugins.discovery import CORE, Candidate, UnusablePluginError, co
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unmet:
+class MissingRequirement:
     """One requirement that the installed packages do not meet."""
 
     requirement: str
@@ -23,7 +23,7 @@ class Unmet:
     """The installed version. Empty if the package is not installed."""
 
 
-def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
+def missing(of: str, extras: Collection[str] = ()) -> list[MissingRequirement]:
     """Return the requirements of a package, including its `extras`, that are not installed.
 
     If the package requires an extra of a second package, such as ``rllm-core[torch]``, the requirements of that extra
@@ -32,10 +32,10 @@ def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
     found = find_installed(of)
     if found is None:
         return []
-    unmet: dict[str, Unmet] = {}
-    for requirement in parsed(found.requires or (), extras):
+    unmet: dict[str, MissingRequirement] = {}
+    for requirement in parse_requirements(found.requires or (), extras):
         if find_installed(requirement.name) is None:
-            unmet[requirement.name] = as_unmet(requirement)
+            unmet[requirement.name] = missing_requirement(requirement)
         elif requirement.extras:
             unmet |= {each.name: each for each in missing(requirement.name, requirement.extras)}
     return list(unmet.values())
@@ -49,7 +49,7 @@ def allows(requirement: Requirement, version: str) -> bool:
         return not requirement.specifier
 
 
-def parsed(requirements: Collection[str], extras: Collection[str] = ()) -> Iterator[Requirement]:
+def parse_requirements(requirements: Collection[str], extras: Collection[str] = ()) -> Iterator[Requirement]:
     """Yield the requirements that apply on this machine, including the requirements of some extras. Lines that pip
     cannot parse are skipped.
 
@@ -66,10 +66,10 @@ def parsed(requirements: Collection[str], extras: Collection[str] = ()) -> Itera
             yield requirement
 
 
-def as_unmet(requirement: Requirement, installed: str = "") -> Unmet:
-    """Return the record of a requirement. `installed` is the version of its package."""
+def missing_requirement(requirement: Requirement, installed: str = "") -> MissingRequirement:
+    """Return a requirement as a `MissingRequirement`. `installed` is the version of its package."""
     wanted = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    return Unmet(
+    return MissingRequirement(
         requirement=f"{requirement.name}{wanted}{requirement.specifier}", name=requirement.name, installed=installed
     )
 
@@ -87,12 +87,14 @@ def check_core_version(candidate: Candidate) -> None:
     for text in candidate.requires:
         if not normalize(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
             continue
-        for requirement in parsed([text]):
+        for requirement in parse_requirements([text]):
             if normalize(requirement.name) == CORE and not allows(requirement, core_version()):
                 raise UnusablePluginError(
                     f"{candidate.distribution} {candidate.version} needs {CORE}{requirement.specifier}, and {CORE} "
                     f"{core_version()} is installed",
-                    _upgrade_core(requirement) if _is_newer(requirement) else upgrade(candidate),
+                    f"pip install '{CORE}{requirement.specifier}'"
+                    if _is_newer(requirement)
+                    else f"pip install --upgrade {candidate.distribution}",
                 )
 
 
@@ -106,12 +108,3 @@ def _is_newer(requirement: Requirement) -> bool:
         if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(core_version()):
             return True
     return False
-
-
-def _upgrade_core(requirement: Requirement) -> str:
-    return f"pip install '{CORE}{requirement.specifier}'"
-
-
-def upgrade(candidate: Candidate) -> str:
-    """Return the command that upgrades a plugin that is older than the core."""
-    return f"pip install --upgrade {candidate.distribution}"

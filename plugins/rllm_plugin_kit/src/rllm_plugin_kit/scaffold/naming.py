@@ -9,9 +9,8 @@ import sys
 from dataclasses import dataclass
 
 from rllm_core.errors import PluginError
-from rllm_core.plugins.discovery import CORE, discover, normalize
-from rllm_core.plugins.first_party import read_index
-from rllm_core.plugins.validation import NAME, NOT_NAMES
+from rllm_core.plugins.discovery import CORE, discover, normalize, read_index
+from rllm_core.plugins.specs import NAME, NOT_NAMES
 
 _DISTRIBUTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """The form in which names of distributions are compared, beginning with a letter as Python's names do."""

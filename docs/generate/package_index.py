@@ -9,10 +9,9 @@ from typing import Any
 
 from rllm.cli.extensible_group import PROGRAM
 from rllm.cli.plugin_commands import load_command
-from rllm_core.plugins.discovery import CORE
-from rllm_core.plugins.first_party import COMMAND
-from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.discovery import COMMAND, CORE
 from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 
 OURS = "rllm-"
 NOT_OURS = (CORE,)
@@ -40,7 +39,7 @@ NO_GPUS = {"on_gpus": [], "without_gpu": ""}
 
 
 def index() -> dict[str, Any]:
-    """See `rllm_core.plugins.first_party.Entry`."""
+    """See `rllm_core.plugins.discovery.IndexEntry`."""
     registry = Registry.load(environ={})
     offers: dict[str, dict[str, dict[str, str]]] = {}
     for kind in KINDS:
