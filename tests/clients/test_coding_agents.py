@@ -17,7 +17,7 @@ from programs import needs_program
 
 from rllm.builtin.sandboxes.bwrap import start_bwrap
 from rllm.builtin.sandboxes.local import start_local
-from rllm.builtin.sandboxes.options import BwrapParams
+from rllm.builtin.sandboxes.plugin import BwrapParams
 from rllm.builtin.tasks.options import TaskDirectoriesParams
 from rllm.builtin.tasks.task_directories import TaskDirectories
 from rllm_gateway.running.episodes import make_trajectories

@@ -14,8 +14,8 @@ from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 from torch import Tensor
 
-from rllm.builtin.distillation.options import TopkKlParams
-from rllm.builtin.distillation.topk_stage import TopkKl
+from rllm.builtin.distillation.plugin import TopkKlParams
+from rllm.builtin.distillation.stages import TopkKl
 from rllm_backend_kit.divergences import generalized_jsd, with_tail
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.contracts.train_step import TrainStep

@@ -17,9 +17,9 @@ from local_models import gradient_of, make_plan, make_updater
 from numpy.typing import NDArray
 
 from rllm.builtin.preferences.comparison import Comparison, compare
-from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.preferences.stages import preference_groups
-from rllm.builtin.supervised.options import ExamplesParams
+from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task

@@ -13,9 +13,8 @@ import torch
 from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 
-from rllm.builtin.supervised.loss import cross_entropy
-from rllm.builtin.supervised.options import ExamplesParams
-from rllm.builtin.supervised.stages import as_supervised, make_examples
+from rllm.builtin.supervised.plugin import ExamplesParams, cross_entropy
+from rllm.builtin.supervised.stages import make_examples, make_imitation_batch
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -64,7 +63,7 @@ def ours(tokenizer: Any, rows: Sequence[Mapping[str, Any]], train_on: Any = "ass
     for number, row in enumerate(rows):
         (episode,) = make_examples(Task(id=str(number), data=row), renderer, ExamplesParams(train_on=train_on))
         groups.append(TrajectoryGroup(group_id=f"{number}:assistant", trajectories=episode.trajectories))
-    return as_supervised(build_batch(groups))
+    return make_imitation_batch(build_batch(groups))
 
 
 def theirs(tokenizer: Any, row: Mapping[str, Any], *, assistant_only: bool) -> dict[str, list[int]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prompt_logprobs_server import hugging_face_distributions, hugging_face_logprobs, prompt_logprobs_app
 
 from rllm.builtin.distillation.by_source import BySource
-from rllm.builtin.distillation.options import BySourceParams, PolicyParams, ServerParams
+from rllm.builtin.distillation.plugin import BySourceParams, PolicyParams, ServerParams
 from rllm.builtin.distillation.policy import PolicyTeacher
 from rllm.builtin.distillation.server import ServerTeacher
 from rllm_core.contracts.teacher import TeacherSetup

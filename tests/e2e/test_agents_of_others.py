@@ -27,8 +27,8 @@ Rllm = Callable[..., subprocess.CompletedProcess[str]]
 
 GUESS = """
 from openai import OpenAI
-from rllm.builtin.environments.guess import Guess
-from rllm.builtin.environments.options import GuessParams
+from rllm.builtin.environments.number_games import Guess
+from rllm.builtin.environments.plugin import GuessParams
 
 client = OpenAI()
 

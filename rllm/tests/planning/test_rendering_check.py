@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.preferences.objective import Comparison
-from rllm.builtin.preferences.options import PreferParams
-from rllm.builtin.supervised.objective import Imitation
+from rllm.builtin.preferences.objective import PreferenceObjective
+from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.supervised.objective import ImitationObjective
 from rllm.builtin.tasks.options import QuestionParams
 from rllm.builtin.tasks.question import first_prompt
 from rllm.planning.rendering_check import check_rendering
@@ -29,8 +29,8 @@ def _plan(**values: Any) -> Any:
     return SimpleNamespace(**{**unset, "workflow": workflow, **values})
 
 
-SFT = _plan(rows=Imitation(_plan(stages=())))
-PREFER = _plan(rows=Comparison(_plan(stages=[SimpleNamespace(params=PreferParams())])))
+SFT = _plan(rows=ImitationObjective(_plan(stages=())))
+PREFER = _plan(rows=PreferenceObjective(_plan(stages=[SimpleNamespace(params=PreferParams())])))
 QUESTION = SimpleNamespace(params=QuestionParams(), plugin=SimpleNamespace(first_prompt=first_prompt))
 TRAIN = _plan(environment=QUESTION)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rllm.builtin.preferences.objective import Comparison
-from rllm.builtin.preferences.options import PreferParams
-from rllm.builtin.supervised.objective import Imitation
+from rllm.builtin.preferences.objective import PreferenceObjective
+from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.supervised.objective import ImitationObjective
 from rllm.planning.row_checks import check_rows
 from rllm_core.data.types import Task
 
@@ -44,11 +44,11 @@ NOTHING = {"role": "assistant", "content": None}
 def test_summary_counts_messages_and_columns(rows: list[dict[str, Any]], lines: list[str]) -> None:
     tasks = [Task(id=str(number), data=row) for number, row in enumerate(rows)]
     plan: Any = SimpleNamespace(stages=())
-    assert [*check_rows(Imitation(plan), tasks, "rows.jsonl").lines()] == lines
+    assert [*check_rows(ImitationObjective(plan), tasks, "rows.jsonl").lines()] == lines
 
 
 def test_summary_of_preferences_lists_the_compared_columns() -> None:
     row = {"prompt": [ASK], "chosen": [ANSWER], "rejected": [NOTHING], "messages": [ASK, ANSWER]}
     plan: Any = SimpleNamespace(stages=[SimpleNamespace(params=PreferParams())])
-    *_, used, ignored = check_rows(Comparison(plan), [Task(id="0", data=row)], "rows.jsonl").lines()
+    *_, used, ignored = check_rows(PreferenceObjective(plan), [Task(id="0", data=row)], "rows.jsonl").lines()
     assert (used, ignored) == ("  columns used: prompt, chosen, rejected", "  columns ignored: messages")

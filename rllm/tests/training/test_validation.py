@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from letters import Letters
 
-from rllm.builtin.preferences.options import PreferParams
-from rllm.builtin.preferences.validation import validate_preferences
-from rllm.builtin.supervised.options import ExamplesParams
+from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.preferences.stages import validate_preferences
+from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.training.validation import validate
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.batch import TokenBatch

@@ -10,9 +10,8 @@ import pytest
 from expecting import expect_error
 from numpy.typing import NDArray
 
-from rllm.builtin.distillation.options import DistillParams, TopkKlParams
-from rllm.builtin.distillation.stage import Distill
-from rllm.builtin.distillation.topk_stage import TopkKl
+from rllm.builtin.distillation.plugin import DistillParams, TopkKlParams
+from rllm.builtin.distillation.stages import Distill, TopkKl
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup

@@ -11,11 +11,10 @@ import pytest
 from chat_server import MODEL, Scripted, completion, serving
 from expecting import expect_error
 
-from rllm.builtin.endpoint import carried
-from rllm.builtin.endpoint.carried import CarriedMessages
+from rllm.builtin.endpoint import backend
+from rllm.builtin.endpoint.backend import EndpointEngine, MessageRenderer
 from rllm.builtin.endpoint.client import EndpointClient
-from rllm.builtin.endpoint.engine import EndpointEngine
-from rllm.builtin.endpoint.settings import EndpointSection
+from rllm.builtin.endpoint.plugin import EndpointSection
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import Response, ToolCall
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
@@ -133,17 +132,17 @@ def test_no_more_requests_are_sent_at_a_time_than_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("models", "wanted", "said"),
+    ("models", "model", "said"),
     [
         (("one", "two"), None, "has the models one, two"),
         (("large-instruct",), "larg-instruct", "Did you mean 'large-instruct'?"),
         ((), None, "has the models none"),
     ],
 )
-def test_missing_model_is_an_error_without_requests(models: Any, wanted: Any, said: str) -> None:
+def test_missing_model_is_an_error_without_requests(models: Any, model: Any, said: str) -> None:
     server = Scripted(completion("2"), models=models)
     with expect_error(BackendError, "model-not-found", said):
-        ask(server, model=wanted)
+        ask(server, model=model)
     assert not server.requests
 
 
@@ -164,7 +163,7 @@ def test_schema_and_top_logprobs_are_refused(sampling: dict[str, Any]) -> None:
 
 
 def test_prompt_ids_depend_only_on_its_content() -> None:
-    one, other = CarriedMessages(), CarriedMessages()
+    one, other = MessageRenderer(), MessageRenderer()
     other.prompt([{"role": "user", "content": "before"}])
     assert one.prompt(ASKED).tolist() == other.prompt(ASKED).tolist()
     assert one.prompt(ASKED).tolist() != one.prompt(ASKED, [{"type": "function"}]).tolist()
@@ -172,27 +171,27 @@ def test_prompt_ids_depend_only_on_its_content() -> None:
 
 
 def test_responses_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carried, "_handle", lambda content, numbers: (7,) * numbers)
-    renderer = CarriedMessages()
-    ids = [renderer.carry(Response(text=text, content=text), 2) for text in ("a", "b", "a")]
+    monkeypatch.setattr(backend, "_handle", lambda content, numbers: (7,) * numbers)
+    renderer = MessageRenderer()
+    ids = [renderer.encode_response(Response(text=text, content=text), 2) for text in ("a", "b", "a")]
     assert [renderer.text(each) for each in ids] == ["a", "b", "a"]
 
 
 def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carried, "KEPT", 2)
-    renderer = CarriedMessages()
+    monkeypatch.setattr(backend, "MAX_STORED", 2)
+    renderer = MessageRenderer()
     ids = [renderer.response_ids(text) for text in ("a", "b", "c")]
     assert [renderer.text(each) for each in ids] == ["", "b", "c"]
 
 
 def test_other_ids_and_messages_are_errors() -> None:
     with expect_error(RolloutError, "bad-prompt"):
-        CarriedMessages().find_prompt([1, 2, 3])
+        MessageRenderer().find_prompt([1, 2, 3])
     with expect_error(RolloutError, "not-json"):
-        CarriedMessages().prompt([{"role": "user", "content": object()}])
+        MessageRenderer().prompt([{"role": "user", "content": object()}])
 
 
 def test_response_without_counted_tokens_is_kept() -> None:
-    renderer = CarriedMessages()
-    assert renderer.text(renderer.carry(Response(text="42", content="42"), 0)) == "42"
-    assert len(renderer.carry(Response(text="", content=""), 0)) == 0
+    renderer = MessageRenderer()
+    assert renderer.text(renderer.encode_response(Response(text="42", content="42"), 0)) == "42"
+    assert len(renderer.encode_response(Response(text="", content=""), 0)) == 0

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm.builtin.environments.guess import Guess
-from rllm.builtin.environments.numbers import first_whole_number, whole_number
-from rllm.builtin.environments.options import GuessParams, SumParams
-from rllm.builtin.environments.sum import Sum
+from rllm.builtin.environments.number_games import Guess, Sum, find_integer, parse_integer
+from rllm.builtin.environments.plugin import GuessParams, SumParams
 from rllm_core.contracts.environment import EnvironmentPlugin, Outcome
 
 space = st.text(" \n\t", max_size=3)
@@ -21,14 +19,14 @@ around = st.tuples(space, space, st.sampled_from(["", "."]), space)
 @given(number=st.integers(0, 999_999_999), around=around)
 def test_white_space_and_a_full_stop_are_ignored(number: int, around: tuple[str, str, str, str]) -> None:
     before, between, stop, after = around
-    assert whole_number(f"{before}{number}{between}{stop}{after}") == number
+    assert parse_integer(f"{before}{number}{between}{stop}{after}") == number
 
 
 @pytest.mark.parametrize(
     ("words", "number"), [("007", 7), ("00", 0), (" 15 . ", 15), ("1" * 9, 111_111_111), ("1" * 10, None)]
 )
 def test_leading_zeros_do_not_matter(words: str, number: int | None) -> None:
-    assert whole_number(words) == number
+    assert parse_integer(words) == number
 
 
 @pytest.mark.parametrize(
@@ -36,12 +34,12 @@ def test_leading_zeros_do_not_matter(words: str, number: int | None) -> None:
     ["", " ", ".", "seven", "-3", "+3", "3.5", "3,000", "1 2", "7!", "7..", "x7", "7x", "guess 7", "1e3", "1_000"],
 )
 def test_words_that_are_no_number_are_none(words: str) -> None:
-    assert whole_number(words) is None
+    assert parse_integer(words) is None
 
 
 @given(st.text(max_size=20) | st.just("9" * 100_000))
 def test_any_words_have_a_number_or_none(words: str) -> None:
-    for number in (whole_number(words), first_whole_number(words)):
+    for number in (parse_integer(words), find_integer(words)):
         assert number is None or 0 <= number < 10**9
 
 
@@ -50,7 +48,7 @@ def test_any_words_have_a_number_or_none(words: str) -> None:
     [("7", 7), ("answer 2, not 1", 2), ("-3.5", 3), ("x12y", 12), ("007", 7), ("", None), ("none", None), ("²", None)],
 )
 def test_the_first_digits_among_words_are_a_number(words: str, number: int | None) -> None:
-    assert first_whole_number(words) == number
+    assert find_integer(words) == number
 
 
 @given(a=st.integers(0, 500), b=st.integers(0, 500), wrong=st.integers(0, 2))

@@ -8,8 +8,8 @@ import pytest
 from expecting import expect_error
 from pydantic import ValidationError
 
-from rllm.builtin.environments.mixed import Mixed, check, check_task, members
-from rllm.builtin.environments.options import MixedParams, SumParams
+from rllm.builtin.environments.mixed import MixedEnvironment, check, check_task, members
+from rllm.builtin.environments.plugin import MixedEnvironmentParams, SumParams
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
@@ -56,13 +56,13 @@ def test_a_sum_without_numbers_is_refused() -> None:
 BOTH = {"guess": 3.0, "small": {"name": "sum", "ratio": 2, "largest": 2}}
 
 
-def mixed(environments: dict[str, Any]) -> MixedParams:
-    return MixedParams(environments=environments)
+def mixed(environments: dict[str, Any]) -> MixedEnvironmentParams:
+    return MixedEnvironmentParams(environments=environments)
 
 
 def test_tasks_come_from_all_environments() -> None:
     params = mixed(BOTH)
-    tasks = Mixed.tasks("train", params)
+    tasks = MixedEnvironment.tasks("train", params)
     assert [len([task for task in tasks if task.data_source == source]) for source in BOTH] == [16, 9]
     assert tasks[0].id == "guess/guess-0"
     assert tasks[-1].data == {"a": 2, "b": 2, "environment": "small", "ratio": 2.0}
@@ -70,8 +70,8 @@ def test_tasks_come_from_all_environments() -> None:
 
 def test_a_rollout_runs_in_its_own_environment() -> None:
     params = mixed(BOTH)
-    tasks = Mixed.tasks("train", params)
-    environment = Mixed(params)
+    tasks = MixedEnvironment.tasks("train", params)
+    environment = MixedEnvironment(params)
     environment.close()
     assert environment.reset(tasks[-1].data) == "What is 2 plus 2? Reply with a number only."
     outcome: Any = environment.step("4")
@@ -86,7 +86,7 @@ def test_a_rollout_runs_in_its_own_environment() -> None:
 def test_checks_of_the_environments_run() -> None:
     params = mixed(BOTH)
     check(params)
-    for task in Mixed.tasks("val", params):
+    for task in MixedEnvironment.tasks("val", params):
         check_task(params, task.data)
 
 
@@ -106,9 +106,9 @@ def test_wrong_environments_are_rejected(environments: dict[str, Any], code: str
 
 
 def test_environments_with_tools_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rllm.builtin.environments.sum.Sum.tools", lambda self, task: [])
+    monkeypatch.setattr("rllm.builtin.environments.number_games.Sum.tools", lambda self, task: [])
     with expect_error(ConfigError, "wrong-value", "has tools"):
-        Mixed.tasks("train", mixed({"sum": 1.0}))
+        MixedEnvironment.tasks("train", mixed({"sum": 1.0}))
 
 
 def test_tasks_of_a_dataset_are_rejected() -> None:

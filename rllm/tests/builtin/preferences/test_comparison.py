@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.preferences.comparison import compare, count_prompts, mismatched
-from rllm.builtin.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
-from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.preferences.comparison import (
+    Numbers,
+    PreferenceLoss,
+    compare,
+    count_prompts,
+    dpo,
+    ipo,
+    kto,
+    swap_completions,
+)
+from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.preferences.stages import Prefer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -47,7 +55,7 @@ def test_mismatched_completions_come_from_another_prompt(prompts: str, left: int
     """Each completion is used at most once. `left` of them can be."""
     batch = batch_of(*[(trajectory("chosen", ([1, ord(each)], [10 + at, 0])),) for at, each in enumerate(prompts)])
     assert count_prompts(batch) == len(set(prompts))
-    found = mismatched(batch)
+    found = swap_completions(batch)
     rows = [row.tolist() for row in np.split(found.tokens, found.row_offsets[1:-1])]
     sources = [row[2] - 10 for row in rows]
     assert [[1, ord(prompts[at]), 10 + source, 0] for at, source in zip(found.trajectory, sources, strict=True)] == rows
@@ -59,7 +67,7 @@ def test_mismatched_completions_come_from_another_prompt(prompts: str, left: int
 
 def test_mismatched_rows_are_no_longer_than_the_longest_row() -> None:
     batch = batch_of((trajectory("chosen", ([1, 2, 3], [4])),), (trajectory("rejected", ([1], [5, 6, 7])),))
-    mixed = mismatched(batch)
+    mixed = swap_completions(batch)
     assert [row.tolist() for row in np.split(mixed.tokens, mixed.row_offsets[1:-1])] == [[1, 2, 3, 5], [1, 4]]
 
 

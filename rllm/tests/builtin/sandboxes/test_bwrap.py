@@ -21,7 +21,7 @@ from programs import needs_program
 
 from rllm.builtin.sandboxes import launcher
 from rllm.builtin.sandboxes.bwrap import BwrapSandbox, start_bwrap
-from rllm.builtin.sandboxes.options import BwrapParams, check_bwrap
+from rllm.builtin.sandboxes.plugin import BwrapParams, check_bwrap
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, RolloutError
 
@@ -267,7 +267,7 @@ SANDBOXES = 20
 MANY = """
 import asyncio, sys
 from rllm.builtin.sandboxes.bwrap import start_bwrap
-from rllm.builtin.sandboxes.options import BwrapParams
+from rllm.builtin.sandboxes.plugin import BwrapParams
 from rllm_core.contracts.sandbox import SandboxSetup
 
 async def one(number):

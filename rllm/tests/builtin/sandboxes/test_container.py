@@ -21,8 +21,8 @@ from programs import needs_program
 
 from rllm.builtin.sandboxes import container
 from rllm.builtin.sandboxes.container import ContainerSandbox
-from rllm.builtin.sandboxes.forwarding import connect as connect_port, forward
-from rllm.builtin.sandboxes.options import ContainerParams, check_container
+from rllm.builtin.sandboxes.isolated import connect as connect_port, forward
+from rllm.builtin.sandboxes.plugin import ContainerParams, check_container
 from rllm.builtin.sandboxes.process import run_program
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError
@@ -106,7 +106,7 @@ def test_only_the_port_is_reached(tmp_path: Path, program: str) -> None:
 KILLED = """
 import asyncio, sys
 from rllm.builtin.sandboxes.container import start_docker
-from rllm.builtin.sandboxes.options import ContainerParams
+from rllm.builtin.sandboxes.plugin import ContainerParams
 from rllm_core.contracts.sandbox import SandboxSetup
 
 async def main():
@@ -218,7 +218,7 @@ def test_gateway_sees_the_end_of_a_connection(act: Act) -> None:
 
 def test_close_by_both_sides_at_once_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def write_eof(writer: asyncio.StreamWriter) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not on_connection")
 
     async def run_command() -> None:
         forwarded = asyncio.get_running_loop().create_future()

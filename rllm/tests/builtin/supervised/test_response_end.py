@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm.builtin.supervised.response_end import response_of
+from rllm.builtin.supervised.turns import response_tokens
 
 
 class Turns:
@@ -41,5 +41,5 @@ class Turns:
 def test_response_ends_as_the_template_ends_it(stops: str, ends: str, message: Any, trained: str | None) -> None:
     renderer: Any = Turns(stops, ends)
     user = {"role": "user", "content": "ab"}
-    response = response_of(renderer, [user, {"role": "assistant", **message}], (), len(renderer.prompt([user])))
+    response = response_tokens(renderer, [user, {"role": "assistant", **message}], (), len(renderer.prompt([user])))
     assert (None if response is None else "".join(map(chr, response))) == trained

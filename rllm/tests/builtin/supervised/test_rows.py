@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.supervised.loss import cross_entropy
-from rllm.builtin.supervised.options import ExamplesParams
+from rllm.builtin.supervised.plugin import ExamplesParams, cross_entropy
 from rllm.builtin.supervised.rows import read_row
-from rllm.builtin.supervised.stages import as_supervised, make_examples
+from rllm.builtin.supervised.stages import make_examples, make_imitation_batch
 from rllm.builtin.supervised.turns import make_turns
 from rllm.rows.problem import RowError
 from rllm_core.contracts.loss import LossInput
@@ -66,7 +65,7 @@ def turns_of(row: dict[str, Any], renderer: Any = None, **options: Any) -> list[
 
 def batch_of(row: dict[str, Any], renderer: Any) -> TokenBatch:
     (episode,) = make_examples(Task(id="0", data=row), renderer, ExamplesParams())
-    return as_supervised(build_batch([TrajectoryGroup(group_id="0:a", trajectories=episode.trajectories)]))
+    return make_imitation_batch(build_batch([TrajectoryGroup(group_id="0:a", trajectories=episode.trajectories)]))
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from expecting import check_values, expect_error
 from pydantic import BaseModel, ValidationError
 
 from rllm.builtin.tools import plugin
-from rllm.builtin.tools.options import ToolCallingParams
+from rllm.builtin.tools.plugin import ToolCallingParams
 from rllm.builtin.tools.schema import Arguments, tool_schema
-from rllm.builtin.tools.tool_file import load_function
-from rllm.builtin.tools.toolbox import Answer, Toolbox, as_text, in_the_loop, load_tools, runnable
+from rllm.builtin.tools.toolbox import Answer, Toolbox, as_text, load_function, load_tools, runnable, without_thread
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import ConfigError
@@ -147,7 +146,7 @@ def test_functions_may_do_without_a_thread(threads: bool) -> None:
     def look() -> None:
         seen.append(threading.current_thread())
 
-    tool = runnable(look) if threads else in_the_loop(runnable(look))
+    tool = runnable(look) if threads else without_thread(runnable(look))
     asyncio.run(Toolbox([tool], 60.0).answers(response_of(ToolCall(name="look", arguments={}))))
     assert (seen[0] is not threading.main_thread()) == threads
 

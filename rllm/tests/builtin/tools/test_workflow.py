@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from expecting import check_values, expect_error
 
-from rllm.builtin.tools.options import ToolCallingParams, TrlEnvironmentParams
+from rllm.builtin.tools.plugin import ToolCallingParams, TrlEnvironmentParams
 from rllm.builtin.tools.toolbox import runnable
 from rllm.builtin.tools.trl_environment import TrlEnvironment, check_factory
 from rllm.builtin.tools.workflow import ToolCallingWorkflow

@@ -13,8 +13,8 @@ import pytest
 from expecting import expect_error
 
 from rllm.builtin.trackers import tensorboard
-from rllm.builtin.trackers.episode_table import MOST_CHARACTERS, as_markdown, due_rows
-from rllm.builtin.trackers.options import EpisodeTableParams, TensorboardParams, WeightsAndBiasesParams
+from rllm.builtin.trackers.episode_table import MAX_CHARACTERS, as_markdown, table_rows
+from rllm.builtin.trackers.plugin import EpisodeTableParams, TensorboardParams, WeightsAndBiasesParams
 from rllm.builtin.trackers.tensorboard import TensorboardTracker
 from rllm.runs.run_directory import WRITTEN, RunDirectory
 from rllm.tracking.fan_out import Trackers
@@ -147,36 +147,38 @@ MakeStep = Callable[..., TrainStep]
     [(0, []), (1, [None]), (2, [None, 4.0]), (3, [None, 2.0, 4.0]), (9, [None, 1.0, 2.0, 3.0, 4.0])],
 )
 def test_rewards_are_spread_over_their_range(make_step: MakeStep, count: int, rewards: list[float | None]) -> None:
-    rows = due_rows(make_step(0, 3.0, 1.0, None, 4.0, 2.0), EpisodeTableParams(episodes=count))
+    rows = table_rows(make_step(0, 3.0, 1.0, None, 4.0, 2.0), EpisodeTableParams(episodes=count))
     assert [row[2] for row in rows] == rewards
 
 
 def test_steps_between_show_none(make_step: MakeStep) -> None:
     params = EpisodeTableParams(episodes_every=3)
-    assert [len(due_rows(make_step(number, 1.0), params)) for number in range(4)] == [1, 0, 0, 1]
+    assert [len(table_rows(make_step(number, 1.0), params)) for number in range(4)] == [1, 0, 0, 1]
 
 
 def test_a_row_has_the_whole_conversation(make_step: MakeStep) -> None:
-    (row,) = due_rows(make_step(0, 1.0), EpisodeTableParams())
+    (row,) = table_rows(make_step(0, 1.0), EpisodeTableParams())
     assert row == ("t:0", "agent", 1.0, False, "env_done", "[user] a|b\n[response] <b>1.0</b>")
 
 
 def test_a_long_conversation_is_cut_in_its_middle(make_step: MakeStep) -> None:
     step = make_step(0, 1.0)
     step.generated[0].trajectories[0].steps[0].text = "x" * 9000 + "end"
-    ((*_, text),) = due_rows(step, EpisodeTableParams())
-    assert len(text) == MOST_CHARACTERS + len("\n…\n")
+    ((*_, text),) = table_rows(step, EpisodeTableParams())
+    assert len(text) == MAX_CHARACTERS + len("\n…\n")
     assert (text.startswith("[user] a|b"), text.endswith("end")) == (True, True)
 
 
 def test_texts_stay_in_their_cells(make_step: MakeStep) -> None:
-    lines = as_markdown(due_rows(make_step(0, 1.0), EpisodeTableParams())).splitlines()
+    lines = as_markdown(table_rows(make_step(0, 1.0), EpisodeTableParams())).splitlines()
     shown = "[user] a&#124;b<br>[response] &lt;b&gt;1.0&lt;/b&gt;"
     assert lines[2:] == [f"| t:0 | agent | 1.0 | False | env_done | {shown} |"]
 
 
 def test_no_text_is_sent_away_unless_asked_for(make_step: MakeStep) -> None:
-    assert due_rows(make_step(0, 1.0), WeightsAndBiasesParams()) == due_rows(make_step(0), EpisodeTableParams()) == []
+    assert (
+        table_rows(make_step(0, 1.0), WeightsAndBiasesParams()) == table_rows(make_step(0), EpisodeTableParams()) == []
+    )
 
 
 def _choose(*choices: str | dict[str, Any]) -> list[PluginChoice[Any]]:
@@ -200,7 +202,7 @@ def test_a_package_may_lack_another(directory: RunDirectory, run: TrackedRun, mo
     def broken(name: str) -> None:
         raise ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf")
 
-    monkeypatch.setattr("rllm.builtin.trackers.packages.import_module", broken)
+    monkeypatch.setattr("rllm.builtin.trackers.plugin.import_module", broken)
     with expect_error(PluginError, "plugin-not-loadable", "'google.protobuf'"):
         Trackers(_choose("tensorboard"), directory, run, lambda warning: None)
 

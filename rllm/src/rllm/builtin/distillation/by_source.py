@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.distillation.options import BySourceParams
+from rllm.builtin.distillation.plugin import BySourceParams
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.teacher import DistributionTeacher, Teacher, TeacherPlugin, TeacherSetup
 from rllm_core.data.batch import TokenBatch
@@ -20,7 +20,7 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 
 KEY = "rllm.teacher.teachers"
-OF_ROWS = ("trajectory", "group", "role", "weight_version")
+ROW_COLUMNS = ("trajectory", "group", "role", "weight_version")
 
 TeacherChoice = PluginChoice[TeacherPlugin[Any]]
 
@@ -31,7 +31,7 @@ class BySource:
     def __init__(self, params: BySourceParams, setup: TeacherSetup) -> None:
         self._params = params
         self._teachers: dict[str, Teacher] = {
-            source: chosen.registered.load()(chosen.params, setup) for source, chosen in members(params).items()
+            source: chosen.registered.load()(chosen.params, setup) for source, chosen in load_teachers(params).items()
         }
 
     async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
@@ -94,25 +94,25 @@ def select_rows(batch: TokenBatch, rows: NDArray[np.bool_]) -> tuple[TokenBatch,
         rows: (n_row,) True for the rows to select.
     """
     tokens = np.repeat(rows, batch.row_lengths)
-    columns = {name: getattr(batch, name)[rows] for name in OF_ROWS}
+    columns = {name: getattr(batch, name)[rows] for name in ROW_COLUMNS}
     for name, values in vars(batch).items():
-        if isinstance(values, np.ndarray) and name not in (*OF_ROWS, "row_offsets"):
+        if isinstance(values, np.ndarray) and name not in (*ROW_COLUMNS, "row_offsets"):
             columns[name] = values[tokens]
     offsets = np.concatenate(([0], np.cumsum(batch.row_lengths[rows]))).astype(np.int64)
     return replace(batch, row_offsets=offsets, targets=None, **columns), tokens
 
 
-def members(params: BySourceParams) -> dict[str, TeacherChoice]:
+def load_teachers(params: BySourceParams) -> dict[str, TeacherChoice]:
     """Return the chosen teachers by data source.
 
     Raises:
         ConfigError: a teacher does not exist, its options are wrong, or it has several teachers itself.
     """
-    return _members(params.model_dump_json())
+    return _load_teachers(params.model_dump_json())
 
 
 @lru_cache(8)
-def _members(json: str) -> dict[str, TeacherChoice]:
+def _load_teachers(json: str) -> dict[str, TeacherChoice]:
     registry, found = Registry.load(), {}
     for source, entry in BySourceParams.model_validate_json(json).teachers.items():
         found[source] = choose(registry, "teacher", entry, f"{KEY}.{source}")
@@ -125,14 +125,14 @@ def _members(json: str) -> dict[str, TeacherChoice]:
     return found
 
 
-def parts(chosen: TeacherChoice) -> list[TeacherChoice]:
+def list_teachers(chosen: TeacherChoice) -> list[TeacherChoice]:
     """Return the teachers of a run's choice: the teachers of `by_source`, or the only teacher."""
-    return [*members(chosen.params).values()] if isinstance(chosen.params, BySourceParams) else [chosen]
+    return [*load_teachers(chosen.params).values()] if isinstance(chosen.params, BySourceParams) else [chosen]
 
 
 def check(params: BySourceParams) -> None:
     """Run the checks of all teachers, which raise ConfigError."""
-    for chosen in members(params).values():
+    for chosen in load_teachers(params).values():
         if chosen.plugin.check is not None:
             chosen.plugin.check(chosen.params)
 
@@ -141,7 +141,7 @@ def read_sources(params: BySourceParams) -> dict[str, str]:
     """Return the sources of all teachers."""
     return {
         f"{source}: {name}": text
-        for source, chosen in members(params).items()
+        for source, chosen in load_teachers(params).items()
         if chosen.plugin.sources is not None
         for name, text in chosen.plugin.sources(chosen.params).items()
     }

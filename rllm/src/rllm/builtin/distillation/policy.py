@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.distillation.options import PolicyParams
+from rllm.builtin.distillation.plugin import PolicyParams
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.messages import Message, read_text

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.distillation.options import ServerParams
+from rllm.builtin.distillation.plugin import ServerParams
 from rllm.builtin.tasks.chat_client import ChatClient, ChatError
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.data.batch import TokenBatch

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from rllm.builtin.endpoint.settings import EndpointSection
+from rllm.builtin.endpoint.plugin import EndpointSection
 from rllm.builtin.tasks.chat_client import ChatClient, ChatError
 from rllm_core.errors import BackendError, did_you_mean
 from rllm_core.rollout.conversation import PromptTooLongError
@@ -48,26 +48,26 @@ class EndpointClient:
         Raises:
             BackendError: the server cannot be reached, rejects the key, or does not have the model.
         """
-        url, wanted = f"{self.settings.url}/models", self.settings.model
+        url, model = f"{self.settings.url}/models", self.settings.model
         try:
             listed = await replace(self._chat, timeout=SECONDS_TO_ANSWER).models(self._http)
         except ChatError as error:
-            if error.status in NO_LIST and wanted is not None:
-                return wanted
+            if error.status in NO_LIST and model is not None:
+                return model
             raise BackendError("service-failed", f"{url}: {error}.", self._remedy_of_list(error)) from error
         models = listed.get("data")
         names = [str(each.get("id")) for each in models if isinstance(each, dict)] if isinstance(models, list) else []
-        if wanted is None and len(names) == 1:
+        if model is None and len(names) == 1:
             return names[0]
-        if wanted is None or (names and wanted not in names):
-            asked = "" if wanted is None else f", and not {wanted!r}"
-            closest = "" if wanted is None else did_you_mean(wanted, names)
+        if model is None or (names and model not in names):
+            asked = "" if model is None else f", and not {model!r}"
+            closest = "" if model is None else did_you_mean(model, names)
             raise BackendError(
                 "model-not-found",
                 f"{self.settings.url} has the models {', '.join(names) or 'none'}{asked}.",
                 f"{closest} Name one with --model-name NAME.".lstrip(),
             )
-        return wanted
+        return model
 
     async def complete(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the server's response to a chat-completions request.

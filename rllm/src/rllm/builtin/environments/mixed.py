@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from rllm.builtin.environments.options import MixedParams
+from rllm.builtin.environments.plugin import MixedEnvironmentParams
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
 from rllm_core.data.messages import Message
@@ -35,19 +35,19 @@ class Member:
         return made
 
 
-class Mixed(Environment):
+class MixedEnvironment(Environment):
     """Tasks of several environments. Each rollout runs in its task's environment.
 
     Task data is the environment's own, with the columns ``environment`` and ``ratio``. The data source is the
     environment's name in the options, so that metrics of validation are reported for each environment.
     """
 
-    def __init__(self, params: MixedParams) -> None:
+    def __init__(self, params: MixedEnvironmentParams) -> None:
         self._params = params
         self._inner: Environment | None = None
 
     @classmethod
-    def tasks(cls, split: Split, params: MixedParams) -> Sequence[Task]:
+    def tasks(cls, split: Split, params: MixedEnvironmentParams) -> Sequence[Task]:
         """Return the tasks of all environments, one environment after the other.
 
         Raises:
@@ -95,7 +95,7 @@ def own_data(task: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in task.items() if name not in (ENVIRONMENT, RATIO)}
 
 
-def members(params: MixedParams) -> dict[str, Member]:
+def members(params: MixedEnvironmentParams) -> dict[str, Member]:
     """Return the environments by their names in the options.
 
     Raises:
@@ -108,15 +108,18 @@ def members(params: MixedParams) -> dict[str, Member]:
 def _members(json: str) -> dict[str, Member]:
     registry = Registry.load()
     found = {}
-    for label, entry in MixedParams.model_validate_json(json).environments.items():
+    for label, entry in MixedEnvironmentParams.model_validate_json(json).environments.items():
         options = {RATIO: entry} if isinstance(entry, int | float) else dict(entry)
         ratio = options.pop(RATIO, 1.0)
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or ratio <= 0:
             raise ConfigError("wrong-value", f"{KEY}.{label}.ratio is {ratio!r}.", "Give a number above 0, such as 2.")
         chosen = choose(registry, "environment", {"name": label, **options}, f"{KEY}.{label}")
         implementation = chosen.registered.load()
-        if implementation is Mixed or getattr(implementation, "tools", Environment.tools) is not Environment.tools:
-            what = "is `mixed` itself" if implementation is Mixed else "has tools"
+        if (
+            implementation is MixedEnvironment
+            or getattr(implementation, "tools", Environment.tools) is not Environment.tools
+        ):
+            what = "is `mixed` itself" if implementation is MixedEnvironment else "has tools"
             raise ConfigError(
                 "wrong-value",
                 f"{KEY}.{label} {what}, which cannot be mixed.",
@@ -126,14 +129,14 @@ def _members(json: str) -> dict[str, Member]:
     return found
 
 
-def check(params: MixedParams) -> None:
+def check(params: MixedEnvironmentParams) -> None:
     """Run the checks of all environments, which raise ConfigError."""
     for member in members(params).values():
         if member.chosen.plugin.check is not None:
             member.chosen.plugin.check(member.chosen.params)
 
 
-def read_sources(params: MixedParams) -> dict[str, str]:
+def read_sources(params: MixedEnvironmentParams) -> dict[str, str]:
     """Return the sources of all environments."""
     return {
         f"{label}: {name}": text
@@ -143,7 +146,7 @@ def read_sources(params: MixedParams) -> dict[str, str]:
     }
 
 
-def check_task(params: MixedParams, task: Mapping[str, Any]) -> None:
+def check_task(params: MixedEnvironmentParams, task: Mapping[str, Any]) -> None:
     """Run the check of the task's environment. Raises ConfigError for tasks of a dataset."""
     member = members(params).get(task.get(ENVIRONMENT, ""))
     if member is None:

@@ -5,18 +5,102 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rllm.builtin.environments.options import GuessParams, MixedParams, SolverJudgeParams, SumParams
-from rllm.builtin.environments.recipes import GUESS_TINY, SUM_TINY, on_verl
+from pydantic import Field
+
 from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
 
 requires_api = 1
 
+JUDGE_PROMPT = "{task}\n{answers}\nWhich answer is right? Reply with its number only."
 
-def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
+
+class GuessParams(Params):
+    prompt: str = Field(
+        "I am thinking of a whole number from 0 to 15. You have five guesses. "
+        "I answer each with lower, higher or correct. Reply with a number only.",
+        description="The first message to the player.",
+    )
+
+
+class SumParams(Params):
+    largest: int = Field(9, gt=0, description="Maximum of the two numbers. The minimum is 0.")
+    prompt: str = Field(
+        "What is {a} plus {b}? Reply with a number only.", description="The question. {a} and {b} are the numbers."
+    )
+
+
+class MixedEnvironmentParams(Params):
+    environments: dict[str, float | dict[str, Any]] = Field(
+        min_length=1,
+        description="Environments by name. Each value is the environment's ratio in a batch, or its options with the "
+        "ratio, such as {guess: 3, sum: {ratio: 1, largest: 20}}. For a name of your choice, add the option `name`.",
+    )
+
+
+class SolverJudgeParams(Params):
+    n_solvers: int = Field(2, gt=0, description="Number of answers that the judge picks from.")
+    judge_prompt: str = Field(
+        JUDGE_PROMPT,
+        pattern=r"\{answers\}",
+        description="Prompt for the judge. {task} is the solvers' prompt, {answers} are the numbered answers.",
+    )
+
+
+# Config values that train the model `tiny` from random weights on each environment, found by experiments. The important
+# ones: several optimizer steps per batch, an entropy bonus that ends long before the run does, advantages that are
+# centered but not divided by the group's standard deviation, and short prompts (a random model cannot read).
+_OPTIMIZER: dict[str, Any] = {
+    "rllm.algorithm.norm_adv_by_std_in_grpo": False,
+    "rllm.algorithm.loss_agg_mode": "seq-mean-token-sum",
+    "rllm.algorithm.eps_clip_high": 0.3,
+    # One token is the whole answer, so an answer that is cut off there has lost nothing.
+    "data.max_response_length": 1,
+    "rllm.compact_filtering.mask_max_response_length_exceeded": False,
+    "training.learning_rate": 1e-3,
+    "training.warmup_steps_ratio": 0.02,
+    "training.num_epochs": 2,
+    "training.num_minibatches": 4,
+}
+
+GUESS_TINY: dict[str, Any] = _OPTIMIZER | {
+    "rllm.env.env_args.prompt": "guess",
+    "rllm.rollout.n": 16,
+    "rllm.trainer.total_epochs": 240,
+    "rllm.trainer.test_freq": 60,
+    "rllm.algorithm.entropy": {"coeff": 0.04, "final_coeff": 0.0, "decay_steps": 210},
+}
+
+SUM_TINY: dict[str, Any] = _OPTIMIZER | {
+    "rllm.env.env_args.prompt": "{a}+{b}",
+    "rllm.rollout.n": 8,
+    "data.train_batch_size": 32,
+    "rllm.trainer.total_epochs": 75,
+    "rllm.trainer.test_freq": 60,
+    "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 200},
+}
+
+_ON_VERL = {
+    "training.learning_rate": "actor_rollout_ref.actor.optim.lr",
+    "training.warmup_steps_ratio": "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+    "training.num_epochs": "actor_rollout_ref.actor.ppo_epochs",
+}
+
+
+def on_verl(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe with the key names of the backend `verl`, and with the AdamW options of other backends."""
+    named = {_ON_VERL.get(key, key): value for key, value in recipe.items()}
+    return named | {
+        "actor_rollout_ref.actor.optim.betas": [0.9, 0.95],
+        "actor_rollout_ref.actor.optim.weight_decay": 0.0,
+    }
+
+
+def _check_integers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
     """Return a check that a task has integers in these columns, like the environment's own tasks."""
 
     def check(params: Any, task: Mapping[str, Any]) -> None:
@@ -31,32 +115,14 @@ def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
     return check
 
 
-def _check_mixed(params: MixedParams) -> None:
-    from rllm.builtin.environments.mixed import check
-
-    check(params)
-
-
-def _check_task_of_mixed(params: MixedParams, task: Mapping[str, Any]) -> None:
-    from rllm.builtin.environments.mixed import check_task
-
-    check_task(params, task)
-
-
-def _sources_of_mixed(params: MixedParams) -> dict[str, str]:
-    from rllm.builtin.environments.mixed import read_sources
-
-    return read_sources(params)
-
-
 @hookimpl
 def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="guess",
         summary="Find a number from 0 to 15 in five guesses (several turns).",
         params=GuessParams,
-        load=load_from("rllm.builtin.environments.guess", "Guess"),
-        check_task=_of_numbers("number"),
+        load=load_from("rllm.builtin.environments.number_games", "Guess"),
+        check_task=_check_integers("number"),
         blocking=False,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
         recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY, "verl/tiny": on_verl(GUESS_TINY)},
@@ -67,8 +133,8 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="sum",
         summary="Add two small numbers (one turn, exact match).",
         params=SumParams,
-        load=load_from("rllm.builtin.environments.sum", "Sum"),
-        check_task=_of_numbers("a", "b"),
+        load=load_from("rllm.builtin.environments.number_games", "Sum"),
+        check_task=_check_integers("a", "b"),
         blocking=False,
         defaults={"rllm.workflow.name": "single_turn_workflow"},
         recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY, "verl/tiny": on_verl(SUM_TINY)},
@@ -77,11 +143,11 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="mixed",
         summary="Several environments in one run, in fixed ratios.",
-        params=MixedParams,
-        load=load_from("rllm.builtin.environments.mixed", "Mixed"),
-        check=_check_mixed,
-        sources=_sources_of_mixed,
-        check_task=_check_task_of_mixed,
+        params=MixedEnvironmentParams,
+        load=load_from("rllm.builtin.environments.mixed", "MixedEnvironment"),
+        check=call_lazily("rllm.builtin.environments.mixed", "check"),
+        sources=call_lazily("rllm.builtin.environments.mixed", "read_sources"),
+        check_task=call_lazily("rllm.builtin.environments.mixed", "check_task"),
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.sampler": "mixed"},
     )
 

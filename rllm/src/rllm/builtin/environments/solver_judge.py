@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from rllm.builtin.environments.numbers import first_whole_number
-from rllm.builtin.environments.options import JUDGE_PROMPT
+from rllm.builtin.environments.number_games import find_integer
+from rllm.builtin.environments.plugin import JUDGE_PROMPT
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
@@ -61,19 +61,19 @@ class SolverJudge(Workflow):
         if TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED in reasons:  # all were asked the same
             episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
             return episode
-        await self._judge(episode, answers, self._judge_words(solvers))
+        await self._judge(episode, answers, self._fill_judge_prompt(solvers))
         return episode
 
-    async def _judge(self, episode: Episode, answers: Sequence[Episode], words: str) -> None:
+    async def _judge(self, episode: Episode, answers: Sequence[Episode], prompt: str) -> None:
         """Let the judge pick one of the solvers' `answers`."""
         judged = [answer.trajectories[0] for answer in answers]
         judge = Trajectory("judge", uid=f"{episode.id}/judge")
-        _pay(judge, judged, None)  # what it has until it picks
+        _assign_reward(judge, judged, None)  # what it has until it picks
         episode.trajectories.append(judge)
         episode.metrics["any_answer_correct"] = float(any(answer.is_correct for answer in answers))
         context = _with_own_seed(self.context, "judge")
         conversation = Conversation(context, judge, session=f"{judge.uid}#{context.sampling.seed}")
-        conversation.add_observation(words)
+        conversation.add_observation(prompt)
         try:
             step = await conversation.generate()
         except PromptTooLongError:
@@ -82,7 +82,7 @@ class SolverJudge(Workflow):
         finally:
             await conversation.close()
         pick = read_pick(conversation.parsed(step).content, len(answers))
-        _pay(judge, judged, pick)
+        _assign_reward(judge, judged, pick)
         if pick is not None:
             episode.is_correct = answers[pick].is_correct
             episode.metrics.update(answers[pick].metrics)
@@ -90,7 +90,7 @@ class SolverJudge(Workflow):
         episode.metrics["unreadable_picks"] = float(pick is None)
         episode.termination_reason = _termination_reason(step, episode.is_correct)
 
-    def _judge_words(self, solvers: Sequence[Solver]) -> str:
+    def _fill_judge_prompt(self, solvers: Sequence[Solver]) -> str:
         agents = [solver.agent for solver in solvers]
         numbered = [f"{number}. {without_reasoning(agent.answer)}" for number, agent in enumerate(agents, 1)]
         parts = {"task": _text(agents[0].observation), "answers": "\n".join(numbered)}
@@ -99,7 +99,7 @@ class SolverJudge(Workflow):
 
 def read_pick(response: str, answers: int) -> int | None:
     """Return the index of the picked answer. The first number in the judge's response picks it, counted from 1."""
-    number = first_whole_number(without_reasoning(response))
+    number = find_integer(without_reasoning(response))
     return number - 1 if number is not None and 1 <= number <= answers else None
 
 
@@ -136,7 +136,7 @@ class _RecordingAgent(Agent):
         return action
 
 
-def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> None:
+def _assign_reward(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> None:
     """Copy the reward and its components from the picked answer. Without a pick, use the lowest, and at most 0."""
 
     def combine(values: Sequence[float]) -> float:

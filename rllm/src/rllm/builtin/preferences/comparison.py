@@ -1,4 +1,8 @@
-"""The loss of a batch of completions: log-probs of the model and of the reference model, and metrics."""
+"""The loss of a batch of completions: log-probs of the model and of the reference model, and metrics.
+
+All tokens of a completion have the same derivative. So a loss of a pair needs no rows in one micro-batch: the
+derivative becomes the advantage of each token, and the loss `reinforce` has the same gradient.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
-from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.preferences.rows import CHOSEN, check_completions
 from rllm.rows.problem import naming
 from rllm_core.contracts.backend import Backend
@@ -62,7 +65,7 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
     divergence = 0.0
     if params.loss == "kto":
         # Completions of other prompts estimate the divergence. A good completion would have more than average.
-        others = await _with_logprobs(backend, mismatched(batch))
+        others = await _with_logprobs(backend, swap_completions(batch))
         divergence = max(0.0, float(_log_ratios(others)[others.trajectory].mean()))
         loss = kto(ratios, good, divergence, params)
     elif params.loss == "ipo":
@@ -87,7 +90,7 @@ def count_prompts(batch: TokenBatch) -> int:
     return len(set(_number_prompts(batch, _first_rows(batch)).tolist()))
 
 
-def mismatched(batch: TokenBatch) -> TokenBatch:
+def swap_completions(batch: TokenBatch) -> TokenBatch:
     """Return a batch in which each trajectory has its prompt, and a completion of a different prompt.
 
     Sorted by prompts, each gets the completion that is as many places before it as the most common prompt has
@@ -167,3 +170,69 @@ def _log_ratios(batch: TokenBatch) -> Numbers:
 def _trajectories(batch: TokenBatch) -> NDArray[np.int32]:
     """Return the trajectory of each token, (n_token,)."""
     return np.repeat(batch.trajectory, batch.row_lengths)
+
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceLoss:
+    """Losses whose mean is minimized, and its derivatives."""
+
+    losses: Numbers
+    """One loss for each pair, or for each completion."""
+    slopes: Numbers
+    """Derivative of the mean of `losses` by the log-prob of each completion. Shaped as the log-ratios."""
+
+
+def dpo(log_ratios: Numbers, beta: float) -> PreferenceLoss:
+    """Return -log sigmoid(beta (chosen - rejected)). Rafailov et al. 2023, arXiv:2305.18290.
+
+    Args:
+        log_ratios: (n_pair, 2) log p - log p(reference) of the chosen and of the rejected completion.
+        beta: see `PreferParams`.
+    """
+    logits = beta * (log_ratios[:, 0] - log_ratios[:, 1])
+    return PreferenceLoss(np.logaddexp(0, -logits), _of_both(-beta * _sigmoid(-logits) / len(logits)))
+
+
+def ipo(log_ratios: Numbers, lengths: Numbers, beta: float) -> PreferenceLoss:
+    """Return (chosen - rejected - 1 / (2 beta))² of means over tokens. Azar et al. 2023, arXiv:2310.12036.
+
+    The paper has sums over tokens. TRL confirmed the means with the paper's authors.
+
+    Args:
+        log_ratios: see `dpo`.
+        lengths: (n_pair, 2) number of tokens.
+        beta: see `PreferParams`. The paper calls it tau.
+    """
+    means = log_ratios / lengths
+    distances = means[:, 0] - means[:, 1] - 1 / (2 * beta)
+    return PreferenceLoss(distances**2, _of_both(2 * distances / len(distances)) / lengths)
+
+
+def kto(log_ratios: Numbers, good: NDArray[np.bool_], divergence: float, params: PreferParams) -> PreferenceLoss:
+    """Return 1 - sigmoid(±beta (log-ratio - divergence)), + for good completions.
+
+    Ethayarajh et al. 2024, arXiv:2402.01306.
+
+    Args:
+        log_ratios: (n,) as in `dpo`.
+        good: (n,) True for good completions.
+        divergence: estimate of the KL divergence from the reference model, at least 0. It is a constant.
+        params: beta and the weights.
+    """
+    signs = np.where(good, 1.0, -1.0)
+    weights = np.where(good, params.desirable_weight, params.undesirable_weight)
+    values = _sigmoid(signs * params.beta * (log_ratios - divergence))
+    slopes = -weights * signs * params.beta * values * (1 - values) / len(values)
+    return PreferenceLoss(weights * (1 - values), slopes)
+
+
+def _of_both(slopes: Numbers) -> Numbers:
+    """Return (n, 2) slopes of a loss that only depends on the difference of two values."""
+    return np.stack((slopes, -slopes), axis=1)
+
+
+def _sigmoid(values: Numbers) -> Numbers:
+    return np.exp(-np.logaddexp(0, -values))

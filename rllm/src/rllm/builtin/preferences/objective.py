@@ -1,12 +1,14 @@
-"""`Comparison`: the rows of `rllm prefer`."""
+"""The rows of `rllm prefer`, and the checks of its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.preferences.options import PreferParams
-from rllm.builtin.supervised.objective import Imitation
+from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.supervised.objective import LOSS, ImitationObjective, check_no_rollouts
+from rllm.planning.plan import RunPlan
+from rllm.planning.problem import Problem, refused
 
 if TYPE_CHECKING:
     from rllm.rows.example import Conversation, PlainText
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from rllm_core.data.types import Episode, Task
 
 
-class Comparison(Imitation):
+class PreferenceObjective(ImitationObjective):
     """Learning from better and worse completions of a prompt. They are read and rendered as examples."""
 
     activity = "learning preferences"
@@ -45,7 +47,53 @@ class Comparison(Imitation):
         return [make_completions(task, renderer, self.params)]
 
     async def validate(self, backend: Backend, engine: RolloutEngine, tasks: Sequence[Task]) -> dict[str, float]:
-        from rllm.builtin.preferences.validation import validate_preferences
+        from rllm.builtin.preferences.stages import validate_preferences
 
         size = self.plan.config.data.val_batch_size
         return await validate_preferences(backend, engine, tasks, size, self.params, self.preference)
+
+
+REINFORCE = "rllm-core/reinforce"
+PASSES = ("training.num_epochs", "actor_rollout_ref.actor.ppo_epochs")
+"""Keys of the backends for the number of passes over a step's rows."""
+
+
+def check_preferences(plan: RunPlan, params: PreferParams) -> Iterator[Problem]:
+    """Check that an update follows the exact gradient of the preferences, which stage `prefer` computes before it."""
+    yield from check_no_rollouts(plan)
+    needed: dict[str, tuple[Any, Any]] = {
+        LOSS: (plan.losses.default.qualified_name, REINFORCE),
+        "rllm.algorithm.loss_agg_mode": (plan.config.rllm.algorithm.loss_agg_mode, "token-sum"),
+        "rllm.algorithm.loss_map": (len(plan.losses.by_role), 0),
+        **{key: (_value(plan, key), 1) for key in (plan.backend.plugin.minibatches_key, *PASSES) if key},
+    }
+    for key, (value, wanted) in needed.items():
+        if value not in (wanted, None):
+            yield refused(
+                "not-for-preferences",
+                key,
+                f"{key} is {value}, and preferences need {wanted}: each step follows one gradient of all its rows.",
+                f"Remove {key}. Set data.train_batch_size to the number of rows of an optimizer step.",
+            )
+    if params.loss == "kto" and plan.tasks_per_step == 1:
+        yield refused(
+            "too-few-tasks",
+            "data.train_batch_size",
+            "Loss kto compares the completions of different prompts, and data.train_batch_size is 1.",
+            "Set data.train_batch_size to 2 or more.",
+        )
+    if "ref_logprobs" not in plan.backend.plugin.capabilities.columns:
+        yield refused(
+            "missing-estimator-input",
+            "rllm.backend",
+            f"Stage 'prefer' needs ref_logprobs, and backend {plan.backend.name!r} cannot fill that.",
+            "Choose a different backend, such as --backend local.",
+        )
+
+
+def _value(plan: RunPlan, key: str) -> Any:
+    """Return the value of a backend's key. None if this backend has no such key."""
+    try:
+        return plan.composed.value(key)
+    except KeyError:
+        return None

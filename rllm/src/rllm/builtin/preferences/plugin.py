@@ -1,18 +1,31 @@
-"""The stages `preferences` and `prefer`."""
+"""The stages and the objective of `rllm prefer`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
-from rllm.builtin.preferences.options import PreferParams
-from rllm.builtin.supervised.options import ExamplesParams
+from pydantic import Field
+
+from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm_core.contracts.objective import ObjectivePlugin
+from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
 
 requires_api = 1
+
+
+class PreferParams(Params):
+    """Options of the stage ``prefer``."""
+
+    loss: Literal["dpo", "ipo", "kto"] = Field(
+        "dpo", description="Loss. `dpo` and `ipo` compare two completions. `kto` needs one completion with a label."
+    )
+    beta: float = Field(0.1, gt=0, description="Strength with which the model stays near the reference model.")
+    desirable_weight: float = Field(1.0, ge=0, description="Weight of good completions in `kto`.")
+    undesirable_weight: float = Field(1.0, ge=0, description="Weight of bad completions in `kto`.")
 
 
 @hookimpl
@@ -33,7 +46,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         reads=frozenset({"batch", "preferences"}),
         writes=frozenset({"batch.old_logprobs", "batch.ref_logprobs", "batch.advantages"}),
         needs=frozenset({"ref_logprobs"}),
-        check_plan=call_lazily("rllm.builtin.preferences.checks", "check_preferences"),
+        check_plan=call_lazily("rllm.builtin.preferences.objective", "check_preferences"),
     )
 
 
@@ -42,7 +55,7 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
     yield ObjectivePlugin(
         name="prefer",
         summary="Learn from better and worse completions (`rllm prefer`).",
-        load=load_from("rllm.builtin.preferences.objective", "Comparison"),
+        load=load_from("rllm.builtin.preferences.objective", "PreferenceObjective"),
         stage="rllm/prefer",
         defaults={
             "rllm.trainer.project_name": "rllm-prefer",

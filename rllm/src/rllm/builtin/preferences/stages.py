@@ -1,19 +1,25 @@
-"""Stages of `rllm prefer`: `preferences` brings the completions of a step, `prefer` computes their advantages."""
+"""Stages and validation of `rllm prefer`: load the completions of a step, and compute their advantages."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rllm.builtin.preferences.comparison import MIN_PROMPTS, compare, count_prompts
-from rllm.builtin.preferences.options import PreferParams
+from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.preferences.rows import read_preference
-from rllm.builtin.supervised.options import ExamplesParams
+from rllm.builtin.supervised.plugin import ExamplesParams
+from rllm.builtin.supervised.stages import Examples, add_turns, report_trained_tokens
 from rllm.builtin.supervised.turns import make_turns
 from rllm.rows.problem import naming
-from rllm.rows.row_limit import RowFitter, RowLimit
+from rllm.rows.row_limit import RowFitter, RowLimit, report_rows
+from rllm_core.contracts.backend import Backend
+from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory, TrajectoryGroup
 from rllm_core.notices import warn_once
 
@@ -33,8 +39,7 @@ def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> 
         turns = {name: make_turns(example, renderer, params) for name, example in completions.items()}
     for name in completions:
         trajectory = Trajectory(name, uid=f"{task.id}:0:{name}")
-        for turn in turns[name]:
-            trajectory.add_step(turn.prompt_ids, turn.response_ids, None, text=turn.text, messages=turn.messages)
+        add_turns(trajectory, turns[name])
         made.append(trajectory)
     return Episode(
         id=f"{task.id}:0",
@@ -60,21 +65,11 @@ def preference_groups(
     ]
 
 
-class Preferences:
-    """Stage that brings the completions of a step's tasks."""
+class Preferences(Examples):
+    """Stage that brings the completions of a step's tasks, as `Examples` brings examples."""
 
-    def __init__(self, context: StageContext, params: ExamplesParams) -> None:
-        self._params = params
-        self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
-
-    async def __call__(self, step: TrainStep) -> None:
-        assert step.renderer is not None
-        step.episodes, step.trajectory_groups = preference_groups(step.tasks, step.renderer, self._params, self._fitter)
-        step.generated += step.episodes
-        step.metrics |= self._fitter.report("batch")
-        step.metrics["batch/examples"] = float(len(step.trajectory_groups))
-        if not step.trajectory_groups:
-            step.skip("no_trained_tokens")
+    def _load(self, step: TrainStep, renderer: Renderer) -> None:
+        step.episodes, step.trajectory_groups = preference_groups(step.tasks, renderer, self._params, self._fitter)
 
 
 class Prefer:
@@ -95,7 +90,49 @@ class Prefer:
         found = await compare(self._backend, step.filled_batch, self._params)
         step.batch = found.batch.with_columns(advantages=found.advantages())
         step.estimators = (self._params.loss,) * len(step.batch.groups)
-        for name in [name for name in step.metrics if name.startswith("staleness/")]:
-            del step.metrics[name]  # no weights sampled these tokens
-        step.metrics["batch/trained_tokens"] = float(step.batch.loss_mask.sum())
+        report_trained_tokens(step, step.batch)
         step.metrics |= {f"preference/{name}": value for name, value in found.metrics.items()}
+
+
+async def validate_preferences(
+    backend: Backend,
+    engine: RolloutEngine,
+    tasks: Sequence[Task],
+    size: int,
+    params: ExamplesParams,
+    preferences: PreferParams,
+) -> dict[str, float]:
+    """Return ``val/<data_source>/<metric>`` for the metrics of stage `prefer`: means over the rows of the data.
+
+    Also return the numbers of rows that are cut or dropped, if any.
+    """
+    by_source: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        by_source[task.data_source].append(task)
+    found: dict[str, float] = {}
+    limit = RowLimit.lowest(params, engine.max_context)
+    fitters = {source: RowFitter(limit) for source in by_source}
+    for source, rows in by_source.items():
+        sums: dict[str, float] = defaultdict(float)
+        counts: dict[str, int] = defaultdict(int)
+        _, groups = preference_groups(rows, engine.renderer, params, fitters[source])
+        smallest = MIN_PROMPTS[preferences.loss]
+        for batch in map(build_batch, _batches(groups, size, smallest)):
+            if count_prompts(batch) < smallest:
+                warn_once(
+                    f"{batch.n_rows} rows of {source!r} are not validated on, because loss kto compares "
+                    "completions of 2 prompts or more. Add rows with other prompts, or increase data.val_batch_size."
+                )
+                continue
+            for name, (total, count) in (await compare(backend, batch, preferences)).totals.items():
+                sums[name] += total
+                counts[name] += count
+        found |= {f"val/{source}/{name}": sums[name] / counts[name] for name in sums}
+    return found | report_rows(fitters)
+
+
+def _batches(groups: Sequence[TrajectoryGroup], size: int, smallest: int) -> list[Sequence[TrajectoryGroup]]:
+    """Cut groups into batches with `size` groups. If fewer than `smallest` are left, they join the last batch."""
+    size = max(size, smallest)
+    ends = [*range(size, len(groups) - smallest + 1, size), len(groups)]
+    return [groups[start:end] for start, end in pairwise([0, *ends]) if end > start]

@@ -1,16 +1,36 @@
-"""Pass rates of tasks, as observed so far."""
+"""The samplers `difficulty` and `thompson`, which choose tasks by their pass rates so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.samplers.columns import column
-from rllm.builtin.samplers.options import PassRateParams
-from rllm_core.contracts.sampler import SamplerSetup, TaskResult
+from rllm.builtin.samplers.plugin import DifficultyParams, PassRateParams, ThompsonParams
+from rllm_core.contracts.sampler import Sampler, SamplerSetup, TaskResult
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.seeding import derive_seed
+
+
+def read_column(tasks: Sequence[Task], key: str) -> list[Any]:
+    """Return one value of each task's data.
+
+    Raises:
+        ConfigError: a task lacks it.
+    """
+    values = []
+    for task in tasks:
+        if not isinstance(value := task.data.get(key), str | int | float):
+            raise ConfigError(
+                "missing-column",
+                f"rllm.sampler.key is {key!r}, and task {task.id!r} has no text or number in this column.",
+                did_you_mean(key, task.data) or f"Columns of its data: {', '.join(task.data) or 'none'}.",
+            )
+        values.append(value)
+    return values
 
 
 class PassRates:
@@ -22,19 +42,19 @@ class PassRates:
         if params.key is None:
             self._bin = np.arange(tasks)
         else:
-            values = column(setup.tasks, params.key)
+            values = read_column(setup.tasks, params.key)
             bins = {value: number for number, value in enumerate(dict.fromkeys(values))}
             self._bin = np.array([bins[value] for value in values])
         self._counts: NDArray[np.float64] = np.zeros((int(self._bin.max()) + 1, 2))
         """(n_bin, 2) weighted numbers of solved and unsolved rollouts."""
 
     @property
-    def solved(self) -> NDArray[np.float64]:
+    def solved_counts(self) -> NDArray[np.float64]:
         """(n_task,) weighted number of solved rollouts."""
         return self._counts[:, 0][self._bin]
 
     @property
-    def unsolved(self) -> NDArray[np.float64]:
+    def unsolved_counts(self) -> NDArray[np.float64]:
         """(n_task,) weighted number of unsolved rollouts."""
         return self._counts[:, 1][self._bin]
 
@@ -42,7 +62,7 @@ class PassRates:
     def rates(self) -> NDArray[np.float64]:
         """(n_task,) pass rates from 0 to 1. NaN if nothing was observed."""
         with np.errstate(invalid="ignore"):
-            return self.solved / (self.solved + self.unsolved)
+            return self.solved_counts / (self.solved_counts + self.unsolved_counts)
 
     def observe(self, results: Sequence[TaskResult]) -> None:
         """Add the results of a step. Earlier rollouts of the same bins lose weight once."""
@@ -62,3 +82,95 @@ class PassRates:
         self._counts[:] = 0
         if state["bins"]:
             self._counts[state["bins"]] = state["counts"]
+
+
+POOLS = ("easy", "normal", "hard")
+
+
+class Difficulty(Sampler):
+    """Three pools: `easy`, `hard`, and `normal` for all other tasks, including tasks without results.
+
+    A batch has fixed shares of easy and hard tasks. If a pool has too few tasks, others replace them: first normal,
+    then hard, then easy tasks. Within a pool, tasks that were drawn less often come first.
+    """
+
+    def __init__(self, params: DifficultyParams, setup: SamplerSetup) -> None:
+        self._params = params
+        self._setup = setup
+        self._rates = PassRates(params, setup)
+        self._drawn = np.zeros(len(setup.tasks), dtype=np.int64)
+        self._shares: dict[str, float] = {}
+
+    def draw(self, batch: int) -> list[int]:
+        size = self._setup.batch_size
+        ties = np.random.default_rng(derive_seed(self._setup.seed, "difficulty", batch)).random(len(self._drawn))
+        order = np.lexsort((ties, self._drawn))
+        pool = self._pools()[order]
+        pools = {name: order[pool == number].tolist() for number, name in enumerate(POOLS)}
+        self._shares = {name: len(pools[name]) / len(order) for name in POOLS}
+        easy, hard = (
+            pools[name][: round(size * share)]
+            for name, share in (("easy", self._params.easy_share), ("hard", self._params.hard_share))
+        )
+        spare = [*pools["normal"], *pools["hard"][len(hard) :], *pools["easy"][len(easy) :]]
+        chosen: list[int] = [*easy, *hard, *spare][:size]
+        self._drawn[chosen] += 1
+        return chosen
+
+    def _pools(self) -> NDArray[np.int64]:
+        """Return the index in `POOLS` of each task's pool, (n_task,)."""
+        rates = self._rates.rates
+        return np.where(rates >= self._params.easy, 0, np.where(rates <= self._params.hard, 2, 1))
+
+    def observe(self, results: Sequence[TaskResult]) -> None:
+        self._rates.observe(results)
+
+    def metrics(self) -> Mapping[str, float]:
+        return self._shares
+
+    def state_dict(self) -> dict[str, Any]:
+        seen = np.flatnonzero(self._drawn)
+        return {"rates": self._rates.state_dict(), "seen": seen.tolist(), "drawn": self._drawn[seen].tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rates.load_state_dict(state["rates"])
+        self._drawn[:] = 0
+        self._drawn[state["seen"]] = state["drawn"]
+
+
+class Thompson(Sampler):
+    """Draws a pass rate for each task from Beta(1 + solved, 1 + unsolved), and takes the tasks closest to `target`.
+
+    Thompson 1933, https://doi.org/10.1093/biomet/25.3-4.285. For curricula, see marin-community/marin#8765. The
+    rollouts of a task lose weight with each new result (`memory`), because the pass rate changes in training.
+    """
+
+    def __init__(self, params: ThompsonParams, setup: SamplerSetup) -> None:
+        self._params = params
+        self._setup = setup
+        self._rates = PassRates(params, setup)
+        self._metrics: dict[str, float] = {}
+
+    def draw(self, batch: int) -> list[int]:
+        random = np.random.default_rng(derive_seed(self._setup.seed, "thompson", batch))
+        solved, unsolved = self._rates.solved_counts, self._rates.unsolved_counts
+        distance = np.abs(random.beta(1 + solved, 1 + unsolved) - self._params.target)
+        chosen = np.argsort(distance, kind="stable")[: self._setup.batch_size]
+        expected = (1 + solved) / (2 + solved + unsolved)
+        self._metrics = {
+            "observed": float((solved + unsolved > 0).mean()),
+            "expected_pass_rate": float(expected[chosen].mean()),
+        }
+        return [int(position) for position in chosen]
+
+    def observe(self, results: Sequence[TaskResult]) -> None:
+        self._rates.observe(results)
+
+    def metrics(self) -> Mapping[str, float]:
+        return self._metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._rates.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rates.load_state_dict(state)

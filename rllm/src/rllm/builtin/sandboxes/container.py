@@ -25,9 +25,8 @@ from functools import partial
 from pathlib import Path
 
 from rllm.builtin.sandboxes import container_port
-from rllm.builtin.sandboxes.archives import ArchiveSandbox
-from rllm.builtin.sandboxes.forwarding import connect
-from rllm.builtin.sandboxes.options import ContainerParams
+from rllm.builtin.sandboxes.isolated import IsolatedSandbox, connect
+from rllm.builtin.sandboxes.plugin import ContainerParams
 from rllm.builtin.sandboxes.process import SECONDS_TO_END, kill_group, run_program
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import PluginError
@@ -58,16 +57,16 @@ class _Start:
     params: ContainerParams
     setup: SandboxSetup
 
-    def words(self, name: str, volumes: Sequence[str]) -> list[str]:
+    def run_command(self, name: str, volumes: Sequence[str]) -> list[str]:
         """Return the command that starts a container, up to its entry point and image."""
         setup = self.setup
-        words = [self.program, "run", "--rm", "--interactive", "--init", "--name", name, *ISOLATED]
-        words += ["--memory", str(setup.memory), "--memory-swap", str(setup.memory)]
-        words += ["--pids-limit", str(setup.processes + PROCESSES_OF_OURS), "--ulimit", f"fsize={setup.disk}"]
-        return [*words, *volumes, *self.params.arguments]
+        command = [self.program, "run", "--rm", "--interactive", "--init", "--name", name, *ISOLATED]
+        command += ["--memory", str(setup.memory), "--memory-swap", str(setup.memory)]
+        command += ["--pids-limit", str(setup.processes + PROCESSES_OF_OURS), "--ulimit", f"fsize={setup.disk}"]
+        return [*command, *volumes, *self.params.arguments]
 
 
-class ContainerSandbox(ArchiveSandbox):
+class ContainerSandbox(IsolatedSandbox):
     """A process ``docker run`` or ``podman run``, and the commands in its container."""
 
     def __init__(self, start: _Start, name: str, holder: asyncio.subprocess.Process, shared: Path) -> None:
@@ -116,7 +115,7 @@ class ContainerSandbox(ArchiveSandbox):
                 await kill_group(process)
 
         return await run_program(
-            [*self._start.words(name, shared), *inside, "--entrypoint", entry, self._start.params.image, *rest],
+            [*self._start.run_command(name, shared), *inside, "--entrypoint", entry, self._start.params.image, *rest],
             seconds=seconds,
             stdin=stdin,
             environment=os.environ,
@@ -174,7 +173,7 @@ async def _start(program: str, params: ContainerParams, setup: SandboxSetup) -> 
     volumes = [*(f"{path}:{path}:ro" for path in paths), f"{shared}:{SHARED}:ro", "/app"]
     pipe = asyncio.subprocess.PIPE
     holder = await asyncio.create_subprocess_exec(
-        *start.words(name, [word for volume in volumes for word in ("--volume", volume)]),
+        *start.run_command(name, [word for volume in volumes for word in ("--volume", volume)]),
         *("--entrypoint", "sh", params.image, "-c", HOLD),
         stdin=pipe,
         stdout=pipe,

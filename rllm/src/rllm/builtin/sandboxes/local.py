@@ -59,7 +59,7 @@ class LocalSandbox(Sandbox):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SECONDS_TO_END):
                         await process.wait()
-            await asyncio.to_thread(_kill_marked, f"{MARK}={mark}".encode())
+            await asyncio.to_thread(_kill_processes, f"{MARK}={mark}".encode())
 
         return await run_program(
             supervise_command(command),
@@ -98,7 +98,7 @@ def _remove(path: Path) -> None:
     subprocess.run(["rm", "-rf", path], check=True)
 
 
-def _kill_marked(mark: bytes) -> None:
+def _kill_processes(mark: bytes) -> None:
     """Kill the processes of a command that have left its process group, and those that they start meanwhile."""
     deadline = time.monotonic() + SECONDS_TO_END
     while time.monotonic() < deadline:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.builtin.sandboxes.process import lines_at_end
-from rllm.builtin.sandboxes.untrusted import remove_outward_links, serve_untrusted, write_program
+from rllm.builtin.sandboxes.untrusted import remove_outward_links, serve_untrusted_programs, write_program
 from rllm.builtin.sandboxes.untrusted_client import VARIABLE
 from rllm.builtin.tasks.task_directories import TaskFacts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox
@@ -57,7 +57,7 @@ async def run_tests(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) ->
         )
     try:
         await _prepare(sandbox, facts)
-        async with serve_untrusted(sandbox, facts.test_seconds) as server:
+        async with serve_untrusted_programs(sandbox, facts.test_seconds) as server:
             tests = await sandbox.run(
                 ["sh", "-c", START],
                 seconds=facts.test_seconds,

@@ -69,7 +69,7 @@ class Server:
     seconds: float
     """Time limit of each program. The tests end it earlier if they end."""
     key: str
-    places: asyncio.Semaphore
+    slots: asyncio.Semaphore
     port: int = 0
     """Port of 127.0.0.1 that it listens on."""
     failure: PluginError | RolloutError | None = None
@@ -94,7 +94,7 @@ class Server:
                 return  # It is not our client.
             gone = asyncio.create_task(_read_byte(reader))
             try:
-                async with self.places:
+                async with self.slots:
                     result = await self._run(command, stdin, gone)
             finally:
                 gone.cancel()
@@ -110,23 +110,23 @@ class Server:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
         if gone.done() and gone.result() != untrusted_client.STOP:
-            self.failure = _not_awaited()
+            self.failure = _unawaited_error()
         try:
             await remove_outward_links(self.sandbox, self.sandbox.run_untrusted)
         except (PluginError, RolloutError) as error:
             self.failure = error
-            return _not_started(error)
+            return _start_failure(error)
         try:
             return CommandResult(exit_code=None, stdout=b"", stderr=b"") if running.cancelled() else running.result()
         except (PluginError, RolloutError) as error:
-            return _not_started(error)
+            return _start_failure(error)
 
 
-def _not_started(error: PluginError | RolloutError) -> CommandResult:
+def _start_failure(error: PluginError | RolloutError) -> CommandResult:
     return CommandResult(exit_code=NOT_STARTED, stdout=b"", stderr=f"untrusted: {error.message}\n".encode())
 
 
-def _not_awaited() -> RolloutError:
+def _unawaited_error() -> RolloutError:
     return RolloutError(
         "untrusted-not-awaited",
         "The tests killed `untrusted`, or ended before it.",
@@ -155,17 +155,17 @@ async def _send(writer: asyncio.StreamWriter, result: CommandResult) -> None:
 
 
 @asynccontextmanager
-async def serve_untrusted(sandbox: Sandbox, seconds: float) -> AsyncIterator[Server]:
+async def serve_untrusted_programs(sandbox: Sandbox, seconds: float) -> AsyncIterator[Server]:
     """Serve the command ``untrusted`` for tests in `sandbox`."""
     server = Server(sandbox, seconds, secrets.token_hex(16), asyncio.Semaphore(CONCURRENT))
     answers: set[asyncio.Task[None]] = set()
 
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer = asyncio.create_task(server.answer(reader, writer))
         answers.add(answer)
         answer.add_done_callback(answers.discard)
 
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LONGEST_REQUEST)
+    listening = await asyncio.start_server(on_connection, "127.0.0.1", 0, limit=LONGEST_REQUEST)
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server

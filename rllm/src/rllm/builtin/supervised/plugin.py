@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from rllm.builtin.supervised.options import ExamplesParams
+from pydantic import Field
+
+from rllm.rows.options import RowParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
@@ -14,13 +16,34 @@ from rllm_core.plugins import hookimpl
 
 requires_api = 1
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rllm_core.contracts.loss import LossInput
+    from rllm_core.contracts.plugin import NoParams
+
+
+class ExamplesParams(RowParams):
+    """Options of the stages ``examples`` and ``preferences``."""
+
+    train_on: Literal["assistant", "last", "all"] = Field(
+        "assistant",
+        description="Trained tokens of a row. `assistant`: all assistant messages, or the completion. `last`: the last "
+        "assistant message. `all`: every token.",
+    )
+
+
+def cross_entropy(inputs: LossInput, params: NoParams) -> Tensor:
+    """Return -logprob of each trained token, (n_sampled,), in nats. Advantages are not used."""
+    return -inputs.logprobs
+
 
 @hookimpl
 def rllm_losses() -> Iterable[LossPlugin[Any]]:
     yield LossPlugin(
         name="cross_entropy",
         summary="Imitates the trained tokens, without advantages. The loss of `rllm sft`.",
-        load=load_from("rllm.builtin.supervised.loss", "cross_entropy"),
+        load=lambda: cross_entropy,
         has_ratio=False,
     )
 
@@ -41,7 +64,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         load=load_from("rllm.builtin.supervised.stages", "Supervise"),
         reads=frozenset({"batch"}),
         writes=frozenset({"batch.old_logprobs", "batch.advantages"}),
-        check_plan=call_lazily("rllm.builtin.supervised.checks", "check_imitation"),
+        check_plan=call_lazily("rllm.builtin.supervised.objective", "check_imitation"),
     )
 
 
@@ -50,7 +73,7 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
     yield ObjectivePlugin(
         name="sft",
         summary="Fine-tune on examples, without rewards (`rllm sft`).",
-        load=load_from("rllm.builtin.supervised.objective", "Imitation"),
+        load=load_from("rllm.builtin.supervised.objective", "ImitationObjective"),
         stage="rllm/supervise",
         defaults={
             "rllm.trainer.project_name": "rllm-sft",

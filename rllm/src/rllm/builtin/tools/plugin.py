@@ -6,13 +6,37 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rllm.builtin.tools.options import ToolCallingParams, TrlEnvironmentParams
+from pydantic import Field
+
+from rllm.builtin.tasks.options import QuestionParams
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
+from rllm_core.rollout.options import AgentWorkflowParams
 
 requires_api = 1
+
+
+class ToolCallingParams(AgentWorkflowParams):
+    """Options of ``tool_calling``."""
+
+    tools: list[str] = Field(
+        default_factory=list,
+        description="Functions that the model may call, each FILE.py:FUNCTION, in addition to the environment's tools.",
+    )
+    tool_timeout: float = Field(
+        30.0, gt=0, description="Maximum number of seconds for one call. The model gets an error if a call exceeds it."
+    )
+
+
+class TrlEnvironmentParams(QuestionParams):
+    """Options of ``trl``."""
+
+    factory: str = Field(
+        min_length=1,
+        description="Class for TRL's `environment_factory`, as FILE.py:CLASS. Its public methods are the tools.",
+    )
 
 
 def _check(params: ToolCallingParams) -> None:
@@ -35,12 +59,6 @@ async def _open(run: OpenedRun, params: ToolCallingParams) -> AsyncIterator[Any]
     yield load_tools(params.tools)
 
 
-def _check_trl(params: TrlEnvironmentParams) -> None:
-    from rllm.builtin.tools.trl_environment import check_factory
-
-    check_factory(params)
-
-
 def _source_of_trl(params: TrlEnvironmentParams) -> dict[str, str]:
     from rllm.builtin.tasks.function_file import read_source
 
@@ -60,7 +78,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         summary="Environments written for TRL's environment_factory: a class whose methods are tools.",
         params=TrlEnvironmentParams,
         load=load_from("rllm.builtin.tools.trl_environment", "TrlEnvironment"),
-        check=_check_trl,
+        check=call_lazily("rllm.builtin.tools.trl_environment", "check_factory"),
         sources=_source_of_trl,
         check_task=_check_trl_task,
         defaults={"rllm.workflow.name": "tool_calling"},

@@ -1,15 +1,15 @@
-"""The schema of a typed function, and its arguments checked against the types."""
+"""The schema of a typed function with a docstring, and its arguments checked against the types."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, Required, get_type_hints
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from rllm.builtin.tools.docstring import read_docstring
 from rllm_core.data.messages import Tool
 from rllm_core.errors import ConfigError
 
@@ -112,3 +112,28 @@ def _any_of(options: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 _HOW = 'Write a function such as: def add(a: int, b: int) -> int, with a docstring that has a section "Args:".'
+
+
+SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?):\s*$", re.MULTILINE)
+ARGUMENT = re.compile(r"^(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
+
+
+def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the description of `function`, and the descriptions of its arguments, from its docstring."""
+    # ["does this", "Args", "what follows", "Returns", …]
+    parts = SECTION.split(inspect.getdoc(function) or "")
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return parts[0].strip(), _arguments(sections.get("Args", sections.get("Arguments", "")))
+
+
+def _arguments(section: str) -> dict[str, str]:
+    lines = [line for line in inspect.cleandoc("\n" + section).splitlines() if line.strip()]
+    found: dict[str, str] = {}
+    name = None
+    for line in lines:
+        if (match := ARGUMENT.match(line)) is not None:
+            name, text = match[1], match[2]
+            found[name] = text.strip()
+        elif name is not None:
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found

@@ -1,4 +1,4 @@
-"""Toolbox: the tools of one rollout, and calls of them answered."""
+"""The tools of one rollout: functions of files, and the answers to calls of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from rllm.builtin.tasks.function_file import missing_function, run_file, split_function, unnamed_function
 from rllm.builtin.tools.schema import Arguments, tool_schema
-from rllm.builtin.tools.tool_file import load_function
 from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.notices import one_line
@@ -102,19 +103,19 @@ class Toolbox:
         calls = await asyncio.gather(*(self._answer(each) for each in response.tool_calls))
         return [*calls, *(_unreadable(each, response.finish_reason) for each in response.malformed_calls)]
 
-    async def _answer(self, asked: ToolCall) -> Answer:
-        text, outcome = await self._run(asked)
-        return Answer({"role": "tool", "tool_call_id": asked.id, "name": asked.name, "content": text}, outcome)
+    async def _answer(self, tool_call: ToolCall) -> Answer:
+        text, outcome = await self._run(tool_call)
+        return Answer({"role": "tool", "tool_call_id": tool_call.id, "name": tool_call.name, "content": text}, outcome)
 
-    async def _run(self, asked: ToolCall) -> tuple[str, Outcome]:
-        tool = self._tools.get(asked.name)
+    async def _run(self, tool_call: ToolCall) -> tuple[str, Outcome]:
+        tool = self._tools.get(tool_call.name)
         if tool is None:
-            hint = did_you_mean(asked.name, self._tools) or f"Tools: {', '.join(self._tools) or 'none'}."
-            return f"Error: there is no tool {asked.name!r}. {hint}", "malformed"
+            hint = did_you_mean(tool_call.name, self._tools) or f"Tools: {', '.join(self._tools) or 'none'}."
+            return f"Error: there is no tool {tool_call.name!r}. {hint}", "malformed"
         try:
-            arguments = tool.read(asked.arguments)
+            arguments = tool.read(tool_call.arguments)
         except ValidationError as error:
-            return f"Error: wrong arguments for {asked.name}: {_problems(error)}.", "malformed"
+            return f"Error: wrong arguments for {tool_call.name}: {_problems(error)}.", "malformed"
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
@@ -122,15 +123,15 @@ class Toolbox:
         except asyncio.CancelledError:
             if (this := asyncio.current_task()) is None or this.cancelling():
                 raise
-            return f"Error: {asked.name} was cancelled.", "failed"
+            return f"Error: {tool_call.name} was cancelled.", "failed"
         except (Exception, SystemExit) as error:  # noqa: BLE001  (user code: the model receives the error)
             if isinstance(error, TimeoutError) and limit.expired():
-                return f"Error: {asked.name} did not answer within {self._seconds:g} s.", "failed"
+                return f"Error: {tool_call.name} did not answer within {self._seconds:g} s.", "failed"
             problem = one_line(f"{type(error).__name__}: {error}", LONGEST_PROBLEM)
-            return f"Error: {asked.name} failed: {problem}", "failed"
+            return f"Error: {tool_call.name} failed: {problem}", "failed"
 
 
-def in_the_loop(tool: Runnable) -> Runnable:
+def without_thread(tool: Runnable) -> Runnable:
     """Return the tool without its thread, for functions that only compute and return at once."""
     return replace(tool, blocking=False)
 
@@ -140,12 +141,40 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()
 
 
-def _unreadable(asked: MalformedToolCall, finish_reason: str) -> Answer:
+def _unreadable(tool_call: MalformedToolCall, finish_reason: str) -> Answer:
     cut_off = " The response was cut off." if finish_reason == "length" else ""
-    text = f"Error: the tool call cannot be read: {one_line(asked.problem, LONGEST_PROBLEM)}.{cut_off}"
+    text = f"Error: the tool call cannot be read: {one_line(tool_call.problem, LONGEST_PROBLEM)}.{cut_off}"
     return Answer({"role": "tool", "content": text}, "malformed")
 
 
 def _problems(error: ValidationError) -> str:
     each = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False))
     return one_line("; ".join(each), LONGEST_PROBLEM)
+
+
+KEY = "rllm.workflow.workflow_args.tools"
+
+
+def load_function(tool: str, key: str = KEY) -> Callable[..., Any]:
+    """Run the file, once for all of its functions, and return this function or class.
+
+    Args:
+        tool: ``FILE.py:FUNCTION``.
+        key: config key that names it, for errors.
+
+    Raises:
+        ConfigError: the file is not there, fails (naming the line), or has no such function; or none is named.
+    """
+    file, name = split_function(tool)
+    if not file:
+        raise ConfigError(
+            "bad-function-name", f"{key} contains {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search."
+        )
+    path = Path(file).expanduser()
+    functions = vars(run_file(path))
+    if not callable(found := functions.get(name)):
+        known = [key for key, value in functions.items() if callable(value) and not key.startswith("_")]
+        if not name.isidentifier():
+            raise unnamed_function(tool, path, known, min(known, default="search"))
+        raise missing_function(path, name, known)
+    return found  # type: ignore[no-any-return]

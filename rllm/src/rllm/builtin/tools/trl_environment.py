@@ -9,9 +9,8 @@ from typing import Any
 
 from rllm.builtin.tasks.options import check_question
 from rllm.builtin.tasks.question import Question
-from rllm.builtin.tools.options import TrlEnvironmentParams
-from rllm.builtin.tools.tool_file import load_function
-from rllm.builtin.tools.toolbox import runnable
+from rllm.builtin.tools.plugin import TrlEnvironmentParams
+from rllm.builtin.tools.toolbox import load_function, runnable
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.messages import Message
 from rllm_core.data.types import Task

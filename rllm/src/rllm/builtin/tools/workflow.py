@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rllm.builtin.tools.toolbox import Runnable, Toolbox, in_the_loop, runnable
+from rllm.builtin.tools.toolbox import Runnable, Toolbox, runnable, without_thread
 from rllm_core.contracts.environment import Environment
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Message, Response, Tool
@@ -45,7 +45,7 @@ class ToolCallingWorkflow(MultiTurnWorkflow):
         """
         own = [runnable(each) for each in await self._ask(environment.tools, task)]
         if not self.context.environment_blocks:
-            own = [in_the_loop(each) for each in own]
+            own = [without_thread(each) for each in own]
         self._toolbox = Toolbox([*self._of_files, *own], self._seconds)
         if not self._toolbox.schemas:
             warn_once(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rllm.builtin.trackers.options import EpisodeTableParams
+from rllm.builtin.trackers.plugin import EpisodeTableParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.messages import read_text
 from rllm_core.data.types import Episode, Trajectory
@@ -15,13 +15,13 @@ from rllm_core.data.types import Episode, Trajectory
 TAG = "episodes"
 """The name of the table."""
 COLUMNS = ("rollout", "role", "reward", "solved", "ending", "conversation")
-MOST_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 """Maximum number of characters of a conversation. The middle of a longer one is cut."""
 Row = tuple[str, str, float | None, bool, str, str]
 """A value for each of `COLUMNS`."""
 
 
-def due_rows(step: TrainStep, params: EpisodeTableParams) -> list[Row]:
+def table_rows(step: TrainStep, params: EpisodeTableParams) -> list[Row]:
     """Return rows for trajectories of a step, in the order of their rewards. Empty if no table is due.
 
     The rows are evenly spaced in that order. A trajectory without a reward comes first.
@@ -58,9 +58,9 @@ def _conversation(trajectory: Trajectory) -> str:
         parts += [f"[{message.get('role', '')}] {read_text(message)}" for message in step.messages]
         parts.append(f"[response] {step.text}")
     text = "\n".join(parts).encode("utf-8", "replace").decode()
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[: MOST_CHARACTERS // 2]}\n…\n{text[-MOST_CHARACTERS // 2 :]}"
+    return f"{text[: MAX_CHARACTERS // 2]}\n…\n{text[-MAX_CHARACTERS // 2 :]}"
 
 
 def _cell(value: object) -> str:

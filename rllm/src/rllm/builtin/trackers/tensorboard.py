@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.trackers.episode_table import TAG, as_markdown, due_rows
-from rllm.builtin.trackers.options import TensorboardParams
+from rllm.builtin.trackers.episode_table import TAG, as_markdown, table_rows
+from rllm.builtin.trackers.plugin import TensorboardParams
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
@@ -54,7 +54,7 @@ class TensorboardTracker(Observer):
         """Show a few trajectories as a text."""
         from tensorboardX.summary import text
 
-        if rows := due_rows(step, self._params):
+        if rows := table_rows(step, self._params):
             writer = self._writer or self._open(0)
             self._write(writer, step=step.global_step, summary=text(TAG, as_markdown(rows)))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rllm.builtin.trackers.episode_table import COLUMNS, TAG, due_rows
-from rllm.builtin.trackers.options import WeightsAndBiasesParams
+from rllm.builtin.trackers.episode_table import COLUMNS, TAG, table_rows
+from rllm.builtin.trackers.plugin import WeightsAndBiasesParams
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
@@ -47,7 +47,7 @@ class WeightsAndBiasesTracker(Observer):
         """Send a table of a few trajectories."""
         import wandb
 
-        if rows := due_rows(step, self._params):
+        if rows := table_rows(step, self._params):
             table = wandb.Table(columns=[*COLUMNS], data=[[*row] for row in rows])
             run = self._run or self._start(resumed=False)
             run.log({TAG: table, "step": step.global_step}, step=step.global_step + 1)

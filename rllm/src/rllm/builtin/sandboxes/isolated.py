@@ -1,12 +1,50 @@
-"""Forward connections from the namespace of a sandbox's command to a port of this machine."""
+"""Code that sandboxes without a network share: copies into them, and connections to a port of this machine."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
+import tarfile
+from pathlib import Path
 
 from rllm.builtin.sandboxes.process import CHUNK
+from rllm_core.contracts.sandbox import Sandbox
+from rllm_core.errors import RolloutError
+
+UNPACK = """
+if [ -L "$0" ]; then rm "$0"; fi
+chmod -R u+rwX "$0" 2>/dev/null
+mkdir -p "$0" && find "$0" -mindepth 1 -delete && tar --extract --no-same-owner --file - --directory "$0"
+"""
+FULL = ("No space left on device", "Wrote only")
+"""Messages of tar if the disk is full, or a file is larger than the disk."""
+COPY_SECONDS = 600.0
+
+
+class IsolatedSandbox(Sandbox):
+    """A sandbox into which a command copies directories."""
+
+    async def copy_in(self, source: Path, target: str) -> None:
+        archive = await asyncio.to_thread(_pack_directory, source)
+        result = await self.run(["sh", "-c", UNPACK, target], seconds=COPY_SECONDS, stdin=archive)
+        if result.exit_code != 0:
+            said = result.stderr.decode(errors="replace").strip()
+            full = "Make the directory smaller, or set a larger storage_mb in the task's task.toml."
+            raise RolloutError(
+                "copy-failed",
+                f"{target} of the sandbox cannot be replaced: {said}",
+                full if any(text in said for text in FULL) else "Check the files in the task's directory.",
+            )
+
+
+def _pack_directory(source: Path) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.add(source.resolve(), ".")
+    return file.getvalue()
+
 
 LOOPBACK = "127.0.0.1"
 
@@ -25,12 +63,12 @@ async def forward(channel: socket.socket, port: int) -> None:
 
     connections: set[asyncio.Task[None]] = set()
 
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(connect(reader, writer, port))
         connections.add(connection)
         connection.add_done_callback(connections.discard)
 
-    server = await asyncio.start_server(connected, sock=socket.socket(fileno=descriptors[0]))
+    server = await asyncio.start_server(on_connection, sock=socket.socket(fileno=descriptors[0]))
     try:
         await loop.create_future()
     finally:
