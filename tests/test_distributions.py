@@ -58,7 +58,7 @@ def test_the_keyword_rllm_plugin_finds_plugins_and_commands() -> None:
 def test_entry_points_name_package_and_feature() -> None:
     for distribution in ALL.values():
         for name, module in distribution.project.get("entry-points", {}).get("rllm.plugins", {}).items():
-            assert name in (distribution.name, f"{distribution.name}-{module.split('.')[-2]}")
+            assert name in (distribution.name, f"{distribution.name}-{module.split('.')[-2].replace('_', '-')}")
 
 
 def test_its_types_are_for_others() -> None:

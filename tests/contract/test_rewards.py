@@ -22,6 +22,12 @@ globals().update(
             "right": ("four",),
             "wrong": ("seven",),
         },
+        code={
+            "options": ({"sandbox": "local"}, {"sandbox": "local", "partial": True}),
+            "data": {"question": "Write double.", "test_list": ["assert double(2) == 4", "assert double(0) == 0"]},
+            "right": ("```python\ndef double(x):\n    return 2 * x\n```",),
+            "wrong": ("def double(x):\n    return x + 1", "```python\nraise SystemExit\n```", ""),
+        },
         # No server answers at this address, so every reward is missing.
         judge={"options": ({"url": "http://127.0.0.1:9", "model": "m", "retries": 0},)},
         python={"options": ({"function": f"{SCORE}:score"},), "right": ("42",), "wrong": ("41",)},

@@ -34,6 +34,7 @@ LIMITS = {
     "plugins/rllm_serving": (850, 19),
     "plugins/rllm_tinker_server": (3_720, 10),
     "plugins/rllm_view": (2_940, 14),
+    "rllm/src/rllm/builtin/code_reward": (480, 13),
     "rllm/src/rllm/builtin/reward_lab": (460, 14),
     "plugins/rllm_vllm": (750, 22),
 }
