@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from graphlib import TopologicalSorter
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -13,6 +14,9 @@ ALL = {each.name: each for each in distributions()}
 PLUGIN_GROUPS = {"rllm.plugins", "rllm.commands", "rllm.commands.plugins"}
 NEEDS_ITS_OWN_ENVIRONMENT = {"rllm-vllm"}
 """Distributions that are not in `rllm[all]`."""
+
+COLLECTIONS = {"rllm": {"all"}, "rllm-core": {"testing"}}
+"""Extras for users that bring packages which require this package. No package requires such an extra."""
 
 REQUIRED_BY_CORE = {"numpy", "packaging", "pluggy", "pydantic"}
 
@@ -92,6 +96,21 @@ def test_it_asks_for_the_minor_release_of_ours_that_it_is_written_for() -> None:
             assert (
                 str(requirement.specifier) == f"<{version.major}.{version.minor + 1},>={version.major}.{version.minor}"
             )
+
+
+def test_requirements_and_extras_have_no_circle() -> None:
+    graph = {}
+    for name, distribution in ALL.items():
+        extras = set(distribution.extras) - COLLECTIONS.get(name, set())
+        required = {canonicalize_name(requirement.name) for requirement in distribution.requirements(*extras)}
+        graph[name] = required & ALL.keys() - {name}
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
+
+
+def test_no_package_requires_extras_for_users() -> None:
+    for distribution in ALL.values():
+        for requirement in distribution.requirements(*distribution.extras):
+            assert not requirement.extras & COLLECTIONS.get(canonicalize_name(requirement.name), set())
 
 
 def test_the_extras_that_it_asks_for_are_there() -> None:

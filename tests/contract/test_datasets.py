@@ -43,7 +43,7 @@ class TestJsonl(DatasetContract):
 
 
 class TestStored(DatasetContract):
-    name = "rllm-view/stored"
+    name = "rllm-record/stored"
     options: ClassVar[Sequence[Mapping[str, Any]]] = ({"path": "sessions"},)
     bad_options = ({}, {"path": ""}, {"path": "not-there"}, {"path": "empty"})
 

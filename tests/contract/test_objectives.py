@@ -2,4 +2,4 @@
 
 from rllm_plugin_kit import ObjectiveContract
 
-globals().update(ObjectiveContract.for_each("rllm-core", "rllm", "rllm-view"))
+globals().update(ObjectiveContract.for_each("rllm-core", "rllm", "rllm-record"))

@@ -11,7 +11,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import StageContract, stage_context
 from rllm_record.steps import Sampler
-from rllm_view.rescoring.stored import StoredRollout, StoredTask
+from rllm_record.stored import StoredRollout, StoredTask
 
 globals().update(StageContract.for_each("rllm-core"))
 
@@ -24,7 +24,7 @@ class TestGreedyBaselineThatIsNeeded(StageContract):
 
 
 class TestStored(StageContract):
-    name = "rllm-view/stored"
+    name = "rllm-record/stored"
 
     def prepare(self, step: TrainStep) -> None:
         step.tasks = [StoredTask(id=task.id, rollouts=[_rollout(task.id)]) for task in step.tasks]

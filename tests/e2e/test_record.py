@@ -19,7 +19,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_record.recorder import Recorder
 from rllm_record.steps import StepFiles
 from rllm_record.steps.files import sampler_of
-from rllm_view.rescoring.source import find_episodes, read_batches
+from rllm_record.stored_episodes import find_episodes, read_batches
 
 from .conftest import plan_of
 

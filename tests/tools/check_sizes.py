@@ -29,12 +29,16 @@ LIMITS = {
     "plugins/rllm_gateway": (6_360, 8),
     "plugins/rllm_local": (3_850, 13),
     "plugins/rllm_plugin_kit": (4_750, 9),
-    "plugins/rllm_record": (2_320, 11),
+    "plugins/rllm_record": (2_640, 11),
     "plugins/rllm_renderers": (420, 18),
     "plugins/rllm_serving": (850, 19),
     "plugins/rllm_tinker_server": (3_720, 10),
+<<<<<<< HEAD
     "plugins/rllm_view": (2_940, 14),
     "rllm/src/rllm/builtin/code_reward": (480, 13),
+=======
+    "plugins/rllm_view": (2_380, 14),
+>>>>>>> abdcc858 (The record and the viewer do not require the program, stored episodes are training data of the record, and rescoring is a feature of the program)
     "rllm/src/rllm/builtin/reward_lab": (460, 14),
     "plugins/rllm_vllm": (750, 22),
 }

@@ -26,12 +26,12 @@ LIMITS = {
     ("E", "comments"): 0,
     ("W", "pages"): 268,
     ("W", "messages"): 159,
-    ("W", "docstrings"): 753,
+    ("W", "docstrings"): 752,
     ("W", "comments"): 96,
     ("D", "docstrings"): 194,
-    ("N", "names"): 357,
+    ("N", "names"): 353,
     ("N", "test names"): 284,
-    ("T", "test names"): 1_134,
+    ("T", "test names"): 1_133,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

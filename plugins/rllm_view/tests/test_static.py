@@ -14,12 +14,13 @@ import orjson
 import pytest
 from expecting import expect_error
 
-from rllm.runs.run_directory import REPORT, RunDirectory
+from rllm.runs.run_directory import RunDirectory
 from rllm.runs.run_status import record_status
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_sections import TrainerSection
+from rllm_record.run_files import REPORT
 from rllm_view.report import ReportTracker
 from rllm_view.static import join_modules, write_page
 

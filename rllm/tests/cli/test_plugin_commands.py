@@ -125,7 +125,7 @@ sys.exit(main())
     [
         (["tinker"], "plugin-not-installed", ["'tinker'", "hint: pip install rllm-tinker-server\n"]),
         (["plugins", "new"], "plugin-not-installed", ["'plugins new'", "hint: pip install rllm-plugin-kit\n"]),
-        (["rescor"], "usage-error", ["'rescore'"]),
+        (["episod"], "usage-error", ["'episode'"]),
     ],
 )
 def test_a_command_of_ours_that_is_not_installed_is_known(rllm_from_inside, words, code: str, values) -> None:
@@ -135,7 +135,7 @@ def test_a_command_of_ours_that_is_not_installed_is_known(rllm_from_inside, word
 def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
     told = " ".join(rllm_from_inside(NOTHING_INSTALLED, "--help", COLUMNS="120").stdout.split())
 
-    assert "rescore " in told
+    assert "episode " in told
     assert "pip install rllm-view" in told
     assert "pip install rllm-plugin-kit" in " ".join(
         rllm_from_inside(NOTHING_INSTALLED, "plugins", "--help", COLUMNS="120").stdout.split()

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.runs.metrics_file import read_metrics
 from rllm.runs.run_directory import WRITTEN, RunDirectory, run_directory_path
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_sections import TrainerSection
+from rllm_record.run_files import read_metrics
 
 OpenDirectory = Callable[..., RunDirectory]
 

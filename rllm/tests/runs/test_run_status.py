@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rllm.runs.run_status import read_status, record_status
+from rllm.runs.run_status import record_status
 from rllm_core.errors import ConfigError
+from rllm_record.run_files import read_status
 
 RUNS_FOREVER = """
 import sys, time

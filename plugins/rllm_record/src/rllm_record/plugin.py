@@ -1,4 +1,4 @@
-"""Plugin specs of rllm-record: the tracker `record` for every run, and the observer `journal` for asynchronous runs."""
+"""Plugin specs of rllm-record: the tracker `record`, the observer `journal`, and stored episodes as training data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.objective import ObjectiveFlag, ObjectivePlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
@@ -39,6 +42,23 @@ class RecordParams(Params):
     )
 
 
+class StoredParams(Params):
+    """Options of the dataset ``stored``."""
+
+    path: str = Field(
+        min_length=1,
+        description="Directory of a run with `rllm.record=tokens`, or file of its episodes.",
+    )
+    group_by: Literal["step", "task"] = Field(
+        "step",
+        description="Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: "
+        "rollouts from all steps.",
+    )
+    min_reward: float | None = Field(
+        None, description="Smallest reward of a rollout to use. null: all rollouts, also those without a reward."
+    )
+
+
 def _generates_ahead(config: RunConfig) -> bool:
     return config.rllm.async_training.staleness > 0
 
@@ -62,4 +82,46 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
         params=JournalParams,
         load=load_from("rllm_record.journal.observer", "make_journal"),
         joins=_generates_ahead,
+    )
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="stored",
+        summary="Tasks of stored episodes, with the rollouts that the stage `stored` trains on.",
+        params=StoredParams,
+        load=load_from("rllm_record.stored", "read_stored"),
+    )
+
+
+@hookimpl
+def rllm_stages() -> Iterable[StagePlugin[Any]]:
+    yield StagePlugin(
+        name="stored",
+        summary="Load the stored rollouts of each task instead of generating them.",
+        load=load_from("rllm_record.stored", "BringStored"),
+        reads=frozenset({"tasks"}),
+        writes=frozenset({"episodes"}),
+        config_keys=frozenset({"sampling.train.temperature"}),
+        off_policy=True,
+    )
+
+
+def _read_directory(path: str) -> dict[str, str]:
+    return {"name": "stored", "path": path}
+
+
+@hookimpl
+def rllm_objectives() -> Iterable[ObjectivePlugin]:
+    yield ObjectivePlugin(
+        name="stored",
+        summary="Train on stored episodes, instead of new rollouts (off-policy).",
+        stage="rllm-record/stored",
+        defaults={
+            "rllm.pipeline.replace": {"generate": "stored"},
+            # Weights other than the trained ones sampled stored tokens.
+            "rllm.algorithm.rollout_correction.tis_mode": "token",
+        },
+        flag=ObjectiveFlag(name="stored", metavar="DIRECTORY", key="data.train_dataset", value=_read_directory),
     )

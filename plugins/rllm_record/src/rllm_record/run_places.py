@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm.runs.metrics_file import METRICS
-from rllm.runs.run_directory import PLUGINS
 from rllm_core.errors import ConfigError
+from rllm_record.run_files import METRICS, PLUGINS
 
 DEPTH = 4
 """Maximum depth of the search: ``runs/project/experiment``, and one more level on each side."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from rllm.config import leaves
-from rllm.runs.run_directory import REPORT
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_view.reading.run import Given
+from rllm_record.run_files import REPORT
+from rllm_view.reading.run import Given, leaves
 from rllm_view.static import write_page
 
 EPISODES = 32
@@ -49,10 +48,9 @@ class ReportTracker(Observer):
 
 def _list_changed_values(run: TrackedRun) -> list[Given]:
     """Return the values that are not the core's defaults, including values of a recipe."""
-    values = ((".".join(path), value) for path, value in leaves(dict(run.config)))
     origins = run.origins
     return [
         Given(key=key, value=json.dumps(value), origin=origins[key])
-        for key, value in values
+        for key, value in leaves(run.config)
         if origins.get(key, "default") != "default"
     ]

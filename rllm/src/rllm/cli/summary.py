@@ -12,10 +12,10 @@ from rich.table import Table
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.validation_option import find_validation_option
-from rllm.runs.run_directory import REPORT
 from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task
+from rllm_record.run_files import REPORT
 
 if TYPE_CHECKING:
     from rllm.training.loop import TrainingLoop

@@ -9,10 +9,10 @@ from pathlib import Path
 from rllm.cli import Request, config_of_checkpoint, plan_for
 from rllm.config import COMMAND_LINE, Tier, covers, split_key, where_acts
 from rllm.planning import RunPlan
-from rllm.runs.run_directory import PLUGINS
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.schema.run_config import RunConfig
+from rllm_record.run_files import PLUGINS
 
 
 @dataclass(frozen=True)

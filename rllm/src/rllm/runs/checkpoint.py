@@ -13,11 +13,9 @@ from typing import Any
 
 from rllm_core.errors import CheckpointError, RllmError
 from rllm_core.files import sha256, sync_directory, sync_file
+from rllm_record.run_files import BACKEND, LATEST_CHECKPOINT, MANIFEST
 
-MANIFEST = "manifest.json"
 STATE = "state.json"
-BACKEND = "backend"
-LATEST = "latest"
 FORMAT_VERSION = 3
 
 
@@ -135,7 +133,7 @@ class CheckpointStore:
 
     def _remove_leftovers(self) -> None:
         """Remove checkpoints that a save replaced, and files of processes that were killed while saving."""
-        for leftover in (*self._directory.glob(".step_*.tmp"), *self._directory.glob(f".{LATEST}.*.tmp")):
+        for leftover in (*self._directory.glob(".step_*.tmp"), *self._directory.glob(f".{LATEST_CHECKPOINT}.*.tmp")):
             if leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
@@ -143,10 +141,10 @@ class CheckpointStore:
 
     def point_latest_at(self, directory: Path) -> None:
         """Point the link `latest` at this checkpoint."""
-        temporary = self._directory / f".{LATEST}.{os.getpid()}.tmp"
+        temporary = self._directory / f".{LATEST_CHECKPOINT}.{os.getpid()}.tmp"
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(directory.name)
-        temporary.replace(self._directory / LATEST)
+        temporary.replace(self._directory / LATEST_CHECKPOINT)
 
     def _what_is_left(self) -> str:
         usable = [directory.name for directory in self._all() if find_damage(directory) is None]

@@ -14,18 +14,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rllm.config.saved_config import FILE_NAME as CONFIG, save_config
-from rllm.runs.metrics_file import METRICS, read_metrics
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.schema.run_sections import TrainerSection
+from rllm_record.run_files import LENGTH, LOCK, METRICS, PLUGINS, REPORT, STATUS, read_metrics
 
-REPORT = "report.html"
-PLUGINS = "plugins.json"
-LENGTH = "length.json"
-"""File with the total number of steps: ``{"total_steps": 240}``. With epochs it depends on the number of tasks."""
-STATUS = "status.json"
-LOCK = ".lock"
 SECONDS_TO_READ_STATUS = 0.05
 """Maximum time for which a program locks the file to see if the run continues."""
 TRACKED = ("tensorboard", "wandb", "wandb_run_id")

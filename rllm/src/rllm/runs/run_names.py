@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from rllm.config.saved_config import FILE_NAME, read_config
-from rllm.runs.run_directory import PLUGINS
 from rllm_core.schema.run_sections import NO_ENVIRONMENT, TrainerSection
+from rllm_record.run_files import PLUGINS
 
 BEFORE: str = TrainerSection.model_fields["experiment_name"].default
 """Name that earlier builds gave to all of these runs."""

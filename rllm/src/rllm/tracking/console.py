@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rllm.runs.metrics_file import read_metrics
 from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.best_losses import BestLoss, BestLosses
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
+from rllm_record.run_files import read_metrics
 
 SECONDS_BETWEEN_LINES = 5.0
 """Seconds between lines without a terminal, so that a log file does not get a line for every step."""

@@ -11,10 +11,11 @@ from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.config.saved_config import NUMBERED
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.runs.run_directory import PLUGINS, RunDirectory, run_directory_path
+from rllm.runs.run_directory import RunDirectory, run_directory_path
 from rllm.runs.run_names import latest_name, next_name
 from rllm.training.resuming import ComposeOver, plan_resumed
 from rllm_core.errors import ConfigError, RllmError, did_you_mean
+from rllm_record.run_files import PLUGINS
 
 NAME_KEY = "rllm.trainer.experiment_name"
 SHOWN = 5

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm.runs.metrics_file import METRICS
+from rllm_record.run_files import METRICS
 from rllm_record.steps import digests
 from rllm_record.steps.files import KINDS, StepFiles
 from rllm_record.steps.parquet import RecordError, read_marks

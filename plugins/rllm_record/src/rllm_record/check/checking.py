@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm.runs.metrics_file import METRICS, read_metrics
 from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.update_trace import Coefficients, coefficients
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
@@ -30,6 +29,7 @@ from rllm_record.check.chain import (
     check_logged,
     check_traces,
 )
+from rllm_record.run_files import METRICS, read_metrics
 from rllm_record.steps.files import DIRECTORY, StepFiles
 from rllm_record.steps.parquet import RecordError
 

@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rllm.runs.checkpoint import BACKEND, LATEST, MANIFEST
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
@@ -19,6 +18,7 @@ from rllm_core.files import write_atomically
 from rllm_record.journal.engine import JournalEngine
 from rllm_record.journal.segments import Segments
 from rllm_record.plugin import JournalParams
+from rllm_record.run_files import BACKEND, CHECKPOINTS, LATEST_CHECKPOINT, MANIFEST
 
 DIRECTORY = "journal"
 """Name of the journal's directory in the run directory."""
@@ -63,7 +63,7 @@ def noted_steps(run: Path) -> set[int]:
 
 def latest_digests(run: Path) -> dict[str, str]:
     """Return file -> digest of the backend's files in the latest checkpoint of a run."""
-    manifest = json.loads((run / "checkpoints" / LATEST / MANIFEST).read_text(encoding="utf-8"))
+    manifest = json.loads((run / CHECKPOINTS / LATEST_CHECKPOINT / MANIFEST).read_text(encoding="utf-8"))
     return {name: digest for name, digest in manifest["sha256"].items() if name.startswith(f"{BACKEND}/")}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rllm.runs.run_status import read_status
+from rllm_record.run_files import read_status
 from rllm_record.steps import StepFiles
 from rllm_view.api.as_json import packed
 from rllm_view.api.comparing import compare

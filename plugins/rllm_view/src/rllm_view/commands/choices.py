@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from rllm.cli import print_table
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless, one_line
 from rllm_record.run_places import RUNS, find_runs, no_run, short_path
 from rllm_view.commands.explaining import short_uid
-from rllm_view.commands.run_lists import print_runs
+from rllm_view.commands.tables import print_runs, print_table
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Run, newest_first
 from rllm_view.reading.steps import step_summaries

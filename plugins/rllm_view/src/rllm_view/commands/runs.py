@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rllm_view.commands.run_lists import print_runs
+from rllm_view.commands.tables import print_runs
 
 if TYPE_CHECKING:
     from rllm_view.reading.run import RunSummary

@@ -12,9 +12,7 @@ from typing import Any
 
 import yaml
 
-from rllm.runs.metrics_file import METRICS, parse_line
-from rllm.runs.run_directory import LENGTH, PLUGINS
-from rllm.runs.run_status import read_status
+from rllm_record.run_files import CONFIG, LENGTH, METRICS, PLUGINS, parse_line, read_status
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
@@ -84,9 +82,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-CONFIG = "config.yaml"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """A value that is not a default."""
@@ -122,13 +117,14 @@ def read_settings(directory: Path) -> Settings:
     tree = tree if isinstance(tree, dict) else {}
     core = tree.get("rllm")
     composed = core.pop("composed", ()) if isinstance(core, dict) else ()
-    return Settings(values=dict(_leaves(tree)), given=tuple(_read_layers(composed)))
+    return Settings(values=dict(leaves(tree)), given=tuple(_read_layers(composed)))
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of each leaf of a tree."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -139,10 +135,10 @@ def _read_layers(composed: Any) -> Iterator[Given]:
     for layer in composed if isinstance(composed, list) else ():
         try:
             tree = json.loads(layer["set"])
-            leaves = list(_leaves(tree))
+            values = list(leaves(tree))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue  # A different version wrote this layer. The values themselves are available.
-        for key, value in leaves:
+        for key, value in values:
             found[key] = Given(key=key, value=json.dumps(value), origin=str(layer.get("from", "")))
     yield from found.values()
 
@@ -155,7 +151,7 @@ class RunSummary:
     name: str
     directory: str
     status: str | None
-    """One of `rllm.runs.run_status.Status`. None if the run did not record it."""
+    """One of `rllm_record.run_files.Status`. None if the run did not record it."""
     started: str | None
     """Time of its first start in UTC, such as ``2026-11-29T09:41:33+00:00``. None if the run did not record it."""
     ended: str | None

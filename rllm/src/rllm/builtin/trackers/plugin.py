@@ -37,7 +37,8 @@ class TensorboardParams(EpisodeTableParams):
     def _check_not_written_by_the_run(cls, directory: str | None) -> str | None:
         if directory is None:
             return None
-        from rllm.runs.run_directory import LOCK, WRITTEN  # listing plugins must not wait for this import
+        from rllm.runs.run_directory import WRITTEN  # listing plugins must not wait for this import
+        from rllm_record.run_files import LOCK
 
         first, *_ = parts = PurePath(os.path.normpath(directory)).parts or (".",)
         if parts == ("tensorboard",):

@@ -1,9 +1,7 @@
-"""Episodes on disk and their rescoring, with only the core's plugins."""
+"""Fixtures with recorded episodes in a run directory."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,12 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
-from rllm_core.plugins.registry import Registry
 from rllm_record.steps import RecordedEpisode, RecordedTrajectory, StepFiles
-from rllm_view.rescoring.estimators import Rescored, rescore
 
 Rewards = Mapping[str, Sequence[float | None]]
 
@@ -72,12 +66,6 @@ def run(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture
-def configure(run: Path) -> Callable[[dict[str, Any]], None]:
-    """Write the run's config from a tree. JSON is valid YAML."""
-    return lambda tree: (run / "config.yaml").write_text(json.dumps(tree)) and None
-
-
 def as_recorded(step: int, batch: int, episodes: Sequence[Episode]) -> list[RecordedEpisode]:
     return [
         RecordedEpisode(
@@ -105,25 +93,3 @@ def keep(run: Path) -> Callable[..., Path]:
         return run / "record" / "episodes" / f"step_{step:06d}.parquet"
 
     return keep
-
-
-@pytest.fixture
-def registry() -> Registry:
-    """The core's own plugins, and `stranger`: an unknown estimator."""
-    registry = Registry.load(allow=[], environ={})
-    registry.add(EstimatorPlugin(name="stranger", summary="A half of the reward.", params=NoParams, load=lambda: _half))
-    return registry
-
-
-def _half(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    return Advantages(values=0.5 * inputs.rewards)
-
-
-@pytest.fixture
-def rescored(run: Path, registry: Registry) -> Callable[..., Rescored]:
-    """Rescore the run with these estimators."""
-
-    def make(*estimators: Any, grouping: Any = None) -> Rescored:
-        return asyncio.run(rescore(run, estimators, grouping, registry))
-
-    return make

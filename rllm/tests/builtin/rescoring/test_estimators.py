@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.builtin.rescoring.estimators import Rescored, label, read_stored_config
 from rllm.cli.main import main
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
-from rllm_view.rescoring.estimators import Rescored, label
 
 Rescore = Callable[..., Rescored]
 Keep = Callable[..., Path]
@@ -79,6 +79,12 @@ def test_estimator_that_needs_a_model_is_an_error(rescored: Rescore, keep: Keep,
     keep(0, {"t": [0, 1]})
     with expect_error(ConfigError, "missing-estimator-input", "'gae'", "values"):
         rescored("grpo", "gae")
+
+
+def test_config_of_a_different_version_shows_its_keys(run: Path, configure: Callable[..., None]) -> None:
+    configure({"rllm": {"algorithm": {"adv_estimtor": "grpo"}}, "model": {"name": "what a backend wants"}})
+    with expect_error(ConfigError, "unknown-key", "adv_estimtor"):
+        read_stored_config(run)
 
 
 def test_command_prints_a_table_and_writes_nothing(keep: Keep, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

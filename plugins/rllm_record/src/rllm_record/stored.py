@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rllm.rows.row_limit import RowFitter, RowLimit, row_length
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
@@ -19,13 +18,16 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
-from rllm_core.notices import say
+from rllm_core.notices import say, warn_once
 from rllm_core.pipeline import episode_metrics, find_reward
+from rllm_record.plugin import StoredParams
 from rllm_record.recorder import tokenizer_of
 from rllm_record.steps.files import sampler_of
 from rllm_record.steps.rows import Sampler
-from rllm_view.plugin import StoredParams
-from rllm_view.rescoring.source import EpisodesError, find_episodes, read_record
+from rllm_record.stored_episodes import EpisodesError, find_episodes, read_record
+
+TOO_LONG = "stored/too_long"
+NOTHING_SAMPLED = "stored/no_sampled_tokens"
 
 
 @dataclass(frozen=True)
@@ -152,31 +154,50 @@ class BringStored:
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature
-        # A response that is cut off would have the reward of a different response.
-        self._limit = RowLimit(context.max_context, is_context=True, long_rows="drop")
-        self._fitter = RowFitter(self._limit)
+        self._max_context = context.max_context
+        self._has_warned = False
 
     async def __call__(self, step: TrainStep) -> None:
         brought = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
         step.generated += brought
         step.metrics |= episode_metrics(*step.generated_by_batch)
-        step.episodes = []
+        step.episodes, dropped = [], []
         for episode in brought:
-            if self._fitter.fit(episode).trajectories:
-                step.episodes.append(episode)
+            if rule := self._why_dropped(episode):
+                dropped.append((rule, episode))
+                numbers = {"tokens": _longest_row(episode), "limit": self._max_context} if rule == TOO_LONG else {}
+                step.decide("masked", rule, episode.trajectories, numbers=numbers)
             else:
-                self._decide(step, episode)
-        for name, count in self._fitter.report("batch").items():
-            step.count(name, count)
+                step.episodes.append(episode)
+        if dropped:
+            step.count("batch/rows_dropped", len(dropped))
+            self._warn(dropped)
         if not step.episodes:
             step.skip("nothing_stored")
 
-    def _decide(self, step: TrainStep, episode: Episode) -> None:
-        if any(trajectory.response_length for trajectory in episode.trajectories):
-            numbers = {"tokens": max(map(row_length, episode.trajectories)), "limit": self._limit.tokens}
-            step.decide("masked", "stored/too_long", episode.trajectories, numbers=numbers)
-        else:
-            step.decide("masked", "stored/no_sampled_tokens", episode.trajectories)
+    def _why_dropped(self, episode: Episode) -> str:
+        """Return the rule that drops an episode. Empty if it fits.
+
+        A response that is cut off would have the reward of a different response, so the whole episode is dropped.
+        """
+        if not any(trajectory.response_length for trajectory in episode.trajectories):
+            return NOTHING_SAMPLED
+        return TOO_LONG if _longest_row(episode) > self._max_context else ""
+
+    def _warn(self, dropped: Sequence[tuple[str, Episode]]) -> None:
+        """Warn about the first dropped rollouts of the run."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        keys = "training.max_length; verl: actor_rollout_ref.rollout.max_model_len"
+        reasons = {
+            TOO_LONG: f"longer than the run's longest context, {self._max_context:,} tokens ({keys})",
+            NOTHING_SAMPLED: "without a sampled token",
+        }
+        for rule, reason in reasons.items():
+            if tasks := [episode.task_id for why, episode in dropped if why == rule]:
+                rollouts = f"{len(tasks)} stored rollouts, such as of task {tasks[0]!r}, are {reason}"
+                warn_once(f"{rollouts}: dropped. batch/rows_dropped counts them.")
 
     def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
         """Return the stored rollouts. Raise ConfigError if it has none, or if they cannot be used for training."""
@@ -203,6 +224,12 @@ class BringStored:
                 f"{here:g}: importance ratios would compare different distributions.",
                 f"Set sampling.train.temperature={stored:g}.",
             )
+
+
+def _longest_row(episode: Episode) -> int:
+    """Return the number of tokens in the longest row of an episode."""
+    spans = (step.span for trajectory in episode.trajectories for step in trajectory.steps)
+    return max((span.end - span.segment_start for span in spans), default=0)
 
 
 def _require_logprobs(episode: Episode) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from rllm.config import as_config_error, describe, import_modules, known_keys, parse, read_config
 from rllm.planning import ByRole, shared_options
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import ALWAYS_FILLED
@@ -24,7 +26,8 @@ from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ROLE_LOSS, Choice
-from rllm_view.rescoring.source import find_episodes, read_batches, read_stored_config, stored_registry
+from rllm_record.run_files import CONFIG
+from rllm_record.stored_episodes import find_episodes, read_batches
 
 OF_A_BATCH = ("impute_names", "compact_filter", "group", "check_rewards")
 """Stages that run once for each rollout batch of a step, in the order of a run."""
@@ -124,6 +127,35 @@ def _require_stored(choice: PluginChoice[Any]) -> PluginChoice[Any]:
             "Compare two other estimators, for example --estimator grpo --estimator rloo.",
         )
     return choice
+
+
+def read_stored_config(run_directory: Path) -> RunConfig:
+    """Return the section ``rllm`` of a run's configuration, with defaults in all other sections.
+
+    Raises:
+        ConfigError: the file cannot be read, or a version with other keys wrote it.
+    """
+    values = {"rllm": read_config(run_directory).get("rllm", {})}
+    try:
+        return parse(RunConfig, values)
+    except ValidationError as error:
+        problem = as_config_error(
+            describe(error, values, lambda path: str(run_directory / CONFIG), known_keys(RunConfig))
+        )
+        raise ConfigError(
+            problem.code, problem.message, "It may come from a different version of rllm-core."
+        ) from error
+
+
+def stored_registry(config: RunConfig) -> Registry:
+    """Return the run's plugins that are installed here or can be imported here.
+
+    Raises:
+        ConfigError: a module cannot be imported.
+        PluginError: a module registers an invalid plugin.
+    """
+    import_modules(config.rllm.plugins.import_modules)
+    return Registry.load(allow=config.rllm.plugins.allow)
 
 
 class _Replay:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from expecting import expect_error
+from recorded_episodes import as_recorded
 
 from rllm_backend_kit.portable_renderer import remember_origin, tokenizer_digest
 from rllm_core.contracts.plugin import NoParams
@@ -19,12 +20,10 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit import stage_context
+from rllm_record.plugin import StoredParams
 from rllm_record.steps import Sampler, StepFiles
-from rllm_view.plugin import StoredParams
-from rllm_view.rescoring.source import EpisodesError, find_episodes, read_batches, read_stored_config
-from rllm_view.rescoring.stored import BringStored, StoredTask, read_stored
-
-from .conftest import as_recorded
+from rllm_record.stored import BringStored, StoredTask, read_stored
+from rllm_record.stored_episodes import EpisodesError, find_episodes, read_batches
 
 Make = Callable[..., list[Episode]]
 
@@ -173,12 +172,6 @@ def test_paths_without_episodes_are_errors(run: Path, keep: Callable[..., Path])
         find_episodes(run.parent)
     with expect_error(EpisodesError, "file-not-found"):
         find_episodes(run / "typo")
-
-
-def test_config_of_a_different_version_shows_its_keys(run: Path, configure: Callable[..., None]) -> None:
-    configure({"rllm": {"algorithm": {"adv_estimtor": "grpo"}}, "model": {"name": "what a backend wants"}})
-    with expect_error(ConfigError, "unknown-key", "adv_estimtor"):
-        read_stored_config(run)
 
 
 def test_record_without_tokens_has_no_episodes(run: Path, keep: Callable[..., Path]) -> None:

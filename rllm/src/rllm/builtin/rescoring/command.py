@@ -32,8 +32,8 @@ def rescore(episodes: Path, estimators: tuple[str, ...], grouping: str | None) -
     """
     import asyncio
 
-    from rllm_view.rescoring.estimator_report import print_report
-    from rllm_view.rescoring.estimators import rescore
+    from rllm.builtin.rescoring.estimators import rescore
+    from rllm.builtin.rescoring.report import print_report
 
     names = [_choice("estimator", name) for name in estimators]
     print_report(asyncio.run(rescore(episodes.expanduser(), names, grouping and _choice("grouping", grouping))))

@@ -1,4 +1,4 @@
-"""Find and read stored episodes (in a run directory, a directory of episodes, or one file), and their run's config."""
+"""Find and read stored episodes, in a run directory, a directory of episodes, or one file."""
 
 from __future__ import annotations
 
@@ -7,21 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from rllm.config import (
-    FILE_NAME as CONFIG,
-    as_config_error,
-    describe,
-    import_modules,
-    known_keys,
-    parse,
-    read_config,
-)
 from rllm_core.data.types import Episode
-from rllm_core.errors import ConfigError, RllmError
-from rllm_core.plugins.registry import Registry
-from rllm_core.schema.run_config import RunConfig
+from rllm_core.errors import RllmError
+from rllm_record.run_files import CONFIG
 from rllm_record.steps import RecordedEpisode, RecordError
 from rllm_record.steps.files import has_tokens, read_episodes
 
@@ -53,35 +41,6 @@ def read_batches(file: Path) -> list[list[Episode]]:
     generated = read_record(file)
     last = max((each.batch for each in generated), default=0)
     return [[each.episode for each in generated if each.batch == number] for number in range(last + 1)]
-
-
-def read_stored_config(run_directory: Path) -> RunConfig:
-    """Return the section ``rllm`` of a run's configuration, with defaults in all other sections.
-
-    Raises:
-        ConfigError: the file cannot be read, or a version with other keys wrote it.
-    """
-    values = {"rllm": read_config(run_directory).get("rllm", {})}
-    try:
-        return parse(RunConfig, values)
-    except ValidationError as error:
-        problem = as_config_error(
-            describe(error, values, lambda path: str(run_directory / CONFIG), known_keys(RunConfig))
-        )
-        raise ConfigError(
-            problem.code, problem.message, "It may come from a different version of rllm-core."
-        ) from error
-
-
-def stored_registry(config: RunConfig) -> Registry:
-    """Return the run's plugins that are installed here or can be imported here.
-
-    Raises:
-        ConfigError: a module cannot be imported.
-        PluginError: a module registers an invalid plugin.
-    """
-    import_modules(config.rllm.plugins.import_modules)
-    return Registry.load(allow=config.rllm.plugins.allow)
 
 
 STEP_FILE = re.compile(r"step_(\d+)\.parquet")

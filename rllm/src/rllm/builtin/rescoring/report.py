@@ -8,8 +8,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm.builtin.rescoring.estimators import Rescored, ScoredGroup, label
 from rllm.cli import print_table
-from rllm_view.rescoring.estimators import Rescored, ScoredGroup, label
 
 LARGEST = 5
 HEADINGS = ("role", "estimator", "no signal", "mean |A|", "signs changed", "flipped", "correlation")

@@ -1,0 +1,110 @@
+"""Files of a run directory: their names, and readers of the metrics and the status.
+
+The program writes them (`rllm.runs`). Tools read them, also while the run continues.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rllm_core.errors import RllmError
+
+CONFIG = "config.yaml"
+PLUGINS = "plugins.json"
+LENGTH = "length.json"
+"""File with the total number of steps: ``{"total_steps": 240}``. With epochs it depends on the number of tasks."""
+METRICS = "metrics.jsonl"
+STATUS = "status.json"
+LOCK = ".lock"
+REPORT = "report.html"
+CHECKPOINTS = "checkpoints"
+LATEST_CHECKPOINT = "latest"
+"""Link in the directory of checkpoints."""
+MANIFEST = "manifest.json"
+"""File of a checkpoint with the digests of its other files."""
+BACKEND = "backend"
+"""Directory of a checkpoint with the backend's files."""
+Status = Literal["running", "finished", "stopped", "failed", "killed"]
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """Return the lines of the metrics in a run directory. Empty if there are none.
+
+    An incomplete last line, from a crash, is ignored.
+
+    Raises:
+        RllmError: another line is not valid. The message has its number.
+    """
+    path = directory / METRICS
+    if not path.exists():
+        return []
+    *whole, cut_off = path.read_bytes().split(b"\n")
+    lines = [parse_line(line) for line in whole]
+    if lines and lines[-1] is None and not cut_off:
+        lines.pop()
+    read = [line for line in lines if line is not None]
+    if len(read) < len(lines):
+        raise RllmError(
+            "damaged-file",
+            f"Line {lines.index(None) + 1} of {path} is not a valid line of metrics.",
+            "Delete this line from the file. Its step is then missing in curves.",
+        )
+    return read
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return values by name, including ``step``. None if the line is not valid."""
+    try:
+        values = json.loads(line)
+    except ValueError:  # also raised for text that is not UTF-8
+        return None
+    return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """State of a run, and its times in UTC, such as ``2026-11-29T09:41:33+00:00``."""
+
+    status: Status
+    """``killed``: the process wrote ``running`` and does not exist anymore. A copy of a running run also shows it."""
+    started: str
+    """Time of the run's first start."""
+    ended: str | None = None
+    """None if the run continues, or was killed."""
+    reason: str = ""
+    """Message of the error that ended a failed run."""
+
+
+def read_status(directory: Path) -> RunStatus | None:
+    """Return the status of the run in a directory. None if the run did not record a readable status."""
+    written = read_written_status(directory)
+    if written is None or written.status != "running" or _is_locked(directory / LOCK):
+        return written
+    return replace(written, status="killed")
+
+
+def read_written_status(directory: Path) -> RunStatus | None:
+    """Return the status as the run's process wrote it. None if it is not readable."""
+    try:
+        status = RunStatus(**json.loads((directory / STATUS).read_text(encoding="utf-8")))
+        datetime.fromisoformat(status.started)
+    except (OSError, ValueError, TypeError):
+        return None
+    is_valid = status.status in get_args(Status) and isinstance(status.ended or "", str)
+    return status if is_valid and isinstance(status.reason, str) else None
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
