@@ -33,12 +33,8 @@ LIMITS = {
     "plugins/rllm_renderers": (420, 18),
     "plugins/rllm_serving": (850, 19),
     "plugins/rllm_tinker_server": (3_720, 10),
-<<<<<<< HEAD
-    "plugins/rllm_view": (2_940, 14),
-    "rllm/src/rllm/builtin/code_reward": (480, 13),
-=======
     "plugins/rllm_view": (2_380, 14),
->>>>>>> abdcc858 (The record and the viewer do not require the program, stored episodes are training data of the record, and rescoring is a feature of the program)
+    "rllm/src/rllm/builtin/code_reward": (480, 13),
     "rllm/src/rllm/builtin/reward_lab": (460, 14),
     "plugins/rllm_vllm": (750, 22),
 }
