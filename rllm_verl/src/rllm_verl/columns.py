@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rllm_core.data.batch import TokenBatch
-from rllm_verl.rows import DealtRows, MicroBatching
-from rllm_verl.workers import Workers
+from rllm_verl.rows import MicroBatching, ShardedRows, Workers
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -57,25 +56,25 @@ def fill_columns(workers: Workers, batch: TokenBatch, needs: frozenset[str], set
     if settings.recompute_old_logprobs or unknown or "sum_pi_squared" in needs:
         rows = _all_rows(workers, batch, settings.micro_batching)
         squared = "sum_pi_squared" in needs
-        said = workers.compute_log_prob(_request(rows, settings, calculate_sum_pi_squared=squared))
+        output = workers.compute_log_prob(_request(rows, settings, calculate_sum_pi_squared=squared))
         if settings.recompute_old_logprobs:
-            columns["old_logprobs"] = rows.column(said["log_probs"])
+            columns["old_logprobs"] = rows.column(output["log_probs"])
         elif unknown:
-            columns["old_logprobs"] = batch.old_logprobs_from(rows.column(said["log_probs"]))
+            columns["old_logprobs"] = batch.old_logprobs_from(rows.column(output["log_probs"]))
         if squared:
-            columns["sum_pi_squared"] = rows.column(said["sum_pi_squared"])
+            columns["sum_pi_squared"] = rows.column(output["sum_pi_squared"])
     if settings.reference is not None and "ref_logprobs" in needs:
         rows = _all_rows(workers, batch, settings.reference_micro_batching or settings.micro_batching)
-        said = settings.reference(workers, _request(rows, settings))
-        columns["ref_logprobs"] = rows.column(said["log_probs"])
+        output = settings.reference(workers, _request(rows, settings))
+        columns["ref_logprobs"] = rows.column(output["log_probs"])
     return batch.with_columns(**columns)
 
 
-def _all_rows(workers: Workers, batch: TokenBatch, micro: MicroBatching) -> DealtRows:
-    return DealtRows.deal(batch, np.arange(batch.n_rows), workers.data_parallel_size, micro)
+def _all_rows(workers: Workers, batch: TokenBatch, micro: MicroBatching) -> ShardedRows:
+    return ShardedRows.from_batch(batch, np.arange(batch.n_rows), workers.data_parallel_size, micro)
 
 
-def _request(rows: DealtRows, settings: ColumnSettings, **options: Any) -> TensorDict:
+def _request(rows: ShardedRows, settings: ColumnSettings, **options: Any) -> TensorDict:
     # Greedy sampling (temperature 0) records log-probs at temperature 1.
     temperature = settings.temperature or 1.0
     return rows.tensordict({}, temperature=temperature, calculate_entropy=False, compute_loss=False, **options)

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 from rllm_backend_kit.model_files import model_directory
 from rllm_core.contracts.backend import Footprint
 from rllm_verl.adapters import find_adapter
+from rllm_verl.attention import FSDP
 from rllm_verl.logprobs import VLLM
-from rllm_verl.placement import gpus_apart, servers_apart
-from rllm_verl.settings import VerlConfig
+from rllm_verl.placement import is_disaggregated, num_rollout_gpus
+from rllm_verl.settings import TINY, VerlConfig
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
 
 GIB = 1 << 30
-TINY = "tiny"
-OF_SERVERS = "GPUs with only rollout servers"
-SHARDING = ("fsdp", "fsdp2")
-"""Strategies that shard every weight over all workers."""
+SERVER_GPUS = "GPUs with only rollout servers"
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 MOMENTS = 2
 
@@ -33,9 +31,9 @@ def footprint(settings: VerlConfig, run: RunConfig, needs: frozenset[str]) -> Fo
     """
     role = settings.actor_rollout_ref
     name = role["model"]["path"]
-    apart = gpus_apart(settings.native())
-    others = ((OF_SERVERS, str(apart)),) if apart else ()
-    if name == TINY or role["actor"]["strategy"] not in SHARDING:
+    apart = num_rollout_gpus(settings.native())
+    others = ((SERVER_GPUS, str(apart)),) if apart else ()
+    if name == TINY or role["actor"]["strategy"] not in FSDP:
         return Footprint(title="GPUs", rows=others) if others else None
     config = _config_of(name)
     if config is None:
@@ -53,7 +51,7 @@ def footprint(settings: VerlConfig, run: RunConfig, needs: frozenset[str]) -> Fo
     warnings, available = [], _gpu()
     if available is not None:
         rows.append(("a GPU has", _gib(available)))
-        warnings = _what_does_not_fit(parts, settings, available)
+        warnings = _list_shortages(parts, settings, available)
     return Footprint(title="Memory of each GPU", rows=tuple(rows), warnings=tuple(warnings))
 
 
@@ -107,7 +105,7 @@ def _gpu() -> int | None:
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
-def _what_does_not_fit(parts: Mapping[str, int], settings: VerlConfig, available: int) -> list[str]:
+def _list_shortages(parts: Mapping[str, int], settings: VerlConfig, available: int) -> list[str]:
     role = settings.actor_rollout_ref
     offload = role["actor"]["fsdp_config"]
     found = []
@@ -120,7 +118,7 @@ def _what_does_not_fit(parts: Mapping[str, int], settings: VerlConfig, available
     staying = 0 if offload["param_offload"] else parts.get("weights", 0)
     staying += 0 if offload["optimizer_offload"] else parts.get("AdamW's moments", 0)
     share = role["rollout"]["gpu_memory_utilization"]
-    shared = role["rollout"]["name"] == VLLM and not servers_apart(settings.native())
+    shared = role["rollout"]["name"] == VLLM and not is_disaggregated(settings.native())
     if shared and staying + share * available > available:
         found.append(
             f"weights and moments that stay on a GPU while vLLM samples need {_gib(staying)}, and vLLM needs "

@@ -12,8 +12,8 @@ from typing import Any
 
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.notices import warn_once
-from rllm_verl.attention import FSDP, MODEL
-from rllm_verl.shared_keys import ACTOR
+from rllm_verl.attention import FSDP
+from rllm_verl.settings import ACTOR, MODEL
 
 FUSED = f"{MODEL}.use_fused_kernels"
 CUDA = "cuda"
@@ -54,7 +54,7 @@ PLAIN_HEADS = frozenset(
     }
 )
 """Model types for which verl's general fused forward is correct. A test compares each with transformers."""
-FORWARD_OF_VERL = frozenset({"glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"})
+SPECIFIC_FORWARDS = frozenset({"glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"})
 """Model types for which verl has a specific fused forward."""
 
 
@@ -62,7 +62,7 @@ def _without_flash(strategy: str, device: str) -> bool:
     return device == CUDA and strategy in FSDP and find_spec("flash_attn") is None
 
 
-FUSED_FOLLOWS = DerivedKey(native=FUSED, of=(f"{ACTOR}.strategy", "trainer.device"), derive=_without_flash)
+DERIVED_FUSED_KERNELS = DerivedKey(native=FUSED, of=(f"{ACTOR}.strategy", "trainer.device"), derive=_without_flash)
 
 
 def warn_of_logits(native: dict[str, Any]) -> None:
@@ -73,10 +73,10 @@ def warn_of_logits(native: dict[str, Any]) -> None:
     if role["model"]["use_fused_kernels"]:
         warn_once(f"flash-attn is not installed: verl's fused kernels compute log-probs ({FUSED}=true).")
     else:
-        warn_once(_size_of_logits(role, OF_A_LARGE_VOCABULARY))
+        warn_once(_describe_logits(role, OF_A_LARGE_VOCABULARY))
 
 
-def settle_fused(
+def resolve_fused_kernels(
     native: Any, *, model_type: str, softcap: float | None, vocabulary: int, needs: frozenset[str]
 ) -> None:
     """Switch off fused kernels in verl's configuration, with a warning, if they are wrong or lack a needed output.
@@ -93,17 +93,17 @@ def settle_fused(
         return
     if "sum_pi_squared" in needs:
         why = "they do not compute sum_pi_squared, which the estimator needs"
-    elif softcap or model_type not in PLAIN_HEADS | FORWARD_OF_VERL:
+    elif softcap or model_type not in PLAIN_HEADS | SPECIFIC_FORWARDS:
         why = f"they are not tested with models of type {model_type}"
     else:
         return
     role.model.use_fused_kernels = False
     warn_once(f"`{FUSED}` is off in this run: {why}.")
     if _without_flash(role.actor.strategy, native.trainer.device):
-        warn_once(_size_of_logits(role, vocabulary))
+        warn_once(_describe_logits(role, vocabulary))
 
 
-def _size_of_logits(role: Any, vocabulary: int) -> str:
+def _describe_logits(role: Any, vocabulary: int) -> str:
     actor = role["actor"]
     tokens = f"{actor['ppo_max_token_len_per_gpu']} tokens" if actor["use_dynamic_bsz"] else "1000 tokens"
     size = BYTES * vocabulary * (actor["ppo_max_token_len_per_gpu"] if actor["use_dynamic_bsz"] else 1000) / 1e9

@@ -11,12 +11,12 @@ from typing import Any
 
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.errors import ConfigError
+from rllm_verl.settings import ROLLOUT
 
-ROLLOUT = "actor_rollout_ref.rollout"
 LOGPROBS_MODE = f"{ROLLOUT}.logprobs_mode"
 RAW, PROCESSED = "raw_logprobs", "processed_logprobs"
 VLLM = "vllm"
-OF_THE_CPU = "rllm_hf"
+CPU_SERVER = "rllm_hf"
 """The rollout server of the profile `cpu`. It records log-probs before top-p and top-k at any temperature."""
 
 
@@ -24,7 +24,7 @@ def _mode(temperature: float, top_p: float, top_k: int) -> str:
     return RAW if temperature == 1 and (top_p < 1 or top_k > 0) else PROCESSED
 
 
-MODE_FOLLOWS = DerivedKey(
+DERIVED_LOGPROBS_MODE = DerivedKey(
     native=LOGPROBS_MODE,
     of=("sampling.train.temperature", "sampling.train.top_p", "sampling.train.top_k"),
     derive=_mode,
@@ -43,8 +43,8 @@ def check_logprobs(native: dict[str, Any]) -> None:
             f"Remove both keys. {LOGPROBS_MODE} is derived from sampling.train.",
         )
     mode, temperature = rollout["logprobs_mode"], rollout["temperature"]
-    if (asked := _asks_for_them(native)) and not before_truncation(rollout):
-        what = f"rllm.algorithm.rollout_correction.{asked} needs the sampler's log-probs"
+    if (setting := _find_setting_that_needs_logprobs(native)) and not has_untruncated_logprobs(rollout):
+        what = f"rllm.algorithm.rollout_correction.{setting} needs the sampler's log-probs"
         if temperature == 1:
             raise ConfigError(
                 "bad-logprobs-mode",
@@ -71,7 +71,7 @@ def check_logprobs(native: dict[str, Any]) -> None:
         )
 
 
-def _asks_for_them(native: dict[str, Any]) -> str | None:
+def _find_setting_that_needs_logprobs(native: dict[str, Any]) -> str | None:
     """Return the setting that uses the sampler's log-probs. None if the old log-probs come from the trainer."""
     correction = native["algorithm"]["rollout_correction"]
     if correction["rollout_is"] is not None:
@@ -79,11 +79,11 @@ def _asks_for_them(native: dict[str, Any]) -> str | None:
     return "bypass_mode=true" if correction["bypass_mode"] else None
 
 
-def before_truncation(rollout: Mapping[str, Any]) -> bool:
+def has_untruncated_logprobs(rollout: Mapping[str, Any]) -> bool:
     """Return True if a run's servers record log-probs of softmax(logits / temperature), before top-p and top-k.
 
     Args:
         rollout: verl's section ``actor_rollout_ref.rollout``.
     """
     truncates = rollout["top_p"] < 1 or rollout["top_k"] > 0
-    return not truncates or rollout["name"] == OF_THE_CPU or (rollout["name"], rollout["logprobs_mode"]) == (VLLM, RAW)
+    return not truncates or rollout["name"] == CPU_SERVER or (rollout["name"], rollout["logprobs_mode"]) == (VLLM, RAW)

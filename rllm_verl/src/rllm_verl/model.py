@@ -14,11 +14,9 @@ from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
 from rllm_verl.adapters import Adapter, find_adapter
-from rllm_verl.fetching import fetch_model, holds_parts
-from rllm_verl.state import model_digest
-
-TINY = "tiny"
-MODEL_KEY = "actor_rollout_ref.model.path"
+from rllm_verl.keys import MODEL_PATH
+from rllm_verl.settings import TINY
+from rllm_verl.state import fetch_model, has_only_shards, model_digest
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,15 @@ def open_model(name: str, *, seed: int, directory: Path, without_thinking: bool)
     """
     if name == TINY:
         _write_tiny(directory, seed)
-        return replace(_opened(directory, TINY, str(directory), model_digest(directory), without_thinking), seed=seed)
+        return replace(
+            _read_model(directory, TINY, str(directory), model_digest(directory), without_thinking), seed=seed
+        )
     path = Path(name).expanduser()
     adapter = find_adapter(path)
     if adapter is not None:
         below = open_model(adapter.base, seed=adapter.seed, directory=directory, without_thinking=without_thinking)
         return replace(below, digest=adapter.digest_over(below.digest), adapter=adapter)
-    if holds_parts(path):
+    if has_only_shards(path):
         fetched = directory / "fetched"
         fetched.mkdir()
         fetch_model(path / "backend", fetched)
@@ -96,16 +96,16 @@ def open_model(name: str, *, seed: int, directory: Path, without_thinking: bool)
     found = model_directory(path)
     if found is not None:
         return open_directory(found, digest=digest, without_thinking=without_thinking)
-    return _opened(name, name, name, digest, without_thinking)
+    return _read_model(name, name, name, digest, without_thinking)
 
 
 def open_directory(directory: Path, *, digest: str, without_thinking: bool) -> Model:
     """Read the files of a Hugging Face directory except its weights. `open_model` has the arguments and errors."""
     path = str(directory.resolve())
-    return _opened(directory, path, path, digest, without_thinking)
+    return _read_model(directory, path, path, digest, without_thinking)
 
 
-def _opened(source: Path | str, name: str, path: str, digest: str, without_thinking: bool) -> Model:
+def _read_model(source: Path | str, name: str, path: str, digest: str, without_thinking: bool) -> Model:
     from transformers import AutoConfig, AutoTokenizer
 
     try:
@@ -116,13 +116,13 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(
             "model-not-loadable",
-            f"{MODEL_KEY}={path!r} cannot be loaded: {why}.",
+            f"{MODEL_PATH}={path!r} cannot be loaded: {why}.",
             "Use a directory saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         ) from error
     if tokenizer.chat_template is None:
         raise ConfigError(
             "no-chat-template",
-            f"{MODEL_KEY}={path!r}: its tokenizer has no chat template.",
+            f"{MODEL_PATH}={path!r}: its tokenizer has no chat template.",
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
     options: dict[str, Any] = options_without_thinking(tokenizer) if without_thinking else {}

@@ -9,9 +9,9 @@ from rllm_core.contracts.backend import RunContext
 from rllm_core.errors import ConfigError
 from rllm_verl.adapters import Adapter
 from rllm_verl.attention import check_packing, sequence_parallel_size
-from rllm_verl.fused import settle_fused
-from rllm_verl.logprobs import OF_THE_CPU
-from rllm_verl.placement import servers_apart
+from rllm_verl.fused import resolve_fused_kernels
+from rllm_verl.logprobs import CPU_SERVER
+from rllm_verl.placement import is_disaggregated
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:
@@ -43,13 +43,15 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
 
     config: Any = OmegaConf.create(settings.native())
     check_packing(model.type, model.layer_types, config)
-    settle_fused(config, model_type=model.type, softcap=model.softcap, vocabulary=model.vocabulary, needs=needs)
+    resolve_fused_kernels(
+        config, model_type=model.type, softcap=model.softcap, vocabulary=model.vocabulary, needs=needs
+    )
     role = config.actor_rollout_ref
     role.model.path = model.path
     if model.adapter is not None:
-        _go_on_with(model.adapter, role, needs)
-    asked = role.rollout.max_model_len
-    role.rollout.max_model_len = min(asked or _longest_row(role), model.max_context)
+        _start_from_adapter(model.adapter, role, needs)
+    max_model_len = role.rollout.max_model_len
+    role.rollout.max_model_len = min(max_model_len or _longest_row(role), model.max_context)
     role.ref.strategy = role.actor.strategy
     contents = role.actor.checkpoint
     contents.load_contents = RESUMED
@@ -68,7 +70,7 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
     return config
 
 
-def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
+def _start_from_adapter(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
     if "ref_logprobs" in needs:
         raise ConfigError(
             "adapter-needs-merge",
@@ -80,7 +82,7 @@ def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
     role.model.lora_adapter_path = str(adapter.directory.resolve())
     role.model.lora_rank, role.model.lora_alpha = adapter.rank, adapter.alpha
     role.model.target_modules = adapter.targets
-    if role.rollout.name == OF_THE_CPU or role.rollout.nnodes:
+    if role.rollout.name == CPU_SERVER or role.rollout.nnodes:
         role.model.lora.merge = True  # these servers accept only merged weights
 
 
@@ -97,7 +99,7 @@ def _longest_row(role: Any) -> int:
 def worker_config(native: Any) -> Any:
     """Return verl's section ``actor_rollout_ref`` for the training workers."""
     role = native.actor_rollout_ref
-    if not servers_apart(native):
+    if not is_disaggregated(native):
         return role
     from omegaconf import OmegaConf
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.errors import ConfigError
-from rllm_verl.settings import VerlConfig
-from rllm_verl.shared_keys import LORA_RANK, ROLLOUT
+from rllm_verl.keys import LORA_RANK
+from rllm_verl.settings import ROLLOUT, VerlConfig
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
@@ -24,12 +24,12 @@ ON_SHARED_GPUS, BY_RAY, BY_NCCL = "naive", "rllm_ray", "nccl"
 MERGE = "actor_rollout_ref.model.lora.merge"
 
 
-def servers_apart(native: Any) -> bool:
+def is_disaggregated(native: Any) -> bool:
     """Return True if the servers have separate GPUs. `native` is verl's whole configuration."""
     return bool(native["actor_rollout_ref"]["rollout"]["nnodes"])
 
 
-def gpus_apart(native: Any) -> int:
+def num_rollout_gpus(native: Any) -> int:
     """Return the number of GPUs that only rollout servers use."""
     rollout = native["actor_rollout_ref"]["rollout"]
     return int(rollout["nnodes"]) * int(rollout["n_gpus_per_node"])
@@ -45,8 +45,8 @@ def _gpus_of_ray(device: str, per_node: int, nodes: int, per_node_apart: int, no
     return per_node * nodes + per_node_apart * nodes_apart if device == CPU else None
 
 
-TRANSFER_FOLLOWS = DerivedKey(native=TRANSFER, of=(NODES, "trainer.device"), derive=_transfer)
-RAYS_GPUS_FOLLOW = DerivedKey(
+DERIVED_TRANSFER = DerivedKey(native=TRANSFER, of=(NODES, "trainer.device"), derive=_transfer)
+DERIVED_NUM_GPUS = DerivedKey(
     native="ray_kwargs.ray_init.num_gpus",
     of=("trainer.device", "trainer.n_gpus_per_node", "trainer.nnodes", PER_NODE, NODES),
     derive=_gpus_of_ray,
@@ -58,10 +58,10 @@ def check_placement(native: dict[str, Any]) -> None:
     """Raise ConfigError if servers cannot run on their GPUs or cannot receive weights there."""
     rollout = native["actor_rollout_ref"]["rollout"]
     _check_count(NODES, rollout["nnodes"], least=0)
-    if servers_apart(native):
+    if is_disaggregated(native):
         _check_count(PER_NODE, rollout["n_gpus_per_node"], least=1)
         _check_transfer_to_others(native)
-        _check_split(rollout, gpus_apart(native), f"{NODES} times {PER_NODE}")
+        _check_split(rollout, num_rollout_gpus(native), f"{NODES} times {PER_NODE}")
         _check_merged(native)
         return
     if rollout["checkpoint_engine"]["backend"] != ON_SHARED_GPUS:
@@ -79,7 +79,7 @@ def check_placement(native: dict[str, Any]) -> None:
 def check_overlap(run: RunConfig, config: VerlConfig) -> None:
     """Raise ConfigError if an asynchronous run needs samples from servers that sleep during training."""
     staleness = run.rllm.async_training.staleness
-    if not staleness or run.rllm.trainer.val_only or servers_apart(config.native()):
+    if not staleness or run.rllm.trainer.val_only or is_disaggregated(config.native()):
         return
     raise ConfigError(
         "no-overlap",

@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING
 
 from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext
-from rllm_core.contracts.finding import Finding
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
 from rllm_verl.footprint import footprint
-from rllm_verl.fused import FUSED_FOLLOWS
-from rllm_verl.installed import config_search_path, config_yaml
-from rllm_verl.placement import RAYS_GPUS_FOLLOW, TRANSFER_FOLLOWS, check_overlap
-from rllm_verl.settings import VerlConfig
-from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
+from rllm_verl.fused import DERIVED_FUSED_KERNELS
+from rllm_verl.installed import config_search_path, config_yaml, examine_gpus
+from rllm_verl.keys import (
+    DERIVED_KEYS,
+    LEARNING_RATE,
+    LORA_RANK,
+    MODEL_PATH,
+    SHARED_KEYS,
+    UNUSED_KEYS,
+    UNUSED_KEYS_BY_PROFILE,
+)
+from rllm_verl.placement import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap
+from rllm_verl.settings import TINY, VerlConfig
+from rllm_verl.state import fetch_model, has_only_shards
 from rllm_verl.translation import translate
-from rllm_verl.unused_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 
 if TYPE_CHECKING:
     from rllm_core.contracts.renderer import Renderer
@@ -27,22 +34,27 @@ if TYPE_CHECKING:
 requires_api = 1
 
 
-def _fetch_model(directory: Path, into: Path) -> None:
-    from rllm_verl.fetching import fetch_model
+def early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
+    """Return the run's renderer and longest context. None if the model is not a Hugging Face directory on this machine.
 
-    fetch_model(directory, into)
+    Raises:
+        ConfigError: the model cannot be trained with the run's settings, or the renderer does not support it.
+    """
+    from rllm_backend_kit.model_files import model_directory, silence_transformers
+    from rllm_backend_kit.renderers import make_renderer
+    from rllm_verl.model import open_directory
+    from rllm_verl.native import native_config
 
-
-def _early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
-    from rllm_verl.early_renderer import early_renderer
-
-    return early_renderer(run)
-
-
-def _examine_gpus() -> Iterable[Finding]:
-    from rllm_verl.gpu_checks import examine_gpus
-
-    return examine_gpus()
+    settings: VerlConfig = run.backend_config
+    name = settings.actor_rollout_ref["model"]["path"]
+    path = Path(name).expanduser()
+    directory = None if name == TINY or has_only_shards(path) else model_directory(path)
+    if directory is None:
+        return None
+    silence_transformers()
+    model = open_directory(directory, digest="", without_thinking=run.config.rllm.disable_thinking)
+    native = native_config(settings, model, run.total_steps, run.needs)
+    return make_renderer(run, model.rendering), native.actor_rollout_ref.rollout.max_model_len
 
 
 @hookimpl
@@ -55,7 +67,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         check=check_config,
         check_run=check_overlap,
         footprint=footprint,
-        early_renderer=_early_renderer,
+        early_renderer=early_renderer,
         config_keys=COMMON_KEYS,
         config_yaml=config_yaml,
         config_search_path=config_search_path(),
@@ -65,14 +77,14 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             "megatron": "Training with Megatron instead of FSDP.",
         },
         shared_keys=SHARED_KEYS,
-        derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS, TRANSFER_FOLLOWS, RAYS_GPUS_FOLLOW),
-        unused_keys=IDLE_KEYS,
+        derived_keys=(*DERIVED_KEYS, DERIVED_FUSED_KERNELS, DERIVED_TRANSFER, DERIVED_NUM_GPUS),
+        unused_keys=UNUSED_KEYS,
         translate=translate,
-        fetch_model=_fetch_model,
-        examine_gpus=_examine_gpus,
+        fetch_model=fetch_model,
+        examine_gpus=examine_gpus,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
-        unused_keys_by_profile=IDLE_KEYS_OF_PROFILES,
-        model_key=MODEL,
+        unused_keys_by_profile=UNUSED_KEYS_BY_PROFILE,
+        model_key=MODEL_PATH,
         learning_rate_key=LEARNING_RATE,
         lora_rank_key=LORA_RANK,
         minibatches_key="training.num_minibatches",

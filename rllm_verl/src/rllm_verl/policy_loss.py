@@ -8,19 +8,126 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rllm_backend_kit.loss import loss_terms, token_objective
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_backend_kit.loss import RoleLosses, loss_terms, token_objective
 from rllm_backend_kit.named_loss import NamedLoss
-from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
+from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError, RllmError
 from rllm_core.seeding import derive_seed
-from rllm_verl.tokens import SHARES, SampledTokens, observations
-from rllm_verl.traced import TracedTokens
-from rllm_verl.worker_losses import WorkerLosses
+from rllm_core.updates.losses import importance_ratio
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-    from torch import Tensor
+
+SHARES = "observation_shares"
+"""Name of the workers' column with the weights of observations, see `rllm_backend_kit.minibatches`. An update
+without observations does not have it."""
+
+
+def observations(model_output: Mapping[str, Tensor], data: TensorDict) -> tuple[Tensor, Tensor]:
+    """Return the log-probs of a micro-batch's observation tokens and their shares, (n_observed,) float32 each."""
+    shares = data[SHARES].values()
+    places = shares.nonzero()[:, 0]
+    # An engine's value at a position belongs to the next token.
+    return model_output["log_probs"].values()[places - 1].float(), shares[places]
+
+
+@dataclass(frozen=True, eq=False)
+class SampledTokens:
+    """A micro-batch's sampled tokens, row after row. Tensors are (n_sampled,)."""
+
+    data: TensorDict
+    """The micro-batch, see ``rllm_verl.rows.ShardedRows.tensordict``."""
+    places: Tensor
+    """Indices of the sampled tokens among the micro-batch's tokens, int64."""
+    row_ids: Tensor
+    """Each token's row in the batch, int64."""
+    roles: Tensor
+    """Index of each token's role, int64."""
+    logprobs: Tensor
+    """Log-probs of the tokens, float32."""
+    entropy: Tensor | None
+    """Entropy of each token's sampling distribution, float32. None if the engine did not compute it."""
+
+    @classmethod
+    def from_model_output(cls, model_output: Mapping[str, Tensor], data: TensorDict) -> SampledTokens:
+        places = data["loss_mask"].values().nonzero()[:, 0]
+        lengths = data["input_ids"].offsets().diff()
+        entropy = model_output.get("entropy")
+        return cls(
+            data=data,
+            places=places,
+            row_ids=data["row"].repeat_interleave(lengths)[places],
+            roles=data["role"].repeat_interleave(lengths)[places],
+            # An engine's value at a position belongs to the next token.
+            logprobs=model_output["log_probs"].values()[places - 1].float(),
+            entropy=None if entropy is None else entropy.values()[places - 1].float(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def column(self, name: str) -> Tensor:
+        """Return a column of the batch for the sampled tokens, float32."""
+        column: Tensor = self.data[name].values()[self.places]
+        return column
+
+    def loss_input(self, seed: int) -> LossInput:
+        return LossInput.from_columns(
+            self.logprobs, self.row_ids, lambda name: self.column(name) if name in self.data else None, seed
+        )
+
+    def entropies(self, inputs: LossInput) -> Tensor:
+        """Return the entropies in nats, float32. If the engine did not compute them, estimate them from log-probs.
+
+        The estimate is -rho logprob, without gradient. Its mean over samples of the old policy is the entropy.
+        """
+        if self.entropy is not None:
+            return self.entropy
+        with torch.no_grad():
+            return -importance_ratio(inputs) * inputs.logprobs
+
+
+@dataclass(frozen=True, eq=False)
+class TracedTokens:
+    """A micro-batch's sampled tokens, row after row."""
+
+    rows: NDArray[np.int64]
+    """Row ids in the batch, (n_row,)."""
+    logprobs: NDArray[np.float32]
+    """Log-probs, (n_sampled,)."""
+    entropies: NDArray[np.float32] | None
+    """Entropies, (n_sampled,). None if the engine did not compute them."""
+
+    @classmethod
+    def from_tokens(cls, tokens: SampledTokens) -> TracedTokens:
+        return cls(
+            rows=torch.unique_consecutive(tokens.row_ids).cpu().numpy(),
+            logprobs=tokens.logprobs.detach().float().cpu().numpy(),
+            entropies=None if tokens.entropy is None else tokens.entropy.detach().float().cpu().numpy(),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _RowRoles:
+    """The attributes of a batch that `RoleLosses` reads, for a micro-batch's rows."""
+
+    roles: tuple[str, ...]
+    role: NDArray[np.int32]
+
+    @classmethod
+    def from_tokens(cls, roles: tuple[str, ...], tokens: SampledTokens) -> _RowRoles:
+        rows = tokens.row_ids.cpu().numpy()
+        role = np.zeros(rows.max() + 1, np.int32)
+        role[rows] = tokens.roles.cpu().numpy()
+        return cls(roles, role)
+
 
 NOTES = "rllm"
 """Name of the verl metric that contains each micro-batch's notes."""
@@ -59,7 +166,7 @@ class Notes:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ShippedLoss:
+class SerializedLoss:
     """One update's loss as a callable for verl's engines. It can be pickled with any plugin."""
 
     roles: tuple[str, ...]
@@ -69,7 +176,7 @@ class ShippedLoss:
     """The update plan without its losses."""
 
     @classmethod
-    def from_plan(cls, roles: tuple[str, ...], plan: UpdatePlan) -> ShippedLoss:
+    def from_plan(cls, roles: tuple[str, ...], plan: UpdatePlan) -> SerializedLoss:
         losses = {role: NamedLoss.from_choice(plan.losses[role]) for role in roles}
         return cls(roles=roles, losses=losses, plan=replace(plan, losses={}))
 
@@ -85,7 +192,7 @@ class ShippedLoss:
         Args:
             model_output: nested ``log_probs`` and optionally ``entropy``. It is cleared, because verl stores its
                 contents until the last micro-batch and sends them to the driver.
-            data: see ``rllm_verl.rows.DealtRows.tensordict``.
+            data: see ``rllm_verl.rows.ShardedRows.tensordict``.
             dp_group: not used, because the loss does not depend on other ranks.
         """
         tokens, means = SampledTokens.from_model_output(model_output, data), Means()
@@ -116,19 +223,24 @@ class ShippedLoss:
             return nothing, {NOTES: Notes(means, Failure.from_error(failed))}
 
     @cached_property
-    def _worker_losses(self) -> WorkerLosses:
-        return WorkerLosses(self.roles, self.losses, self.plan)
+    def _resolved_plan(self) -> UpdatePlan:
+        return replace(self.plan, losses={role: loss.resolve() for role, loss in self.losses.items()})
+
+    @cached_property
+    def _role_losses(self) -> RoleLosses:
+        return RoleLosses()
 
     def _loss(self, tokens: SampledTokens, means: Means) -> Tensor:
-        losses, number = self._worker_losses, tokens.data["minibatch"]
-        inputs = tokens.loss_input(derive_seed(self.plan.seed, "loss", number))
+        plan, number = self._resolved_plan, tokens.data["minibatch"]
+        inputs = tokens.loss_input(derive_seed(plan.seed, "loss", number))
+        rows = _RowRoles.from_tokens(self.roles, tokens)
         entropies = tokens.entropies(inputs)
-        terms = loss_terms(inputs, self.plan)
-        objective = token_objective(losses.per_token(tokens, inputs), terms, entropies, self.plan)
+        terms = loss_terms(inputs, plan)
+        objective = token_objective(self._role_losses(rows, inputs, plan), terms, entropies, plan)
         # FSDP averages the ranks' gradients.
         loss: Tensor = (objective * tokens.column("weights")).sum() * tokens.data["dp_size"]
         note_policy(means, inputs, terms, entropies)
-        losses.note_clipping(tokens, inputs, means)
+        note_clipping(means, rows, inputs, plan)
         if number == 0:
             note_rollout(means, inputs)
         return loss

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import ray
 TAIL_LINES = 30
 """Total number of log lines in an error. Each log gets at least `FEWEST_LINES`."""
 FEWEST_LINES = 5
-MOST_LOGS = 4
+MAX_LOGS = 4
 _TAIL_BYTES = 1 << 16
 _DAEMONS = ("raylet", "gcs_server")
 """Ray's own processes, without which a cluster cannot work."""
@@ -45,18 +45,21 @@ def unnamed_processes(known: Collection[int]) -> list[Process]:
 
     They include processes that are still starting. Their names are available only after their first answer.
     """
-    files = [file for file in _all_logs() if file.stat().st_size]
-    pids = [int(match[1]) for file in _latest_first(files) if (match := re.search(r"-(\d+)\.(?:out|err)$", file.name))]
+    files = sorted(_all_logs(), key=lambda file: file.stat().st_mtime, reverse=True)
+    names = [file.name for file in files if file.stat().st_size]
+    pids = [int(match[1]) for name in names if (match := re.search(r"-(\d+)\.(?:out|err)$", name))]
     return [Process(f"process {pid}", pid, "this machine", "") for pid in dict.fromkeys(pids) if pid not in known]
 
 
 def log_tails(processes: Sequence[Process]) -> str:
     """Return the last lines of each process's log. For a process on a different machine, return the log's location."""
     parts = []
-    shown = processes[:MOST_LOGS]
+    shown = processes[:MAX_LOGS]
     lines_each = max(FEWEST_LINES, TAIL_LINES // max(len(shown), 1))
     for process in shown:
-        files = sorted(_log_files(process.pid))
+        files = sorted(
+            file for file in _all_logs() if file.name.endswith((f"-{process.pid}.out", f"-{process.pid}.err"))
+        )
         lines = [line for file in files for line in _last_lines(file)]
         if lines:
             text = "\n".join(f"    {line}" for line in lines[-lines_each:])
@@ -83,12 +86,12 @@ def kill_workers() -> None:
     for file in _all_logs():
         # worker-<worker id>-<job id>-<pid>.out
         match = re.search(rf"-{job}-(\d+)\.out$", file.name)
-        if match is not None and _is_of_ray(int(match[1])):
+        if match is not None and _is_ray_process(int(match[1])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(match[1]), signal.SIGKILL)
 
 
-def _is_of_ray(pid: int) -> bool:
+def _is_ray_process(pid: int) -> bool:
     """Return True if the process is still a Ray process. The system can reuse the pid of a process that has ended."""
     try:
         return b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -96,18 +99,9 @@ def _is_of_ray(pid: int) -> bool:
         return not Path("/proc").is_dir()
 
 
-def _log_files(pid: int) -> Iterator[Path]:
-    """Return Ray's log files for a worker process on this machine."""
-    return (file for file in _all_logs() if file.name.endswith((f"-{pid}.out", f"-{pid}.err")))
-
-
 def _all_logs() -> list[Path]:
     node = ray._private.worker._global_node
     return [] if node is None else list(Path(node.get_logs_dir_path()).glob("worker-*"))
-
-
-def _latest_first(files: list[Path]) -> list[Path]:
-    return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
 
 
 def _last_lines(file: Path) -> list[str]:

@@ -1,14 +1,15 @@
-"""Conversion of a TokenBatch to inputs of verl's workers, and back: ragged rows for each rank, without padded tokens.
+"""The interface to verl's workers, and the conversion of a TokenBatch to their inputs and back.
 
-Token columns are nested tensors (jagged layout) with shared offsets. verl's engines return the same layout, and their
-value at a position belongs to the next token: the log-prob of a row's token ``j`` is at position ``j - 1``.
+Rows are ragged, without padded tokens. Token columns are nested tensors (jagged layout) with shared offsets. verl's
+engines return the same layout, and their value at a position belongs to the next token: the log-prob of a row's token
+``j`` is at position ``j - 1``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor
 
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 PADDING = -1
 """The row id of a padding row, which only makes the number of rows divisible."""
@@ -35,7 +39,7 @@ class MicroBatching:
 
 
 @dataclass(frozen=True, eq=False)
-class DealtRows:
+class ShardedRows:
     """Rows of a batch in the order of their ranks. Ranks get equal numbers of rows, and about equal numbers of tokens.
 
     A row is cut after its last trained token, because later tokens do not affect training. Rows without a trained token
@@ -45,23 +49,23 @@ class DealtRows:
 
     batch: TokenBatch
     rows: NDArray[np.int64]
-    """Row ids in the batch, (n_dealt,). `PADDING` for padding rows."""
+    """Row ids in the batch, (n_sharded,). `PADDING` for padding rows."""
     offsets: NDArray[np.int64]
-    """Start of each row's tokens, (n_dealt + 1,)."""
+    """Start of each row's tokens, (n_sharded + 1,)."""
     source: NDArray[np.int64]
     """Index of each token in the batch, (offsets[-1],)."""
     sampled: NDArray[np.bool_]
     """True for each token to train on, (offsets[-1],)."""
 
     @classmethod
-    def deal(
+    def from_batch(
         cls,
         batch: TokenBatch,
         rows: NDArray[np.int64],
         ranks: int,
         micro: MicroBatching,
         trained: NDArray[np.bool_] | None = None,
-    ) -> DealtRows:
+    ) -> ShardedRows:
         """Distribute `rows`, ids in the batch, over `ranks`.
 
         Args:
@@ -110,7 +114,7 @@ class DealtRows:
             options: options for verl's engine and for the loss, the same for all rows.
 
         Returns:
-            A TensorDict (n_dealt,) with nested ``input_ids`` and ``position_ids`` int64, ``loss_mask`` bool and the
+            A TensorDict (n_sharded,) with nested ``input_ids`` and ``position_ids`` int64, ``loss_mask`` bool and the
             columns, with ``row`` and ``role`` int64, and with the options.
         """
         offsets = torch.from_numpy(self.offsets)
@@ -131,11 +135,11 @@ class DealtRows:
             tensors | {name: NonTensorData(value) for name, value in options.items()}, batch_size=[len(self)]
         )
 
-    def column(self, said: Tensor) -> NDArray[np.float32]:
+    def column(self, output: Tensor) -> NDArray[np.float32]:
         """Return a column (n_token of the batch,) with an engine's values (nested) for sampled tokens, 0 elsewhere."""
         values = np.zeros(len(self.batch.tokens), np.float32)
         places = np.flatnonzero(self.sampled)
-        values[self.source[places]] = said.values().float().numpy()[places - 1]
+        values[self.source[places]] = output.values().float().numpy()[places - 1]
         return values
 
 
@@ -146,7 +150,7 @@ def _last_trained(batch: TokenBatch, trained: NDArray[np.bool_]) -> NDArray[np.i
 
 
 def _balanced_order(lengths: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
-    """Return an order of the rows, (n_dealt,), so that all ranks get about the same number of tokens.
+    """Return an order of the rows, (n_sharded,), so that all ranks get about the same number of tokens.
 
     Within a rank, rows are sorted by length, because micro-batches may be padded to their longest row.
     """
@@ -156,3 +160,36 @@ def _balanced_order(lengths: NDArray[np.int64], ranks: int) -> NDArray[np.int64]
 
     parts = np.array(get_seqlen_balanced_partitions(lengths.tolist(), ranks, equal_size=True))
     return np.take_along_axis(parts, np.argsort(lengths[parts], axis=1, kind="stable"), axis=1).ravel()
+
+
+class Workers(Protocol):
+    """The data-parallel ranks of one model. Every call blocks until all ranks have answered.
+
+    A batch is split over the ranks in equal parts, in order; see `rllm_verl.rows`. Results are in the batch's order.
+    """
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of ranks that receive different rows."""
+
+    def set_loss_fn(self, loss: Any) -> None:
+        """Send the loss of the next `forward_backward` calls to all ranks; see `SerializedLoss`."""
+
+    def compute_log_prob(self, data: TensorDict) -> TensorDict:
+        """Return nested ``log_probs``, and ``entropy`` or ``sum_pi_squared`` if `data` requests them."""
+
+    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
+        """Return nested ``log_probs`` of the reference model."""
+
+    def optimizer_zero_grad(self) -> None:
+        """Clear the gradients."""
+
+    def forward_backward(self, data: TensorDict) -> TensorDict:
+        """Add a minibatch's gradient. The result's ``metrics`` contain the ``loss``, summed over ranks, and the loss's
+        notes."""
+
+    def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
+        """Clip, step with these values for the optimizer's parameter groups, clear the gradients, and return metrics.
+
+        ``grad_norm`` is the norm before clipping. If it is not finite, verl makes no step.
+        """

@@ -1,28 +1,38 @@
-"""A run's verl and Ray objects, with blocking calls."""
+"""A run's verl and Ray objects, with blocking calls: workers, and rollout servers on the training GPUs or on others."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import ray
+from ray.util.placement_group import remove_placement_group
+from verl.checkpoint_engine import CheckpointEngineManager
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.rollout.llm_server import LLMServerManager
 
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
-from rllm_verl.cluster import Cluster, Wanted
+from rllm_verl.cluster import Cluster, RequiredGpus
 from rllm_verl.columns import fill_columns
-from rllm_verl.logprobs import before_truncation
+from rllm_verl.logprobs import has_untruncated_logprobs
 from rllm_verl.model import Model
-from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings
-from rllm_verl.placement import gpus_apart, servers_apart
-from rllm_verl.processes import Process, dead_daemon, kill_workers, unnamed_processes
+from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings, worker_config
+from rllm_verl.placement import is_disaggregated, num_rollout_gpus
+from rllm_verl.processes import Process, dead_daemon, kill_workers, process_of, unnamed_processes
 from rllm_verl.rollouts import VerlEngine
-from rllm_verl.servers import Servers, ServersApart, ServersOnSharedGpus
-from rllm_verl.sockets import new_run
+from rllm_verl.sockets import name_socket_of_receiver, new_run
 from rllm_verl.update import Updater
 from rllm_verl.worker_group import WorkerGroup
+
+if TYPE_CHECKING:
+    from verl.workers.rollout.llm_server import LLMServerClient
 
 
 class Session:
@@ -35,21 +45,21 @@ class Session:
         self._renderer = make_renderer(run, model.rendering)
         self._workers: WorkerGroup | None = None
         self._servers: Servers | None = None
-        self._wanted = Wanted(
-            per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes, apart=gpus_apart(native)
+        self._required = RequiredGpus(
+            per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes, rollout=num_rollout_gpus(native)
         )
         # verl's own variables work around problems of vLLM, NCCL and Megatron. The user's variables override them.
         of_verl = get_ppo_ray_runtime_env(native).get("env_vars") or {}
         self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment, of_verl | new_run())
         try:
-            self._cluster.check(self._wanted)
+            self._cluster.check(self._required)
         except BaseException:
             self._cluster.close()
             raise
 
     @property
     def n_workers(self) -> int:
-        return self._wanted.per_node * self._wanted.nodes
+        return self._required.per_node * self._required.nodes
 
     @property
     def strategy(self) -> str:
@@ -81,7 +91,10 @@ class Session:
 
     def start_workers(self) -> None:
         self._workers = WorkerGroup(
-            self._native, self._wanted, with_reference=needs_reference_worker(self._run, self._native)
+            worker_config(self._native),
+            self._required,
+            device=self._native.trainer.device,
+            with_reference=needs_reference_worker(self._run, self._native),
         )
         self._workers.wait()
 
@@ -92,7 +105,7 @@ class Session:
         self._columns = column_settings(self._run, self._native)
 
     def start_servers(self) -> None:
-        kind = ServersApart if servers_apart(self._native) else ServersOnSharedGpus
+        kind = DisaggregatedServers if is_disaggregated(self._native) else ColocatedServers
         self._servers = kind(self._native, self.workers)
 
     @property
@@ -112,7 +125,7 @@ class Session:
             self.servers.client(),
             self._renderer,
             max_context=rollout.max_model_len,
-            logprobs_before_truncation=before_truncation(rollout),
+            logprobs_before_truncation=has_untruncated_logprobs(rollout),
             addresses=self.servers.addresses,
             seconds=seconds,
             processes=self.servers.processes,
@@ -166,3 +179,121 @@ class Session:
         finally:
             if dead_daemon() is None:
                 self._cluster.close()
+
+
+class Servers(ABC):
+    """A run's rollout servers. Every call blocks.
+
+    Do not call it on a thread with a running event loop, because verl would then return a coroutine.
+    """
+
+    asleep = False
+    """True if the servers have freed their weights."""
+
+    def __init__(self, config: Any, workers: WorkerGroup) -> None:
+        """Start the servers. Their weights are not valid before the first `sync_weights`.
+
+        Args:
+            config: verl's whole configuration (DictConfig).
+            workers: the workers, which send their weights to the servers.
+        """
+        self.processes: Sequence[Process] = ()
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints its addresses
+            self._manager = self._start(config, workers)
+        self.processes = [
+            process_of(f"rollout server {number}", handle) for number, handle in enumerate(self._manager.server_handles)
+        ]
+        self._transfer = CheckpointEngineManager(
+            config=omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine),
+            actor_wg=workers.group,
+            replicas=self._manager.get_replicas(),
+        )
+        # The load balancer's process needs seconds to start. Wait here, so that the first rollout does not wait.
+        ray.get(self._manager.global_load_balancer.require_acquire_fields.remote())
+
+    @staticmethod
+    @abstractmethod
+    def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
+        """Start the servers on their GPUs."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """The host:port of each server's OpenAI-compatible API."""
+        return list(self._manager.get_addresses())
+
+    def client(self) -> LLMServerClient:
+        return self._manager.get_client()
+
+    @abstractmethod
+    def make_room(self) -> None:
+        """Free memory, because the workers train next."""
+
+    def sync_weights(self, version: int) -> None:
+        """Send the trainer's weights to the servers, which then sample from them and report `version`."""
+        self._transfer.update_weights(version)
+
+    def kill(self) -> None:
+        """Kill the processes at once."""
+        for replica in self._manager.get_replicas():
+            for handle in replica.servers:
+                ray.kill(handle)
+        ray.kill(self._manager.global_load_balancer)
+
+
+class ColocatedServers(Servers):
+    """Servers on the training GPUs: one server per worker, or per group of workers that split a model.
+
+    A server sleeps during training.
+    """
+
+    def __init__(self, config: Any, workers: WorkerGroup) -> None:
+        super().__init__(config, workers)
+        self._sleeps = bool(config.actor_rollout_ref.rollout.free_cache_engine)
+        self.asleep = True
+        self._transfer.sleep_replicas()
+
+    @staticmethod
+    def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
+        return LLMServerManager.create(config=config, worker_group=workers.group, rollout_resource_pool=workers.pool)
+
+    def make_room(self) -> None:
+        """Free weights and caches, because training needs the memory."""
+        if self._sleeps and not self.asleep:
+            self._transfer.sleep_replicas()
+            self.asleep = True
+
+    def sync_weights(self, version: int) -> None:
+        super().sync_weights(version)
+        self.asleep = False
+
+
+class DisaggregatedServers(Servers):
+    """Servers on separate GPUs: verl's standalone replicas, which sample during training.
+
+    Next to each server, one process per GPU receives weights. `sync_weights` stops the running responses, sends the
+    weights and lets the servers continue. The callers then request the rest of their responses.
+    """
+
+    def __init__(self, config: Any, workers: WorkerGroup) -> None:
+        super().__init__(config, workers)
+        receivers = [each for replica in self._manager.get_replicas() for each in replica.workers]
+        ray.get([each.__ray_call__.remote(name_socket_of_receiver) for each in receivers])
+        self.processes = [
+            *self.processes,
+            *(process_of(f"receiver of weights {number}", handle) for number, handle in enumerate(receivers)),
+        ]
+
+    @staticmethod
+    def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
+        return LLMServerManager.create(config=config)
+
+    def make_room(self) -> None:
+        """Do nothing, because training has its own memory."""
+
+    def kill(self) -> None:
+        super().kill()
+        for replica in self._manager.get_replicas():
+            for handle in replica.workers:
+                ray.kill(handle)
+            for placement_group in replica.resource_pool.pgs or ():
+                remove_placement_group(placement_group)

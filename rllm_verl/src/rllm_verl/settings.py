@@ -10,6 +10,10 @@ from rllm_core.schema.section import ExternalSection
 
 Mapping = dict[str, Any]
 Seconds = Annotated[float, Field(gt=0)]
+TINY = "tiny"
+"""The name of the model of rllm-local with random weights."""
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 ROLLOUT = "actor_rollout_ref.rollout"
 FREE = frozenset(
@@ -18,18 +22,18 @@ FREE = frozenset(
         f"{MODEL}.lora",
         f"{ROLLOUT}.engine_kwargs",
         f"{ROLLOUT}.checkpoint_engine.engine_kwargs",
-        "actor_rollout_ref.actor.megatron",
-        "actor_rollout_ref.ref.megatron",
-        "actor_rollout_ref.actor.veomni",
-        "actor_rollout_ref.ref.veomni",
+        f"{ACTOR}.megatron",
+        f"{REF}.megatron",
+        f"{ACTOR}.veomni",
+        f"{REF}.veomni",
         "ray_kwargs.ray_init",
     }
 )
 """Mappings that verl passes to other libraries. verl does not list their options, so any key is accepted."""
 OPTIONAL = frozenset(
     {
-        "actor_rollout_ref.actor.fsdp_config.mixed_precision",
-        "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+        f"{ACTOR}.fsdp_config.mixed_precision",
+        f"{REF}.fsdp_config.mixed_precision",
         f"{MODEL}.target_parameters",
         f"{ROLLOUT}.enable_sleep_mode",
         f"{ROLLOUT}.repetition_penalty",

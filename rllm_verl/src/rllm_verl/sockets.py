@@ -32,6 +32,13 @@ def name_socket(rollout: Any, job: str) -> None:
         rollout.zmq_handle = path.replace(f"-{job}-", f"-{run}-")
 
 
+def name_socket_of_receiver(receiver: Any) -> None:
+    """Make a separate server's receiver, in its process, send to its run's path."""
+    import ray
+
+    name_socket(receiver.server_adapter, ray.get_runtime_context().get_job_id())
+
+
 def register() -> None:
     """Make vLLM receive at its run's path. vLLM calls this function in each of its processes."""
     if (run := _run()) is not None:

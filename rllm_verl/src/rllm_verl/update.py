@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
@@ -17,13 +18,11 @@ from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means
 from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
+from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.seeding import derive_seed
-from rllm_verl.policy_loss import NOTES, Notes, ShippedLoss
-from rllm_verl.rows import DealtRows, MicroBatching
-from rllm_verl.tokens import SHARES
-from rllm_verl.traced import DriverTrace
-from rllm_verl.workers import Workers
+from rllm_verl.policy_loss import NOTES, SHARES, Notes, SerializedLoss, TracedTokens
+from rllm_verl.rows import MicroBatching, ShardedRows, Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +75,14 @@ class Updater:
         per_epoch = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, RoleLosses(), per_epoch) if plan.trace else None
         traced = None if trace is None else DriverTrace(trace, batch)
-        workers.set_loss_fn(ShippedLoss.from_plan(batch.roles, plan))
+        workers.set_loss_fn(SerializedLoss.from_plan(batch.roles, plan))
         # Clear gradients of a failed update. After a normal update, `optimizer_step` has already cleared them.
         workers.optimizer_zero_grad()
-        dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
-        for number, chosen in enumerate(dealt):
+        all_chosen = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        for number, chosen in enumerate(all_chosen):
             shares = _observation_shares(batch, chosen)
             trained = None if shares is None else batch.loss_mask | (shares > 0)
-            rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching, trained)
+            rows = ShardedRows.from_batch(batch, chosen, workers.data_parallel_size, settings.micro_batching, trained)
             if len(rows):
                 columns = {} if shares is None else {SHARES: shares}
                 loss = self._add_gradient(workers, rows, chosen, columns, plan, number, means, traced)
@@ -98,7 +97,7 @@ class Updater:
     def _add_gradient(
         self,
         workers: Workers,
-        rows: DealtRows,
+        rows: ShardedRows,
         chosen: NDArray[np.int64],
         columns: Mapping[str, NDArray[np.float32]],
         plan: UpdatePlan,
@@ -118,7 +117,7 @@ class Updater:
         )
         metrics = workers.forward_backward(data)["metrics"]
         loss = float(metrics["loss"])
-        for notes in _flat(metrics[NOTES]):
+        for notes in _flatten(metrics[NOTES]):
             if notes.failure is not None:
                 raise notes.failure.error()
             loss -= notes.prediction
@@ -163,10 +162,35 @@ def _columns(batch: TokenBatch) -> dict[str, NDArray[np.float32]]:
     return columns if batch.ref_logprobs is None else columns | {"ref_logprobs": batch.ref_logprobs}
 
 
-def _flat(notes: Any) -> Iterator[Notes]:
+def _flatten(notes: Any) -> Iterator[Notes]:
     """Yield the notes of all ranks' micro-batches. verl returns a list of lists, or one list for a single rank."""
     if isinstance(notes, Notes):
         yield notes
     else:
         for each in notes:
-            yield from _flat(each)
+            yield from _flatten(each)
+
+
+class DriverTrace:
+    """An update's trace. It computes the losses again from the workers' values."""
+
+    def __init__(self, trace: UpdateTrace, batch: TokenBatch) -> None:
+        self._trace = trace
+        self._batch = batch
+
+    def add(self, number: int, traced: TracedTokens, weights: NDArray[np.float32], seed: int) -> None:
+        """Add a micro-batch of the optimizer step `number`. `weights` are (n_token of the batch,)."""
+        batch = self._batch
+        parts = [_sampled_indices(batch, row) for row in traced.rows.tolist()]
+        source = np.concatenate(parts)
+        row_ids = torch.from_numpy(np.repeat(traced.rows, [len(part) for part in parts]))
+        logprobs = torch.tensor(traced.logprobs)  # A copy, because tensors from Ray may be read-only.
+        inputs = LossInput.from_batch(batch, source, logprobs, row_ids, seed)
+        entropies = None if traced.entropies is None else torch.tensor(traced.entropies)
+        self._trace.add(number, source, inputs, entropies, torch.from_numpy(weights[source]))
+
+
+def _sampled_indices(batch: TokenBatch, row: int) -> NDArray[np.int64]:
+    """Return the indices of a row's sampled tokens in the batch, (n,). No token predicts its first token."""
+    first, end = int(batch.row_offsets[row]) + 1, int(batch.row_offsets[row + 1])
+    return first + np.flatnonzero(batch.loss_mask[first:end])

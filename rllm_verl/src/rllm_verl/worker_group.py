@@ -1,46 +1,106 @@
-"""The training processes: verl's workers, one per GPU, each with a shard of the model."""
+"""The training processes: verl's workers, one per GPU, each with a shard of the model.
+
+Their checkpoints are not pickles.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import ray
+import torch
 from ray.util.placement_group import remove_placement_group
 from tensordict import TensorDict
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
+from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 
-from rllm_verl.cluster import Wanted
-from rllm_verl.native import worker_config
+from rllm_core.errors import CheckpointError
 from rllm_verl.processes import Process, process_of
-from rllm_verl.worker import TrainingWorker
+from rllm_verl.shards import load_shard, save_shard
+from rllm_verl.sockets import name_socket
+
+
+class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl is not typed
+    """One training rank. Its own checkpoints support only models that FSDP2 has sharded."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def init_model(self) -> None:
+        super().init_model()
+        name_socket(self.rollout, ray.get_runtime_context().get_job_id())
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def save_shard(self, directory: str) -> None:
+        engine = self.actor.engine
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        states = {name: state for name, state in _random().items() if isinstance(state, torch.Tensor)}
+        with engine.train_mode(zero_grad_on_exit=False):
+            save_shard(self._file(directory), engine.module, engine.optimizer, states)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def load_shard(self, directory: str) -> None:
+        """Load the shard that `save_shard` wrote.
+
+        Raises:
+            CheckpointError: the shard is missing (for example if machines do not share the directory), or it belongs to
+                a different model.
+        """
+        file = self._file(directory)
+        if not file.is_file():
+            raise CheckpointError(
+                "checkpoint-not-shared",
+                f"{file} does not exist on the machine of worker {self.rank}.",
+                "Set rllm.trainer.output_dir to a directory that all machines share.",
+            )
+        engine = self.actor.engine
+        # In this mode all tensors are on the training device, even if they are offloaded between steps.
+        with engine.train_mode(zero_grad_on_exit=False):
+            random = load_shard(file, engine.module, engine.optimizer)
+        BaseCheckpointManager.load_rng_state(_random() | random)
+
+    def _file(self, directory: str) -> Path:
+        return Path(directory) / f"rank_{self.rank}.safetensors"
+
+
+def _random() -> dict[str, object]:
+    """Return the states of this process's random generators. torch's generators are listed by device."""
+    states: dict[str, object] = BaseCheckpointManager.get_rng_state()
+    return states
+
+
+if TYPE_CHECKING:
+    from rllm_verl.cluster import RequiredGpus
 
 GROUPS_PER_GPU = 1
 """One process contains training, the reference model and the sender of weights."""
 
 
 class WorkerGroup:
-    """verl's workers as `rllm_verl.workers.Workers`. Every call blocks until all workers are done."""
+    """verl's workers as `rllm_verl.rows.Workers`. Every call blocks until all workers are done."""
 
-    def __init__(self, config: Any, wanted: Wanted, *, with_reference: bool) -> None:
+    def __init__(self, config: Any, required: RequiredGpus, *, device: str, with_reference: bool) -> None:
         """Start the processes without waiting for them. Call `wait` next.
 
         Args:
-            config: verl's whole configuration (DictConfig).
-            wanted: the run's GPUs.
+            config: verl's section ``actor_rollout_ref`` for the workers (DictConfig).
+            required: the run's GPUs.
+            device: ``trainer.device``.
             with_reference: True to keep a frozen copy of the model for reference log-probs.
         """
         role = "actor_rollout_ref" if with_reference else "actor_rollout"
         name = f"rllm-{uuid.uuid4().hex[:12]}"  # runs may share a cluster
-        pools = ResourcePoolManager({name: [wanted.per_node] * wanted.nodes}, {role: name}, GROUPS_PER_GPU)
+        pools = ResourcePoolManager({name: [required.per_node] * required.nodes}, {role: name}, GROUPS_PER_GPU)
         pools.create_resource_pool()
         self.pool = pools.get_resource_pool(role)
         self._started = False
         self.group = RayWorkerGroup(
             resource_pool=self.pool,
-            ray_cls_with_init=RayClassWithInitArgs(ray.remote(TrainingWorker), config=worker_config(config), role=role),
-            device_name=config.trainer.device,
+            ray_cls_with_init=RayClassWithInitArgs(ray.remote(TrainingWorker), config=config, role=role),
+            device_name=device,
         )
         self.processes: Sequence[Process] = ()
 
@@ -58,16 +118,16 @@ class WorkerGroup:
         self.group.set_loss_fn(loss)
 
     def compute_log_prob(self, data: TensorDict) -> TensorDict:
-        return _got(self.group.compute_log_prob(data))
+        return _wait_for_result(self.group.compute_log_prob(data))
 
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
-        return _got(self.group.compute_ref_log_prob(data))
+        return _wait_for_result(self.group.compute_ref_log_prob(data))
 
     def optimizer_zero_grad(self) -> None:
         self.group.optimizer_zero_grad()
 
     def forward_backward(self, data: TensorDict) -> TensorDict:
-        return _got(self.group.forward_backward(data))
+        return _wait_for_result(self.group.forward_backward(data))
 
     def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
         answers = self.group.optimizer_step(parameters)
@@ -93,6 +153,6 @@ class WorkerGroup:
             remove_placement_group(placement_group)
 
 
-def _got(answer: Any) -> TensorDict:
+def _wait_for_result(answer: Any) -> TensorDict:
     """Return the result. Calls that do not block return a future, which is awaited here."""
     return answer if isinstance(answer, TensorDict) else answer.get()

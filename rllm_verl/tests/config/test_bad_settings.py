@@ -94,7 +94,7 @@ def test_packages_that_are_not_installed_are_reported(
 
 
 @pytest.mark.parametrize(("found", "code"), [("0.8.0", "wrong-version"), (None, "missing-package")])
-def test_verl_missing_or_of_another_version_is_one_clear_error(
+def test_missing_or_different_verl_is_one_error(
     run: Any, monkeypatch: pytest.MonkeyPatch, found: str | None, code: str
 ) -> None:
     monkeypatch.setattr(installed, "installed_version", lambda name: found)
@@ -130,7 +130,7 @@ def test_composing_does_not_import_verl() -> None:
 
 
 @pytest.mark.parametrize(("used", "weight"), [(True, 0.0), (False, 0.1)])
-def test_use_kl_loss_against_kl_beta_stands_with_a_warning(
+def test_use_kl_loss_contradicting_kl_beta_warns(
     change: Any, used: bool, weight: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()

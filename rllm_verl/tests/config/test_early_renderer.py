@@ -10,7 +10,7 @@ import pytest
 from rllm_core.contracts.backend import RunContext
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import tiny
-from rllm_verl.early_renderer import early_renderer
+from rllm_verl.plugin import early_renderer
 
 MODEL = "actor_rollout_ref.model.path"
 LONGROPE = {

@@ -40,7 +40,7 @@ def sizes(found: Footprint) -> dict[str, float]:
     return {name: float(text.split()[0]) for name, text in found.rows}
 
 
-def test_weights_gradients_and_moments_are_dealt_to_all_gpus(estimate: Any, model: tuple[Path, int]) -> None:
+def test_weights_gradients_and_moments_are_sharded(estimate: Any, model: tuple[Path, int]) -> None:
     one = sizes(estimate())
     assert one["weights"] == pytest.approx(4 * model[1] / MIB, abs=0.06)
     assert one["together, without activations"] == pytest.approx(16 * model[1] / MIB, abs=0.06)
@@ -48,7 +48,7 @@ def test_weights_gradients_and_moments_are_dealt_to_all_gpus(estimate: Any, mode
     assert two["together, without activations"] == pytest.approx(8 * model[1] / MIB, abs=0.06)
 
 
-def test_a_reference_model_is_counted_and_an_adapter_is_small(estimate: Any) -> None:
+def test_reference_model_and_adapter_are_counted(estimate: Any) -> None:
     needs = frozenset({"ref_logprobs"})
     assert "reference model" in sizes(estimate(needs=needs))
     small = sizes(estimate({f"{MODEL}.lora_rank": 2, f"{MODEL}.lora.merge": True}, needs))
@@ -56,7 +56,7 @@ def test_a_reference_model_is_counted_and_an_adapter_is_small(estimate: Any) -> 
     assert small["AdamW's moments"] < sizes(estimate())["AdamW's moments"] / 5
 
 
-def test_what_does_not_fit_names_the_keys_that_help(estimate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceeded_memory_warns_with_helpful_keys(estimate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_gpu", lambda: 1 << 20)
     (warning,) = estimate().warnings
     assert "training needs 1." in warning

@@ -11,8 +11,7 @@ from expecting import check_values
 from rllm_backend_kit.gpu_checks import GIB
 from rllm_backend_kit.machine import Machine
 from rllm_core.plugins.registry import Registry
-from rllm_verl.gpu_checks import FLASH, examine_verl
-from rllm_verl.vllm_pin import GOES_WITH, PINNED
+from rllm_verl.installed import FLASH, PINNED, PINNED_WITH, examine_verl
 
 READY = Machine(
     torch="2.11.0",
@@ -20,7 +19,7 @@ READY = Machine(
     nvcc="13.0",
     visible=8,
     shared_memory=64 * GIB,
-    packages={"verl": "0.9.1", "vllm": PINNED, **GOES_WITH, FLASH: "2.8.3"},
+    packages={"verl": "0.9.1", "vllm": PINNED, **PINNED_WITH, FLASH: "2.8.3"},
 )
 
 
@@ -41,7 +40,7 @@ def test_versions_that_go_together_are_fine() -> None:
     assert not _find_problems(READY)
 
 
-def test_a_missing_vllm_comes_with_the_line_that_installs_it() -> None:
+def test_missing_vllm_has_an_install_command() -> None:
     (said,) = _find_problems(_with({"vllm": None}))
     assert said.startswith("error[missing-package]: vllm ")
     assert said.endswith("; pip install 'rllm-verl[vllm]'")
@@ -50,7 +49,7 @@ def test_a_missing_vllm_comes_with_the_line_that_installs_it() -> None:
 @pytest.mark.parametrize("name", ["vllm", "torch", "transformers"])
 def test_each_version_that_is_not_verls_is_named(name: str) -> None:
     (said,) = _find_problems(_with({name: "9.9.9"}))
-    wanted = {"vllm": PINNED, **GOES_WITH}[name]
+    wanted = {"vllm": PINNED, **PINNED_WITH}[name]
     assert said.startswith(f"warning[wrong-version]: {name} ")
     check_values(said, "9.9.9", wanted, "; pip install 'rllm-verl[vllm]'")
 
@@ -64,9 +63,7 @@ def test_each_version_that_is_not_verls_is_named(name: str) -> None:
         (None, None, "torch"),
     ],
 )
-def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
-    cuda: str | None, nvcc: str | None, first: str
-) -> None:
+def test_flash_attention_needs_compiler_of_torch_cuda(cuda: str | None, nvcc: str | None, first: str) -> None:
     (said,) = _find_problems(replace(_with({FLASH: None}), cuda=cuda, nvcc=nvcc))
     assert said.startswith("warning[no-flash-attention]: ")
     remedy = said.partition("; ")[2]

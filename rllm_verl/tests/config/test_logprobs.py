@@ -8,7 +8,14 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_verl.logprobs import LOGPROBS_MODE, MODE_FOLLOWS, PROCESSED, RAW, before_truncation, check_logprobs
+from rllm_verl.logprobs import (
+    DERIVED_LOGPROBS_MODE,
+    LOGPROBS_MODE,
+    PROCESSED,
+    RAW,
+    check_logprobs,
+    has_untruncated_logprobs,
+)
 
 ROLLOUT = "actor_rollout_ref.rollout"
 WARM = {f"{ROLLOUT}.temperature": 0.7}
@@ -29,10 +36,10 @@ BYPASS = {"algorithm.rollout_correction.bypass_mode": True}
     ],
 )
 def test_mode_follows_from_sampling(temperature: float, top_p: float, top_k: int, mode: str) -> None:
-    assert MODE_FOLLOWS.derive(temperature, top_p, top_k) == mode
+    assert DERIVED_LOGPROBS_MODE.derive(temperature, top_p, top_k) == mode
 
 
-def test_mode_of_a_run_is_derived_unless_it_is_set(run: Any) -> None:
+def test_logprobs_mode_is_derived_unless_set(run: Any) -> None:
     assert run("sampling.train.top_p=0.9").value(LOGPROBS_MODE) == RAW
     assert run("sampling.train.top_p=0.9", f"{LOGPROBS_MODE}={PROCESSED}").value(LOGPROBS_MODE) == PROCESSED
 
@@ -54,7 +61,7 @@ def test_mode_of_a_run_is_derived_unless_it_is_set(run: Any) -> None:
 def test_log_probs_before_truncation_are_known(change: Any, profile: str | None, values: Any, before: bool) -> None:
     native = change(profile, values).native()
     check_logprobs(native)
-    assert before_truncation(native["actor_rollout_ref"]["rollout"]) is before
+    assert has_untruncated_logprobs(native["actor_rollout_ref"]["rollout"]) is before
 
 
 @pytest.mark.parametrize(

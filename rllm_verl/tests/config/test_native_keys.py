@@ -14,9 +14,8 @@ from rllm.inspection.explain import Explanation, explain_key
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
+from rllm_verl.keys import SHARED_KEYS, UNUSED_KEYS, UNUSED_KEYS_BY_PROFILE
 from rllm_verl.settings import OPTIONAL
-from rllm_verl.shared_keys import SHARED_KEYS
-from rllm_verl.unused_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -108,10 +107,10 @@ def test_a_run_without_settings_has_the_required_values(run: Any) -> None:
 
 def test_every_idle_key_is_one_of_verl(run: Any) -> None:
     trees = [run(*words).tree for words in ((), ("rllm.profile=megatron",))]
-    for name in IDLE_KEYS:
+    for name in UNUSED_KEYS:
         path = tuple(name.removesuffix(".*").split("."))
         assert any(value_at(tree, path) is not ABSENT for tree in trees), name
-    for profile, keys in IDLE_KEYS_OF_PROFILES.items():
+    for profile, keys in UNUSED_KEYS_BY_PROFILE.items():
         tree = run(f"rllm.profile={profile}").tree
         for name in keys:
             assert value_at(tree, tuple(name.removesuffix(".*").split("."))) is not ABSENT or name in OPTIONAL, name
@@ -149,7 +148,7 @@ def test_shared_keys_and_options_are_never_idle(backend: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu_memory_utilization", "engine_kwargs.vllm.seed", "repetition_penalty"])
-def test_keys_of_vllm_are_idle_where_rollouts_are_not_vllms(backend: Any, name: str) -> None:
+def test_vllm_keys_are_unused_without_vllm_rollouts(backend: Any, name: str) -> None:
     assert idle_reason(backend, f"{ROLLOUT}.{name}", "cpu_vllm") is None
     check_values(str(idle_reason(backend, f"{ROLLOUT}.{name}", "cpu")), "vLLM", "profile cpu")
 
@@ -167,7 +166,7 @@ def test_a_users_value_without_effect_stops_the_run(plan: Any, words: list[str],
         plan(CPU, *words)
 
 
-def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, backend: Any) -> None:
+def test_values_of_rllm_table_are_only_warnings(plan: Any, backend: Any) -> None:
     table = {
         f"{ROLLOUT}.mode": "async",
         f"{ROLLOUT}.agent.num_workers": 0,

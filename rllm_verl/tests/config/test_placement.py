@@ -12,7 +12,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.checks import check_config
 from rllm_verl.native import worker_config
-from rllm_verl.placement import RAYS_GPUS_FOLLOW, TRANSFER_FOLLOWS, check_overlap, check_placement
+from rllm_verl.placement import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap, check_placement
 
 ROLLOUT = "actor_rollout_ref.rollout"
 TRANSFER = f"{ROLLOUT}.checkpoint_engine.backend"
@@ -29,13 +29,13 @@ NEWEST = "rllm.async_training.partial_rollout=true"
     [(0, "cpu", "naive"), (1, "cpu", "rllm_ray"), (0, "cuda", "naive"), (1, "cuda", "nccl")],
 )
 def test_how_weights_travel_follows_from_where_servers_run(nodes: int, device: str, transfer: str) -> None:
-    assert TRANSFER_FOLLOWS.derive(nodes, device) == transfer
+    assert DERIVED_TRANSFER.derive(nodes, device) == transfer
 
 
 def test_ray_counts_processes_as_gpus_without_one() -> None:
-    assert RAYS_GPUS_FOLLOW.derive("cpu", 2, 1, 3, 2) == 2 + 2 * 3
-    assert RAYS_GPUS_FOLLOW.derive("cpu", 2, 3, 5, 0) == 2 * 3
-    assert RAYS_GPUS_FOLLOW.derive("cuda", 2, 1, 3, 2) is None
+    assert DERIVED_NUM_GPUS.derive("cpu", 2, 1, 3, 2) == 2 + 2 * 3
+    assert DERIVED_NUM_GPUS.derive("cpu", 2, 3, 5, 0) == 2 * 3
+    assert DERIVED_NUM_GPUS.derive("cuda", 2, 1, 3, 2) is None
 
 
 def test_keys_of_separate_servers_are_derived(run: Any) -> None:

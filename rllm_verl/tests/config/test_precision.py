@@ -8,7 +8,7 @@ import pytest
 
 from rllm_core.notices import forget_warnings
 from rllm_verl.checks import MODEL_DTYPE, warn_of_weights_below_float32
-from rllm_verl.fused import FUSED, FUSED_FOLLOWS, warn_of_logits
+from rllm_verl.fused import DERIVED_FUSED_KERNELS, FUSED, warn_of_logits
 
 TOKENS = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 
@@ -17,7 +17,7 @@ TOKENS = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     ("profile", "values", "told"),
     [(None, {}, False), ("megatron", {}, False), (None, {MODEL_DTYPE: "bf16"}, True)],
 )
-def test_weights_that_the_optimizer_moves_below_float32_are_warned_of(
+def test_weights_below_float32_are_a_warning(
     change: Any, capsys: pytest.CaptureFixture[str], profile: str | None, values: dict[str, Any], told: bool
 ) -> None:
     forget_warnings()
@@ -56,8 +56,8 @@ def test_logits_without_flash_attention_are_warned_of(
 def test_fused_kernels_are_used_without_flash_attention(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for flash, fused in ((None, True), ("flash_attn", False)):
         monkeypatch.setattr("rllm_verl.fused.find_spec", lambda name, flash=flash: flash)
-        assert FUSED_FOLLOWS.derive("fsdp", "cuda") is FUSED_FOLLOWS.derive("fsdp2", "cuda") is fused
-        assert FUSED_FOLLOWS.derive("fsdp2", "cpu") is FUSED_FOLLOWS.derive("megatron", "cuda") is False
+        assert DERIVED_FUSED_KERNELS.derive("fsdp", "cuda") is DERIVED_FUSED_KERNELS.derive("fsdp2", "cuda") is fused
+        assert DERIVED_FUSED_KERNELS.derive("fsdp2", "cpu") is DERIVED_FUSED_KERNELS.derive("megatron", "cuda") is False
     monkeypatch.setattr("rllm_verl.fused.find_spec", lambda name: None)
     composed = run("rllm.trainer.project_name=without-flash")
     assert composed.value(FUSED) is True

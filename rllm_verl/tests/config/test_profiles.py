@@ -47,7 +47,7 @@ def test_profiles_of_a_cpu_have_all_settings(run: Any, profile: str, values: dic
 
 
 @pytest.mark.parametrize("environment", ["sum", "guess"])
-def test_the_tiny_model_has_the_numbers_of_the_local_backend(run: Any, environment: str) -> None:
+def test_tiny_model_equals_the_local_backend(run: Any, environment: str) -> None:
     verl = run(f"rllm.env.name={environment}", "rllm.profile=cpu")
     local = run(f"rllm.env.name={environment}", "rllm.backend=local")
     same = {
@@ -64,7 +64,7 @@ def test_the_tiny_model_has_the_numbers_of_the_local_backend(run: Any, environme
     assert verl.value(f"{ACTOR}.optim.betas")[0] == local.value("training.beta1")
 
 
-def test_the_megatron_profile_has_megatrons_keys_and_none_of_fsdp(run: Any) -> None:
+def test_megatron_profile_has_no_fsdp_keys(run: Any) -> None:
     # Its mappings take anything.
     words = (f"{ACTOR}.megatron.override_transformer_config.fp8=hybrid", f"{ACTOR}.megatron.new_option=1")
     composed = run("rllm.profile=megatron", f"{ACTOR}.megatron.tensor_model_parallel_size=2", *words)

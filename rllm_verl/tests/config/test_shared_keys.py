@@ -9,7 +9,7 @@ import pytest
 
 from rllm.config.compose import Composed
 from rllm.config.layers import layer_from_dotted
-from rllm_verl.shared_keys import SHARED_KEYS
+from rllm_verl.keys import SHARED_KEYS
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -95,18 +95,18 @@ def in_verl(row: Row) -> str:
     return word(row.native, row.in_verl(row.value))
 
 
-def test_the_table_here_is_the_table_of_the_backend() -> None:
+def test_table_equals_the_table_of_the_backend() -> None:
     assert [(row.native, row.rllm) for row in SHARED_KEYS] == [(row.native, row.rllm) for row in TABLE]
 
 
-def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(run: Any) -> None:
+def test_level_1_core_override_is_mirrored_silently(run: Any) -> None:
     composed = run(*dict.fromkeys(word(row.rllm, row.value) for row in TABLE))
     assert composed.warnings == ()
     for row in TABLE:
         assert both(composed, row) == agreed(row, row.value)
 
 
-def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(run: Any) -> None:
+def test_level_2_verl_override_applies_and_is_deprecated(run: Any) -> None:
     composed, of_low = run(*map(in_verl, ROWS)), run(in_verl(LOW))
     for row in TABLE:
         found = of_low if row is LOW else composed
@@ -115,7 +115,7 @@ def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(run: Any) -> 
         assert [line.rpartition(", ")[2] for line in said_of(row, found)] == said
 
 
-def test_levels_3_and_4_packaged_values_agree_without_a_word(run: Any) -> None:
+def test_levels_3_and_4_packaged_values_agree_silently(run: Any) -> None:
     composed = run()
     assert composed.warnings == ()
     for row in TABLE:
@@ -123,7 +123,7 @@ def test_levels_3_and_4_packaged_values_agree_without_a_word(run: Any) -> None:
         assert composed.value(row.native) == (0.2 if row.native == FALLS_BACK else row.in_verl(row.default))
 
 
-def test_level_4_a_null_of_the_core_takes_what_verl_ships(run: Any) -> None:
+def test_level_4_core_null_takes_verl_default(run: Any) -> None:
     composed = run()
     assert composed.origins[f"{ALGORITHM}.loss_fn"] == f"backend verl, by {ACTOR}.policy_loss.loss_mode"
     assert composed.origins[f"{ALGORITHM}.rollout_correction.bypass_mode"] == "backend verl"

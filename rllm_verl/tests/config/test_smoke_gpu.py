@@ -79,7 +79,7 @@ def test_unexpected_numbers_are_reported_with_their_step(
     check_values(problem, *values, f"step {step}")
 
 
-def test_runs_that_end_early_hang_or_leave_processes_are_reported(load: Any, scenario: Any, outcome: Any) -> None:
+def test_early_end_hang_or_leftover_process_is_reported(load: Any, scenario: Any, outcome: Any) -> None:
     results = load("smoke_sides.results")
     for changes, values in (
         ({"returned": 1, "left": ["71 VLLM::EngineCore"]}, ("exit code 1", "71 VLLM::EngineCore")),

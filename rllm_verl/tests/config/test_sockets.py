@@ -36,7 +36,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_both_sides_of_a_run_agree_and_two_runs_differ(environment: pytest.MonkeyPatch) -> None:
+def test_socket_paths_agree_within_and_differ_between_runs(environment: pytest.MonkeyPatch) -> None:
     paths = []
     for variables in (new_run(), new_run()):
         environment.setenv(RUN, variables[RUN])
@@ -46,9 +46,7 @@ def test_both_sides_of_a_run_agree_and_two_runs_differ(environment: pytest.Monke
 
 
 @pytest.mark.parametrize("variable", [None, CHOSEN_PLUGINS])
-def test_without_the_variable_or_the_plugin_both_sides_keep_verls_path(
-    environment: pytest.MonkeyPatch, variable: str | None
-) -> None:
+def test_without_variable_or_plugin_verl_path_is_kept(environment: pytest.MonkeyPatch, variable: str | None) -> None:
     if variable is not None:
         environment.setenv(RUN, "mine")
         environment.setenv(variable, "another")

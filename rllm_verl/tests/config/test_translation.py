@@ -16,7 +16,7 @@ from rllm.config.packaged import packaged_values
 from rllm.config.paths import leaves, split_key, value_at
 from rllm.inspection.conversion import Converted, convert
 from rllm_core.plugins.registry import Registry
-from rllm_verl import own_trainer
+from rllm_verl import translation
 from rllm_verl.installed import config_search_path
 
 ACTOR = "actor_rollout_ref.actor"
@@ -113,9 +113,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_launch_script_becomes_a_configuration_that_a_dry_run_accepts(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_translated_launch_script_passes_a_dry_run(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "convert", "run.sh"]) == 0
     shown = capsys.readouterr()
     swanlab, local_dir = "trainer.logger: swanlab", 'trainer.default_local_dir="checkpoints"'
@@ -232,24 +230,24 @@ def test_keys_of_rllm_keep_their_names(converted: Convert, given: dict[str, Any]
     assert (found.defaults, found.notes) == ({}, ())
 
 
-def test_what_rllm_may_say_and_we_do_always_or_never_is_left_out(converted: Convert) -> None:
+def test_rllm_keys_with_fixed_behavior_are_removed(converted: Convert) -> None:
     given = {"rllm.algorithm.use_rllm": True, "rllm.stepwise_advantage.mode": "per_step", "rllm.no.such": 1}
     assert set(converted({**OF_RLLM, **given}).left_out) == set(given)
 
 
-def test_verl_s_defaults_are_those_of_the_installed_verl(record: Any, of_verl: dict[str, Any]) -> None:
+def test_default_table_matches_the_installed_verl(record: Any, of_verl: dict[str, Any]) -> None:
     native = {row.rllm: row.native for row in record.shared_keys}
-    for key, value in own_trainer.DEFAULTS.items():
+    for key, value in translation.DEFAULTS.items():
         assert value_at(of_verl, split_key(native.get(key, key))) == value, key
     for key, value in (
-        (f"{ACTOR}.ppo_mini_batch_size", own_trainer.PPO_MINI_BATCH_SIZE),
-        (f"{ACTOR}.kl_loss_coef", own_trainer.KL_LOSS_COEF),
-        (f"{ACTOR}.clip_ratio_c", own_trainer.CLIP_RATIO_C),
-        (f"{ACTOR}.clip_ratio_high", own_trainer.CLIP_RATIO_HIGH),
+        (f"{ACTOR}.ppo_mini_batch_size", translation.PPO_MINI_BATCH_SIZE),
+        (f"{ACTOR}.kl_loss_coef", translation.KL_LOSS_COEF),
+        (f"{ACTOR}.clip_ratio_c", translation.CLIP_RATIO_C),
+        (f"{ACTOR}.clip_ratio_high", translation.CLIP_RATIO_HIGH),
         (f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
         (f"{ACTOR}.use_kl_loss", False),
         ("algorithm.use_kl_in_reward", False),
-        ("algorithm.kl_ctrl.kl_coef", own_trainer.KL_REWARD_COEF),
+        ("algorithm.kl_ctrl.kl_coef", translation.KL_REWARD_COEF),
         (f"{ACTOR}.use_dynamic_bsz", False),
         (f"{ROLLOUT}.val_kwargs.do_sample", False),
         (f"{ROLLOUT}.val_kwargs.temperature", 0),
@@ -267,7 +265,7 @@ def test_no_other_default_of_a_shared_key_differs(
         not in (theirs := value_at(of_verl, split_key(row.native)), ours := value_at(packaged, split_key(row.rllm)))
         and next((core for core, native in row.spelled if native == theirs), theirs) != ours
     }
-    assert differ - set(own_trainer.DEFAULTS) == {
+    assert differ - set(translation.DEFAULTS) == {
         "rllm.algorithm.kl_beta",  # off by use_kl_loss
         "sampling.val.temperature",  # off by do_sample
         "rllm.trainer.logger",  # programs and directories

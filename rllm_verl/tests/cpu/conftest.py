@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_local import tiny
-from rllm_verl.cpu.server_settings import ServerSettings
+from rllm_verl.cpu.messages import ServerSettings
 
 SEED = 3
 Weights = dict[str, NDArray[np.float32]]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_verl.cpu.buckets import Buckets
+from rllm_verl.cpu.weights import Buckets
 
 
-def test_messages_stay_below_their_size_except_for_larger_weights() -> None:
+def test_messages_respect_maximum_except_for_larger_weights() -> None:
     buckets, full = Buckets(max_bytes=40), []
     for name, count in (("a", 4), ("b", 6), ("c", 1), ("huge", 100), ("d", 1)):
         bucket = buckets.add(name, torch.ones(count, dtype=torch.bfloat16))
@@ -26,7 +26,7 @@ def test_messages_stay_below_their_size_except_for_larger_weights() -> None:
     assert buckets.rest() == {}
 
 
-def test_a_message_is_a_copy_that_later_training_does_not_change() -> None:
+def test_message_is_independent_of_later_training() -> None:
     weight, buckets = torch.ones(3), Buckets(max_bytes=1 << 20)
     buckets.add("weight", weight)
     weight.zero_()
@@ -54,7 +54,7 @@ class Server:
 def send() -> Callable[[Server, Iterator[tuple[str, torch.Tensor]]], Coroutine[Any, Any, None]]:
     import verl  # noqa: F401  (it imports the adapter itself)
 
-    from rllm_verl.cpu.adapter import CpuRollout
+    from rllm_verl.cpu.replica import CpuRollout
 
     def to_server(server: Server, weights: Iterator[tuple[str, torch.Tensor]]) -> Coroutine[Any, Any, None]:
         rollout = CpuRollout.__new__(CpuRollout)
@@ -72,7 +72,7 @@ def test_server_switches_after_its_last_message(send: Any) -> None:
     assert server.calls == [("stage_weights", ["a"]), ("stage_weights", ["b"]), ("sync_weights", (9,))]
 
 
-def test_rejected_weights_are_an_error_after_all_are_gathered(send: Any) -> None:
+def test_rejected_weights_fail_after_gathering_all(send: Any) -> None:
     from ray.exceptions import RayError
 
     server, weights = Server(), iter([(name, torch.ones(1)) for name in ("a", "wrong", "b", "c")])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from rllm_verl.cpu.gate import Gate
+from rllm_verl.cpu.server import Gate
 
 DEADLINE = 60.0
 
@@ -20,17 +20,17 @@ async def let_others_run() -> None:
         await asyncio.sleep(0)
 
 
-def test_who_needs_nobody_inside_waits_for_those_inside_and_keeps_others_out() -> None:
+def test_closed_gate_waits_for_running_and_blocks_new() -> None:
     async def scenario() -> None:
         gate, order, leave = Gate(), list[str](), asyncio.Event()
 
         async def request(name: str) -> None:
-            async with gate.entered():
+            async with gate.enter():
                 order.append(name)
                 await leave.wait()
 
         async def change() -> None:
-            async with gate.nobody_inside():
+            async with gate.closed():
                 order.append("change")
 
         first = asyncio.create_task(request("first"))
@@ -52,7 +52,7 @@ def test_after_an_abort_requests_wait_until_the_resume() -> None:
         gate, served = Gate(), asyncio.Event()
 
         async def request() -> None:
-            async with gate.entered() as admitted:
+            async with gate.enter() as admitted:
                 assert admitted
                 served.set()
 
@@ -60,7 +60,7 @@ def test_after_an_abort_requests_wait_until_the_resume() -> None:
         waiting = asyncio.create_task(request())
         await let_others_run()
         assert not served.is_set()
-        async with gate.nobody_inside():
+        async with gate.closed():
             pass
         await let_others_run()
         assert not served.is_set(), "a change of weights opened a gate that an abort had shut"
@@ -70,12 +70,12 @@ def test_after_an_abort_requests_wait_until_the_resume() -> None:
     run(scenario())
 
 
-def test_an_abort_that_rejects_sends_away_those_who_wait_and_those_who_come() -> None:
+def test_rejecting_abort_rejects_waiting_and_new_requests() -> None:
     async def scenario() -> None:
         gate, admissions = Gate(), list[bool]()
 
         async def request() -> None:
-            async with gate.entered() as admitted:
+            async with gate.enter() as admitted:
                 admissions.append(admitted)
 
         await gate.abort(rejecting=False)
@@ -95,8 +95,8 @@ def test_a_resume_without_an_abort_changes_nothing() -> None:
     async def scenario() -> None:
         gate = Gate()
         await gate.resume()
-        async with gate.nobody_inside():
-            waiting = asyncio.create_task(gate.entered().__aenter__())
+        async with gate.closed():
+            waiting = asyncio.create_task(gate.enter().__aenter__())
             await let_others_run()
             assert not waiting.done()
             waiting.cancel()

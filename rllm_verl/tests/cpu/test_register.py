@@ -83,7 +83,7 @@ def printed_by(program: str, platform: str | None) -> Any:
 
 
 @pytest.mark.long
-def test_without_the_variable_the_plugin_is_loaded_and_does_nothing() -> None:
+def test_plugin_does_nothing_without_the_variable() -> None:
     facts = printed_by(WITHOUT, platform=None)
     assert facts["server"] == [], "a rollout server imports neither verl nor Ray"
     assert facts["ours"] == ["rllm_verl.cpu.register"]
@@ -91,7 +91,7 @@ def test_without_the_variable_the_plugin_is_loaded_and_does_nothing() -> None:
 
 
 @pytest.mark.long
-def test_with_the_variable_verl_runs_on_the_cpu_and_never_guesses_that_it_should() -> None:
+def test_verl_runs_on_cpu_only_with_the_variable() -> None:
     facts = printed_by(WITH, platform="cpu")
     assert "Duplicate" in facts.pop("group of verl"), "torch takes verl's group as it is: process_group.py can go"
     assert "strategy='fsdp'" in facts.pop("fsdp1")

@@ -20,9 +20,8 @@ from rllm_local import engine as engine_module
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
+from rllm_verl.cpu.messages import Response, ServerSettings
 from rllm_verl.cpu.server import RolloutServer
-from rllm_verl.cpu.server_settings import ServerSettings
-from rllm_verl.cpu.token_output import Response
 
 DEADLINE = 100.0
 PROMPT = [10, 11, 12]
@@ -99,7 +98,7 @@ def sampled_by_the_engine(settings: ServerSettings, prompts: list[list[int]]) ->
     return asyncio.run(main())
 
 
-def test_the_same_weights_prompt_and_seed_give_what_the_engine_samples(settings: ServerSettings) -> None:
+def test_server_samples_the_same_as_the_engine(settings: ServerSettings) -> None:
     prompts = [[10, 11, 12], [40, 41], [13, 14, 15, 16, 17]]
     expected = sampled_by_the_engine(settings, prompts)
 
@@ -115,9 +114,7 @@ def test_the_same_weights_prompt_and_seed_give_what_the_engine_samples(settings:
 
 
 @pytest.mark.parametrize("cut", [{"top_k": -1, "top_p": 1.0}, {"top_k": 3, "top_p": 1.0}, {"top_k": 5, "top_p": 0.6}])
-def test_log_probs_are_those_of_a_plain_forward_pass_before_truncation(
-    settings: ServerSettings, cut: dict[str, Any]
-) -> None:
+def test_log_probs_equal_forward_pass_before_truncation(settings: ServerSettings, cut: dict[str, Any]) -> None:
     model = load_model(ModelSection(name=settings.model, device="cpu"), seed=0).model
 
     async def scenario(server: RolloutServer) -> None:
@@ -131,9 +128,7 @@ def test_log_probs_are_those_of_a_plain_forward_pass_before_truncation(
     serve(settings, scenario)
 
 
-def test_a_turn_computes_only_what_the_conversation_does_not_have_yet(
-    settings: ServerSettings, computed: list[int]
-) -> None:
+def test_turn_computes_only_new_tokens_of_conversation(settings: ServerSettings, computed: list[int]) -> None:
     async def scenario(server: RolloutServer) -> None:
         first = await server.generate(PROMPT, ASKED | {"max_tokens": 1}, "conversation")
         history = PROMPT + first.token_ids
@@ -144,7 +139,7 @@ def test_a_turn_computes_only_what_the_conversation_does_not_have_yet(
     serve(settings, scenario)
 
 
-def test_new_weights_change_what_is_sampled_and_bring_their_version(
+def test_new_weights_change_samples_and_version(
     settings: ServerSettings, first_weights: Weights, other_weights: Weights
 ) -> None:
     async def scenario(server: RolloutServer) -> None:
@@ -163,7 +158,7 @@ def test_new_weights_change_what_is_sampled_and_bring_their_version(
     serve(settings, scenario)
 
 
-def test_a_response_under_way_is_completed_by_the_weights_that_began_it(
+def test_running_response_keeps_its_weights(
     settings: ServerSettings, other_weights: Weights, computed: list[int]
 ) -> None:
     async def scenario(server: RolloutServer) -> None:
@@ -177,7 +172,7 @@ def test_a_response_under_way_is_completed_by_the_weights_that_began_it(
     serve(settings, scenario)
 
 
-def test_weights_that_do_not_fit_are_named_and_change_nothing(settings: ServerSettings, other_weights: Weights) -> None:
+def test_mismatched_weights_fail_without_a_change(settings: ServerSettings, other_weights: Weights) -> None:
     norm = other_weights["model.norm.weight"]
 
     async def scenario(server: RolloutServer) -> None:
@@ -206,7 +201,7 @@ def test_one_name_of_tied_weights_is_enough(settings: ServerSettings, other_weig
     serve(settings, scenario)
 
 
-def test_an_abort_ends_responses_early_and_a_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
+def test_abort_ends_responses_and_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
     long = ASKED | {"max_tokens": 50, "stop_token_ids": []}
 
     async def scenario(server: RolloutServer) -> None:

@@ -24,7 +24,7 @@ APART = "actor_rollout_ref.rollout.nnodes=1"
         pytest.param((APART,), 1e-4, id="a server on its own GPU"),
     ],
 )
-def test_responses_are_sampled_with_the_weights_of_their_step(
+def test_responses_use_the_weights_of_their_step(
     train: Callable[..., Any], words: tuple[str, ...], closest: float
 ) -> None:
     done = train("rllm.trainer.total_batches=3", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *words)

@@ -29,7 +29,7 @@ def opened(name: Path, directory: Path) -> Model:
     return open_model(str(name), seed=0, directory=directory, without_thinking=False)
 
 
-def test_the_adapter_of_a_checkpoint_is_opened_with_the_model_below_it(tmp_path: Path) -> None:
+def test_adapter_of_checkpoint_opens_with_base_model(tmp_path: Path) -> None:
     write(tmp_path / "step_1" / "backend" / "model")
     model = opened(tmp_path / "step_1", tmp_path / "opened")
     assert model.adapter is not None

@@ -9,7 +9,7 @@ import ray
 from expecting import expect_error
 
 from rllm_core.errors import BackendError, ConfigError
-from rllm_verl.cluster import Cluster, Wanted
+from rllm_verl.cluster import Cluster, RequiredGpus
 
 
 def free_port() -> int:
@@ -48,19 +48,19 @@ def test_arguments_that_ray_does_not_know_are_named() -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 class TestOnACluster:
-    def test_a_cluster_of_this_process_is_used_and_left_as_it_is(self) -> None:
+    def test_existing_cluster_of_process_is_used_unchanged(self) -> None:
         cluster = Cluster.connect({"num_cpus": 1}, {})
         cluster.close()
         assert ray.is_initialized()
 
     @pytest.mark.parametrize(("per_node", "nodes"), [(3, 1), (1, 2), (2, 2)])
-    def test_more_gpus_than_the_nodes_have_are_refused_with_both_numbers(self, per_node: int, nodes: int) -> None:
+    def test_too_few_gpus_fail_with_both_numbers(self, per_node: int, nodes: int) -> None:
         values = (f"{per_node * nodes} GPUs", "2 (by node)", "--profile cpu")
         with expect_error(ConfigError, "too-few-gpus", *values):
-            Cluster.connect({}, {}).check(Wanted(per_node=per_node, nodes=nodes))
+            Cluster.connect({}, {}).check(RequiredGpus(per_node=per_node, nodes=nodes))
 
     def test_as_many_as_there_are_are_taken(self) -> None:
-        Cluster.connect({}, {}).check(Wanted(per_node=2, nodes=1))
+        Cluster.connect({}, {}).check(RequiredGpus(per_node=2, nodes=1))
 
     def test_more_workers_than_ray_counts_cpus_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         node = {"Alive": True, "Resources": {"GPU": 4.0, "CPU": 2.0}}
@@ -68,7 +68,7 @@ class TestOnACluster:
         with expect_error(
             ConfigError, "too-few-cpus", "1 nodes need 4 CPUs each, but only 0 nodes have them", "--num-cpus"
         ):
-            Cluster.connect({}, {}).check(Wanted(per_node=4, nodes=1))
+            Cluster.connect({}, {}).check(RequiredGpus(per_node=4, nodes=1))
 
     @pytest.mark.parametrize(
         ("resources", "code", "values"),
@@ -77,13 +77,13 @@ class TestOnACluster:
             ({"GPU": 3.0, "CPU": 4.0}, "too-few-cpus", [5, 4, "--num-cpus"]),
         ],
     )
-    def test_servers_on_gpus_that_the_cluster_lacks_are_refused(
+    def test_missing_gpus_for_servers_are_an_error(
         self, monkeypatch: pytest.MonkeyPatch, resources: dict[str, float], code: str, values: list[object]
     ) -> None:
         monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": resources}])
         with expect_error(ConfigError, code, *values):
-            Cluster.connect({}, {}).check(Wanted(per_node=1, nodes=1, apart=2))
+            Cluster.connect({}, {}).check(RequiredGpus(per_node=1, nodes=1, rollout=2))
 
-    def test_a_cluster_whose_workers_would_lack_a_variable_is_refused(self) -> None:
+    def test_cluster_without_needed_variable_is_an_error(self) -> None:
         with expect_error(ConfigError, "ray-environment", "NEEDED=x"):
             Cluster.connect({}, {"OMP_NUM_THREADS": "1", "NEEDED": "x"})

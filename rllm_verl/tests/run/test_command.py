@@ -72,7 +72,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.smoke
-def test_a_run_learns_with_equal_weights_in_trainer_and_rollouts(finished: Path) -> None:
+def test_run_learns_with_equal_trainer_and_rollout_weights(finished: Path) -> None:
     steps = training_steps(finished)
     assert len(steps) == STEPS
     solved = [step["batch/solved"] for step in steps]

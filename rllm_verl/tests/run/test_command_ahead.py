@@ -25,7 +25,7 @@ WORDS = (
 
 
 # One test: the start of the run takes most of the time.
-def test_staleness_keeps_its_bound_until_a_killed_server_ends_the_run(tmp_path: Path) -> None:
+def test_staleness_is_bounded_until_killed_server_fails_run(tmp_path: Path) -> None:
     with training(tmp_path, *WORDS) as run:
         run.wait_until(lambda: len(run.steps()) >= 4, seconds=300)
         stale = [step["staleness/max"] for step in run.steps()]

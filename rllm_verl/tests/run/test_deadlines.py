@@ -18,7 +18,7 @@ import ray
 from expecting import check_error, expect_error
 
 from rllm_core.errors import BackendError, LossError
-from rllm_verl.deadlines import Driver
+from rllm_verl.calls import Driver
 from rllm_verl.processes import Process, process_of
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
@@ -78,7 +78,7 @@ def test_what_a_call_returns_is_returned(run: Callable[..., Any], worker: Any) -
     assert run(lambda: ray.get(worker.say.remote("hello"))) == "hello"
 
 
-def test_a_killed_worker_is_named_with_the_end_of_its_log(
+def test_killed_worker_error_has_name_and_log(
     run: Callable[..., Any], worker: Any, process: Process, tmp_path: Path
 ) -> None:
     ray.get(worker.say.remote("my last words"))
@@ -96,27 +96,21 @@ def test_a_killed_worker_is_named_with_the_end_of_its_log(
         run(update)
 
 
-def test_a_call_that_does_not_end_is_given_up_at_its_deadline(
-    run: Callable[..., Any], worker: Any, tmp_path: Path
-) -> None:
+def test_call_fails_at_its_deadline(run: Callable[..., Any], worker: Any, tmp_path: Path) -> None:
     with expect_error(BackendError, "process-timeout", "updating the policy", "1 second", "`deadlines.update`"):
         run(lambda: ray.get(worker.sleep.remote(str(tmp_path / "started"))), seconds=1)
     # The thread is free again: what it waited for has been killed.
     assert run(lambda: 1) == 1
 
 
-def test_an_error_in_a_worker_is_told_in_one_line_with_its_place(
-    run: Callable[..., Any], worker: Any, process: Process
-) -> None:
+def test_worker_error_is_one_line_with_its_place(run: Callable[..., Any], worker: Any, process: Process) -> None:
     with pytest.raises(BackendError) as raised:
         run(lambda: ray.get(worker.fail.remote()))
     told = "While updating the policy: worker 0 raised ValueError: the weights have no name "
     assert re.fullmatch(re.escape(told) + r"\(test_deadlines\.py, line \d+\)\.", raised.value.message)
 
 
-def test_an_error_that_points_to_a_log_comes_with_what_the_log_says(
-    run: Callable[..., Any], worker: Any, process: Process
-) -> None:
+def test_error_with_log_reference_includes_the_log(run: Callable[..., Any], worker: Any, process: Process) -> None:
     with pytest.raises(BackendError) as raised:
         run(lambda: ray.get(worker.fail_elsewhere.remote()))
     cause = "ValueError: no memory for the cache"
@@ -137,12 +131,12 @@ def test_a_process_that_cannot_start_says_why(run: Callable[..., Any]) -> None:
         run(lambda: ray.get(handle.call.remote()))
 
 
-def test_an_error_of_ours_comes_through_as_it_is(run: Callable[..., Any], worker: Any) -> None:
+def test_rllm_error_is_passed_on_unchanged(run: Callable[..., Any], worker: Any) -> None:
     with pytest.raises(LossError, match=r"^Loss 'mine' failed\.\nhint: Fix it\.$"):
         run(lambda: ray.get(worker.fail_as_ours.remote()))
 
 
-def test_a_call_that_nothing_frees_does_not_keep_the_program(process: Process) -> None:
+def test_stuck_call_does_not_block_program_exit(process: Process) -> None:
     """As where Ray waits for machines that do not come: there is no process to kill yet."""
     driver = Driver(list, lambda: None)
     free = threading.Event()
@@ -158,7 +152,7 @@ def test_a_call_that_nothing_frees_does_not_keep_the_program(process: Process) -
         thread.join(timeout=60)
 
 
-def test_all_calls_are_made_on_one_thread_that_outlives_them(run: Callable[..., Any]) -> None:
+def test_all_calls_run_on_one_lasting_thread(run: Callable[..., Any]) -> None:
     """What Ray starts dies with the thread that started it."""
     first, second = run(threading.current_thread), run(threading.current_thread)
     assert first is second

@@ -89,7 +89,7 @@ def started(ray_cluster: None) -> Iterator[Started]:
     session.close()
 
 
-def test_the_kl_divergence_is_exactly_0_before_the_first_update(started: Started) -> None:
+def test_kl_divergence_is_0_before_the_first_update(started: Started) -> None:
     batch = started.filled()
     assert batch.ref_logprobs is not None
     assert batch.old_logprobs is not None
@@ -98,7 +98,7 @@ def test_the_kl_divergence_is_exactly_0_before_the_first_update(started: Started
     started.sync_weights()
 
 
-def test_training_and_rollout_log_probs_agree_after_several_publications(started: Started) -> None:
+def test_training_and_rollout_log_probs_agree_after_syncs(started: Started) -> None:
     before = started.session.sample(REQUESTS)
     for _ in range(2):
         batch = started.filled()
@@ -119,9 +119,7 @@ def test_samples_after_log_probs_use_the_synced_weights(started: Started) -> Non
     assert difference(before, started.session.sample(REQUESTS)) < 1e-4
 
 
-def test_a_rollout_server_that_never_answers_is_an_error_at_its_deadline(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_rollout_server_fails_at_its_deadline(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     server = started.process("rollout server 0")
     assert started.session.engine._seconds == 200.0
     monkeypatch.setattr(started.session.engine, "_seconds", 1.0)
@@ -133,7 +131,7 @@ def test_a_rollout_server_that_never_answers_is_an_error_at_its_deadline(
         os.kill(server.pid, signal.SIGCONT)
 
 
-def test_a_worker_killed_in_an_update_is_an_error_that_names_it(started: Started) -> None:
+def test_worker_killed_in_update_is_named(started: Started) -> None:
     batch, worker = started.filled(), started.process("worker 1")
     # Stopped first, so that the update is under way when the worker dies.
     os.kill(worker.pid, signal.SIGSTOP)

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from rllm_core.errors import CheckpointError
-from rllm_verl.fetching import fetch_model
 from rllm_verl.model import open_model
+from rllm_verl.state import fetch_model
 
 from .conftest import RUN
 
@@ -31,7 +31,7 @@ BACKEND = RUN / "checkpoints" / "latest" / "backend"
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_the_parts_of_all_workers_are_the_model_that_verl_puts_together(rllm: Rllm, tmp_path: Path) -> None:
+def test_joined_shards_equal_the_model_merged_by_verl(rllm: Rllm, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     rllm(*WORDS)

@@ -20,9 +20,7 @@ AT_ONCE = 120.0
 @pytest.mark.parametrize(
     ("phase", "number"), [("starting Ray", signal.SIGINT), ("starting the rollout servers", signal.SIGTERM)]
 )
-def test_a_signal_while_the_backend_starts_ends_it_and_leaves_nothing(
-    tmp_path: Path, phase: str, number: signal.Signals
-) -> None:
+def test_signal_during_start_stops_without_leftovers(tmp_path: Path, phase: str, number: signal.Signals) -> None:
     with training(tmp_path, "sum") as run:
         run.wait_until(lambda: f"verl: {phase}\n" in run.read_output(), seconds=400)
         time.sleep(1)  # the phase has begun, and none of them is over so soon

@@ -15,7 +15,7 @@ import asyncio, os, signal, sys, threading, time
 import psutil, ray
 from rllm_core.errors import BackendError
 from rllm_verl.cluster import Cluster
-from rllm_verl.deadlines import Driver
+from rllm_verl.calls import Driver
 from rllm_verl.processes import kill_workers
 
 settings = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20}
@@ -60,7 +60,7 @@ def printed(*words: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_process_of_ray_that_ends_is_told_by_name() -> None:
+def test_ended_ray_process_is_named() -> None:
     output, errors = printed("gcs_server")
     check_values(output.partition("said:")[2] or errors, "updating the policy", "gcs_server (process ", "--resume")
     addresses = {line.split()[1] for line in output.splitlines() if line.startswith("listens")}
@@ -68,6 +68,6 @@ def test_a_process_of_ray_that_ends_is_told_by_name() -> None:
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
-def test_a_raylet_that_ends_is_told_although_ray_ends_the_program_at_its_next_write() -> None:
+def test_ended_raylet_is_reported_before_ray_exits() -> None:
     """Ray's library then calls `_exit`. Whether our error is raised before is a matter of milliseconds."""
     check_values("".join(printed("raylet", "put")), "raylet (process ", "--resume")

@@ -57,9 +57,7 @@ def sender(receivers: list[Any]) -> Callable[..., Any]:
     return make
 
 
-def test_every_receiver_gets_all_weights_in_order_and_again_at_the_next_transfer(
-    sender: Callable[..., Any], receivers: list[Any]
-) -> None:
+def test_every_receiver_gets_all_weights_at_each_transfer(sender: Callable[..., Any], receivers: list[Any]) -> None:
     for factor in (1, 2):
         sent = [(name, weight * factor) for name, weight in WEIGHTS]
         asyncio.run(sender(is_master=True).send_weights(iter(sent)))
@@ -69,9 +67,7 @@ def test_every_receiver_gets_all_weights_in_order_and_again_at_the_next_transfer
                 assert torch.equal(torch.from_numpy(values.copy()), weight)
 
 
-def test_weights_are_gathered_from_all_workers_and_sent_by_the_first(
-    sender: Callable[..., Any], receivers: list[Any]
-) -> None:
+def test_first_worker_sends_weights_gathered_from_all(sender: Callable[..., Any], receivers: list[Any]) -> None:
     left = iter(WEIGHTS)
     asyncio.run(sender(is_master=False).send_weights(left))
     assert next(left, None) is None
@@ -80,9 +76,7 @@ def test_weights_are_gathered_from_all_workers_and_sent_by_the_first(
     assert [len(each) for each in ray.get([each.received.remote() for each in receivers])] == [1, 1]
 
 
-def test_a_receiver_that_is_gone_is_an_error_once_all_weights_are_gathered(
-    sender: Callable[..., Any], receivers: list[Any]
-) -> None:
+def test_missing_receiver_fails_after_gathering_all_weights(sender: Callable[..., Any], receivers: list[Any]) -> None:
     made, left = sender(is_master=True), iter(WEIGHTS)
     ray.kill(receivers[1])
     with pytest.raises(RayActorError):

@@ -64,14 +64,14 @@ def engine(server: Any) -> Callable[..., VerlEngine]:
         pass
 
     def engine(
-        client: Any, seconds: float = 30.0, *, before_truncation: bool = True, handle: Any = server
+        client: Any, seconds: float = 30.0, *, has_untruncated_logprobs: bool = True, handle: Any = server
     ) -> VerlEngine:
         renderer = TemplateRenderer(tiny.build_tokenizer(), {2})
         return VerlEngine(
             client,
             renderer,
             max_context=16,
-            logprobs_before_truncation=before_truncation,
+            logprobs_before_truncation=has_untruncated_logprobs,
             addresses=(),
             seconds=seconds,
             processes=[process_of("rollout server 0", handle)],
@@ -86,9 +86,7 @@ def generate(engine: VerlEngine, prompt: list[int], max_tokens: int = 4) -> Comp
     return asyncio.run(engine.generate(prompt, sampling, session="task:0"))
 
 
-def test_a_response_has_its_tokens_log_probs_and_the_version_of_its_weights(
-    engine: Callable[..., VerlEngine], server: Any
-) -> None:
+def test_response_has_tokens_log_probs_and_version(engine: Callable[..., VerlEngine], server: Any) -> None:
     said = {"token_ids": [5, 2], "log_probs": [-0.5, -0.25], "extra_fields": {"global_steps": 3}}
     client = Client(lambda: server.answer.remote(**said))
     completion = generate(engine(client), [5, 6], max_tokens=100)
@@ -104,16 +102,14 @@ def test_what_a_response_lacks_is_unknown_or_refused(engine: Callable[..., VerlE
     def responding(**said: Any) -> Client:
         return Client(lambda: server.answer.remote(**said))
 
-    truncated = engine(responding(token_ids=[5, 2], log_probs=[-0.5, -0.25]), before_truncation=False)
+    truncated = engine(responding(token_ids=[5, 2], log_probs=[-0.5, -0.25]), has_untruncated_logprobs=False)
     assert np.isnan(generate(truncated, [5, 6]).logprobs).all()
     assert generate(engine(responding(token_ids=[5], log_probs=[-1.0])), [5]).finish_reason == "length"
     with pytest.raises(BackendError, match=r"calculate_log_probs=true"):
         generate(engine(responding(token_ids=[5])), [5])
 
 
-def test_a_response_that_was_cut_off_says_which_weights_sampled_which_tokens(
-    engine: Callable[..., VerlEngine], server: Any
-) -> None:
+def test_interrupted_response_has_version_spans(engine: Callable[..., VerlEngine], server: Any) -> None:
     cut_off = {"token_ids": [5, 6], "log_probs": [-0.5, -0.25], "stop_reason": "aborted"}
     rest = {"token_ids": [2], "log_probs": [-1.0], "stop_reason": "completed"}
     said = zip((cut_off, rest), (3, 4), strict=True)
@@ -126,9 +122,7 @@ def test_a_response_that_was_cut_off_says_which_weights_sampled_which_tokens(
     assert client.asked["request_id"] == "task:0"
 
 
-def test_a_server_that_does_not_answer_is_an_error_at_the_deadline(
-    engine: Callable[..., VerlEngine], server: Any
-) -> None:
+def test_silent_server_fails_at_the_deadline(engine: Callable[..., VerlEngine], server: Any) -> None:
     other = ray.remote(stand_in()).options(num_cpus=0).remote()
     try:
         with pytest.raises(BackendError, match=r"no answer within 0\.5 seconds \(`deadlines\.rollout`\)"):

@@ -13,14 +13,21 @@ from expecting import check_values, expect_error
 from rllm_core.errors import CheckpointError
 from rllm_local import tiny
 from rllm_verl.shards import load_shard, save_shard
-from rllm_verl.state import MadeBy, check_made_by, check_resumable, model_digest, move_model, write_made_by
+from rllm_verl.state import (
+    CheckpointMetadata,
+    check_metadata,
+    check_resumable,
+    model_digest,
+    move_model,
+    write_metadata,
+)
 
-MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0, lora_rank=8)
+MADE_BY = CheckpointMetadata(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0, lora_rank=8)
 
 
 def test_a_checkpoint_of_the_same_run_is_taken(tmp_path: Path) -> None:
-    write_made_by(tmp_path, MADE_BY)
-    check_made_by(tmp_path, MADE_BY)
+    write_metadata(tmp_path, MADE_BY)
+    check_metadata(tmp_path, MADE_BY)
 
 
 @pytest.mark.parametrize(
@@ -33,21 +40,21 @@ def test_a_checkpoint_of_the_same_run_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], values: list[str]) -> None:
-    write_made_by(tmp_path, MADE_BY)
+    write_metadata(tmp_path, MADE_BY)
     same: dict[str, Any] = {"workers": 2, "strategy": "fsdp2", "model": "abc", "lora_rank": 8}
     check_resumable(tmp_path, **same)
     check_resumable(tmp_path, **same | {"model": None})
     with pytest.raises(CheckpointError) as before_start:
         check_resumable(tmp_path, **same | changes)
     with pytest.raises(CheckpointError) as on_load:
-        check_made_by(tmp_path, replace(MADE_BY, **changes))
+        check_metadata(tmp_path, replace(MADE_BY, **changes))
     for raised in (before_start, on_load):
         check_values(str(raised.value), *values)
 
 
 def test_a_checkpoint_of_another_backend_is_refused(tmp_path: Path) -> None:
     with expect_error(CheckpointError, "checkpoint-of-other-backend", "verl"):
-        check_made_by(tmp_path, MADE_BY)
+        check_metadata(tmp_path, MADE_BY)
 
 
 def test_models_with_other_weights_have_other_digests(tmp_path: Path) -> None:
@@ -101,7 +108,7 @@ def test_weights_that_are_not_trained_are_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("weights", "moved"), [("model.safetensors", True), ("config.json", False)])
-def test_only_a_model_with_weights_is_offered_to_other_backends(tmp_path: Path, weights: str, moved: bool) -> None:
+def test_only_models_with_weights_move_to_model_directory(tmp_path: Path, weights: str, moved: bool) -> None:
     saved = tmp_path / "shards" / "huggingface"
     saved.mkdir(parents=True)
     (saved / weights).touch()

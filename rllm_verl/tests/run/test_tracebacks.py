@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllm_verl.failures import place_in, plain, process_in
+from rllm_verl.calls import find_place, find_process, strip_colors
 
 OF_RAY = """\x1b[36mray::Outer.call()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=a, repr=<o>)
   File "/x/outer.py", line 3, in call
@@ -11,8 +11,8 @@ OF_RAY = """\x1b[36mray::Outer.call()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=a, r
 torch.OutOfMemoryError: CUDA out of memory."""
 
 
-def test_an_error_passed_on_names_the_process_and_the_line_that_raised_it() -> None:
-    assert process_in(plain(OF_RAY)) == (22, "10.0.0.2")
-    assert place_in(OF_RAY) == "(inner.py, line 44)"
-    assert process_in("") == (0, "")
-    assert place_in("") == ""
+def test_forwarded_error_has_raising_process_and_line() -> None:
+    assert find_process(strip_colors(OF_RAY)) == (22, "10.0.0.2")
+    assert find_place(OF_RAY) == "(inner.py, line 44)"
+    assert find_process("") == (0, "")
+    assert find_place("") == ""

@@ -69,7 +69,7 @@ def _free_port() -> int:
 
 
 class Group:
-    """`rllm_verl.workers.Workers` over the ranks of a group, whose parts are cut and put together as by verl."""
+    """`rllm_verl.rows.Workers` over the ranks of a group, whose parts are cut and put together as by verl."""
 
     data_parallel_size: int
 

@@ -79,7 +79,7 @@ def test_every_term(terms: dict[str, Any], check: Callable[..., dict[str, float]
     assert 0 < metrics.get("actor/rollout_masked", 0) < 1 or "rollout_correction" not in terms
 
 
-def test_a_loss_for_each_role_with_several_minibatches_and_epochs_at_another_temperature(
+def test_role_losses_with_minibatches_epochs_and_temperature_agree(
     check: Callable[..., dict[str, float]],
 ) -> None:
     batch = random_batch(RAGGED, roles=("solver", "judge"), temperature=0.7)

@@ -54,7 +54,7 @@ def _constant(inputs: Any, params: Any) -> torch.Tensor:
         (_constant, "loss-without-gradient", "log-probs"),
     ],
 )
-def test_a_loss_that_fails_is_named_with_its_role(
+def test_failed_loss_is_named_with_role(
     loss: Any,
     code: str,
     value: str,
@@ -87,7 +87,7 @@ def test_update_huge_advantages_are_named_with_reward(one_rank: Any) -> None:
         make_updater().update(one_rank.restart(rows=1), huge, make_plan())
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(
+def test_gradient_not_finite_fails_before_changing_weights(
     update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], one_rank: Any
 ) -> None:
     def steep(inputs: Any, params: Any) -> torch.Tensor:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rllm_core.contracts.backend import KlTerm
 from rllm_core.notices import forget_warnings
 from rllm_verl.columns import ColumnSettings, fill_columns
-from rllm_verl.fused import PLAIN_HEADS, settle_fused
+from rllm_verl.fused import PLAIN_HEADS, resolve_fused_kernels
 from rllm_verl.rows import MicroBatching
 
 from .conftest import RAGGED, SMALL, make_plan, make_updater, random_batch
@@ -33,7 +33,7 @@ WRONG = ("cohere", "gemma2", "granite", "phi")
     "model_type",
     [pytest.param(each, marks=[pytest.mark.long] * (each not in USUAL)) for each in sorted(PLAIN_HEADS)] + [*WRONG],
 )
-def test_fused_log_probs_are_those_of_the_model_where_they_are_used(model_type: str) -> None:
+def test_fused_log_probs_equal_the_model(model_type: str) -> None:
     """As transformers has them, at a temperature."""
     from verl.models.transformers.dense_common import forward_with_torch_backend
 
@@ -86,7 +86,7 @@ def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int]
         ("granite", None, frozenset(), False),
     ],
 )
-def test_fused_kernels_are_off_where_they_are_wrong_and_that_is_said(
+def test_wrong_fused_kernels_are_off_with_a_warning(
     model_type: str,
     softcap: float | None,
     needs: frozenset[str],
@@ -101,7 +101,7 @@ def test_fused_kernels_are_off_where_they_are_wrong_and_that_is_said(
         "actor": {"strategy": "fsdp2", "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 16384},
     }
     native = OmegaConf.create({"actor_rollout_ref": role, "trainer": {"device": "cuda"}})
-    settle_fused(native, model_type=model_type, softcap=softcap, vocabulary=152_000, needs=needs)
+    resolve_fused_kernels(native, model_type=model_type, softcap=softcap, vocabulary=152_000, needs=needs)
     assert native.actor_rollout_ref.model.use_fused_kernels is kept
     said = capsys.readouterr().err
     assert ("use_fused_kernels`" in said) is not kept

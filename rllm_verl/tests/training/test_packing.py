@@ -36,7 +36,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "FalconH1")) for name in MODELS]
 )
-def test_models_that_mix_packed_rows_up_are_refused_and_no_others(name: str) -> None:
+def test_only_models_that_mix_packed_rows_fail(name: str) -> None:
     how, settings = MODELS[name]
     config = getattr(transformers, f"{name}Config")(**SMALL | settings)
     mixed_up = _difference_when_packed(config, how) > 1e-4
@@ -50,7 +50,7 @@ def test_models_that_mix_packed_rows_up_are_refused_and_no_others(name: str) -> 
     check_packing(config.model_type, layer_types, _native(how, packed=False))
 
 
-def test_models_that_verl_tells_where_rows_end_are_packed() -> None:
+def test_models_with_row_boundaries_from_verl_are_packed() -> None:
     check_packing("qwen3_5", ["linear_attention", "full_attention"], _native("sdpa", packed=True))
     check_packing("gpt_oss", ["sliding_attention"], _native("flash_attention_3", packed=True))
 

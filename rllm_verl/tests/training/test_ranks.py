@@ -31,9 +31,7 @@ def _updated(
 
 @pytest.mark.long
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
-    cut: dict[str, int], one_rank: Any, two_ranks: Any
-) -> None:
+def test_updates_agree_for_ranks_and_micro_batches(cut: dict[str, int], one_rank: Any, two_ranks: Any) -> None:
     # One of the losses draws at random.
     batch, plan = random_batch(RAGGED, roles=("solver", "judge")), plan_of_everything("clip_cov")
     expected, weights = _updated(one_rank, batch, plan, {"tokens": 2000})
@@ -44,7 +42,7 @@ def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_columns_are_the_same_on_one_rank_and_on_two(cut: dict[str, int], one_rank: Any, two_ranks: Any) -> None:
+def test_columns_agree_on_one_and_two_ranks(cut: dict[str, int], one_rank: Any, two_ranks: Any) -> None:
     batch = random_batch(RAGGED)
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=True, micro_batching=micro)
@@ -64,14 +62,14 @@ def test_one_row_is_enough_for_two_ranks(one_rank: Any, two_ranks: Any) -> None:
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_sampling_logprobs_are_the_old_ones_unless_they_are_recomputed(one_rank: Any) -> None:
+def test_sampling_logprobs_serve_as_old_unless_recomputed(one_rank: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=False, micro_batching=MicroBatching())
     filled = fill_columns(one_rank, batch, frozenset(), settings)
     assert filled.old_logprobs is batch.sampling_logprobs
 
 
-def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_tokens(one_rank: Any) -> None:
+def test_missing_entropies_are_estimated_from_sampled_tokens(one_rank: Any) -> None:
     batch = random_batch(RAGGED)
     exact = make_updater().update(one_rank.restart(rows=1), batch, make_plan()).metrics
     estimated = make_updater(calculate_entropy=False).update(one_rank.restart(rows=1), batch, make_plan()).metrics
@@ -91,7 +89,7 @@ def test_nothing_but_notes_comes_back_from_an_update(one_rank: Any, monkeypatch:
 
 
 @pytest.mark.smoke
-def test_the_reference_of_a_lora_model_is_the_model_without_its_adapter(with_adapter: Any) -> None:
+def test_lora_reference_is_the_model_without_adapter(with_adapter: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(
         temperature=1.0, recompute_old_logprobs=True, micro_batching=MicroBatching(), reference=without_adapter

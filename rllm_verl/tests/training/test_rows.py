@@ -8,7 +8,7 @@ import torch
 
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
-from rllm_verl.rows import PADDING, DealtRows, MicroBatching
+from rllm_verl.rows import PADDING, MicroBatching, ShardedRows
 
 from .conftest import random_batch
 
@@ -16,8 +16,8 @@ TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 2), (2, 5)
 ALL = np.arange(len(TURNS))
 
 
-def _deal(batch: TokenBatch, ranks: int = 1, rows: np.ndarray = ALL, **micro: int) -> DealtRows:
-    return DealtRows.deal(batch, rows, ranks, MicroBatching(**micro))
+def _deal(batch: TokenBatch, ranks: int = 1, rows: np.ndarray = ALL, **micro: int) -> ShardedRows:
+    return ShardedRows.from_batch(batch, rows, ranks, MicroBatching(**micro))
 
 
 def _without_tail(batch: TokenBatch, row: int) -> TokenBatch:
@@ -43,7 +43,7 @@ def test_every_row_stands_there_whole_with_its_columns() -> None:
         assert role == batch.role[row]
 
 
-def test_what_an_engine_says_of_the_next_token_goes_back_to_that_token() -> None:
+def test_engine_values_go_to_the_next_token() -> None:
     batch = random_batch(TURNS)
     dealt = _deal(batch, 2)
     said = dealt.tensordict({})["input_ids"].float() * 10
@@ -70,8 +70,8 @@ def test_rows_without_a_sampled_token_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "rows", "expected"), [(1, 1, 5), (2, 1, 6), (2, 4, 8), (1, 3, 6), (8, 1, 8)])
-def test_rows_of_one_token_fill_up_to_whole_micro_batches_on_every_rank(ranks: int, rows: int, expected: int) -> None:
-    dealt = DealtRows.deal(random_batch(TURNS), ALL, ranks, MicroBatching(rows=rows))
+def test_one_token_rows_pad_micro_batches_on_ranks(ranks: int, rows: int, expected: int) -> None:
+    dealt = ShardedRows.from_batch(random_batch(TURNS), ALL, ranks, MicroBatching(rows=rows))
     padding = dealt.rows == PADDING
     assert len(dealt) == expected
     assert sorted(dealt.rows[~padding].tolist()) == ALL.tolist()
@@ -88,7 +88,7 @@ def test_ranks_are_given_about_equally_many_tokens() -> None:
     assert of_ranks.max() - of_ranks.min() < 60
 
 
-def test_a_row_longer_than_a_micro_batch_is_an_error_that_names_the_key() -> None:
+def test_row_above_micro_batch_names_the_key() -> None:
     with pytest.raises(BackendError, match=r"(?s)54 tokens, .* 53\..*ppo_max_token_len_per_gpu"):
         _deal(random_batch(TURNS), max_tokens=53)
     assert len(_deal(random_batch(TURNS), max_tokens=54)) == 5

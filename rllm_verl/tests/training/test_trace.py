@@ -35,7 +35,7 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
-def test_every_token_is_traced_as_on_the_local_backend(
+def test_every_token_traces_as_on_local_backend(
     cut: dict[str, int], one_rank: Any, two_ranks: Any, plan: UpdatePlan
 ) -> None:
     batch = random_batch(RAGGED, roles=("solver", "judge"))

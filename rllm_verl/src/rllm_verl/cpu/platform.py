@@ -1,10 +1,11 @@
-"""verl's platform ``cpu``: verl's accelerator interface for a machine without an accelerator."""
+"""verl's platform ``cpu``: verl's accelerator interface for a machine without an accelerator, with gloo groups."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import Tensor
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 NAME = "cpu"
+BACKEND = "cpu:gloo"
+"""verl requests ``cpu:gloo,<device>:<backend>``, but torch accepts each device only once."""
 
 
 class CpuDevice(ModuleType):
@@ -142,5 +145,18 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Register the platform by its name."""
+    """Register the platform by its name, and make verl's workers create gloo groups.
+
+    Call this before the modules of verl's workers are imported.
+    """
     PlatformRegistry.register(platform=NAME)(CpuPlatform)
+    # Imported here because the module reads the platform, which must be registered first.
+    from verl.utils import distributed
+
+    initialize = distributed.initialize_global_process_group_ray
+
+    @wraps(initialize)
+    def initialize_on_cpu(timeout_second: int | None = None, backend: str | None = None) -> None:
+        initialize(timeout_second=timeout_second, backend=backend or BACKEND)
+
+    distributed.initialize_global_process_group_ray = initialize_on_cpu

@@ -17,8 +17,8 @@ from torch import Tensor
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from rllm_verl.cpu.adapter import Weights
-from rllm_verl.cpu.buckets import Arrays, Buckets
+from rllm_verl.cpu.replica import Weights
+from rllm_verl.cpu.weights import Bucket, Buckets
 from rllm_verl.placement import BY_RAY
 
 
@@ -33,7 +33,7 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
 
     def prepare(self) -> Any:
         """Start a transfer, and return Ray's handle of this process."""
-        self._arrived: asyncio.Queue[Arrays | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Bucket | None] = asyncio.Queue()
         return ray.get_runtime_context().current_actor
 
     @classmethod
@@ -62,15 +62,15 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
         async for name, weight in ensure_async_iterator(weights):
             bucket = buckets.add(name, weight) if self._sends else None
             if bucket is not None and failure is None:
-                failure = await self._failure_of_sending(bucket)
+                failure = await self._send(bucket)
         if not self._sends:
             return
         for last in (buckets.rest(), None):
-            failure = failure or await self._failure_of_sending(last)
+            failure = failure or await self._send(last)
         if failure is not None:
             raise failure
 
-    def take(self, bucket: Arrays | None) -> None:
+    def take(self, bucket: Bucket | None) -> None:
         """Receive a message. None marks the end of a transfer."""
         self._arrived.put_nowait(bucket)
 
@@ -81,7 +81,7 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
                 # Copy them, because Ray's arrays are read-only views into memory that Ray reuses.
                 yield name, torch.from_numpy(np.array(values))
 
-    async def _failure_of_sending(self, bucket: Arrays | None) -> RayError | None:
+    async def _send(self, bucket: Bucket | None) -> RayError | None:
         message = ray.put(bucket)
         calls = [each.execute_checkpoint_engine.remote("take", message) for each in self._receivers]
         try:

@@ -1,13 +1,15 @@
 """The rollout server: a Ray actor that samples from its own model. The trainer replaces the model's weights.
 
-It never imports verl or GPU libraries. One thread computes, and the actor's event loop serves requests.
+It never imports verl or GPU libraries. One thread computes, and the actor's event loop serves requests. They pass a
+gate, which is closed while weights change and after verl's abort.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,8 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
-from rllm_verl.cpu.gate import Gate
-from rllm_verl.cpu.server_settings import ServerSettings
-from rllm_verl.cpu.staged_weights import Bucket, StagedWeights
-from rllm_verl.cpu.token_output import Response
+from rllm_verl.cpu.messages import Response, ServerSettings
+from rllm_verl.cpu.weights import Bucket, StagedWeights
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 
@@ -75,14 +75,14 @@ class RolloutServer:
                 "The rollout server sleeps, because it has freed its weights.",
                 "Call sync_weights before sampling.",
             )
-        async with self._gate.entered() as admitted:
+        async with self._gate.enter() as admitted:
             if not admitted:
                 return Response([], None, "aborted", self.weight_version)
             return await self._sample(prompt_ids, sampling_params, request_id)
 
-    async def _sample(self, prompt_ids: Sequence[int], asked: Mapping[str, Any], request_id: str) -> Response:
-        sampling = SamplingParams(**{name: asked[name] for name in SAMPLING})
-        stop_ids = frozenset(asked["stop_token_ids"])
+    async def _sample(self, prompt_ids: Sequence[int], params: Mapping[str, Any], request_id: str) -> Response:
+        sampling = SamplingParams(**{name: params[name] for name in SAMPLING})
+        stop_ids = frozenset(params["stop_token_ids"])
         aborted = False
 
         def stops(sampled: NDArray[np.int32]) -> bool:
@@ -118,7 +118,7 @@ class RolloutServer:
         """
         staged, self._staged = self._staged or StagedWeights(self._model), None
         staged.check_complete()
-        async with self._gate.nobody_inside():
+        async with self._gate.closed():
             await asyncio.get_running_loop().run_in_executor(self._executor, staged.write)
             self._engine.sync_weights(version)
 
@@ -139,7 +139,7 @@ class RolloutServer:
 
     async def wait_for_requests_to_drain(self) -> None:
         """Return when no request is being served."""
-        async with self._gate.nobody_inside():
+        async with self._gate.closed():
             return
 
     async def sleep(self) -> None:
@@ -159,3 +159,72 @@ class RolloutServer:
 
     async def start_profile(self, **options: object) -> None: ...
     async def stop_profile(self) -> None: ...
+
+
+class Gate:
+    """The gate. It counts the running requests and belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.aborting = False
+        """True if running requests must stop after the current token."""
+        self._rejecting = False
+        self._shut_by = 0
+        self._inside = 0
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def enter(self) -> AsyncIterator[bool]:
+        """Wait until the gate is open, then count as a running request in this block. Yield False if rejected."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._shut_by == 0 or self._rejecting)
+            if self._shut_by:
+                admitted = False
+            else:
+                admitted = True
+                self._inside += 1
+        try:
+            yield admitted
+        finally:
+            if admitted:
+                await self._leave()
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Close the gate for this block, and wait until no request is running."""
+        self._shut_by += 1
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._inside == 0)
+            yield
+        finally:
+            await self._open()
+
+    async def abort(self, *, rejecting: bool) -> int:
+        """Close the gate until `resume`, stop the running requests, and return their number.
+
+        If `rejecting` is True, new requests are rejected in the meantime. Otherwise they wait.
+        """
+        if not self.aborting:
+            self._shut_by += 1
+        self.aborting, self._rejecting = True, rejecting
+        ended = self._inside
+        async with self._changed:
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._inside == 0)
+        return ended
+
+    async def resume(self) -> None:
+        """Undo `abort`. Do nothing if there was none."""
+        if self.aborting:
+            self.aborting = self._rejecting = False
+            await self._open()
+
+    async def _leave(self) -> None:
+        async with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    async def _open(self) -> None:
+        async with self._changed:
+            self._shut_by -= 1
+            self._changed.notify_all()

@@ -111,7 +111,7 @@ def started(ray_cluster: None) -> Iterator[Started]:
     session.close()
 
 
-def test_trainer_and_server_have_the_same_weights_after_every_publication(started: Started) -> None:
+def test_trainer_and_server_weights_agree_after_every_sync(started: Started) -> None:
     before = started.session.sample(REQUESTS)
     for _ in range(2):
         batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
@@ -124,7 +124,7 @@ def test_trainer_and_server_have_the_same_weights_after_every_publication(starte
     assert difference(before, after) > 1e-2
 
 
-def test_responses_are_sampled_to_their_ends_while_an_update_is_under_way(started: Started) -> None:
+def test_responses_finish_during_an_update(started: Started) -> None:
     batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
     worker = started.process("worker 0")
 

@@ -1,8 +1,7 @@
-"""New weights for a model. They are collected first, and written only when all are complete."""
+"""New weights for a rollout server. They are sent in messages of limited size and written when all are complete."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,36 @@ from torch import Tensor
 
 from rllm_core.errors import BackendError
 
+Bucket = dict[str, NDArray[np.float32]]
+"""Weights by name, each with its shape in the model."""
+
+
+class Buckets:
+    """Collects weights until a message is full."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Start empty. `max_bytes` limits a message, but a single weight may be larger."""
+        self._max_bytes = max_bytes
+        self._arrays: Bucket = {}
+        self._bytes = 0
+
+    def add(self, name: str, weight: Tensor) -> Bucket | None:
+        """Store a float32 copy of a weight. If the message is full, return it so that it can be sent first."""
+        # numpy has no bfloat16. A copy is needed because the trainer's memory may change before the message is sent.
+        array = weight.detach().to("cpu", torch.float32, copy=True).numpy()
+        full = self.rest() if self._arrays and self._bytes + array.nbytes > self._max_bytes else None
+        self._arrays[name] = array
+        self._bytes += array.nbytes
+        return full
+
+    def rest(self) -> Bucket:
+        """Return the remaining weights, possibly none."""
+        arrays, self._arrays, self._bytes = self._arrays, {}, 0
+        return arrays
+
+
 NAMED = 5
 """Maximum number of wrong names in an error message."""
-
-Bucket = Mapping[str, NDArray[np.float32]]
-"""Weights by name, each with its shape in the model."""
 
 
 class StagedWeights:
@@ -35,14 +59,14 @@ class StagedWeights:
         unknown = [name for name in bucket if name not in self._targets]
         if unknown:
             raise BackendError(
-                "weights-mismatch", f"The rollout server's model has no weights {_some(unknown)}.", _SAME_MODEL
+                "weights-mismatch", f"The rollout server's model has no weights {_shorten(unknown)}.", _SAME_MODEL
             )
         for name, values in bucket.items():
-            wanted = tuple(self._targets[name].shape)
-            if values.shape != wanted:
+            shape = tuple(self._targets[name].shape)
+            if values.shape != shape:
                 raise BackendError(
                     "weights-mismatch",
-                    f"Weight {name} has shape {values.shape}, but {wanted} in the server.",
+                    f"Weight {name} has shape {values.shape}, but {shape} in the server.",
                     _SAME_MODEL,
                 )
             # Copy them, because Ray's arrays are read-only views into memory that Ray reuses.
@@ -54,7 +78,9 @@ class StagedWeights:
         missing = [name for name, target in self._targets.items() if target.numel() and target.data_ptr() not in given]
         if missing:
             raise BackendError(
-                "weights-mismatch", f"The update of the rollout server lacks weights {_some(missing)}.", _SAME_MODEL
+                "weights-mismatch",
+                f"The update of the rollout server lacks weights {_shorten(missing)}.",
+                _SAME_MODEL,
             )
 
     @torch.no_grad()
@@ -67,6 +93,6 @@ class StagedWeights:
 _SAME_MODEL = "Trainer and rollout must load the same model: set actor_rollout_ref.model.path for both."
 
 
-def _some(names: list[str]) -> str:
+def _shorten(names: list[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(sorted(names)[:NAMED]) + more

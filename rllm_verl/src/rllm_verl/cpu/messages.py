@@ -1,4 +1,8 @@
-"""A rollout server's settings as plain data, so that its process need not import verl."""
+"""A rollout server's settings and responses as plain data, so that its process need not import verl.
+
+Importing verl takes several seconds of CPU time. A response becomes verl's `TokenOutput` in the process that receives
+it, which has already imported verl.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +58,36 @@ def _check(rollout: Any) -> None:
             f"{key}.dtype={rollout.dtype!r} is not a supported type.",
             f"Set {key}.dtype to one of {', '.join(get_args(Dtype))}.",
         )
+
+
+StopReason = Literal["completed", "aborted"]
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to one prompt. It is unpickled as a `verl.workers.rollout.replica.TokenOutput`."""
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    """Log-probs under softmax(logits / temperature), before top-p and top-k. None if the request was rejected."""
+    stop_reason: StopReason
+    weight_version: int
+    """verl's ``global_steps``: the oldest weight version that sampled a token of the response."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return token_output, (self.token_ids, self.log_probs, self.stop_reason, self.weight_version)
+
+
+def token_output(
+    token_ids: list[int], log_probs: list[float] | None, stop_reason: StopReason, weight_version: int
+) -> Any:
+    """Return verl's object for a response."""
+    from verl.workers.rollout.replica import TokenOutput
+
+    return TokenOutput(
+        token_ids=token_ids,
+        log_probs=log_probs,
+        stop_reason=stop_reason,
+        num_preempted=0,
+        extra_fields={"global_steps": weight_version},
+    )

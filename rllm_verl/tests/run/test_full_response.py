@@ -11,7 +11,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import BackendError, RolloutError
-from rllm_verl.whole_response import WholeResponse, whole_response
+from rllm_verl.rollouts import FullResponse, sample_full_response
 
 PROMPT = [10, 11]
 ASKED = {"max_tokens": 6, "seed": 7, "temperature": 0.5}
@@ -46,8 +46,8 @@ class Server:
         self.asked.append((prompt, sampling))
         return self.parts[len(self.asked) - 1]
 
-    def sample(self) -> WholeResponse:
-        return asyncio.run(whole_response(self, PROMPT, ASKED))
+    def sample(self) -> FullResponse:
+        return asyncio.run(sample_full_response(self, PROMPT, ASKED))
 
 
 def test_an_interrupted_response_continues_from_its_tokens() -> None:
@@ -61,7 +61,7 @@ def test_an_interrupted_response_continues_from_its_tokens() -> None:
     assert {sampling["temperature"] for _, sampling in server.asked} == {0.5}
 
 
-def test_each_part_draws_other_numbers_and_the_same_ones_again() -> None:
+def test_each_part_has_own_reproducible_seed() -> None:
     """Seeded as the beginning, the rest would be drawn by the numbers that drew the beginning."""
     parts = [Part([1, 2]), Part([4]), Part([5], stop_reason="completed")]
     once, again = Server(parts), Server(parts)
@@ -73,7 +73,7 @@ def test_each_part_draws_other_numbers_and_the_same_ones_again() -> None:
     assert seeds == [sampling["seed"] for _, sampling in again.asked]
 
 
-def test_a_response_that_is_cut_off_before_its_first_token_is_of_the_version_that_samples_it() -> None:
+def test_response_interrupted_before_first_token_has_new_version() -> None:
     response = Server([Part([], 3), Part([4], 4, "completed")]).sample()
     assert response.spans == [(4, 1)]
 
@@ -82,13 +82,13 @@ def test_parts_of_one_version_are_one_span() -> None:
     assert Server([Part([1], 3), Part([2, 4], 3, "completed")]).sample().spans == [(3, 3)]
 
 
-def test_a_response_that_is_cut_off_at_its_last_token_is_whole() -> None:
+def test_response_interrupted_at_last_token_is_complete() -> None:
     server = Server([Part([1, 2, 3, 4, 5, 6])])
     assert server.sample().token_ids == [1, 2, 3, 4, 5, 6]
     assert len(server.asked) == 1
 
 
-def test_a_response_that_ended_without_a_token_is_an_error_of_the_rollout() -> None:
+def test_response_without_a_token_is_a_rollout_error() -> None:
     with expect_error(RolloutError, "empty-response", "token"):
         Server([Part([], stop_reason="completed")]).sample()
 
