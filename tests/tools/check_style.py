@@ -24,14 +24,14 @@ LIMITS = {
     ("E", "messages"): 0,
     ("E", "docstrings"): 0,
     ("E", "comments"): 0,
-    ("W", "pages"): 268,
+    ("W", "pages"): 267,
     ("W", "messages"): 159,
-    ("W", "docstrings"): 752,
+    ("W", "docstrings"): 749,
     ("W", "comments"): 96,
-    ("D", "docstrings"): 194,
-    ("N", "names"): 353,
+    ("D", "docstrings"): 193,
+    ("N", "names"): 347,
     ("N", "test names"): 284,
-    ("T", "test names"): 1_133,
+    ("T", "test names"): 990,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

@@ -87,7 +87,7 @@ def test_log_probs_are_those_before_truncation(sampler: Any, cut: dict[str, Any]
     assert torch.equal(logprobs, (LOGITS / temperature).log_softmax(-1))
 
 
-def test_samplers_that_it_does_not_know_are_left_as_they_are_and_said() -> None:
+def test_unknown_samplers_are_unchanged_and_reported() -> None:
     class Another(SamplerOfV2):
         def _sample_random(self, logits: Tensor, top_k: Any) -> Any:  # type: ignore[override]
             return logits

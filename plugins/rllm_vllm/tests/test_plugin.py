@@ -72,7 +72,7 @@ def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, bu
 
 
 @without_vllm
-def test_the_hook_of_vllm_does_nothing_in_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_hook_does_nothing_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(cpu.SWITCH, raising=False)
     cpu.register()
     monkeypatch.setenv(cpu.SWITCH, "1")

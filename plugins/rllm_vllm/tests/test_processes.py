@@ -66,7 +66,7 @@ def test_a_start_that_fails_says_why(setup: EngineSetup, serving: Serving) -> No
 
 
 @pytest.mark.long
-def test_a_start_that_takes_too_long_is_given_up(
+def test_start_above_its_time_limit_fails(
     setup: EngineSetup, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rllm_vllm.engine.END", 0.2)
@@ -82,7 +82,7 @@ def test_a_start_that_takes_too_long_is_given_up(
     assert not _alive(engine.process_group)
 
 
-def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, serving: Serving) -> None:
+def test_killed_process_is_an_immediate_error(setup: EngineSetup, serving: Serving) -> None:
     serving(NEVER_IMPORTED)
 
     async def scenario(engine: VllmEngine) -> None:
@@ -113,7 +113,7 @@ def test_a_cancelled_start_leaves_no_process(
     assert not _alive(_with_engine(scenario).process_group)
 
 
-def test_a_prompt_without_room_is_refused_and_one_before_the_start_as_well(setup: EngineSetup) -> None:
+def test_prompt_without_room_and_early_load_fail(setup: EngineSetup) -> None:
     engine = VllmEngine(VllmOptions())
     engine.max_context = 4
     with pytest.raises(RolloutError, match="no room"):

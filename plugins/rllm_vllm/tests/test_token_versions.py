@@ -41,15 +41,13 @@ def test_tokens_are_of_the_weights_of_their_time(versions: TokenVersions) -> Non
     assert versions.end("a") == ((3, 3), (4, 3))
 
 
-def test_tokens_that_are_handed_on_after_a_change_are_of_the_weights_before(
-    versions: TokenVersions, clock: Clock
-) -> None:
+def test_tokens_delivered_after_change_have_old_version(versions: TokenVersions, clock: Clock) -> None:
     clock.now = 30.0
     versions.count("a", 1, made=15.0)
     assert versions.end("a") == ((3, 1),)
 
 
-def test_a_request_that_waited_during_a_change_has_no_token_of_the_old_weights(versions: TokenVersions) -> None:
+def test_request_queued_during_change_has_only_new_version(versions: TokenVersions) -> None:
     versions.count("a", 0, made=12.0)
     versions.count("a", 5, made=21.0)
     assert versions.end("a") == ((4, 5),)
@@ -62,7 +60,7 @@ def test_requests_that_have_ended_are_forgotten(versions: TokenVersions) -> None
     assert versions.end("a") == ()
 
 
-def test_all_that_vllm_hands_out_is_counted_by_our_names(versions: TokenVersions) -> None:
+def test_all_vllm_outputs_are_counted_by_request_id(versions: TokenVersions) -> None:
     handled: list[Any] = []
     processor = SimpleNamespace(
         request_states={"a-77f1": SimpleNamespace(external_req_id="a")},

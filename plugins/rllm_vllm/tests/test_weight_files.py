@@ -33,7 +33,7 @@ def test_every_tensor_arrives_unchanged(in_memory: bool, tmp_path: Path, monkeyp
     assert all(torch.equal(arrived[name], weights[name]) for name in weights)
 
 
-def test_where_memory_has_no_room_they_lie_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_on_disk_if_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IN_MEMORY", tmp_path)
     assert module._place(1000) == tmp_path
     assert module._place(1 << 60) is None

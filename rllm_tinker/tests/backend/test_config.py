@@ -40,7 +40,7 @@ def planned(registry: Registry, *words: str) -> RunPlan:
         ("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning", "true", True),
     ],
 )
-def test_group_sizes_and_shared_settings_are_one_value_under_two_names(
+def test_group_sizes_and_shared_settings_have_two_names(
     registry: Registry, native: str, core: str, word: str, value: Any
 ) -> None:
     for given in (native, core):
@@ -57,9 +57,7 @@ def test_group_sizes_and_shared_settings_are_one_value_under_two_names(
         (("tinker_base_url=local", "model.name=./mine"), "./mine"),
     ],
 )
-def test_the_model_of_a_local_server_is_tiny_unless_another_is_named(
-    registry: Registry, words: tuple[str, ...], model: str
-) -> None:
+def test_default_model_of_local_server_is_tiny(registry: Registry, words: tuple[str, ...], model: str) -> None:
     assert composed(registry, *words).value("model.name") == model
 
 
@@ -73,7 +71,7 @@ def test_the_model_of_a_local_server_is_tiny_unless_another_is_named(
         ("opo", "importance_sampling"),
     ],
 )
-def test_the_default_loss_of_an_estimator_is_that_of_the_table(registry: Registry, estimator: str, loss: str) -> None:
+def test_default_loss_of_estimator_matches_the_table(registry: Registry, estimator: str, loss: str) -> None:
     plan = planned(registry, "tinker_base_url=local", f"rllm.algorithm.adv_estimator={estimator}")
     assert plan.losses.default.plugin.name == loss
 
@@ -87,14 +85,12 @@ def test_the_default_loss_of_an_estimator_is_that_of_the_table(registry: Registr
         (["training.max_tokens_per_microbatch=5"], "max_tokens_per_microbatch"),
     ],
 )
-def test_what_the_api_cannot_do_is_refused_before_anything_starts(
-    registry: Registry, words: list[str], message: str
-) -> None:
+def test_unsupported_settings_are_rejected_before_the_start(registry: Registry, words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         planned(registry, "tinker_base_url=local", *words)
 
 
-def test_a_key_of_this_backend_without_it_says_which_backend_to_choose(registry: Registry) -> None:
+def test_key_of_unselected_backend_names_the_backend(registry: Registry) -> None:
     values = ("`tinker_base_url` (from command line)", "backend tinker")
     with expect_error(ConfigError, "section-of-other-backend", *values):
         compose(registry, layers_from_overrides(["tinker_base_url=local"]))
@@ -116,7 +112,7 @@ def test_inflight_weights_reject_fixed_versions(registry: Registry) -> None:
         check_plugins(plan)
 
 
-def test_a_run_that_only_validates_may_have_both_in_its_file() -> None:
+def test_validation_only_run_accepts_staleness_with_inflight_weights() -> None:
     ahead = {"enable": True, "staleness_threshold": 2}
     run = RunConfig.model_validate({"rllm": {"async_training": ahead, "trainer": {"val_only": True}}})
     check_run(run, TinkerConfig.model_validate({"rollout_engine": {"weights": "inflight"}}))

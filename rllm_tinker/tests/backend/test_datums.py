@@ -40,7 +40,7 @@ def test_a_rewritten_history_starts_another_datum() -> None:
     assert [datum.targets.tolist() for datum in _rows(batch).datums()] == [[6, 7], [9, 10]]
 
 
-def test_what_follows_the_last_sampled_token_is_not_sent() -> None:
+def test_tokens_after_last_sampled_token_are_not_sent() -> None:
     batch = _batch(([5, 6], [7]), ([5, 6, 7, 8, 9], []))
     (datum,) = _rows(batch).datums()
     assert datum.tokens.tolist() == [5, 6]
@@ -75,5 +75,5 @@ def test_weights_go_into_the_advantages() -> None:
 
 
 @pytest.mark.parametrize("name", ["somebody/ppo", "in-process/ppo", "rllm-estimators/sapo"])
-def test_only_our_own_losses_are_taken_for_those_of_the_service(name: str) -> None:
+def test_losses_of_other_packages_have_no_service_equivalent(name: str) -> None:
     assert native_loss(_chosen(name)) is None

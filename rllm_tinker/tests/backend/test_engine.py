@@ -71,7 +71,7 @@ def _all(engine: TinkerEngine, calls: Sequence[tuple[list[int], int]], max_token
     return asyncio.run(ask())
 
 
-def test_calls_of_one_moment_are_one_request_and_each_gets_its_own_sample() -> None:
+def test_simultaneous_calls_share_a_request_with_separate_samples() -> None:
     sampler = FakeSampler()
     found = _all(_engine(sampler), [([7], 11), ([8], 12), ([7], 13)])
     assert [completion.token_ids.tolist() for completion in found] == [[11], [12], [13]]
@@ -79,19 +79,19 @@ def test_calls_of_one_moment_are_one_request_and_each_gets_its_own_sample() -> N
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1])])
-def test_requests_have_no_more_prompts_than_the_service_takes(most: int, sizes: list[int]) -> None:
+def test_requests_respect_the_service_maximum_of_prompts(most: int, sizes: list[int]) -> None:
     sampler = FakeSampler()
     _all(_engine(sampler, prompts_per_request=most), [([7], seed) for seed in range(5)])
     assert [len(request) for request in sampler.requests] == sizes
 
 
-def test_a_completion_says_how_it_ended_and_which_weights_sampled_it() -> None:
+def test_completion_has_finish_reason_and_weight_version() -> None:
     stopped, cut_off = _all(_engine(FakeSampler()), [([7], STOP), ([7], 9)])
     assert (stopped.finish_reason, cut_off.finish_reason) == ("stop", "length")
     assert stopped.weight_version == 3
 
 
-def test_a_failing_request_fails_its_calls_and_not_the_next_ones() -> None:
+def test_failed_request_fails_only_its_own_calls() -> None:
     engine = _engine(FakeSampler(BackendError("made-up", "gone")))
     with pytest.raises(BackendError, match="gone"):
         _all(engine, [([7], 1), ([7], 2)])
@@ -113,13 +113,13 @@ def test_what_cannot_be_sampled_is_refused(prompt: list[int], max_tokens: int, c
 
 
 @pytest.mark.parametrize("logprobs", [[], [float("nan")]])
-def test_samples_without_a_finite_log_prob_for_every_token_are_refused(logprobs: list[float]) -> None:
+def test_samples_without_finite_log_probs_are_rejected(logprobs: list[float]) -> None:
     answer = SampledSequence(tokens=np.array([5], np.int32), logprobs=np.array(logprobs, np.float32))
     with pytest.raises(BackendError, match="1 tokens with"):
         _all(_engine(FakeSampler(answer)), [([7], 1)])
 
 
-def test_a_request_is_let_go_when_nobody_waits_for_it_any_more() -> None:
+def test_request_is_cancelled_after_all_its_callers_left() -> None:
     cancelled = asyncio.Event()
 
     class Slow:
@@ -180,7 +180,7 @@ def test_a_call_uses_one_version_during_weight_syncs() -> None:
         assert all(completion.version_spans == () for completion in completions)
 
 
-def test_a_version_that_is_served_no_more_is_refused() -> None:
+def test_version_no_longer_served_is_rejected() -> None:
     engine = _engine(FakeSampler(), versions_served=2)
     for version in (4, 5):
         engine.sync_weights(FakeSampler(), version)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def test_a_version_that_is_served_no_more_is_refused() -> None:
         asyncio.run(engine.generate([7], SamplingParams(max_tokens=2, weight_version=3), session="s"))
 
 
-def test_a_sampler_that_is_served_no_more_is_let_go() -> None:
+def test_sampler_no_longer_served_is_released() -> None:
     first = FakeSampler()
     engine, kept = _engine(first, versions_served=2), weakref.ref(first)
     del first

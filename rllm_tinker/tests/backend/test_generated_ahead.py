@@ -125,7 +125,7 @@ def whole(run: Callable[..., Made]) -> Made:
 
 
 @pytest.mark.smoke
-def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Callable[..., Made], whole: Made) -> None:
+def test_pinned_run_depends_on_seed_but_not_timing(run: Callable[..., Made], whole: Made) -> None:
     """Up to the rounding of sums, whose order follows from what is sampled at the same time."""
     other = run("other", 1)
     assert max(np.abs(weight).max() for name, weight in whole.weights.items() if "lora_B" in name) > 1e-3
@@ -135,7 +135,7 @@ def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Callable[
 
 
 @pytest.mark.smoke
-def test_a_fixed_version_batch_uses_the_oldest_allowed_version(whole: Made) -> None:
+def test_fixed_version_batch_uses_oldest_allowed_version(whole: Made) -> None:
     for number, step in enumerate(whole.steps):
         batch = step.filled_batch
         assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, number - STALENESS)}

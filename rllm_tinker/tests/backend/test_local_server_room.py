@@ -20,7 +20,7 @@ def test_without_batches_ahead_the_server_default_is_used() -> None:
 
 
 @pytest.mark.parametrize("versions", [3, 5, 40])
-def test_no_version_waits_for_another_and_caches_take_the_same_memory_together(versions: int) -> None:
+def test_all_versions_sample_at_once_with_constant_cache(versions: int) -> None:
     asked = _parse_options(versions)
     assert asked["--max-merged"] == versions
     assert asked["--max-snapshots"] > versions

@@ -21,7 +21,7 @@ def test_what_agrees_or_has_its_default_is_accepted(asked: dict[str, Any]) -> No
     check_saved_model(SAVED, PATH, ModelSection(**asked), "tiny")
 
 
-def test_what_the_service_does_not_say_is_not_compared() -> None:
+def test_properties_missing_in_response_are_not_compared() -> None:
     silent = SavedModel(base_model="tiny", lora_rank=None, train_unembed=None, train_attn=None, train_mlp=None)
     check_saved_model(silent, PATH, ModelSection(lora_rank=4), "tiny")
 

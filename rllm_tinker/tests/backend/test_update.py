@@ -106,7 +106,7 @@ def test_the_entropy_bonus_flattens_the_policy(connection: Any, batch: TokenBatc
 
 
 @pytest.mark.parametrize("loss", ["dro", "sapo"])
-def test_gradient_and_step_asked_for_at_once_are_the_same_step(connection: Any, batch: TokenBatch, loss: str) -> None:
+def test_fused_gradient_and_step_equal_separate_requests(connection: Any, batch: TokenBatch, loss: str) -> None:
     apart, _ = _after(connection, batch, plan_of(loss))
     trainer = connection.trainer()
     connection.ask(_updater(fused=True).update(trainer, batch, plan_of(loss)))
@@ -134,9 +134,7 @@ def test_update_huge_advantages_are_named_with_reward(connection: Any, batch: To
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
-def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
-    connection: Any, batch: TokenBatch, kind: Any
-) -> None:
+def test_snapshot_keeps_weights_and_inflight_gets_newer(connection: Any, batch: TokenBatch, kind: Any) -> None:
     trainer = connection.trainer()
     sampler = connection.ask(trainer.sampler(kind))
     tokens = batch.tokens[: int(batch.row_offsets[1])]
@@ -147,7 +145,7 @@ def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
     assert (np.abs(after - before).max() > 1e-4) == (kind == "inflight")
 
 
-def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
+def test_loss_rejected_by_service_fails_with_its_message(
     connection: Any, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_module, "native_loss", lambda choice: NativeLoss(name="stable_reinforce"))
@@ -162,7 +160,7 @@ def _prompts(batch: TokenBatch) -> Any:
     return found
 
 
-def test_observations_are_trained_as_sampled_tokens_of_a_cross_entropy(connection: Any, batch: TokenBatch) -> None:
+def test_observations_are_trained_by_cross_entropy(connection: Any, batch: TokenBatch) -> None:
     prompts = _prompts(batch)
     still = batch.with_columns(advantages=np.zeros_like(batch.advantages))
     observed = still.with_columns(observation_weights=prompts.astype(np.float32))
@@ -174,7 +172,7 @@ def test_observations_are_trained_as_sampled_tokens_of_a_cross_entropy(connectio
     assert np.abs(there - batch.sampling_logprobs * batch.loss_mask).max() > 1e-4, "the update did nothing"
 
 
-def test_the_gradient_of_observations_is_added_to_the_policys(connection: Any, batch: TokenBatch) -> None:
+def test_gradient_of_observations_is_added(connection: Any, batch: TokenBatch) -> None:
     weights = 0.5 * _prompts(batch).astype(np.float32)
     still = batch.with_columns(advantages=np.zeros_like(batch.advantages))
     # Small steps, and an eps far above the gradient: log-probs change in proportion to it, so the changes add up.

@@ -72,7 +72,7 @@ def moved(batch: TokenBatch) -> TokenBatch:
 
 @pytest.mark.long
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
-def test_losses_of_the_service_make_the_steps_that_the_same_formulas_make_here(
+def test_service_losses_make_the_same_steps_as_rllm(
     connection: Any, moved: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(loss, trace=True)
@@ -95,7 +95,7 @@ def test_losses_of_the_service_make_the_steps_that_the_same_formulas_make_here(
         assert there.metrics["actor/loss"] == pytest.approx(here.metrics["actor/loss"], abs=1e-5)
 
 
-def test_the_parts_add_up_to_what_is_sent_to_the_service(connection: Any, moved: TokenBatch) -> None:
+def test_traced_parts_add_up_to_the_sent_gradient(connection: Any, moved: TokenBatch) -> None:
     plan = plan_of("ppo", trace=True, **EVERYTHING)
     trace = traced(updated(connection, moved, plan, num_minibatches=1, num_epochs=1))
 
@@ -115,7 +115,7 @@ def test_the_parts_add_up_to_what_is_sent_to_the_service(connection: Any, moved:
     assert np.isnan(trace.entropy).all()
 
 
-def test_optimizer_steps_have_the_norms_that_the_service_says(connection: Any, moved: TokenBatch) -> None:
+def test_optimizer_steps_have_reported_gradient_norms(connection: Any, moved: TokenBatch) -> None:
     result = updated(connection, moved, plan_of("ppo", trace=True), max_grad_norm=1e-3)
 
     norms = [each.grad_norm or 0.0 for each in result.optimizer_steps]

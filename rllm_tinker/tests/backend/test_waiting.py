@@ -53,7 +53,7 @@ def test_a_result_is_returned() -> None:
     assert _wait(future, FakeHealth(None)) == 5
 
 
-def test_a_service_that_is_gone_is_given_up_after_the_connect_timeout() -> None:
+def test_unreachable_service_fails_after_the_connect_timeout() -> None:
     future = ClientFuture()
     with pytest.raises(BackendError, match=r"(?s)0.1 s: nobody is there\..*--resume"):
         _wait(future, FakeHealth("nobody is there"))

@@ -76,7 +76,7 @@ def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatc
     check_printed(ended.error, "service-unreachable", nobody, *remedies)
 
 
-def test_a_web_server_that_is_no_tinker_service_is_not_waited_for(train: Rllm, web_server: str) -> None:
+def test_other_web_server_fails_without_a_wait(train: Rllm, web_server: str) -> None:
     ended = train(web_server, "tinker_connect_timeout=1000")
     assert ended.code == 1
     check_printed(ended.error, "service-unreachable", web_server, "/api/v1/healthz", 200, "tinker_base_url")
@@ -134,9 +134,7 @@ def test_bad_settings_end_before_training(
 
 
 @pytest.mark.smoke
-def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
-    train: Rllm, server: RunningServer, tmp_path: Path
-) -> None:
+def test_run_starts_from_newest_checkpoint_of_training_run(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     assert train(server.url, ONE_STEP, "training.max_length=64").code == 0
     path = json.loads((tmp_path / RUN / "checkpoints/latest/backend/tinker.json").read_text())["path"]
     training_run = path.removeprefix("tinker://").partition("/")[0]
@@ -146,7 +144,7 @@ def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
 
 
 @pytest.mark.long
-def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, server: RunningServer) -> None:
+def test_other_temperature_requires_recomputed_log_probs(train: Rllm, server: RunningServer) -> None:
     ended = train(server.url, ONE_STEP, "sampling.train.temperature=0.7")
     assert ended.code == 2
     bypass = "rllm.algorithm.rollout_correction.bypass_mode=false"
@@ -156,7 +154,7 @@ def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, 
 
 
 @pytest.mark.smoke
-def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
+def test_kl_term_and_role_loss_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     loss = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}")
     words = (*loss, "training.num_minibatches=1", "training.num_epochs=1")
     ended = train(server.url, "rllm.trainer.total_batches=2", *words)

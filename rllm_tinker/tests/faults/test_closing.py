@@ -62,7 +62,7 @@ async def _start_and_close(context: RunContext) -> None:
     await backend.close()
 
 
-def test_a_closed_backend_leaves_no_thread_and_no_task(registry: Registry, server: RunningServer) -> None:
+def test_closed_backend_leaves_no_thread_or_task(registry: Registry, server: RunningServer) -> None:
     context = _context(registry, server.url)
     tasks = _client_tasks()
     asyncio.run(_start_and_close(context))
@@ -94,7 +94,7 @@ def test_closing_a_backend_that_was_never_started() -> None:
     asyncio.run(TinkerBackend().close())
 
 
-def test_closing_while_requests_are_under_way_lets_everybody_go(registry: Registry, server: RunningServer) -> None:
+def test_close_cancels_running_requests(registry: Registry, server: RunningServer) -> None:
     async def close_in_the_middle() -> list[Any]:
         backend = TinkerBackend()
         engine = await backend.start(_context(registry, server.url))

@@ -96,7 +96,7 @@ def test_killed_servers_at_every_moment_change_no_number(
         pytest.param("false", "rollouts", marks=pytest.mark.long),
     ],
 )
-def test_a_run_with_batches_ahead_resumes_with_another_server(
+def test_run_with_batches_ahead_resumes_on_new_server(
     train_and_resume: Callable[..., str], tmp_path: Path, latest: str, moment: str
 ) -> None:
     ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")

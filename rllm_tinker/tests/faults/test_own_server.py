@@ -79,9 +79,7 @@ def _after(condition: Callable[[], bool], act: Callable[[], None]) -> Iterator[N
     thread.join(DEADLINE)
 
 
-def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same_numbers(
-    train: Rllm, tmp_path: Path
-) -> None:
+def test_killed_run_ends_its_server_and_resumes_equally(train: Rllm, tmp_path: Path) -> None:
     run, settings = tmp_path / RUN, _settings(tmp_path)
 
     # The run is killed: its server's input closes, and it ends by itself.
@@ -116,9 +114,7 @@ def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same
     assert made == metrics_of(run.with_name("undisturbed"))[: len(made)]
 
 
-def test_a_local_server_that_cannot_be_started_says_why(
-    train: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_start_of_local_server_has_reason(train: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no room for the model\nexit 3\n")
     python.chmod(0o755)

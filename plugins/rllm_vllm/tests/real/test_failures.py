@@ -33,7 +33,7 @@ def _group(leader: int) -> dict[int, str]:
     return found
 
 
-def test_an_argument_that_vllm_does_not_have_is_named(
+def test_unknown_vllm_argument_is_an_error(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig
 ) -> None:
     async def start() -> None:
@@ -47,7 +47,7 @@ def test_an_argument_that_vllm_does_not_have_is_named(
     asyncio.run(start())
 
 
-def test_a_killed_engine_process_is_an_error_and_nothing_is_left(
+def test_killed_engine_process_is_an_error_without_leftovers(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig
 ) -> None:
     async def kill_and_continue() -> int:

@@ -47,7 +47,7 @@ def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hos
     return number
 
 
-def test_responses_agree_with_those_of_the_model_that_is_trained(
+def test_responses_agree_with_the_trained_model(
     version: int, runner: asyncio.Runner, vllm: VllmEngine, own_engine: LocalEngine, plain_logprobs: Plain
 ) -> None:
     greedy, own = _response(runner, vllm, temperature=0.0), _response(runner, own_engine, temperature=0.0)
@@ -86,7 +86,7 @@ def test_conversations_of_several_turns_run_at_once(
         _assert_agrees(completion, 1.0, plain_logprobs, prompt)
 
 
-def test_a_response_during_which_weights_change_says_which_sampled_what(
+def test_response_across_weight_change_has_version_spans(
     runner: asyncio.Runner, hosting: Hosting, vllm: VllmEngine, loaded: LoadedModel, plain_logprobs: Plain
 ) -> None:
     async def change_after(seconds: float, version: int) -> list[Completion]:
