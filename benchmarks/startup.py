@@ -21,14 +21,14 @@ CONFIG_TARGET_MS = 400
 VALIDATE = """
 import sys, time
 from rllm.cli.main import main
-import rllm.inspection.checking as checking
-checked = checking.checked_plan
+import rllm.inspection.config_command as checking
+checked = checking.check_run
 def timed(*arguments):
     start = time.process_time()
     result = checked(*arguments)
     print("seconds", time.process_time() - start, file=sys.stderr)
     return result
-checking.checked_plan = timed
+checking.check_run = timed
 sys.exit(main(sys.argv[1:]))
 """
 MODULE = """

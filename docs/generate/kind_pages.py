@@ -18,7 +18,7 @@ from contract_source import Described, Field, classes_of, others_of
 from page_text import cell, doc_cell, doc_text, one_line, table
 
 from rllm.inspection.describe import list_options
-from rllm.inspection.facts import in_words, list_facts
+from rllm.inspection.info import in_words, list_facts
 from rllm_core.contracts import plugin as common
 from rllm_core.contracts.chosen import Registered
 from rllm_core.plugins.registry import Registry

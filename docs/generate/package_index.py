@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import metadata
 from typing import Any
 
-from rllm.cli.extensible_group import PROGRAM
+from rllm.cli.command_groups import PROGRAM
 from rllm.cli.plugin_commands import load_command
 from rllm_core.plugins.discovery import COMMAND, CORE
 from rllm_core.plugins.registry import Registry

@@ -11,9 +11,9 @@ from scripted_world import ahead
 from rllm.cli.dry_run import recommended
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
+from rllm.planning.async_training import recommend
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.planning.recommended import recommend
 from rllm_core.plugins.registry import Registry
 
 Plan = Callable[[Mapping[str, Any]], RunPlan]

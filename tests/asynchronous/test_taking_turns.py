@@ -10,9 +10,8 @@ import virtual_time
 from scripted_world import ScriptedBackend
 
 from rllm.planning.plan import RunPlan
-from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import load_tasks, open_runner
-from rllm.training.task_draws import TaskDraws
+from rllm.training.task_draws import TaskDraws, TaskSchedule
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext

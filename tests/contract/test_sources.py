@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rllm.rows.task_content import content_of
-from rllm.training.run_sources import RunSources
+from rllm.training.resume_checks import RunSources
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 

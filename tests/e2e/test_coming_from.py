@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rllm.cli.main import main
-from rllm.inspection.conversion import convert
+from rllm.inspection.conversion import convert_keys
 from rllm_core.plugins.registry import Registry
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -97,5 +97,5 @@ VALUES = {
 def test_every_row_of_the_table_is_what_the_command_does(theirs: str, ours: str) -> None:
     key = re.findall(r"`([^`=]+)", theirs)[0].replace("*", "n")
     (target, *_) = re.findall(r"`([^`=]+)", ours)
-    found = convert({"actor_rollout_ref.rollout.name": "vllm", key: VALUES.get(key, 1)}, Registry.load(environ={}))
+    found = convert_keys({"actor_rollout_ref.rollout.name": "vllm", key: VALUES.get(key, 1)}, Registry.load(environ={}))
     assert found.renamed[key].startswith(target) or target == "the same of"

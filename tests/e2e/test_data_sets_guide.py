@@ -13,7 +13,7 @@ import pytest
 import yaml
 from documents import blocks, text_of
 
-from rllm.planning.dataset_of_file import dataset_of_file
+from rllm.planning.planner import dataset_of_file
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_data.layouts import ANSWERS, LAYOUTS

@@ -21,7 +21,7 @@ from rllm.cli.main import main
 from rllm.config import leaves
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
-from rllm.evaluation import engines
+from rllm.evaluation import session
 from rllm.evaluation.plans import EvaluationPlan
 from rllm.planning import RunPlan
 from rllm.planning.planner import make_plan
@@ -95,13 +95,13 @@ def test_several_environments_have_a_row_each(evaluated: tuple[Path, str]) -> No
 def test_a_model_is_loaded_once_for_environments_that_sample_alike(
     rllm_here: Any, monkeypatch: pytest.MonkeyPatch, thinking_model: Path
 ) -> None:
-    opened, opens = [], engines.open_engine
+    opened, opens = [], session.open_engine
 
     def counting(plan: RunPlan) -> Any:
         opened.append(plan.config.rllm.env.name)
         return opens(plan)
 
-    monkeypatch.setattr(engines, "open_engine", counting)
+    monkeypatch.setattr(session, "open_engine", counting)
     alike = ("--model", str(thinking_model), "rllm.rollout.n_val=1", "data.max_response_length=1")
     assert rllm_here("eval", "guess", "sum", *alike).returncode == 0
     assert opened == ["guess"]
@@ -110,7 +110,7 @@ def test_a_model_is_loaded_once_for_environments_that_sample_alike(
 def test_environments_with_other_sampling_have_their_own_engines() -> None:
     def key(**settings: Any) -> str:
         layers = [layer_from_dotted({"rllm.env.name": "guess", **settings}, "the test")]
-        return engines.engine_key(make_plan(compose(REGISTRY, layers), REGISTRY))
+        return session.engine_key(make_plan(compose(REGISTRY, layers), REGISTRY))
 
     assert key() == key(**{"rllm.rollout.n_val": 3, "data.val_batch_size": 4})
     others = [{"data.max_prompt_length": 7}, {"training.max_length": 99}, {"rllm.trainer.seed": 1}]

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from rllm.config.choices import registry_for
 from rllm.config.layers import layer_from_dotted
-from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.errors import ConfigError
@@ -40,7 +40,7 @@ CHECKS = (
     "rllm.config.",
     "rllm_core.schema.",
     "rllm.planning.unused_keys.",
-    "rllm.planning.group_checks.",
+    "rllm.planning.plugin_checks.",
     "rllm.planning.idle_checks.",
 )
 """Functions that read a value only to warn or refuse. They do not use it."""

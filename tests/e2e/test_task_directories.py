@@ -16,7 +16,7 @@ from documents import blocks
 from expecting import expect_error
 from programs import needs_program
 
-from rllm.planning.validation_option import find_validation_option
+from rllm.planning.preflight import find_validation_option
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
-from rllm.evaluation.engines import open_engine
+from rllm.evaluation.session import open_engine
 from rllm.planning.planner import make_plan
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.plugins.registry import Registry

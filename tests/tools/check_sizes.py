@@ -18,7 +18,7 @@ MAX_FILE = 400
 NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
-    "rllm": (17_990, 17),
+    "rllm": (17_990, 13),
     "rllm_core": (6_500, 16),
     "rllm_tinker": (1_660, 13),
     "rllm_verl": (3_980, 16),

@@ -1,6 +1,6 @@
-from .api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
 from .api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
 from .api.registration import (
+    RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY,
     get_rllm_adv_estimator as get_rllm_adv_estimator,
     register_rllm_adv_estimator as register_rllm_adv_estimator,
     register_rllm_estimator as register_rllm_estimator,

@@ -10,7 +10,7 @@ import pytest
 from expecting import expect_error
 from plain_groups import make_groups
 
-from rllm.api.as_classic import AsClassic
+from rllm.api.classic import AsClassic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError

@@ -11,8 +11,7 @@ import pytest
 from expecting import expect_error
 from plain_groups import make_inputs
 
-from rllm.api.classic import FromClassic, require_classic
-from rllm.api.classic_call import NORM, reads
+from rllm.api.classic import NORM, FromClassic, reads, require_classic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError

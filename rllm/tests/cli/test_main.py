@@ -10,7 +10,7 @@ import pytest
 from expecting import check_one_error, check_printed
 
 from rllm.cli import main as main_module
-from rllm.cli.lazy_group import LazyCommand
+from rllm.cli.command_groups import LazyCommand
 from rllm.cli.main import COMMANDS, main
 from rllm.config import missing_packages
 from rllm_core import __version__

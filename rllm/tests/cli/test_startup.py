@@ -27,10 +27,8 @@ def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm_from_inside, ins
     assert not imported & (HEAVY | {"pydantic", "pluggy", "rich", "third_party", "with_command", "rllm_tinker"})
     assert {name for name in imported if name.startswith("rllm.cli.")} == {
         "rllm.cli.main",
-        "rllm.cli.lazy_group",
-        "rllm.cli.extensible_group",
+        "rllm.cli.command_groups",
         "rllm.cli.plugin_commands",
-        "rllm.cli.process_end",
     }
 
 

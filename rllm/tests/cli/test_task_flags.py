@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 from expecting import expect_error
 
-from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, plan_for, read_request
-from rllm.cli.objective_flags import TrainCommand
+from rllm.cli.configuring import PLANNING_FLAGS, Request, TrainCommand, config_options, plan_for, read_request
 from rllm_core.errors import ConfigError
 
 OF_EVAL = ("seed", "val-data", "reward")

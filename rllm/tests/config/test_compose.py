@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.config.choices import plugins_section
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import layer_from_dotted, layers_from_overrides
 from rllm.config.paths import leaves
-from rllm.config.run_registry import plugins_section
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig

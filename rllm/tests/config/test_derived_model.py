@@ -17,7 +17,7 @@ from rllm.config.compose import Composed, compose
 from rllm.config.layers import Layer, Tier, layer_from_dotted, layers_from_overrides
 from rllm.config.saved_config import save_config
 from rllm.runs.run_directory import run_directory_path
-from rllm.training.resuming import plan_resumed
+from rllm.training.starting import plan_resumed
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params

@@ -14,9 +14,8 @@ from hypothesis import assume, given, strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rllm.config.layers import layers_from_overrides
+from rllm.config.layers import layers_from_overrides, read_override
 from rllm.config.merge import merge_layers
-from rllm.config.overrides import read_override
 from rllm_core.errors import ConfigError
 
 LOWEST = "++a={b: 1, c: [1], d: {x: 1}}"

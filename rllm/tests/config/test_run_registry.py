@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from expecting import check_error, expect_error
 
+from rllm.config.choices import registry_for
 from rllm.config.layers import layer_from_dotted
-from rllm.config.run_registry import registry_for
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry, forget_in_process, records_in_process
 

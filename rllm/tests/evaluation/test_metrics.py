@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rllm.evaluation.games import Games
-from rllm.evaluation.metrics import compute_metrics
-from rllm.evaluation.outcome import Outcome, build_outcome
+from rllm.evaluation.metrics import Outcome, build_outcome, compute_metrics
 from rllm.evaluation.report import print_metrics
 from rllm.evaluation.rollouts import FinishedRollout
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory

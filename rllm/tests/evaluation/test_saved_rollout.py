@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.evaluation.members import MemberFile, read_lines
 from rllm.evaluation.rollouts import FinishedRollout
-from rllm.evaluation.saved_rollout import rollout_from_line, rollout_to_line, task_digest
+from rllm.evaluation.saving import MemberFile, read_lines, rollout_from_line, rollout_to_line, task_digest
 from rllm_core.data.types import Episode, Task, Trajectory
 from rllm_core.errors import RllmError
 

@@ -8,7 +8,6 @@ from math import comb
 import numpy as np
 import pytest
 
-from rllm.evaluation.permutation import sign_flip_p
 from rllm.evaluation.statistics import (
     Estimate,
     choose_ks,
@@ -17,6 +16,7 @@ from rllm.evaluation.statistics import (
     estimate_mean,
     mean_reward,
     share,
+    sign_flip_p,
     wilson,
 )
 

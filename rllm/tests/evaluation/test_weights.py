@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm.evaluation.weights import find_weights
+from rllm.evaluation.metadata import find_weights
 
 
 def digest(directory: Path) -> str:

@@ -13,7 +13,7 @@ from rllm.config.compose import compose
 from rllm.config.keys import known_keys
 from rllm.config.layers import layer_from_file, layers_from_overrides
 from rllm.config.saved_config import read_config, save_config
-from rllm.inspection.json_schema import editor_schema
+from rllm.inspection.describe import editor_schema
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.plugin import Params
 from rllm_core.plugins.registry import Registry

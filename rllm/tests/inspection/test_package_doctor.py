@@ -8,9 +8,7 @@ import pytest
 from expecting import check_values
 
 from rllm.cli.plugin_commands import PluginCommands
-from rllm.inspection.command_doctor import examine_commands
-from rllm.inspection.doctor import examine
-from rllm.inspection.package_doctor import examine_packages
+from rllm.inspection.doctor import examine, examine_commands, examine_packages
 from rllm_core.contracts.finding import Finding
 from rllm_core.plugins.discovery import Candidate
 from rllm_core.plugins.requirements import missing

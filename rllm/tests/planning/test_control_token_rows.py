@@ -8,7 +8,7 @@ import pytest
 from byte_tokenizer import END, byte_tokenizer
 from expecting import expect_error
 
-from rllm.rows.control_token_rows import ControlTokenRows
+from rllm.planning.rendering_check import ControlTokenRows
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_core.rollout.template_renderer import TemplateRenderer

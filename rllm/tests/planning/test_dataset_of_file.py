@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from expecting import expect_error
 
-from rllm.planning.dataset_of_file import dataset_of_file
+from rllm.planning.planner import dataset_of_file
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry

@@ -10,7 +10,7 @@ import pytest
 from rllm.builtin.preferences.objective import PreferenceObjective
 from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.supervised.objective import ImitationObjective
-from rllm.planning.row_checks import check_rows
+from rllm.planning.preflight import check_rows
 from rllm_core.data.types import Task
 
 ASK, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}

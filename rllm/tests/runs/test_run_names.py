@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rllm.config.saved_config import save_config
-from rllm.runs.run_names import latest_name, name_stem, next_name
+from rllm.training.starting import latest_name, name_stem, next_name
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
 
 

@@ -17,7 +17,7 @@ from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
 from rllm.tracking import console
 from rllm.tracking.console import ConsoleTracker, step_metrics, validation_metrics
-from rllm.tracking.fan_out import Trackers
+from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams

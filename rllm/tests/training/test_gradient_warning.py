@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from plain_groups import make_groups
 
-from rllm.training.gradient_warning import STEPS, GradientWarning
+from rllm.training.step_warnings import STEPS, GradientWarning
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rllm.training.run_sources import RunSources
+from rllm.training.resume_checks import RunSources
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import RewardPlugin

@@ -14,8 +14,7 @@ from expecting import expect_error
 
 from rllm.rows.task_content import hash_of
 from rllm.runs.checkpoint import Checkpoint
-from rllm.training.run_tasks import RunTasks
-from rllm.training.task_hashes import TaskHashes
+from rllm.training.resume_checks import RunTasks, TaskHashes
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import CheckpointError

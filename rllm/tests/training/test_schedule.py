@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm.training.schedule import TaskSchedule
+from rllm.training.task_draws import TaskSchedule
 from rllm_core.data.types import Task
 from rllm_core.seeding import derive_seed
 

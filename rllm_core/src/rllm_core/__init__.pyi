@@ -1,6 +1,6 @@
-from rllm.api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
 from rllm.api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
 from rllm.api.registration import (
+    RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY,
     get_rllm_adv_estimator as get_rllm_adv_estimator,
     register_rllm_adv_estimator as register_rllm_adv_estimator,
     register_rllm_estimator as register_rllm_estimator,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.training.schedule import TaskSchedule
+from rllm.training.task_draws import TaskSchedule
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError

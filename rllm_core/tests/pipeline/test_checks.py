@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from expecting import expect_error
 
-from rllm.planning import group_checks, idle_checks, plugin_checks, term_checks
+from rllm.planning import idle_checks, plugin_checks, term_checks
 from rllm.planning.checks import CHECKS
 from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm_core.errors import ConfigError
@@ -17,7 +17,7 @@ WITH_TASKS = {"too_few_tasks"}
 """What takes more than a plan; `check_to_train` asks it."""
 
 
-@pytest.mark.parametrize("module", [group_checks, idle_checks, plugin_checks, term_checks])
+@pytest.mark.parametrize("module", [idle_checks, plugin_checks, term_checks])
 def test_every_check_is_in_the_list(module: ModuleType) -> None:
     own = [each for _, each in getmembers(module, isfunction) if each.__module__ == module.__name__]
     public = {each.__name__ for each in own if isgeneratorfunction(each) and not each.__name__.startswith("_")}

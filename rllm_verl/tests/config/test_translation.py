@@ -14,7 +14,7 @@ from expecting import check_values
 from rllm.cli.main import main
 from rllm.config.packaged import packaged_values
 from rllm.config.paths import leaves, split_key, value_at
-from rllm.inspection.conversion import Converted, convert
+from rllm.inspection.conversion import Converted, convert_keys
 from rllm_core.plugins.registry import Registry
 from rllm_verl import translation
 from rllm_verl.installed import config_search_path
@@ -94,7 +94,7 @@ def of_verl() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def converted(installed: Registry) -> Convert:
-    return lambda given: convert(given, installed)
+    return lambda given: convert_keys(given, installed)
 
 
 @pytest.fixture

@@ -6,26 +6,82 @@ Every registry that this process creates later contains them. If an installed pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Set
+from enum import Enum
+from inspect import getdoc
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
-from rllm.api.as_classic import AsClassic
-from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
-from rllm.api.classic_call import NORM, reads
-from rllm.api.offering import NONE, ThingT, frozen, offering, plain_name, read_summary, registering
+from rllm.api.classic import NORM, AsClassic, ClassicEstimator, FromClassic, reads, require_classic
 from rllm.planning import shared_options
 from rllm_core.contracts.estimator import EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.plugin import NoParams, Plugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.errors import PluginError
 from rllm_core.plugins.choice import choose
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.registry import Registry, register_in_process
 from rllm_core.schema.algorithm_sections import AlgorithmSection
+
+ThingT = TypeVar("ThingT", bound=Callable[..., Any])
+
+NONE: frozenset[str] = frozenset()
+
+
+def plain_name(name: str) -> str:
+    """Return a name as text. A member of an enumeration gives its value."""
+    return str(name.value) if isinstance(name, Enum) else name
+
+
+def offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields: Any) -> Callable[[ThingT], ThingT]:
+    """Return a decorator that registers the decorated object as a plugin, whose spec has these fields."""
+
+    def record(thing: Any) -> Plugin[Any]:
+        given = {field: frozen(value) for field, value in fields.items()}
+        return record_class(name=name, summary=summary or read_summary(thing), load=lambda: thing, **given)
+
+    return registering(f"register_rllm_{record_class.kind}", name, record)
+
+
+def registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any]]) -> Callable[[ThingT], ThingT]:
+    """Return a decorator that registers the plugin spec of the decorated object.
+
+    Raises:
+        PluginError: `name` is not text. When the decorator is applied: the spec is invalid, or the name is taken.
+    """
+    if not isinstance(name, str):
+        # Without this check, `@register_rllm_loss` without a name would replace the function by a decorator.
+        raise PluginError(
+            "bad-plugin-spec", f"{decorator} needs a name, and got {name!r:.80}.", f'Write @{decorator}("NAME").'
+        )
+
+    def register(thing: ThingT) -> ThingT:
+        register_in_process(
+            record(thing), f"{_read_attribute(thing, '__module__')}.{_read_attribute(thing, '__qualname__')}"
+        )
+        return thing
+
+    return register
+
+
+def _read_attribute(thing: object, attribute: str) -> str:
+    """Return an attribute of a function or class, such as its module. For another callable, use its class."""
+    return str(getattr(thing, attribute, None) or getattr(type(thing), attribute))
+
+
+def read_summary(thing: object) -> str:
+    """Return the first line of its docstring, or its name if it has none."""
+    line = (getdoc(thing) or "").strip().partition("\n")[0].strip()
+    return line or f"{_read_attribute(thing, '__qualname__')} of this process."
+
+
+def frozen(value: Any) -> Any:
+    """Return a set as a frozenset."""
+    # Keep a value that is not a set unchanged, so that the check of the plugin spec reports it.
+    return frozenset(value) if isinstance(value, Set) else value
 
 
 def register_rllm_adv_estimator(
@@ -186,3 +242,32 @@ def register_rllm_sampler(
     """
 
     return offering(SamplerPlugin, name, summary, params=params, config_keys=config_keys)
+
+
+class EstimatorNames(Mapping[str, ClassicEstimator]):
+    """Live view of the installed and registered estimators. `register_rllm_adv_estimator` adds to it.
+
+    The names are values for ``rllm.algorithm.adv_estimator``. A name that two packages offer is qualified. Estimators
+    with advantages per step or per token are missing, because the classic signature has one per trajectory.
+    """
+
+    def __getitem__(self, name: str) -> ClassicEstimator:
+        """Return the estimator, as `get_rllm_adv_estimator`, but raise KeyError instead of PluginError."""
+        try:
+            return get_rllm_adv_estimator(name)
+        except PluginError as error:
+            raise KeyError(f"{error.message} {error.hint}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        found = [entry for entry in Registry.load().all("estimator") if entry.plugin.level == "trajectory"]
+        names = [entry.name for entry in found]
+        return iter([entry.name if names.count(entry.name) == 1 else entry.qualified_name for entry in found])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return f"<estimators {', '.join(self)}>"
+
+
+RLLM_ADV_ESTIMATOR_REGISTRY = EstimatorNames()

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from rllm.api.offering import NONE, ThingT, frozen, read_summary, registering
 from rllm.api.python_plugins import workflow_plugin
+from rllm.api.registration import NONE, ThingT, frozen, read_summary, registering
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout

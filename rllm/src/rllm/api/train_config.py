@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllm.config.choices import chosen_backend
+from rllm.config.choices import chosen_backend, registry_for
 from rllm.config.compose import compose
 from rllm.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm.config.run_registry import registry_for
 from rllm.planning.planner import make_plan
 from rllm_core.errors import ConfigError, hide_tracebacks
 

@@ -18,13 +18,13 @@ from rllm.api.python_plugins import (
     rLLMAdvantageEstimator,
     workflow_plugin,
 )
+from rllm.config.choices import registry_for
 from rllm.config.compose import Composed, compose
 from rllm.config.from_python import PythonConfig, layer_from_python, replaced_in_script, without_packaged
 from rllm.config.layers import Layer, layer_from_dotted
 from rllm.config.merge import merge_layers
 from rllm.config.paths import ABSENT, value_at
 from rllm.config.problems import wrong_value
-from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.preflight import check_to_train
 from rllm.rows.task_rows import tasks_from_rows

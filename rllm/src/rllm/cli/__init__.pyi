@@ -1,17 +1,17 @@
-from .checkpoint_config import config_of_checkpoint as config_of_checkpoint
+from .command_groups import ForgivingGroup as ForgivingGroup
 from .configuring import (
     FLAGS as FLAGS,
     MODEL_FLAG as MODEL_FLAG,
     PLANNING_FLAGS as PLANNING_FLAGS,
+    ROLE_FLAG as ROLE_FLAG,
     ROLE_KEY as ROLE_KEY,
     Request as Request,
     config_options as config_options,
     plan_and_registry as plan_and_registry,
     plan_for as plan_for,
     read_request as read_request,
+    require_roles as require_roles,
 )
 from .dry_run import show_values as show_values
-from .lazy_group import ForgivingGroup as ForgivingGroup
 from .plugins import commands_in as commands_in
-from .role_flag import ROLE_FLAG as ROLE_FLAG, require_roles as require_roles
 from .tables import print_table as print_table

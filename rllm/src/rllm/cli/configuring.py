@@ -1,26 +1,41 @@
-"""The flags and arguments that `rllm train` and `rllm eval` share. Each flag is a short name for a config key."""
+"""The flags and arguments that `rllm train` and `rllm eval` share. Each flag is a short name for a config key.
+
+Installed objectives add flags to `rllm train`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from rllm.cli.objective_flags import read_objectives
-from rllm.cli.role_flag import ROLE_FLAG, require_roles
-from rllm.config.choices import OBJECTIVE_KEY, chosen_backend
+from rllm.config.choices import OBJECTIVE_KEY, chosen_backend, registry_for
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.training.starting import plan_run
 from rllm_core.contracts.chosen import FAMILY
+from rllm_core.contracts.objective import ObjectiveFlag, ObjectivePlugin
 from rllm_core.plugins.registry import Registry
+
+ROLE_FLAG = "role-estimator"
+
+
+def require_roles(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    """A callback of click's: each word is ROLE=NAME, and no role is given twice."""
+    roles = [word.partition("=")[0] for word in words]
+    for role, word in zip(roles, words, strict=True):
+        if not role or "=" not in word or word.endswith("="):
+            raise click.UsageError(f"--{ROLE_FLAG} is given {word!r}; it takes ROLE=NAME, such as judge=reinforce.")
+        if roles.count(role) > 1:
+            raise click.UsageError(f"--{ROLE_FLAG}: role {role!r} is given twice.")
+    return words
+
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -198,3 +213,44 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
     return compose(registry, layers), registry
+
+
+def objective_flags() -> Iterator[tuple[ObjectiveFlag, ObjectivePlugin]]:
+    """Yield the flags of all installed objectives. This loads the plugins."""
+    for entry in Registry.load().all("objective"):
+        if entry.plugin.flag is not None:
+            yield entry.plugin.flag, entry.plugin
+
+
+class TrainCommand(click.Command):
+    """A command with the flags of installed objectives."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {option for parameter in self.params for option in parameter.opts}
+        # Plugins are loaded only for an unknown flag, which may belong to a plugin, or to list all flags.
+        if any(word.startswith("-") and word.partition("=")[0] not in known for word in args):
+            self.params += [
+                click.Option([f"--{flag.name}"], metavar=flag.metavar, help=f"{objective.summary} [{flag.key}]")
+                for flag, objective in objective_flags()
+                if f"--{flag.name}" not in known
+            ]
+        return super().parse_args(ctx, args)
+
+
+def read_objectives(flags: Mapping[str, Any], choices: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return the objectives that flags choose besides ``--objective``, and the values of their keys.
+
+    Args:
+        flags: values of all flags by name, with underscores.
+        choices: values of other flags by key.
+    """
+    names: list[str] = []
+    values: dict[str, Any] = {}
+    for flag, objective in objective_flags():
+        if (text := flags.get(flag.name.replace("-", "_"))) is None:
+            continue
+        if flag.key in choices:
+            raise click.UsageError(f"--{flag.name} and a different flag both set {flag.key}.")
+        names.append(objective.name)
+        values[flag.key] = flag.value(text)
+    return names, values

@@ -11,9 +11,9 @@ import click
 from rllm.cli.tables import print_table
 from rllm.config.packaged import DEFAULT
 from rllm.config.paths import leaves
+from rllm.planning.async_training import recommend
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import losses_in_force
-from rllm.planning.recommended import recommend
 from rllm.rows.summary import RowSummary
 from rllm_core.pipeline.graph import count_rollout_stages
 

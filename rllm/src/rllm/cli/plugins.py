@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm.cli.extensible_group import ExtensibleGroup
-from rllm.cli.lazy_group import LazyCommand
+from rllm.cli.command_groups import ExtensibleGroup, LazyCommand
 
 if TYPE_CHECKING:
     from rllm.cli.plugin_commands import PluginCommands
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 
 COMMANDS = {
-    "info": LazyCommand("rllm.inspection.info_command", "info", "Show one plugin and its options."),
-    "doctor": LazyCommand("rllm.inspection.doctor_command", "doctor", "Check everything that is installed."),
+    "info": LazyCommand("rllm.inspection.info", "info", "Show one plugin and its options."),
+    "doctor": LazyCommand("rllm.inspection.doctor", "doctor", "Check everything that is installed."),
 }
 
 

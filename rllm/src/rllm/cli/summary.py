@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm.planning.plan import RunPlan
-from rllm.planning.validation_option import find_validation_option
+from rllm.planning.preflight import find_validation_option
 from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, read_request, run_plan_for
+from rllm.cli.configuring import PLANNING_FLAGS, Request, TrainCommand, config_options, read_request, run_plan_for
 from rllm.cli.dry_run import chosen_keys, show_data, show_plan
-from rllm.cli.objective_flags import TrainCommand
 from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 

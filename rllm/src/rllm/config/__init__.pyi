@@ -1,3 +1,4 @@
+from .choices import import_modules as import_modules
 from .external_sections import takes_key as takes_key
 from .keys import (
     covers as covers,
@@ -8,8 +9,12 @@ from .keys import (
     list_fields as list_fields,
     where_acts as where_acts,
 )
-from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier, read_config_text as read_config_text
-from .overrides import read_override as read_override
+from .layers import (
+    COMMAND_LINE as COMMAND_LINE,
+    Tier as Tier,
+    read_config_text as read_config_text,
+    read_override as read_override,
+)
 from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
 from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, split_key as split_key, value_at as value_at
 from .problems import (
@@ -19,6 +24,5 @@ from .problems import (
     show_value as show_value,
     unknown_key as unknown_key,
 )
-from .run_registry import import_modules as import_modules
 from .saved_config import FILE_NAME as FILE_NAME, read_config as read_config
 from .yaml_text import as_yaml as as_yaml, read_yaml as read_yaml

@@ -9,9 +9,16 @@ from typing import Any
 
 from rllm.config.choices import BACKEND_KEY, PROFILE_KEY, chosen_backend
 from rllm.config.compose import Composed
-from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file
+from rllm.config.layers import (
+    BACKEND_GROUP,
+    COMMAND_LINE,
+    Layer,
+    Tier,
+    layer_from_dotted,
+    layer_from_file,
+    read_override,
+)
 from rllm.config.merge import merge_layers
-from rllm.config.overrides import BACKEND_GROUP, read_override
 from rllm.config.packaged import base_layer, packaged_layers
 from rllm.config.paths import KeyPath, leaves, picked, split_by, split_key
 from rllm.config.saved_config import is_saved_config

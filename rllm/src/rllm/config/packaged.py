@@ -20,8 +20,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from rllm.config.keys import find_section
-from rllm.config.layers import Layer, Tier
-from rllm.config.overrides import BACKEND_GROUP
+from rllm.config.layers import BACKEND_GROUP, Layer, Tier
 from rllm.config.paths import KeyPath, split_by
 from rllm.config.yaml_text import yaml_error
 from rllm_core.contracts.backend import BackendPlugin

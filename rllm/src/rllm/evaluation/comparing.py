@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rllm.evaluation.metadata import Environment, Metadata
-from rllm.evaluation.metrics import known_rewards
-from rllm.evaluation.outcome import Outcome, build_outcome
-from rllm.evaluation.permutation import sign_flip_p
+from rllm.evaluation.metrics import Outcome, build_outcome, known_rewards
 from rllm.evaluation.saving import read_rollouts, require_saved
-from rllm.evaluation.statistics import Estimate, drop_residues, estimate_difference, estimate_mean
+from rllm.evaluation.statistics import Estimate, drop_residues, estimate_difference, estimate_mean, sign_flip_p
 from rllm_core.errors import ConfigError
 
 SHOWN = 3

@@ -1,14 +1,31 @@
-"""Turn the command line of an evaluation into a plan."""
+"""The evaluations of a command line: an environment, its plan and its tasks each.
+
+The model is a name, a directory, a run or an address. A checkpoint is evaluated with the config of its run.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rllm.cli import Request, config_of_checkpoint, plan_for
+import click
+
+from rllm.cli import Request, plan_for, read_request
 from rllm.config import COMMAND_LINE, Tier, covers, split_key, where_acts
-from rllm.planning import RunPlan
+from rllm.config.choices import BACKEND_KEY, chosen_backend, registry_for
+from rllm.config.layers import Layer, layer_from_file, layers_from_overrides
+from rllm.config.merge import merge_layers
+from rllm.config.paths import KeyPath, value_at
+from rllm.config.saved_config import remove_keys, select_core_values, select_values
+from rllm.planning import RunPlan, check_evaluation
+from rllm.planning.preflight import find_validation_option
+from rllm.training import load_tasks
+from rllm.training.starting import saved_config, saved_value
+from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.schema.run_config import RunConfig
@@ -38,6 +55,24 @@ class EvaluationPlan:
             return where_acts(RunConfig, split_key(key)) == "rollout"
         shared = any(key == each.native for each in backend.shared_keys)
         return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One environment to evaluate."""
+
+    name: str
+    evaluation: EvaluationPlan
+    tasks: Sequence[Task]
+
+    @property
+    def rollouts_per_task(self) -> int:
+        return self.evaluation.plan.config.rllm.rollout.n_val
+
+    @property
+    def rollouts(self) -> int:
+        """At all tasks together."""
+        return len(self.tasks) * self.rollouts_per_task
 
 
 def plan_evaluation(request: Request) -> EvaluationPlan:
@@ -90,3 +125,130 @@ def _read_plugins(directory: Path) -> list[dict[str, str]]:
     except (OSError, ValueError):
         return []
     return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []
+
+
+ENDPOINT = "endpoint"
+"""The backend that samples from an address."""
+
+
+def build_jobs(
+    words: Sequence[str], model: str | None, model_name: str | None, files: Sequence[str], flags: Mapping[str, Any]
+) -> list[Job]:
+    """Return one job for each leading word without ``=``. Without such a word, the configuration sets the environment.
+
+    Raises:
+        ConfigError: a configuration is wrong, there are no tasks, the tasks cannot be run, or an environment is listed
+            twice.
+    """
+    count = next((index for index, word in enumerate(words) if "=" in word), len(words))
+    environments, overrides = words[:count], list(words[count:])
+    for name, times in Counter(environments).items():
+        if times > 1:
+            raise ConfigError("duplicate-choice", f"Environment {name!r} is listed {times} times.", "List it once.")
+    flags = dict(flags)
+    if is_address(model):
+        flags["backend"] = flags.get("backend") or ENDPOINT
+        overrides += [] if model_name is None else [f"{ENDPOINT}.model={model_name}"]
+    elif model_name is not None:
+        raise click.UsageError("--model-name needs a --model that is an address, such as http://host/v1.")
+    heads = [[environment] for environment in environments] or [[]]
+    return [_job([*head, *overrides], model, files, flags) for head in heads]
+
+
+def is_address(model: str | None) -> bool:
+    """True if the model is at an HTTP address."""
+    return model is not None and model.startswith(("http://", "https://"))
+
+
+def find_latest_checkpoint(model: str) -> str:
+    """Return the newest checkpoint if `model` is the directory of a run. Otherwise return `model`."""
+    latest = Path(model).expanduser() / "checkpoints" / "latest"
+    return str(latest) if latest.exists() else model
+
+
+def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]) -> Job:
+    meant = model if model is None or is_address(model) else find_latest_checkpoint(model)
+    evaluation = plan_evaluation(read_request(words, meant, files, flags))
+    tasks = load_tasks(evaluation.plan, "val")
+    if not tasks:
+        raise ConfigError(
+            "no-validation-tasks",
+            "There are no validation tasks.",
+            f"Add {find_validation_option(evaluation.plan) or '--data FILE'}.",
+        )
+    check_evaluation(evaluation.plan, tasks)
+    return Job(name=_name(evaluation), evaluation=evaluation, tasks=tasks)
+
+
+def _name(evaluation: EvaluationPlan) -> str:
+    """Return the environment's name. For a run without an environment, return the workflow's name."""
+    environment = evaluation.plan.environment
+    if environment is None:
+        return evaluation.plan.workflow.plugin.name
+    return (
+        evaluation.plan.config.rllm.env.name
+        if evaluation.plan.config.rllm.env.name != "none"
+        else environment.plugin.name
+    )
+
+
+OF_TRAINING = tuple(
+    split_key(f"rllm.{key}")
+    for key in (
+        *("algorithm.adv_estimator", "algorithm.estimator_map", "algorithm.loss_fn", "algorithm.loss_map"),
+        *(
+            "transform.grouping",
+            "sampler",
+            "teacher",
+            "rejection_sample",
+            "pipeline",
+            "trainer.logger",
+            "trainer.observers",
+        ),
+    )
+)
+"""Keys that choose plugins for training. Rollouts do not need these plugins."""
+
+
+def config_of_checkpoint(request: Request) -> Layer | None:
+    """Return a layer with the config of the run that wrote the request's checkpoint. It goes beneath the request.
+
+    None if the model is not a checkpoint, or if its run used a different environment: that run's prompts and lengths
+    do not apply then. A checkpoint is the directory ``<run>/checkpoints/<step>``. Its model is in a subdirectory.
+    """
+    if request.model is None:
+        return None
+    path = Path(request.model).expanduser().absolute()
+    runs = [directory.parent for directory in (path, *path.parents) if directory.name == "checkpoints"]
+    saved = saved_config(_as_given(runs[0])) if runs else None
+    if saved is None:
+        return None
+    if request.environment not in (None, saved_value(saved, "rllm.env.name")):
+        return None
+    # No recipe exists for a checkpoint, so keep the values from the recipe of the run's original model.
+    same = _read_backend(request) in (None, saved_value(saved, BACKEND_KEY))
+    return (
+        remove_keys(select_values(saved), _of_training(saved))
+        if same
+        else remove_keys(select_core_values(saved), OF_TRAINING)
+    )
+
+
+def _of_training(saved: Layer) -> list[KeyPath]:
+    """Return `OF_TRAINING` and the names of these keys in the run's backend."""
+    values = select_values(saved)
+    shared = chosen_backend(registry_for([values]), [values]).shared_keys
+    natives = {split_key(each.native): split_key(each.rllm) for each in shared}
+    return [*OF_TRAINING, *(native for native, core in natives.items() if core in OF_TRAINING)]
+
+
+def _read_backend(request: Request) -> str | None:
+    """Return the backend that the request sets. None if it sets no backend."""
+    given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
+    name = value_at(merge_layers(given, [RunConfig]).tree, split_key(BACKEND_KEY))
+    return name.rpartition("/")[2] if isinstance(name, str) else None
+
+
+def _as_given(directory: Path) -> Path:
+    """Return a path relative to the working directory if it is inside, as users write it."""
+    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
-from rllm.evaluation.plans import EvaluationPlan
+from rllm.evaluation.plans import Job
 from rllm.training import open_runner, validation_order
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.types import Episode, Task
 from rllm_core.rollout.runner import RolloutRunner
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One environment to evaluate."""
-
-    name: str
-    evaluation: EvaluationPlan
-    tasks: Sequence[Task]
-
-    @property
-    def rollouts_per_task(self) -> int:
-        return self.evaluation.plan.config.rllm.rollout.n_val
-
-    @property
-    def rollouts(self) -> int:
-        """At all tasks together."""
-        return len(self.tasks) * self.rollouts_per_task
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,24 @@
-"""SaveDirectory: the directory of `--save`, owned by one process at a time."""
+"""SaveDirectory: the directory of `--save`, owned by one process at a time, and its files of rollouts.
+
+A line is an episode as runs store them, and a digest of its task. Every line is a separate gzip member and is only
+appended (RFC 1952, section 2.2), so a crash cannot damage the file. ``zcat``, pandas and `gzip.open` read it as one
+JSON Lines file.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import gzip
+import json
+import os
+import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from rllm.evaluation.members import MemberFile, read_lines
 from rllm.evaluation.metadata import (
     FILE_NAME,
     Environment,
@@ -17,10 +28,13 @@ from rllm.evaluation.metadata import (
     read_metadata,
     write_metadata,
 )
-from rllm.evaluation.outcome import Outcome, build_outcome
-from rllm.evaluation.rollouts import FinishedRollout, Job
-from rllm.evaluation.saved_rollout import SavedRollout, rollout_from_line, rollout_to_line, task_digest
+from rllm.evaluation.metrics import Outcome, build_outcome
+from rllm.evaluation.plans import Job
+from rllm.evaluation.rollouts import FinishedRollout
+from rllm.rows.task_content import as_json_value, content_of, hash_of
+from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.tasks import task_ids
+from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError, RllmError
 
 LOCK = ".lock"
@@ -153,3 +167,107 @@ def _read_earlier_outcomes(directory: Path, environment: Environment, job: Job) 
             )
         outcomes.append(build_outcome(saved.episode))
     return outcomes
+
+
+CHUNK = 1 << 20
+GZIP = 31
+"""`wbits` of zlib for a gzip member."""
+SECONDS_BETWEEN_SYNCS = 1.0
+"""Seconds of data that a power failure may lose. Killing the process loses no appended line."""
+
+
+class MemberFile:
+    """A file for lines. New lines come after the last whole line of an earlier process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        try:
+            self._file.truncate(whole_length(path))
+        except BaseException:
+            self._file.close()
+            raise
+        self._synced = time.monotonic()
+
+    def append(self, line: str) -> None:
+        """Write a line without its end."""
+        self._file.write(gzip.compress(line.encode() + b"\n", mtime=0))
+        self._file.flush()
+        if time.monotonic() - self._synced >= SECONDS_BETWEEN_SYNCS:
+            self._sync()
+
+    def close(self) -> None:
+        """Wait until everything is on disk."""
+        try:
+            self._sync()
+        finally:
+            self._file.close()
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield all complete lines. An incomplete line at the end, from a killed process, is ignored.
+
+    Raises:
+        RllmError: the file is damaged.
+    """
+    with path.open("rb") as file:
+        for line, _ in _members(file, path):
+            yield line.decode()
+
+
+def whole_length(path: Path) -> int:
+    """Return the number of bytes up to the end of the last whole line."""
+    with path.open("rb") as file:
+        return max((end for _, end in _members(file, path)), default=0)
+
+
+def _members(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield each complete member decompressed, with the offset of its end."""
+    unpacker, parts, rest, end = zlib.decompressobj(GZIP), list[bytes](), b"", 0
+    while data := rest or file.read(CHUNK):
+        try:
+            parts.append(unpacker.decompress(data))
+        except zlib.error as error:
+            raise RllmError(
+                "damaged-file",
+                f"{path} is damaged after its first {end} bytes: {error}.",
+                f"`truncate --size {end} {path}` keeps what is whole.",
+            ) from error
+        rest = unpacker.unused_data
+        if unpacker.eof:
+            end = file.tell() - len(rest)
+            yield b"".join(parts), end
+            unpacker, parts = zlib.decompressobj(GZIP), []
+
+
+@dataclass(frozen=True)
+class SavedRollout:
+    """An episode, and the digest of its task."""
+
+    episode: Episode
+    task: str
+    """Digest of the task; see `task_digest`."""
+
+
+def task_digest(task: Task) -> str:
+    """Return a hash of a task's id, content and data source, as 16 hexadecimal digits."""
+    return hash_of([task.id, content_of(task), task.data_source]).hex()
+
+
+def rollout_to_line(finished: FinishedRollout) -> str:
+    """Return a finished rollout as a line of JSON. Values without a JSON type, such as dates, become text."""
+    line = episode_to_json(finished.episode) | {"task": task_digest(finished.task)}
+    return json.dumps(line, ensure_ascii=False, default=as_json_value)
+
+
+def rollout_from_line(line: str) -> SavedRollout:
+    """Inverse of `rollout_to_line`.
+
+    Raises:
+        ValueError: another schema version wrote it.
+    """
+    data = json.loads(line)
+    return SavedRollout(episode_from_json(data), data["task"])

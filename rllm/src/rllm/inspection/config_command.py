@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +18,12 @@ from rllm.cli import (
     config_options,
     read_request,
 )
-from rllm.inspection.convert_command import convert
+from rllm.inspection.conversion import convert
+
+if TYPE_CHECKING:
+    from rllm.cli import Request
+    from rllm.planning import RunPlan
+    from rllm_core.data.types import Task
 
 
 @click.group(cls=ForgivingGroup)
@@ -100,10 +106,9 @@ def validate(file: Path, words: tuple[str, ...], model: str | None, files: tuple
       rllm config validate my.yaml
       rllm config validate my.yaml guess --backend local
     """
-    from rllm.inspection.checking import checked_plan
     from rllm.planning import load_plugins
 
-    plan, train_tasks, val_tasks = checked_plan(read_request(words, model, (str(file), *files), flags))
+    plan, train_tasks, val_tasks = check_run(read_request(words, model, (str(file), *files), flags))
     load_plugins(plan)
     _warn(plan.warnings)
     click.echo(
@@ -127,8 +132,7 @@ def schema(as_json: bool, backend: str) -> None:
     import json
 
     from rllm.cli import print_table
-    from rllm.inspection.describe import list_options
-    from rllm.inspection.json_schema import editor_schema
+    from rllm.inspection.describe import editor_schema, list_options
     from rllm_core.plugins.registry import Registry
     from rllm_core.schema.run_config import RunConfig
 
@@ -138,6 +142,22 @@ def schema(as_json: bool, backend: str) -> None:
         return
     options = [*list_options(RunConfig), *list_options(params)]
     print_table(("key", "type", "default", "meaning"), [tuple(option) for option in options])
+
+
+def check_run(request: Request) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
+    """Check a run without starting it. Return its plan, its training tasks and its validation tasks.
+
+    Raises:
+        ConfigError: a run of the request would be rejected.
+    """
+    from rllm.cli import plan_for
+    from rllm.planning import check_to_train
+    from rllm.training import load_tasks
+
+    plan = plan_for(request)
+    train_tasks, val_tasks = load_tasks(plan, "train"), load_tasks(plan, "val")
+    check_to_train(plan, train_tasks, val_tasks)
+    return plan, train_tasks, val_tasks
 
 
 def _find_flag(key: str, model_key: str) -> str:

@@ -1,28 +1,124 @@
-"""Convert every key of a verl or rLLM configuration to a key of this project."""
+"""`rllm config convert`: convert a launch script or a configuration of verl or rLLM to a configuration of rllm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from rllm.config import (
     KeyPath,
+    as_yaml,
     idle_reason,
     key_around,
     known_keys,
     leaves,
     list_fields,
     packaged_values,
+    read_config_text,
+    read_override,
+    read_yaml,
+    show_value,
     split_key,
     takes_key,
 )
 from rllm_core.contracts.translation import Translation
-from rllm_core.errors import did_you_mean
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.discovery import find_home_package
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Rejected
+
+if TYPE_CHECKING:
+    from rllm.inspection.launch import Launch
+
+
+YAML = (".yaml", ".yml")
+LONGEST = 60
+"""Characters of the first column; longer keys push the second aside."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def convert(file: Path) -> None:
+    """Convert FILE, a launch script or a YAML file of verl or rLLM, to a configuration of rllm.
+
+    The YAML goes to standard output. A report on every key, including keys without a counterpart, goes to
+    standard error. The script is read and never run.
+
+    \b
+    Examples:
+      rllm config convert run_grpo.sh > run.yaml
+      rllm train --config run.yaml --dry-run
+    """
+    launch = None
+    unread: dict[str, str] = {}
+    if file.suffix in YAML:
+        given = _of_yaml(file)
+    else:
+        given, unread, launch = _of_script(file)
+    converted = convert_keys(given, Registry.load())
+    converted.left_out |= unread
+    click.echo(as_yaml(converted.tree()), nl=False)
+    for line in _report(converted, given, launch):
+        click.echo(line, err=True)
+
+
+def _of_yaml(file: Path) -> dict[str, Any]:
+    tree = read_yaml(read_config_text(file), str(file))
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            "not-a-mapping",
+            f"{file} is not a configuration: its top level is not a mapping.",
+            "Name a YAML file of `key: value` lines.",
+        )
+    return dict(iterate_leaves(tree))
+
+
+def _of_script(file: Path) -> tuple[dict[str, Any], dict[str, str], Launch]:
+    """Keys with their values, words that cannot be read with the reason, and the launch itself."""
+    from rllm.inspection.launch import read_launch
+
+    launch = read_launch(read_config_text(file), str(file))
+    given: dict[str, Any] = dict(launch.options)
+    unread = {word.text: f"{word.undecided}: set it in the file." for word in launch.overrides if word.undecided}
+    for word in launch.overrides:
+        if word.undecided:
+            continue
+        try:
+            key, value = read_override(word.text)
+        except ConfigError as error:
+            unread[word.text] = error.message
+        else:
+            given[key] = value
+    return given, unread, launch
+
+
+def _report(converted: Converted, given: dict[str, Any], launch: Launch | None) -> Iterable[str]:
+    yield f"Keys with another name ({len(converted.renamed)}):"
+    yield from _table(converted.renamed)
+    yield f"Keys that keep their name: {len(converted.kept)}"
+    if converted.defaults:
+        yield f"Defaults of {converted.backend}'s own trainer, where ours differ ({len(converted.defaults)}):"
+        yield from _table({key: show_value(value) for key, value in converted.defaults.items()})
+    if converted.left_out:
+        yield f"Keys without a counterpart ({len(converted.left_out)}):"
+        yield from _table(
+            {f"{key}={show_value(given[key])}" if key in given else key: why for key, why in converted.left_out.items()}
+        )
+    if launch is not None and launch.environment:
+        yield "Environment variables that the script sets; set those that you need:"
+        yield from (f"  {name}={value}" for name, value in launch.environment.items())
+    yield from converted.notes
+
+
+def _table(rows: dict[str, str]) -> Iterable[str]:
+    width = min(max(map(len, rows), default=0), LONGEST)
+    return [f"  {left:<{width}}  {right}" for left, right in rows.items()]
+
 
 BACKEND, MODEL, PROFILE, TRACKERS = "rllm.backend", "model.name", "rllm.profile", "rllm.trainer.logger"
 OF_VERL, OF_RLLM = "actor_rollout_ref", "rllm"
@@ -61,7 +157,7 @@ class Converted:
         return tree
 
 
-def convert(given: Mapping[str, Any], registry: Registry) -> Converted:
+def convert_keys(given: Mapping[str, Any], registry: Registry) -> Converted:
     """Translate each key to a key of rllm.
 
     Args:

@@ -1,19 +1,57 @@
-"""Check all installed plugins: find broken, blocked, ambiguous and deprecated ones, and give a remedy for each."""
+"""``rllm plugins doctor``: check all installed plugins, commands and packages, and give a remedy for each problem."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import click
+
+from rllm.cli import commands_in
+from rllm.cli.plugin_commands import PluginCommands, format_candidates, format_hint, load_command
+from rllm.config.missing_packages import outside
 from rllm.config.packaged import search_directory
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalize
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, Discovery, normalize
 from rllm_core.plugins.registry import Registry, describe_failure
+from rllm_core.plugins.requirements import missing
 from rllm_core.plugins.specs import KINDS
+
+
+@click.command()
+@click.option("--gpu", is_flag=True, help="Also check this machine's GPUs and the backends' requirements for them.")
+@click.pass_obj
+def doctor(debug: bool | None, gpu: bool) -> int:
+    """Check every installed plugin and command, and print a remedy for each problem.
+
+    This loads all plugins, so it takes a few seconds. The exit code is 1 if a plugin cannot be used.
+
+    \b
+    Examples:
+      rllm plugins doctor
+      rllm plugins doctor --gpu            (on a machine with GPUs, before the first run)
+      rllm plugins doctor --debug          (with the traceback of each broken plugin)
+    """
+    registry = Registry.load()
+    commands = commands_in(registry.discovery)
+    of_packages = examine_packages(registry.discovery)
+    of_gpus = examine_gpus(registry) if gpu else []
+    findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands), *of_gpus])
+    for finding in findings:
+        click.echo(finding.printed(debug=bool(debug)))
+    errors = sum(finding.severity == "error" for finding in findings)
+    count = f"{sum(len(registry.all(kind)) for kind in KINDS)} plugins"
+    if number := len(commands.usable):
+        count += f" and {number} command{'s' * (number > 1)}"
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    result = f"{errors} cannot be used" if errors else "all load, with warnings" if warnings else "all work"
+    click.echo(f"{count} checked, {result}.")
+    return 1 if errors else 0
 
 
 def examine(registry: Registry) -> list[Finding]:
@@ -169,3 +207,65 @@ def _blocked(registry: Registry) -> Iterator[Finding]:
             problem=f"blocked by {candidate.blocked_by}",
             remedy="nothing, if that is what you want",
         )
+
+
+def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
+    """Import every command, which may take a while. Commands of blocked plugins are skipped."""
+    for candidate in commands.usable:
+        try:
+            load_command(candidate)
+        except PluginError as error:
+            yield Finding(
+                code=error.code,
+                severity="error",
+                subject=f"command {candidate.entry_point}",
+                problem=error.message.rstrip("."),
+                remedy=error.hint if error.hint.startswith("pip install") else _report(candidate.distribution),
+                traceback="".join(traceback.format_exception(error)),
+            )
+    for name, offers in commands.by_name().items():
+        if len(offers) > 1:
+            yield Finding(
+                code="ambiguous-command",
+                severity="warning",
+                subject=f"command {name}",
+                problem=f"offered by {format_candidates(offers)}",
+                remedy=format_hint(offers).rstrip("."),
+            )
+    for candidate in commands.hidden:
+        yield Finding(
+            code="shadowed-command",
+            severity="note",
+            subject=f"{candidate.distribution} {candidate.version}",
+            problem=f"its command {candidate.entry_point!r} is ignored: `rllm {candidate.entry_point}` is the core's",
+            remedy="its authors should choose another name",
+        )
+
+
+def _report(distribution: str) -> str:
+    return f"upgrade or uninstall {distribution}, or report it to its authors"
+
+
+def examine_packages(discovery: Discovery) -> Iterator[Finding]:
+    """Find missing packages and untested versions. The core's version is not checked here: it makes plugins broken."""
+    commands = [candidate for candidate in discovery.commands if not candidate.blocked_by]
+    names = {normalize(each.distribution): each.distribution for each in (*discovery.candidates, *commands)}
+    for name in (CORE, *sorted(names)):
+        subject = names.get(name, CORE)
+        for unmet in missing(subject):
+            yield Finding(
+                code="missing-package",
+                severity="error",
+                subject=subject,
+                problem=f"requires {unmet.requirement}, which is not installed",
+                remedy=f"pip install '{unmet.requirement}'",
+            )
+        for unmet in outside(subject):
+            if normalize(unmet.name) != CORE:
+                yield Finding(
+                    code="wrong-version",
+                    severity="warning",
+                    subject=subject,
+                    problem=f"requires {unmet.requirement}, and {unmet.installed} is installed, which is not tested",
+                    remedy=f"pip install '{unmet.requirement}'",
+                )

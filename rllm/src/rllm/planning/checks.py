@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rllm.planning import (
-    async_checks,
-    group_checks,
+    async_training,
     idle_checks,
     plugin_checks,
-    teacher_checks,
     term_checks,
 )
 from rllm.planning.plan import RunPlan
@@ -48,16 +46,16 @@ CHECKS: tuple[Check, ...] = (
     idle_checks.rejection_rejects,
     idle_checks.filtering_masks,
     idle_checks.checkpoints_are_many,
-    async_checks.staleness_is_whole,
-    async_checks.staleness_is_within_the_run,
-    async_checks.batches_are_generated_ahead,
-    async_checks.rollouts_may_overlap,
-    async_checks.stages_may_run_ahead,
-    async_checks.losses_have_a_ratio,
-    group_checks.groups_of_one,
-    group_checks.choices_by_role,
-    group_checks.stages_learn_and_log,
-    teacher_checks.stages_have_a_teacher,
+    async_training.staleness_is_whole,
+    async_training.staleness_is_within_the_run,
+    async_training.batches_are_generated_ahead,
+    async_training.rollouts_may_overlap,
+    async_training.stages_may_run_ahead,
+    async_training.losses_have_a_ratio,
+    plugin_checks.groups_of_one,
+    plugin_checks.choices_by_role,
+    plugin_checks.stages_learn_and_log,
+    plugin_checks.stages_have_a_teacher,
     other_losses,
 )
 """Functions that take a plan and yield its problems."""

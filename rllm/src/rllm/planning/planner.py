@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,9 +13,8 @@ from pydantic import BaseModel
 from rllm.config.choices import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.compose import Composed
 from rllm.config.resolve import environment_hidden
-from rllm.planning.async_defaults import with_correction
+from rllm.planning.async_training import with_correction
 from rllm.planning.checks import find_problems
-from rllm.planning.dataset_of_file import dataset_of_file
 from rllm.planning.parts import resolve_parts
 from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
@@ -30,7 +30,7 @@ from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import StageChoice, order_stages
 from rllm_core.plugins.choice import choose
-from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.discovery import CORE, indexed_summaries, read_index
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
@@ -298,3 +298,36 @@ def shared_options(config: BaseModel, kind: str) -> dict[str, Any]:
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             options |= shared_options(getattr(config, name), kind)
     return options
+
+
+def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[str, Any]:
+    """Return the dataset that reads the file `choice`, with the file as its option ``path``. Return a name unchanged.
+
+    Raises:
+        ConfigError: `choice` is a path, and no installed dataset reads it, or several do. `where` is the config key.
+    """
+    installed = registry.all("dataset")
+    names = {name for entry in installed for name in (entry.name, entry.qualified_name)}
+    suffix = Path(choice).suffix.lower()
+    if FAMILY in choice or choice in names or not (suffix or Path(choice).expanduser().exists()):
+        return choice
+    reading = [entry.qualified_name for entry in installed if suffix in entry.plugin.suffixes]
+    if len(reading) == 1:
+        return {"name": reading[0], "path": choice}
+    elsewhere = (name for name, entry in read_index().items() if suffix in entry.endings)
+    home = None if reading else next(elsewhere, None)
+    if home is not None:
+        raise ConfigError(
+            "plugin-not-installed",
+            f"{where} is {choice!r}: {home} reads files with the suffix {suffix}.",
+            f"pip install {home}",
+        )
+    known = ", ".join(sorted({each for entry in installed for each in entry.plugin.suffixes}))
+    # If the user chooses one that is not installed, the error names the package.
+    known_names = sorted({*(entry.name for entry in installed), *indexed_summaries("dataset")})
+    raise ConfigError(
+        "unknown-file-type",
+        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its suffix.",
+        f"Files with the suffix {known} need no name. Write others as {{name: NAME, path: {choice}}}. "
+        f"Names are {', '.join(known_names)}.",
+    )

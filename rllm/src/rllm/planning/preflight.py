@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 
-from rllm.planning.async_checks import too_stale
+from rllm.planning.async_training import too_stale
 from rllm.planning.idle_checks import NEVER
 from rllm.planning.plan import RunPlan
 from rllm.planning.plugin_checks import too_few_tasks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
-from rllm.planning.row_checks import check_rows
+from rllm.planning.row_objective import RowObjective
 from rllm.planning.sampling import make_sampler
 from rllm.planning.task_checks import check_tasks, check_teachers, name_of_source
-from rllm.planning.validation_option import find_validation_option
+from rllm.rows.example import Conversation, is_empty_response
+from rllm.rows.problem import naming
 from rllm.rows.summary import RowSummary
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
@@ -188,3 +190,45 @@ def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterat
         if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
             text = f"{composed.describe(key)} and has no effect: there are no validation tasks."
             yield unused("unused-key", key, text, hint)
+
+
+def check_rows(rows: RowObjective, tasks: Iterable[Task], source: str) -> RowSummary:
+    """Check all rows, and return their summary. Stored rollouts are checked when they are read.
+
+    Args:
+        rows: reads the rows.
+        tasks: the rows.
+        source: the file or the dataset, for errors.
+
+    Raises:
+        ConfigError: a part of a row cannot be used.
+    """
+    summary = RowSummary(source)
+    for task in tasks:
+        if type(task) is not Task:
+            summary.rows += 1
+            continue
+        summary.add(task.data)
+        with naming(f"{source}, row {task.id!r}"):
+            examples = rows.read(task.data)
+        summary.used.update(rows.used_columns(task.data))
+        for example in examples:
+            if isinstance(example, Conversation):
+                summary.add_messages(example.messages)
+                summary.untrained += len(example.untrained)
+                summary.after_last += example.unused
+                summary.empty += sum(map(is_empty_response, example.trained))
+    summary.keep_columns(tasks)
+    return summary
+
+
+TASKS = 8
+"""A number of validation tasks that all environments have."""
+
+
+def find_validation_option(plan: RunPlan) -> str | None:
+    """Return a command-line argument with which the environment has validation tasks. None if a dataset has them."""
+    params = plan.environment.params if plan.environment else None
+    if params is not None and hasattr(params, "val_directory"):
+        return f"rllm.env.env_args.val_directory={shlex.quote(params.directory)}"
+    return f"rllm.env.env_args.val_size={TASKS}" if hasattr(params, "val_size") else None

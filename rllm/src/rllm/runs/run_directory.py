@@ -1,4 +1,4 @@
-"""The run directory `<output_dir>/<project>/<experiment>/`. Only one process at a time may use it."""
+"""The run directory `<output_dir>/<project>/<experiment>/`, and its metrics. Only one process at a time may use it."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The tracker `console`: a live line in a terminal, plain lines elsewhere."""
+"""The tracker `console`: a live line in a terminal, plain lines elsewhere, and the best validation losses."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rllm.runs.validation_metrics import split_validation_name
-from rllm.tracking.best_losses import BestLoss, BestLosses
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
@@ -157,3 +157,37 @@ def validation_metrics(metrics: Mapping[str, float]) -> str:
         source, metric = split_validation_name(name)
         by_source.setdefault(source, []).append(f"{metric} {in_three_digits(value)}")
     return "; ".join(f"{source}: {'  '.join(parts)}" for source, parts in by_source.items())
+
+
+RISE = 1.01
+"""A loss above the best loss times this has risen. Validations use the same rows, so their losses have no noise."""
+
+
+@dataclass(frozen=True)
+class BestLoss:
+    """The lowest validation loss of a data source."""
+
+    loss: float
+    after: int
+    """Number of steps before that validation."""
+
+
+class BestLosses:
+    """The best loss of each data source so far."""
+
+    def __init__(self) -> None:
+        self.by_source: dict[str, BestLoss] = {}
+
+    def note(self, finished_steps: int, metrics: Mapping[str, float]) -> BestLoss | None:
+        """Compare the losses of a validation with the best ones. Return the best loss of a source whose loss rises."""
+        risen = None
+        for name, loss in metrics.items():
+            source, metric = split_validation_name(name)
+            if metric != "loss":
+                continue
+            best = self.by_source.get(source)
+            if best is None or loss < best.loss:
+                self.by_source[source] = BestLoss(loss, finished_steps)
+            elif loss > best.loss * RISE:
+                risen = risen or best
+        return risen

@@ -18,19 +18,14 @@ from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
 from rllm.runs.run_status import record_status
-from rllm.tracking.fan_out import Trackers
+from rllm.tracking.tracker_group import Trackers
 from rllm.training.contexts import run_context, stage_context, tracked_run
-from rllm.training.first_responses import require_responses
-from rllm.training.gradient_warning import GradientWarning
-from rllm.training.identity import RunIdentity
 from rllm.training.observer_states import ObserverStates
+from rllm.training.resume_checks import RunIdentity, RunSources, RunTasks
 from rllm.training.rollout_batches import RolloutBatches
-from rllm.training.run_sources import RunSources
-from rllm.training.run_tasks import RunTasks
-from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import create_scorer, open_runner
-from rllm.training.step_warnings import StepWarnings
-from rllm.training.task_draws import TaskDraws
+from rllm.training.step_warnings import GradientWarning, StepWarnings, require_responses
+from rllm.training.task_draws import TaskDraws, TaskSchedule
 from rllm.training.validation import validate
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.engine import RolloutEngine

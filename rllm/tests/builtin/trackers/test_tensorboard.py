@@ -17,7 +17,7 @@ from rllm.builtin.trackers.episode_table import MAX_CHARACTERS, as_markdown, tab
 from rllm.builtin.trackers.plugin import EpisodeTableParams, TensorboardParams, WeightsAndBiasesParams
 from rllm.builtin.trackers.tensorboard import TensorboardTracker
 from rllm.runs.run_directory import WRITTEN, RunDirectory
-from rllm.tracking.fan_out import Trackers
+from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep

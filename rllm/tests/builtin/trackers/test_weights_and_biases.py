@@ -16,7 +16,7 @@ from expecting import check_values
 from rllm.builtin.trackers.plugin import WeightsAndBiasesParams
 from rllm.builtin.trackers.weights_and_biases import WeightsAndBiasesTracker
 from rllm.runs.run_directory import RunDirectory
-from rllm.tracking.fan_out import Trackers
+from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.choice import choose
