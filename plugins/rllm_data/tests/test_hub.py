@@ -14,7 +14,7 @@ from expecting import check_printed
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_data import hub
+from rllm_data import reading
 from rllm_data.source import BUILDERS, ENDINGS
 
 from .conftest import Read
@@ -43,8 +43,8 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("hanging")
 def test_a_hub_that_hangs_is_given_up_at_the_deadline(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub.DEADLINE < 10
-    monkeypatch.setattr(hub, "DEADLINE", 0.1)
+    assert reading.DEADLINE < 10
+    monkeypatch.setattr(reading, "DEADLINE", 0.1)
     check_printed(read_message(read), "service-unreachable", "'openai/gsm8k'", "0 s")
 
 

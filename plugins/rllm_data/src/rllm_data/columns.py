@@ -1,20 +1,97 @@
-"""Map a source's columns to the columns of a task: drop columns, rename columns and apply the layout."""
+"""Map a source's columns to the columns of a task: drop and rename columns, and apply the layout of a library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_data.layouts import LAYOUTS, Layout, recognize
-from rllm_data.options import HfParams
+from rllm_data.plugin import HfParams
+
+Row = Mapping[str, Any]
+
+PROMPTS = ("question", "problem", "query")
+ANSWERS = ("answer", "solution", "ground_truth", "completion")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are laid out."""
+
+    name: str
+    needs: tuple[tuple[str, ...], ...]
+    """Alternatives for each required column: the rows need at least one column of each tuple."""
+    shape: Callable[[Row], dict[str, Any]]
+    """Function from a row (JSON data) to its `prompt` and `answer`. A field that the row does not have is missing."""
+
+    def missing_columns(self, columns: Collection[str]) -> list[str]:
+        """Return the required columns that are missing, as text."""
+        return [" or ".join(map(repr, names)) for names in self.needs if not set(names) & set(columns)]
+
+
+def find_layout(columns: Collection[str]) -> Layout | None:
+    """Return the layout of rows with these columns. None if no layout fits."""
+    return next((layout for layout in LAYOUTS.values() if not layout.missing_columns(columns)), None)
+
+
+def _verl(row: Row) -> dict[str, Any]:
+    made = {"prompt": row["prompt"]}
+    reward_model = row["reward_model"]
+    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model:
+        made["answer"] = reward_model["ground_truth"]
+    return made
+
+
+def _trl(row: Row) -> dict[str, Any]:
+    return {"prompt": row["prompt"]} | _answer(row)
+
+
+def _messages(row: Row) -> dict[str, Any]:
+    """The last message is the answer where the assistant says it."""
+    messages = row["messages"]
+    if not _is_chat(messages) or messages[-1].get("role") != "assistant":
+        return {"prompt": messages} | _answer(row)
+    return {"prompt": messages[:-1], "answer": messages[-1].get("content")} | _answer(row)
+
+
+def _question_and_answer(row: Row) -> dict[str, Any]:
+    return {"prompt": next(row[name] for name in PROMPTS if name in row)} | _answer(row)
+
+
+def _answer(row: Row) -> dict[str, Any]:
+    """The first column with an answer. One in messages is what the assistant says last."""
+    for name in ANSWERS:
+        if name in row:
+            said = row[name]
+            return {"answer": said[-1].get("content") if _is_chat(said) else said}
+    return {}
+
+
+def _is_chat(value: Any) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) and "role" in each for each in value)
+    )
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout("verl", (("prompt",), ("reward_model",)), _verl),
+        Layout("trl", (("prompt",),), _trl),
+        Layout("messages", (("messages",),), _messages),
+        Layout("qa", (PROMPTS,), _question_and_answer),
+    )
+}
+"""By name, the most particular first."""
+
 
 Shape = Callable[[Mapping[str, Any]], dict[str, Any]]
 Fields = Mapping[str, Any]
 """Name of a column or of a struct's field -> the fields below it; None where rows differ in these."""
 
 
-def shape_of(params: HfParams, columns: Fields, where: str) -> Shape:
+def make_shape(params: HfParams, columns: Fields, where: str) -> Shape:
     """Return a function that makes the data of a task from a row of JSON data with these columns.
 
     The row keeps its own columns. Names from the option `columns` override the names from the layout.
@@ -38,7 +115,7 @@ def shape_of(params: HfParams, columns: Fields, where: str) -> Shape:
     return shape
 
 
-def need_column(name: str, columns: Collection[str], option: str, where: str) -> None:
+def check_column(name: str, columns: Collection[str], option: str, where: str) -> None:
     """Raise ConfigError where there is no such column."""
     if name not in columns:
         near = did_you_mean(name, columns)
@@ -55,7 +132,7 @@ def _path(theirs: str, columns: Fields, option: str, where: str) -> tuple[str, .
         return (theirs,)
     column, *names = theirs.split(".")
     if not names or column not in columns:
-        need_column(theirs, columns, option, where)
+        check_column(theirs, columns, option, where)
     fields: Fields | None = columns[column]
     for name in names:
         if fields is None:
@@ -70,7 +147,7 @@ def _path(theirs: str, columns: Fields, option: str, where: str) -> tuple[str, .
 
 
 def _value(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Null where a struct on the way is null or lacks the field."""
+    """Null where a struct on the way is null or missing_columns the field."""
     value: Any = row
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -79,9 +156,9 @@ def _value(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 def _layout(params: HfParams, columns: Collection[str], where: str) -> Layout | None:
     if params.format == "auto":
-        return recognize(columns)
+        return find_layout(columns)
     layout = LAYOUTS[params.format]
-    if lacking := layout.lacks(columns):
+    if lacking := layout.missing_columns(columns):
         raise ConfigError(
             "missing-column",
             f"{where} has no column {' and none '.join(lacking)}, which format {layout.name} needs.",

@@ -1,32 +1,32 @@
-"""The dataset `hf`: rows of a source as tasks, each made when its rollout starts."""
+"""The dataset `hf`: choose rows of a source and their ids. Each row becomes a task when its rollout starts."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.tasks import LazyTasks
+from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError
-from rllm_data.columns import Fields, need_column, shape_of
-from rllm_data.ids import ids_of
-from rllm_data.nulls import row_cleaner_of
-from rllm_data.options import HfParams
-from rllm_data.parts import numbers_of_part
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_data.columns import Fields, check_column, make_shape
+from rllm_data.plugin import DEFAULT_ID_KEY, HfParams, Part
 from rllm_data.reading import read_splits
 from rllm_data.source import find_source
-from rllm_data.split import rows_of_split
-from rllm_data.values import is_json, json_row
+from rllm_data.values import is_json, json_row, make_row_cleaner
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+
 MEDIA = frozenset({"Audio", "Image", "Pdf", "Video", "Nifti"})
 """Features of `datasets` that are read into objects."""
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE, IDS_AT_ONCE = 1_000, 10_000
+_HASH_SIZE = 2**64
 Numbers = range | NDArray[np.int64]
 
 
@@ -53,12 +53,12 @@ def read_tasks(params: HfParams) -> LazyTasks:
         ConfigError: the source cannot be read, has no rows, or does not fit the options; says which.
     """
     source = find_source(params.path)
-    split, asked = rows_of_split(read_splits(source, params.config), params.split, source.place)
-    split = _without_dropped(split.with_format(None), params, source.place)
-    shape = shape_of(params, {name: _fields_of(feature) for name, feature in split.features.items()}, source.place)
-    clean, name = row_cleaner_of(split.features), source.name
-    numbers = _chosen(split, asked, params, source.place)
-    ids = ids_of(split, numbers, params.id_key, source.place)
+    split, asked = select_rows(read_splits(source, params.config), params.split, source.place)
+    split = _drop_columns(split.with_format(None), params, source.place)
+    shape = make_shape(params, {name: _list_fields(feature) for name, feature in split.features.items()}, source.place)
+    clean, name = make_row_cleaner(split.features), source.name
+    numbers = _choose_rows(split, asked, params, source.place)
+    ids = read_ids(split, numbers, params.id_key, source.place)
 
     def read(start: int, stop: int) -> Iterator[Task]:
         rows = _json_rows(split, numbers[start:stop], source.place)
@@ -73,9 +73,49 @@ def read_tasks(params: HfParams) -> LazyTasks:
     return tasks
 
 
-def _without_dropped(split: Dataset, params: HfParams, where: str) -> Dataset:
+def select_rows(splits: Mapping[str, Dataset], spec: str, where: str) -> tuple[Dataset, range]:
+    """The split that `spec` names, whole, and the numbers of the rows that it asks for, from 0.
+
+    Args:
+        splits: by name.
+        spec: ``train``, ``train[:100]``, ``train[10%:20%]``.
+        where: the source, for errors.
+
+    Raises:
+        ConfigError: there is no such split, or the slice cannot be read or has no rows.
+    """
+    from datasets import ReadInstruction
+
+    name, bracket, _ = spec.partition("[")
+    if "+" in spec:
+        raise ConfigError(
+            "unknown-split",
+            f"Option `split` is {spec!r}, which joins splits.",
+            "Name one split, or put the rows into one file.",
+        )
+    if name not in splits:
+        hint = f"{did_you_mean(name, splits)} Its splits are {', '.join(splits)}."
+        raise ConfigError("unknown-split", f"{where} has no split {name!r}.", hint.strip())
+    split = splits[name]
+    numbers = range(len(split))
+    if bracket:
+        try:
+            (asked,) = ReadInstruction.from_spec(spec).to_absolute({name: len(split)})
+        except (AssertionError, ValueError) as error:
+            raise ConfigError(
+                "unknown-split",
+                f"Option `split` is {spec!r}: {where} has {len(split)} rows there, and no such slice.",
+                "Write train[:100], train[100:200] or train[:10%].",
+            ) from error
+        numbers = range(asked.from_, asked.to)
+    if not numbers:
+        raise ConfigError("no-rows", f"{where} has no rows in {spec!r}.", "Name another split or slice.")
+    return split, numbers
+
+
+def _drop_columns(split: Dataset, params: HfParams, where: str) -> Dataset:
     for index, name in enumerate(params.drop_columns):
-        need_column(name, split.column_names, f"drop_columns[{index}]", where)
+        check_column(name, split.column_names, f"drop_columns[{index}]", where)
     kept = split.remove_columns(params.drop_columns) if params.drop_columns else split
     for name, feature in kept.features.items():
         if type(feature).__name__ in MEDIA:
@@ -87,18 +127,19 @@ def _without_dropped(split: Dataset, params: HfParams, where: str) -> Dataset:
     return kept
 
 
-def _fields_of(feature: Any) -> Fields | None:
+def _list_fields(feature: Any) -> Fields | None:
     if isinstance(feature, Mapping):
-        return {name: _fields_of(below) for name, below in feature.items()}
+        return {name: _list_fields(below) for name, below in feature.items()}
     return None if type(feature).__name__ == "Json" else {}
 
 
-def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> Numbers:
+def _choose_rows(split: Dataset, asked: range, params: HfParams, where: str) -> Numbers:
     """The numbers of the rows that become tasks, in the order of the tasks."""
     numbers: Numbers = asked
     if params.val_fraction is not None:
         rows = _json_rows(split, asked, where)
-        numbers = np.fromiter(numbers_of_part(rows, params.id_key, params.val_fraction, params.part), dtype=np.int64)
+        parts = ((number, choose_part(row, params.id_key, params.val_fraction)) for number, row in rows)
+        numbers = np.fromiter((number for number, part in parts if part == params.part), dtype=np.int64)
         if not len(numbers):
             raise ConfigError(
                 "no-rows",
@@ -109,6 +150,60 @@ def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> Numbe
         order = np.random.default_rng(params.shuffle_seed).permutation(len(numbers))
         numbers = order + numbers.start if isinstance(numbers, range) else numbers[order]
     return numbers[: params.limit]
+
+
+def choose_part(row: Mapping[str, Any], id_key: str, val_fraction: float) -> Part:
+    """Return the part of a row. It depends only on the content, so equal rows are in the same part in any order.
+
+    Args:
+        row: JSON data, with all columns of the source.
+        id_key: the column with the row's id, which the hash ignores.
+        val_fraction: share of the rows for validation.
+    """
+    content = {column: value for column, value in row.items() if column != id_key}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return "val" if int.from_bytes(digest, "big") < val_fraction * _HASH_SIZE else "train"
+
+
+def read_ids(split: Dataset, numbers: Numbers, id_key: str, where: str) -> Sequence[str]:
+    """The ids of rows.
+
+    Args:
+        split: the rows.
+        numbers: those that are tasks, in the order of the tasks, all different.
+        id_key: the column with ids. Without a column of the default name ids are the numbers, and take no memory.
+        where: the source, for errors.
+
+    Raises:
+        ConfigError: the column is not there, or ids in it are missing, unusable or not unique.
+    """
+    if id_key not in split.column_names:
+        if id_key != DEFAULT_ID_KEY:
+            check_column(id_key, split.column_names, "id_key", where)
+        return RowIds(numbers)
+    remedy = f"take row numbers instead: drop_columns=[{id_key}]."
+    ids: list[str] = []
+    first: dict[str, int] = {}
+    blocks = split.select_columns([id_key]).select(numbers).iter(IDS_AT_ONCE)
+    values = [value for block in blocks for value in block[id_key]]
+    if id_key == DEFAULT_ID_KEY and all(value is None for value in values):
+        return RowIds(numbers)
+    for number, value in zip(numbers, values, strict=True):
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+            raise ConfigError(
+                "bad-task-id",
+                f"{where}, row {number}: {value!r:.80} is in the id column {id_key!r}.",
+                f"Ids are text or numbers. Name another column as `id_key`, or {remedy}",
+            )
+        ids.append(str(value))
+        if first.setdefault(ids[-1], number) != number:
+            raise ConfigError(
+                "duplicate-task-id",
+                f"{where}, row {number}: row {first[ids[-1]]} has the id {ids[-1]!r} too.",
+                f"Ids must differ: seeds, groups and episodes are named by them. Fix the ids, or {remedy}",
+            )
+    return ids
 
 
 def _json_rows(split: Dataset, numbers: Numbers, where: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -54,7 +54,7 @@ def find_source(path: str) -> Source:
     if place.exists():
         return _file(place)
     if place.suffix.lower() in BUILDERS or not _HUB_ID.fullmatch(path):
-        raise _not_there(place)
+        raise _missing_file_error(place)
     return Source("hub", path)
 
 
@@ -99,7 +99,7 @@ def _is_about_data(file: Path) -> bool:
     return any(part.startswith((".", "_")) for part in file.parts) or _ABOUT_DATA.fullmatch(file.name) is not None
 
 
-def _not_there(path: Path) -> ConfigError:
+def _missing_file_error(path: Path) -> ConfigError:
     neighbors = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     start = f"Option `path` of dataset hf starts from the directory the command runs in, {Path.cwd()}."
     return ConfigError(
