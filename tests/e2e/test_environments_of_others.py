@@ -90,7 +90,7 @@ def test_configuration_and_games_of_textarena_are_real() -> None:
 
     (text,) = blocks(page_of("textarena"), "yaml")
     params = params_of(text)
-    check_game(params.game, params.options)
+    check_game(params)
     games, page = single_player_games(), text_of(page_of("textarena"))
     assert f"\n{len(games)} games" in page
     listed = page.partition("of these families:")[2].partition(". Many")[0]
@@ -103,8 +103,8 @@ def test_configurations_names_and_scores_of_reasoning_gym_are_real() -> None:
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
     from rllm_envs.reasoning_gym.environment import ReasoningGym
-    from rllm_envs.reasoning_gym.options import ReasoningGymParams
-    from rllm_envs.reasoning_gym.resolving import check
+    from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+    from rllm_envs.reasoning_gym.processes import check
 
     for text in blocks(page_of("reasoning-gym"), "yaml"):
         check(params_of(text))

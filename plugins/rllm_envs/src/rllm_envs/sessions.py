@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.contracts.workflow import OpenedRun, WorkflowContext
 from rllm_gateway.running.episodes import SessionTrajectories
 from rllm_gateway.running.rollout_session import OpenedGateway, RolloutSession
+from rllm_gateway.serving.opening import open_gateway
 from rllm_gateway.sessions.link import OpenedSession, SessionTrace
+from rllm_serving.process_directory import ProcessDirectory
 
 UNTRAINED = "untrained_seat"
 ROWS, TRAINED, EXCLUDED = "gateway/rows", "gateway/trained_tokens", "gateway/excluded_tokens"
@@ -101,6 +105,14 @@ def sum_metrics(seats: Iterable[SeatCalls], trained: Container[str]) -> Mapping[
         for name, value in metrics.items():
             sums[name] += value
     return sums
+
+
+@asynccontextmanager
+async def serve_gateway(run: OpenedRun) -> AsyncIterator[tuple[OpenedGateway, Path]]:
+    """Serve the gateway of a run until the context ends. Return it with a directory for files of the run."""
+    with ProcessDirectory("rllm-gateway-") as files:
+        async with open_gateway(run, files.path) as gateway:
+            yield gateway, files.path
 
 
 def is_too_long(seat: SeatCalls) -> bool:

@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.reasoning_gym.environment import ReasoningGym, answer_of, solved
-from rllm_envs.reasoning_gym.options import ReasoningGymParams
-from rllm_envs.reasoning_gym.resolving import check, config_of, system_prompt_of
+from rllm_envs.reasoning_gym.environment import ReasoningGym, make_examples, read_answer
+from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+from rllm_envs.reasoning_gym.processes import check, find_config, find_system_prompt
 
 
 def _params(generator: str = "chain_sum", **options: Any) -> ReasoningGymParams:
@@ -61,7 +61,7 @@ def test_config_reaches_the_generator(open_task: Callable[..., Any]) -> None:
     ],
 )
 def test_options_of_every_type_come_from_json(generator: str, config: dict[str, Any]) -> None:
-    assert config_of(_params(generator, config=config)) == config
+    assert find_config(_params(generator, config=config)) == config
 
 
 def test_a_level_sets_every_attribute() -> None:
@@ -70,7 +70,7 @@ def test_a_level_sets_every_attribute() -> None:
     curriculum = CURRICULA["chain_sum"]()
     curriculum.set_global_level(2)
     expected = curriculum.generate_configuration()
-    found = config_of(_params(level=2))
+    found = find_config(_params(level=2))
     assert found == {name: getattr(expected, name) for name in found}
     assert set(found) == {"min_digits", "max_digits", "min_terms", "max_terms"}
 
@@ -78,7 +78,7 @@ def test_a_level_sets_every_attribute() -> None:
 def test_levels_alternate_over_the_tasks() -> None:
     tasks = ReasoningGym.tasks("train", _params(levels=[0, 2], train_size=4))
     assert [task.data["level"] for task in tasks] == [0, 2, 0, 2]
-    assert [task.data["config"] for task in tasks[:2]] == [config_of(_params(level=level)) for level in (0, 2)]
+    assert [task.data["config"] for task in tasks[:2]] == [find_config(_params(level=level)) for level in (0, 2)]
 
 
 @pytest.mark.parametrize("options", [{"levels": [0, 0]}, {"levels": [0], "level": 1}, {"levels": [-1]}])
@@ -88,10 +88,10 @@ def test_levels_that_contradict_are_rejected(options: dict[str, Any]) -> None:
 
 
 def test_one_attributes_level_does_not_change_others() -> None:
-    assert set(config_of(_params(curriculum={"num_terms": 1}))) == {"min_terms", "max_terms"}
-    both = config_of(_params(level=2, curriculum={"num_terms": 0}))
-    assert both["max_terms"] < config_of(_params(level=2))["max_terms"]
-    assert both["max_digits"] == config_of(_params(level=2))["max_digits"]
+    assert set(find_config(_params(curriculum={"num_terms": 1}))) == {"min_terms", "max_terms"}
+    both = find_config(_params(level=2, curriculum={"num_terms": 0}))
+    assert both["max_terms"] < find_config(_params(level=2))["max_terms"]
+    assert both["max_digits"] == find_config(_params(level=2))["max_digits"]
 
 
 @pytest.mark.long
@@ -101,20 +101,20 @@ def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
 
     for generator in sorted(CURRICULA):
         try:
-            config = config_of(_params(generator, level=0, train_size=8))
+            config = find_config(_params(generator, level=0, train_size=8))
         except ConfigError as error:
             assert "rejects its options" in error.message  # level 0 of reasoning-gym's own curriculum is invalid
         else:
-            assert config_of(_params(generator, config=config, train_size=8)) == config
+            assert find_config(_params(generator, config=config, train_size=8)) == config
 
 
 def test_named_system_prompts_are_those_of_reasoning_gym() -> None:
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
     for name, text in SYSTEM_PROMPTS.items():
-        assert system_prompt_of(_params(system_prompt=name)) == text
-    assert system_prompt_of(_params(system_prompt="Think twice.")) == "Think twice."
-    assert system_prompt_of(_params()) is None
+        assert find_system_prompt(_params(system_prompt=name)) == text
+    assert find_system_prompt(_params(system_prompt="Think twice.")) == "Think twice."
+    assert find_system_prompt(_params()) is None
 
 
 def test_prompt_and_system_prompt_are_what_the_model_sees(open_task: Callable[..., Any]) -> None:
@@ -140,14 +140,14 @@ def test_prompt_and_system_prompt_are_what_the_model_sees(open_task: Callable[..
     ],
 )
 def test_what_is_the_answer(response: str, auto: str | None, tags: str | None, whole: str | None) -> None:
-    assert [answer_of(response, how) for how in ("auto", "tags", "response")] == [auto, tags, whole]
+    assert [read_answer(response, how) for how in ("auto", "tags", "response")] == [auto, tags, whole]
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "7", " ", "\n", "a<b"]), max_size=8).map("".join))
 def test_tags_are_read_as_reasoning_gym_reads_them(response: str) -> None:
     from reasoning_gym.utils import extract_answer
 
-    assert answer_of(response, "tags") == (extract_answer(response) or None)
+    assert read_answer(response, "tags") == (extract_answer(response) or None)
 
 
 def test_examples_are_earlier_turns_with_their_own_seed(open_task: Callable[..., Any]) -> None:
@@ -166,8 +166,8 @@ def test_examples_are_earlier_turns_with_their_own_seed(open_task: Callable[...,
 @pytest.mark.parametrize("how", ["auto", "tags", "response"])
 def test_an_example_answers_as_answers_are_read(open_task: Callable[..., Any], how: str) -> None:
     _, shown = open_task("chain_sum", examples=1, answer=how)
-    (example,) = solved(ReasoningGymParams(generator="chain_sum", examples=1), {}, 60.0)
-    assert answer_of(shown[1]["content"], how) == example[1]
+    (example,) = make_examples(ReasoningGymParams(generator="chain_sum", examples=1), {}, 60.0)
+    assert read_answer(shown[1]["content"], how) == example[1]
 
 
 def test_a_generator_without_answers_has_no_examples(open_task: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 from rllm_envs.seeds import SEEDS
 from rllm_envs.textarena.environment import TextArena
 from rllm_envs.textarena.games import check_game, single_player_games
-from rllm_envs.textarena.options import TextArenaParams
+from rllm_envs.textarena.plugin import TextArenaParams
 from rllm_plugin_kit.surroundings import changes_by
 
 MOVES = ("[A1]", "[up]", "[1 2]", "[5]", "left", "[stand]", "[0 0]", "[A B]", "no idea")
@@ -113,4 +113,4 @@ def test_what_cannot_be_played_is_refused_before_a_run(
     game: str, options: dict[str, Any], code: str, value: str
 ) -> None:
     with expect_error(ConfigError, code, repr(game), value):
-        check_game(game, options)
+        check_game(TextArenaParams(game=game, options=options))

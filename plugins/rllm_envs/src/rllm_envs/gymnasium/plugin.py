@@ -1,27 +1,52 @@
-"""The environment `gymnasium`."""
+"""The environment `gymnasium`, with options. Its packages are imported only if a run needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_envs.gymnasium.options import GymnasiumParams
-from rllm_envs.installed import require
+from pydantic import Field
+
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_envs.extra import Extra
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+
+_EXTRA = Extra("gymnasium", ("gymnasium",))
 
 
-def _gymnasium() -> Callable[[Any], Environment]:
-    require("gymnasium", "gymnasium")
-    from rllm_envs.gymnasium.environment import Gymnasium
+class GymnasiumParams(Params):
+    """Options of ``gymnasium``."""
 
-    return Gymnasium
-
-
-def _check(params: GymnasiumParams) -> None:
-    require("gymnasium", "gymnasium")
-    from rllm_envs.gymnasium.environment import check_environment
-
-    check_environment(params)
+    id: str = Field(
+        min_length=1,
+        description="Id of the environment, such as FrozenLake-v1, or MODULE:ID, which imports the module first.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of `gymnasium.make`, such as {is_slippery: false}."
+    )
+    prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="Rules of the game, before the first observation. The default lists the actions.",
+    )
+    template: str | None = Field(
+        None,
+        min_length=1,
+        description="Message of each turn, such as 'You are at {observation}.' {observation} is JSON, {picture} is the "
+        "text of the render mode ansi, {reward} is the last reward. The default is the picture, or the observation.",
+    )
+    actions: list[str] = Field(
+        default_factory=list,
+        description="Names of discrete actions, in the order of their numbers, such as [left, right]. Known for the "
+        "environments of toy_text. Other discrete actions are numbers.",
+    )
+    solved_at: float | None = Field(
+        None, description="Sum of rewards at which an episode counts as solved. By default, any sum above 0."
+    )
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training episodes.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation episodes.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first episode. Each further one has the next seed.")
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -29,8 +54,8 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="gymnasium",
         summary="Environments of Gymnasium as text, for example gymnasium:FrozenLake-v1.",
         params=GymnasiumParams,
-        load=_gymnasium,
-        check=_check,
+        load=_EXTRA.load_from("rllm_envs.gymnasium.environment", "Gymnasium"),
+        check=_EXTRA.call_lazily("rllm_envs.gymnasium.environment", "check_environment"),
         family_option="id",
         # An environment may simulate for long between two turns.
         blocking=True,

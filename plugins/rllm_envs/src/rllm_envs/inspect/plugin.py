@@ -1,43 +1,73 @@
-"""The environment and the workflow `inspect`."""
+"""The environment and the workflow `inspect`, with options. Its packages are imported only if a run needs them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
-from rllm_envs.hosted import SESSION_KEYS, read_params
-from rllm_envs.inspect.options import InspectParams
-from rllm_envs.installed import require
+from pydantic import Field
+
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_envs.extra import Extra
+from rllm_envs.hosted import SESSION_KEYS, check_gateway_run
+from rllm_envs.seeds import LARGEST_SPLIT
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
 
+POLICY = "policy"
+"""Model of a role that the policy answers."""
+
+
 NAME = "inspect"
+_EXTRA = Extra("inspect", ("inspect_ai", "openai", "rllm_gateway"))
 
 
-def _require() -> None:
-    require("inspect_ai", NAME)
-    require("openai", NAME)
-    require("rllm_gateway", NAME)
+class InspectParams(Params):
+    """Options of ``inspect``."""
 
-
-def _environment() -> Callable[[Any], Environment]:
-    _require()
-    from rllm_envs.inspect.tasks import InspectTasks
-
-    return InspectTasks
-
-
-def _check(params: InspectParams) -> None:
-    _require()
-    from rllm_envs.inspect.loading import check_task
-
-    check_task(params)
+    task: str = Field(
+        min_length=1,
+        description="The task: a registered name such as inspect_evals/gsm8k, or FILE.py or FILE.py@NAME.",
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of the task's function, such as {fewshot: 5}."
+    )
+    train_args: dict[str, Any] | None = Field(
+        None,
+        description="Arguments that differ for training, such as {split: train}. All samples of the other split are "
+        "then for validation.",
+    )
+    train_size: int | None = Field(
+        None, gt=0, le=LARGEST_SPLIT, description="Number of training samples. By default, all."
+    )
+    val_size: int | None = Field(
+        None,
+        ge=0,
+        le=LARGEST_SPLIT,
+        description="Number of validation samples: the last samples of the task, or the first samples if train_args is "
+        "set. By default, all.",
+    )
+    reward: str | None = Field(
+        None,
+        min_length=1,
+        description="The score that is the reward: SCORER, or SCORER.KEY if its value is a dictionary. By default, the "
+        "first scorer of the task.",
+    )
+    model_roles: dict[str, str | dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Models of the task's roles: a name such as openai/gpt-5-mini, arguments of get_model() such as "
+        "{model: …, base_url: …}, or `policy`. By default, the policy is the grader. Roles are never trained.",
+    )
+    sandbox: str | None = Field(
+        None, min_length=1, description="Type of sandbox, such as docker or local. By default, the task's own."
+    )
+    log_dir: Path | None = Field(
+        None, description="Directory for logs of inspect, which `inspect view` shows. By default, no log is kept."
+    )
 
 
 def _sources(params: InspectParams) -> dict[str, str]:
@@ -52,8 +82,8 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name=NAME,
         summary="Tasks of inspect-ai, for example inspect:inspect_evals/gsm8k or inspect:FILE.py@NAME.",
         params=InspectParams,
-        load=_environment,
-        check=_check,
+        load=_EXTRA.load_from("rllm_envs.inspect.loading", "InspectTasks"),
+        check=_EXTRA.call_lazily("rllm_envs.inspect.loading", "check_task"),
         sources=_sources,
         family_option="task",
         # A prompt contains all earlier turns.
@@ -61,42 +91,18 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
     )
 
 
-def _workflow() -> Callable[..., Workflow]:
-    _require()
-    from rllm_envs.inspect.workflow import InspectWorkflow
-
-    return InspectWorkflow
-
-
 def _check_run(config: RunConfig, params: NoParams) -> None:
-    _require()
-    from rllm_gateway.serving.checks import check_sdk
-
-    read_params(config, NAME, InspectParams, "task")
-    check_sdk(config.rllm.sdk)
-
-
-@asynccontextmanager
-async def _open(run: OpenedRun, params: NoParams) -> AsyncIterator[Any]:
-    from rllm_envs.inspect.running import open_task
-    from rllm_gateway.serving.opening import open_gateway
-    from rllm_serving.process_directory import ProcessDirectory
-
-    with ProcessDirectory("rllm-gateway-") as files:
-        async with (
-            open_gateway(run, files.path) as gateway,
-            open_task(run, read_params(run.config, NAME, InspectParams, "task"), gateway, files.path) as opened,
-        ):
-            yield opened
+    _EXTRA.check_installed()
+    check_gateway_run(config, NAME, InspectParams, "task")
 
 
 def workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name=NAME,
         summary="Runs samples of inspect-ai. The environment `inspect` sets it.",
-        load=_workflow,
+        load=_EXTRA.load_from("rllm_envs.inspect.workflow", "InspectWorkflow"),
         check_run=_check_run,
-        open=_open,
+        open=_EXTRA.call_lazily("rllm_envs.inspect.running", "open_run"),
         needs_environment=True,
         gives_rewards=True,
         renders_elsewhere=True,

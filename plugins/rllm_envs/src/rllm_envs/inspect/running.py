@@ -21,12 +21,14 @@ from inspect_ai.log._samples import active_samples
 from inspect_ai.model import Model
 
 from rllm_core.contracts.environment import Split
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import RolloutError
+from rllm_envs.hosted import read_params
 from rllm_envs.inspect.loading import limit_turns, list_samples, load_models, load_task
 from rllm_envs.inspect.model import NoRolloutError
-from rllm_envs.inspect.options import POLICY, InspectParams
-from rllm_envs.sessions import SeatSessions
+from rllm_envs.inspect.plugin import NAME, POLICY, InspectParams
+from rllm_envs.sessions import SeatSessions, serve_gateway
 from rllm_gateway.running.rollout_session import OpenedGateway
 from rllm_gateway.sessions.link import OpenedSession
 
@@ -237,6 +239,14 @@ async def open_task(
     evaluation = Evaluation()
     async with evaluation.open(params, run.config.rllm.agent.max_steps, directory / "inspect"):
         yield OpenedTask(gateway=gateway, evaluation=evaluation, params=params)
+
+
+@asynccontextmanager
+async def open_run(run: OpenedRun, params: NoParams) -> AsyncIterator[OpenedTask]:
+    """Evaluate the task of a run with the run's gateway, until the context ends. See `open_task`."""
+    options = read_params(run.config, NAME, InspectParams, "task")
+    async with serve_gateway(run) as (gateway, directory), open_task(run, options, gateway, directory) as opened:
+        yield opened
 
 
 @contextmanager

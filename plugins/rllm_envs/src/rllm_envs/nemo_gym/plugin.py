@@ -1,34 +1,26 @@
-"""The environment `nemo_gym`, whose packages are imported only when a run needs them."""
+"""The environment `nemo_gym`, with options. Its packages are imported only if a run needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_envs.installed import require
-from rllm_envs.nemo_gym.options import NemoGymParams
+from pydantic import Field
+
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_envs.extra import Extra
+
+_EXTRA = Extra("nemo-gym", ("httpx",))
 
 
-def _nemo_gym() -> Callable[[Any], Environment]:
-    require("httpx", "nemo-gym")
-    from rllm_envs.nemo_gym.environment import NemoGym
+class NemoGymParams(Params):
+    """Options of ``nemo_gym``: the resources server's address and its time limit."""
 
-    return NemoGym
-
-
-def _check(params: NemoGymParams) -> None:
-    require("httpx", "nemo-gym")
-    from rllm_envs.nemo_gym.environment import check_server
-
-    check_server(params)
-
-
-def _check_task(params: NemoGymParams, task: Mapping[str, Any]) -> None:
-    require("httpx", "nemo-gym")
-    from rllm_envs.nemo_gym.rows import check_row
-
-    check_row(task)
+    url: str = Field(
+        pattern=r"^https?://[^/]+", description="Address of a running resources server, such as http://127.0.0.1:8000."
+    )
+    timeout: float = Field(600.0, gt=0, description="Maximum number of seconds for one request to the server.")
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -36,9 +28,9 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="nemo_gym",
         summary="Resources servers of NeMo-Gym, for example nemo_gym:http://127.0.0.1:8000.",
         params=NemoGymParams,
-        load=_nemo_gym,
-        check=_check,
-        check_task=_check_task,
+        load=_EXTRA.load_from("rllm_envs.nemo_gym.environment", "NemoGym"),
+        check=_EXTRA.call_lazily("rllm_envs.nemo_gym.environment", "check_server"),
+        check_task=_EXTRA.call_lazily("rllm_envs.nemo_gym.environment", "check_row"),
         family_option="url",
         # A prompt contains the tools and all turns until then.
         defaults={

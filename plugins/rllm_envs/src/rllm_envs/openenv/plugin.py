@@ -1,27 +1,68 @@
-"""The environment `openenv`, whose packages are imported only when a run needs them."""
+"""The environment `openenv`, with options. Its packages are imported only if a run needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_envs.installed import require
-from rllm_envs.openenv.options import OpenEnvParams
+from pydantic import Field
 
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_envs.extra import Extra
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
-def _openenv() -> Callable[[Any], Environment]:
-    require("openenv", "openenv")
-    from rllm_envs.openenv.environment import OpenEnv
-
-    return OpenEnv
+_EXTRA = Extra("openenv", ("openenv",))
 
 
-def _check(params: OpenEnvParams) -> None:
-    require("openenv", "openenv")
-    from rllm_envs.openenv.server import find_server
+class OpenEnvParams(Params):
+    """Options of ``openenv``: the server, its actions and observations, and the tasks."""
 
-    find_server(params)
+    server: str = Field(
+        min_length=1,
+        pattern=r"^(https?://.+|[\w.]+:[a-zA-Z_]\w*)$",
+        description="Address of the environment's server, such as http://127.0.0.1:8000. Or its application as "
+        "MODULE:NAME, such as echo_env.server.app:app, which rllm serves in a process on this machine.",
+    )
+    prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="Rules, before the first observation. The default describes the action.",
+    )
+    observation: str | None = Field(
+        None,
+        description="Field of the observation that the model reads. By default, the only field if it is text, or all "
+        "fields as JSON.",
+    )
+    action: str | None = Field(
+        None,
+        description="Field of the action that gets the response: text, or the last number of the response. By default, "
+        "the only field. An action with several fields is a JSON object in the response.",
+    )
+    reset: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Arguments of each reset, such as {difficulty: easy}, in addition to the seed.",
+    )
+    train_split: str | None = Field(
+        None, description="Split of the server's task API for training. Each reset then gets `split` and `index`."
+    )
+    val_split: str | None = Field(None, description="Split of the server's task API for validation.")
+    no_reward: Literal["missing", "last", "zero"] = Field(
+        "missing",
+        description="Reward of a step for which the server sends null: its reward is None, NaN or infinite. missing: "
+        "the rollout has no reward. last: 0, but missing in the last step. zero: 0. Use zero if rllm.reward scores the "
+        "rollouts.",
+    )
+    token_variable: str | None = Field(
+        None, description="Environment variable with a token for the server, which is sent as `Authorization: Bearer`."
+    )
+    timeout: float = Field(60.0, gt=0, description="Maximum number of seconds for one reset or step.")
+    wait: float = Field(
+        600.0, ge=0, description="Maximum number of seconds to wait for a session, if the server has no free one."
+    )
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Maximum number of training tasks.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Maximum number of validation tasks.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first task. Each further one has the next seed.")
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -29,8 +70,8 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="openenv",
         summary="Environments of OpenEnv, for example openenv:http://127.0.0.1:8000 or openenv:MODULE:APP.",
         params=OpenEnvParams,
-        load=_openenv,
-        check=_check,
+        load=_EXTRA.load_from("rllm_envs.openenv.environment", "OpenEnv"),
+        check=_EXTRA.call_lazily("rllm_envs.openenv.server", "find_server"),
         family_option="server",
         # A prompt contains all turns until then.
         defaults={

@@ -14,16 +14,15 @@ from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import RolloutError
-from rllm_envs.reasoning_gym.options import EXAMPLES_FROM, ReasoningGymParams
-from rllm_envs.reasoning_gym.processes import GeneratorFailedError, TooLongError, ask
-from rllm_envs.reasoning_gym.resolving import config_of, system_prompt_of
+from rllm_envs.reasoning_gym.plugin import EXAMPLES_FROM, ReasoningGymParams
+from rllm_envs.reasoning_gym.processes import GeneratorFailedError, TooLongError, ask, find_config, find_system_prompt
 from rllm_envs.seeds import SEEDS
 
 How = Literal["auto", "tags", "response"]
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-def answer_of(response: str, how: How) -> str | None:
+def read_answer(response: str, how: How) -> str | None:
     """The answer in a response, without white space around it; None where there is none.
 
     Tags are read as by ``reasoning_gym.utils.extract_answer``: the last pair counts.
@@ -40,7 +39,7 @@ def format_answer(answer: str, how: How) -> str:
     return f"<answer>{answer}</answer>" if how == "tags" else answer
 
 
-def solved(params: ReasoningGymParams, config: dict[str, Any], seconds: float) -> tuple[tuple[str, str], ...]:
+def make_examples(params: ReasoningGymParams, config: dict[str, Any], seconds: float) -> tuple[tuple[str, str], ...]:
     """``params.examples`` pairs of a question and its answer; of a seed that neither split has.
 
     Raises:
@@ -49,11 +48,11 @@ def solved(params: ReasoningGymParams, config: dict[str, Any], seconds: float) -
     """
     if not params.examples:
         return ()
-    return _solved(params.generator, json.dumps(config), params.seed + EXAMPLES_FROM, params.examples, seconds)
+    return _make_examples(params.generator, json.dumps(config), params.seed + EXAMPLES_FROM, params.examples, seconds)
 
 
 @lru_cache(16)
-def _solved(generator: str, config: str, seed: int, count: int, seconds: float) -> tuple[tuple[str, str], ...]:
+def _make_examples(generator: str, config: str, seed: int, count: int, seconds: float) -> tuple[tuple[str, str], ...]:
     source = {"generator": generator, "config": json.loads(config), "seed": seed, "size": count}
     made = []
     for index in range(count):
@@ -96,8 +95,8 @@ class ReasoningGym(Environment):
         size = params.train_size if split == "train" else params.val_size
         seed = params.seed if split == "train" else params.seed + SEEDS
         source = {"generator": params.generator, "seed": seed, "size": size}
-        variants = [{"config": config_of(params, level), "level": level} for level in params.levels]
-        variants = variants or [{"config": config_of(params)}]
+        variants = [{"config": find_config(params, level), "level": level} for level in params.levels]
+        variants = variants or [{"config": find_config(params)}]
         ids = [f"{params.generator}-{seed}-{index}" for index in range(size)]
 
         def make(index: int) -> Task:
@@ -114,7 +113,7 @@ class ReasoningGym(Environment):
         """
         self._task = dict(task)
         try:
-            examples = solved(self._params, task["config"], SECONDS_TO_GENERATE)
+            examples = make_examples(self._params, task["config"], SECONDS_TO_GENERATE)
             question = self._ask("question", seconds=SECONDS_TO_GENERATE)
         except TooLongError as error:
             raise RolloutError(
@@ -125,7 +124,7 @@ class ReasoningGym(Environment):
         return [*self._introduction(examples), {"role": "user", "content": self._fill_template(question)}]
 
     def _introduction(self, examples: Sequence[tuple[str, str]]) -> Iterator[Message]:
-        system = system_prompt_of(self._params)
+        system = find_system_prompt(self._params)
         if system is not None:
             yield {"role": "system", "content": system}
         for question, answer in examples:
@@ -137,7 +136,7 @@ class ReasoningGym(Environment):
 
     def step(self, action: str) -> Outcome:
         """Score the answer. One that the generator cannot read, or not in time, is worth 0 and counted."""
-        answer = answer_of(action, self._params.answer)
+        answer = read_answer(action, self._params.answer)
         score = None if answer is None else self._score(answer)
         value = score if score is not None and math.isfinite(score) else 0.0
         metrics = {"answered": float(answer is not None), "unreadable": float(answer is not None and value != score)}

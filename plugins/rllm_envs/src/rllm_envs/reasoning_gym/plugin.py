@@ -1,27 +1,80 @@
-"""The environment `reasoning_gym`."""
+"""The environment `reasoning_gym`, with options. Its packages are imported only if a run needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_envs.installed import require
-from rllm_envs.reasoning_gym.options import ReasoningGymParams
+from pydantic import Field, model_validator
+
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_envs.extra import Extra
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+
+EXAMPLES_FROM = 2 * SEEDS
+"""First seed of examples, so that no example is a task of a split."""
 
 
-def _reasoning_gym() -> Callable[[Any], Environment]:
-    require("reasoning_gym", "reasoning-gym")
-    from rllm_envs.reasoning_gym.environment import ReasoningGym
-
-    return ReasoningGym
+_EXTRA = Extra("reasoning-gym", ("reasoning_gym",))
 
 
-def _check(params: ReasoningGymParams) -> None:
-    require("reasoning_gym", "reasoning-gym")
-    from rllm_envs.reasoning_gym.resolving import check
+class ReasoningGymParams(Params):
+    """Options of ``reasoning_gym``."""
 
-    check(params)
+    generator: str = Field(min_length=1, description="Name of the generator, such as chain_sum.")
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the generator, such as {min_terms: 2, max_terms: 3}."
+    )
+    level: int | None = Field(
+        None,
+        ge=0,
+        description="Level of every attribute of the generator's curriculum. An attribute with fewer levels gets its "
+        "highest level.",
+    )
+    levels: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (),
+        description="Several values of `level` in one run, such as [0, 1, 2]. Each has the same number of tasks. The "
+        "sampler `levels` reads a task's level from the column `level` of its data.",
+    )
+    curriculum: dict[str, int] = Field(
+        default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}. They override `level`."
+    )
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training tasks.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation tasks.")
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=SEEDS,
+        description="Seed of the generator. Entry `index` of `seed` is usually entry 0 of `seed + index`. For "
+        "independent data, choose seeds that are further apart than the sizes.",
+    )
+    system_prompt: str | None = Field(
+        None, min_length=1, description="System message, or the name of a reasoning-gym prompt: simple, direct, …"
+    )
+    template: str = Field(
+        "{question}", pattern=r"\{question\}", description="The prompt. {question} is the generator's question."
+    )
+    examples: int = Field(
+        0,
+        ge=0,
+        le=32,
+        description="Number of solved entries to show before the question, as earlier turns. They show a small model "
+        "the format of an answer.",
+    )
+    answer: Literal["auto", "tags", "response"] = Field(
+        "auto",
+        description="Part of a response that is the answer. tags: the text between the last <answer> and </answer>. "
+        "response: the whole response. auto: the text between the tags, or the whole response if it has no tags.",
+    )
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> Self:
+        if self.levels and self.level is not None:
+            raise ValueError("level and levels are both set")
+        if len(set(self.levels)) < len(self.levels):
+            raise ValueError("levels contains a level twice")
+        return self
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -29,8 +82,8 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="reasoning_gym",
         summary="Questions of a generator of reasoning-gym: reasoning_gym:chain_sum, and a hundred others.",
         params=ReasoningGymParams,
-        load=_reasoning_gym,
-        check=_check,
+        load=_EXTRA.load_from("rllm_envs.reasoning_gym.environment", "ReasoningGym"),
+        check=_EXTRA.call_lazily("rllm_envs.reasoning_gym.processes", "check"),
         family_option="generator",
         # A worker is a process: reset and step wait for it.
         blocking=True,

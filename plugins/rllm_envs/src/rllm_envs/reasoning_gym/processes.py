@@ -1,7 +1,4 @@
-"""The processes that generate and score, and the questions they are asked.
-
-See `rllm_envs.reasoning_gym.worker` for what a line says.
-"""
+"""The processes that generate and score, and the questions they are asked."""
 
 from __future__ import annotations
 
@@ -17,7 +14,55 @@ from threading import Lock
 from typing import Any
 
 from rllm_core.errors import ConfigError, RolloutError
+from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
 from rllm_serving.line_process import DiedError, LineProcess, NotReadyError
+
+SECONDS_TO_SET_UP = 300.0
+"""Time limit in seconds of CPU time. A generator may read files or prepare all its entries."""
+
+
+def check(params: ReasoningGymParams) -> None:
+    """Raise ConfigError for a generator, option, level or system prompt that reasoning-gym does not have."""
+    for level in params.levels or (params.level,):
+        find_config(params, level)
+    find_system_prompt(params)
+
+
+def find_config(params: ReasoningGymParams, level: int | None = None) -> dict[str, Any]:
+    """The options of the generator, as JSON, with those that levels set. `level` replaces the option of that name.
+
+    Raises:
+        ConfigError: reasoning-gym refuses them.
+    """
+    question = params.model_dump(include={"generator", "config", "level", "curriculum", "seed"})
+    if level is not None:
+        question["level"] = level
+    question |= {"ask": "config", "size": params.train_size, "seconds": SECONDS_TO_SET_UP}
+    try:
+        config: dict[str, Any] = ask(question)
+    except TooLongError as error:
+        raise ConfigError(
+            "generator-too-slow",
+            f"Generator {params.generator!r} takes more than {SECONDS_TO_SET_UP:.0f} seconds to set up.",
+            "Choose a smaller rllm.env.env_args.train_size, or other options.",
+        ) from error
+    return config
+
+
+def find_system_prompt(params: ReasoningGymParams) -> str | None:
+    """Return the system message. Text with white space is used unchanged; a single word names a reasoning-gym prompt.
+
+    Raises:
+        ConfigError: reasoning-gym has no prompt of this name.
+    """
+    prompt = params.system_prompt
+    return prompt if prompt is None or len(prompt.split()) > 1 else _find_named_prompt(prompt)
+
+
+@lru_cache
+def _find_named_prompt(name: str) -> str:
+    return str(ask({"ask": "system_prompt", "name": name, "seconds": SECONDS_TO_SET_UP}))
+
 
 MOST_PROCESSES = 4
 WORKER = "rllm_envs.reasoning_gym.worker"
@@ -64,7 +109,7 @@ class Process:
 
     def _response(self, line: str) -> dict[str, Any]:
         try:
-            self._process = self._process or _started()
+            self._process = self._process or _start_process()
             response: dict[str, Any] = json.loads(self._process.ask(line))
         except DiedError as error:
             self._end()
@@ -103,7 +148,7 @@ def _processes(owner: int) -> tuple[Process, ...]:
     return processes
 
 
-def _started() -> LineProcess:
+def _start_process() -> LineProcess:
     # Generators iterate over sets of strings. In a different order, a task would change after a resume.
     environment = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:

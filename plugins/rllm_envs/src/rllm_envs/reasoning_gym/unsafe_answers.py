@@ -21,13 +21,13 @@ WORDS = re.compile("[A-Za-z]|sqrt|cbrt|exp|log|ln|pi|Abs|a?(?:sin|cos|tan|cot|se
 """Variables and functions of a formula."""
 
 
-def hold_back_evaluation() -> None:
+def disable_eval() -> None:
     """Let the scorers that call `eval` read literals only."""
     for name in EVALUATE:
         vars(sys.modules[f"reasoning_gym.{name}"])["eval"] = ast.literal_eval
 
 
-def may_be_evaluated(generator: str, answer: str) -> bool:
+def is_safe_answer(generator: str, answer: str) -> bool:
     """True if an answer is a formula, or if the generator's scorer does not evaluate formulas."""
     if generator not in PARSE:
         return True

@@ -21,13 +21,13 @@ def main() -> None:
     """Answer until the input ends."""
     asked, responses = take_pipes()
 
-    from rllm_envs.reasoning_gym.generators import answered
+    from rllm_envs.reasoning_gym.generators import answer_question
 
     def answer(line: str) -> str:
         question = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, question["seconds"])
         try:
-            response: dict[str, Any] = {"value": answered(question)}
+            response: dict[str, Any] = {"value": answer_question(question)}
         except ConfigError as error:
             response = {"refused": [error.code, error.message, error.hint]}
         except Exception as error:  # noqa: BLE001  (generators raise anything; who asked says what)

@@ -14,9 +14,9 @@ from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_envs.seeds import list_seeds
-from rllm_envs.textarena.games import check_game, start
-from rllm_envs.textarena.isolation import playing
-from rllm_envs.textarena.options import TextArenaParams
+from rllm_envs.textarena.games import check_game, start_game
+from rllm_envs.textarena.isolation import use_random_numbers
+from rllm_envs.textarena.plugin import TextArenaParams
 
 REASON = "Invalid Move: "
 
@@ -36,7 +36,7 @@ class TextArena(Environment):
         Raises:
             ConfigError: the game cannot be played here, or its options are wrong.
         """
-        check_game(params.game, params.options)
+        check_game(params)
         seeds = list_seeds(split, params.seed, params.train_size, params.val_size)
         ids = [f"{params.game}-{seed}" for seed in seeds]
 
@@ -47,30 +47,30 @@ class TextArena(Environment):
         return LazyTasks(ids, make)
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
-        self._game = start(task["game"], task["options"], seed=task["seed"], numbers=self._numbers)
-        rules = self._seen()
+        self._game = start_game(task["game"], task["options"], seed=task["seed"], numbers=self._numbers)
+        rules = self._read_messages()
         if self._params.system_prompt is None:
             return rules
         return [{"role": "system", "content": self._params.system_prompt}, {"role": "user", "content": rules}]
 
     def step(self, action: str) -> Outcome:
         assert self._game is not None
-        with playing(self._numbers):
+        with use_random_numbers(self._numbers):
             done, _ = self._game.step(action)
         if not done:
-            return Outcome(observation=self._seen())
+            return Outcome(observation=self._read_messages())
         rewards, infos = self._game.close()
         reward = _reward(rewards[0], infos[0])
         metrics = {"turns": float(infos[0]["turn_count"]), "invalid": float(infos[0]["invalid_move"])}
         return Outcome(reward=reward, done=True, correct=reward >= 1.0, metrics=metrics)
 
-    def _seen(self) -> str:
+    def _read_messages(self) -> str:
         """Return the game's messages since the last turn, without the agent's own messages.
 
         Some games of 0.7.4 put the agent's text into the field for the kind of a message.
         """
         assert self._game is not None
-        with playing(self._numbers):
+        with use_random_numbers(self._numbers):
             _, messages = self._game.get_observation()
         own = ObservationType.PLAYER_ACTION
         said = (text for _, text, kind in messages if isinstance(kind, ObservationType) and kind is not own)

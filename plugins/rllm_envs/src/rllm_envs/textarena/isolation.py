@@ -13,28 +13,28 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_PLAYED: ContextVar[random.Random] = ContextVar("random numbers of the game that is being played")
+_NUMBERS: ContextVar[random.Random] = ContextVar("random numbers of the game that is being played")
 
 
-class _RandomOfTheGame:
+class _GameRandom:
     """Replacement for the module `random`."""
 
     def __getattr__(self, name: str) -> Any:
-        played = _PLAYED.get(None)
+        played = _NUMBERS.get(None)
         return getattr(played if hasattr(played, name) else random, name)
 
 
-_RANDOM = _RandomOfTheGame()
+_RANDOM = _GameRandom()
 
 
 @contextmanager
-def playing(numbers: random.Random) -> Iterator[None]:
+def use_random_numbers(numbers: random.Random) -> Iterator[None]:
     """Let TextArena draw from `numbers` in this thread."""
-    token = _PLAYED.set(numbers)
+    token = _NUMBERS.set(numbers)
     try:
         yield
     finally:
-        _PLAYED.reset(token)
+        _NUMBERS.reset(token)
 
 
 def isolate() -> None:

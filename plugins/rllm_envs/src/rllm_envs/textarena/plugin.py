@@ -1,27 +1,31 @@
-"""The environment `textarena`."""
+"""The environment `textarena`, with options. Its packages are imported only if a run needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_envs.installed import require
-from rllm_envs.textarena.options import TextArenaParams
+from pydantic import Field
+
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_envs.extra import Extra
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+
+_EXTRA = Extra("textarena", ("textarena",))
 
 
-def _textarena() -> Callable[[Any], Environment]:
-    require("textarena", "textarena")
-    from rllm_envs.textarena.environment import TextArena
+class TextArenaParams(Params):
+    """Options of ``textarena``."""
 
-    return TextArena
-
-
-def _check(params: TextArenaParams) -> None:
-    require("textarena", "textarena")
-    from rllm_envs.textarena.games import check_game
-
-    check_game(params.game, params.options)
+    game: str = Field(min_length=1, description="Name of the game, such as GuessTheNumber-v0.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the game, such as {max_number: 10, max_turns: 4}."
+    )
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training games.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation games.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first game. Each further game has the next seed.")
+    system_prompt: str | None = Field(None, min_length=1, description="System message.")
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -29,8 +33,8 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="textarena",
         summary="TextArena's single-player games, for example textarena:GuessTheNumber-v0.",
         params=TextArenaParams,
-        load=_textarena,
-        check=_check,
+        load=_EXTRA.load_from("rllm_envs.textarena.environment", "TextArena"),
+        check=_EXTRA.call_lazily("rllm_envs.textarena.games", "check_game"),
         family_option="game",
         # Some games search for seconds before their first turn.
         blocking=True,

@@ -71,8 +71,8 @@ class Chat(vf.Harness[ChatConfig]):
                 body = {"model": ctx.model, "messages": messages, **offered}
                 status, answer = await self.config.post("/v1/chat/completions", secret, body)
                 if status != 200:
-                    return _failure(status, answer)
-                message = _plain(json.loads(answer)["choices"][0]["message"])
+                    return _make_failure(status, answer)
+                message = _drop_empty_fields(json.loads(answer)["choices"][0]["message"])
                 messages.append(message)
                 calls = message.get("tool_calls") or ()
                 if not calls:
@@ -90,7 +90,7 @@ class Chat(vf.Harness[ChatConfig]):
     async def _deny(self, secret: str, call: Mapping[str, Any]) -> dict[str, Any] | None:
         """Ask the task if a tool call may run. Return the message that replaces its result, or None."""
         function = call["function"]
-        arguments = _parse(function["arguments"])
+        arguments = _parse_arguments(function["arguments"])
         body = {"tool_call_id": call["id"], "name": function["name"], "arguments": arguments}
         status, answer = await self.config.post("/tool", secret, body)
         if status != 200:
@@ -104,7 +104,7 @@ class Chat(vf.Harness[ChatConfig]):
 
 async def _run_tool(function: Mapping[str, Any], servers: dict[str, Any], where: dict[str, Any]) -> Any:
     """Return the result of a tool, or the error that the model sees."""
-    name, arguments = function["name"], _parse(function["arguments"])
+    name, arguments = function["name"], _parse_arguments(function["arguments"])
     if not isinstance(arguments, dict):
         return f"error: the arguments of {name!r} are not a JSON object; call it again with an object"
     if name not in where:
@@ -112,19 +112,19 @@ async def _run_tool(function: Mapping[str, Any], servers: dict[str, Any], where:
     return await call_mcp(servers, where, name, arguments)
 
 
-def _parse(arguments: str) -> Any:
+def _parse_arguments(arguments: str) -> Any:
     try:
         return json.loads(arguments or "{}")
     except json.JSONDecodeError:
         return arguments
 
 
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a response as a message of the next request, without its empty fields."""
     return {name: value for name, value in message.items() if value is not None}
 
 
-def _failure(status: int, answer: bytes) -> vf.ProgramResult:
+def _make_failure(status: int, answer: bytes) -> vf.ProgramResult:
     """Return the result after a failed call. A full context ends the episode, and its rewards apply."""
     text = answer.decode(errors="replace")
     full = status in TOO_LONG and any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)

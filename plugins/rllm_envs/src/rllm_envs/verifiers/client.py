@@ -1,9 +1,10 @@
-"""The client with which verifiers calls the policy: one for all episodes, whose requests go to their sessions."""
+"""The client with which verifiers calls the policy: one for all episodes. Requests go to the sessions of seats."""
 
 from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ from verifiers.v1.clients.client import RelayReply
 from verifiers.v1.clients.eval import EvalClient
 from verifiers.v1.errors import model_error
 
-from rllm_envs.verifiers.seats import Seats
+from rllm_envs.sessions import SeatSessions
+from rllm_gateway.sessions.link import OpenedSession
 
 BAD_GATEWAY, UNAVAILABLE, CONFLICT = 502, 503, 409
 
@@ -51,7 +53,7 @@ class SessionsClient(EvalClient):
         turn: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> vf.Response:
-        client = await self._at(session_id)
+        client = await self._find_client(session_id)
         sent = {**client._headers(dialect, headers, None), "content-type": "application/json"}
         try:
             async with self._http.post(
@@ -77,9 +79,9 @@ class SessionsClient(EvalClient):
         session_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RelayReply:
-        return await EvalClient.relay(await self._at(session_id), dialect, body, None, headers)
+        return await EvalClient.relay(await self._find_client(session_id), dialect, body, None, headers)
 
-    async def _at(self, trace: str | None) -> EvalClient:
+    async def _find_client(self, trace: str | None) -> EvalClient:
         """Return a client for the session of a trace. It uses the shared connections."""
         seats = None if trace is None else self._seats.get(trace)
         found = None if trace is None or seats is None else await seats.find_session(trace)
@@ -89,3 +91,29 @@ class SessionsClient(EvalClient):
         client = copy.copy(self)
         client.base_url, client.api_key = session.openai_url(seat), session.key
         return client
+
+
+class Seats(SeatSessions):
+    """Finds the session of a run by the id of its trace."""
+
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
+        self.traces: dict[str, vf.Trace] = {}
+        """Traces of all runs, by id."""
+        self._numbers: Counter[str] = Counter()
+
+    def add(self, trace: vf.Trace) -> None:
+        """Add a new run, before its first model call."""
+        name = trace.agent.name
+        self.traces[trace.id] = trace
+        self.add_seat(trace.id, f"{name}-{self._numbers[name]}")
+        self._numbers[name] += 1
+
+    async def find_session(self, trace: str) -> tuple[OpenedSession, str] | None:
+        """Return the open session of a trace, and the name of its seat. None if the rollout has ended.
+
+        Raises:
+            BackendError: see `SeatSessions.find`.
+        """
+        address = await self.find(trace)
+        return None if address is None else (address, self.traces[trace].agent.name)

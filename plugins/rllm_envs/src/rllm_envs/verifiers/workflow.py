@@ -18,8 +18,7 @@ from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_envs.hosted import SESSION_KEYS
 from rllm_envs.sessions import SeatCalls, is_too_long, sum_metrics
-from rllm_envs.verifiers.client import SessionsClient
-from rllm_envs.verifiers.seats import Seats
+from rllm_envs.verifiers.client import Seats, SessionsClient
 from rllm_envs.verifiers.tasks import Splits
 from rllm_gateway.running.rollout_session import OpenedGateway
 

@@ -15,9 +15,9 @@ from scripted_engine import Engine, make_context
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.data.types import Episode
 from rllm_core.schema.run_config import RunConfig
-from rllm_envs.inspect.options import InspectParams
+from rllm_envs.inspect.loading import InspectTasks
+from rllm_envs.inspect.plugin import InspectParams
 from rllm_envs.inspect.running import OpenedTask, open_task
-from rllm_envs.inspect.tasks import InspectTasks
 from rllm_envs.inspect.workflow import InspectWorkflow
 
 TASKS = str(Path(__file__).with_name("in_tasks.py"))

@@ -9,7 +9,7 @@ from expecting import expect_error
 
 from rllm.rows.task_content import content_of
 from rllm_core.errors import ConfigError
-from rllm_envs.inspect.tasks import InspectTasks
+from rllm_envs.inspect.loading import InspectTasks
 
 from .bridge import episodes, make_params
 from .script import say_to_prompt

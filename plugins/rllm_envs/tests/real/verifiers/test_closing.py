@@ -10,7 +10,7 @@ import pytest
 
 from rllm_core.errors import BackendError
 from rllm_envs import sessions as module
-from rllm_envs.verifiers.seats import Seats
+from rllm_envs.verifiers.client import Seats
 from rllm_gateway.sessions.link import OpenedSession
 
 
