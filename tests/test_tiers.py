@@ -50,7 +50,7 @@ def test_versions_of_each_environment_belong_to_a_part() -> None:
 def test_a_change_reaches_the_tests_that_import_it() -> None:
     sources = Sources()
 
-    reached = sources.reached(["plugins/rllm_estimators/src/rllm_estimators/statistics.py"])
+    reached = sources.reached(["plugins/rllm_estimators/src/rllm_estimators/centred.py"])
     assert reached[0].startswith("plugins/rllm_estimators/tests/")
     assert not any(file.startswith("plugins/rllm_gateway/") for file in reached)
     assert "tests/test_links_of_the_documents.py" in sources.reached(["docs/tutorial.md"])

@@ -19,7 +19,7 @@ from rllm_core.algorithms.normalization import whiten
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 from rllm_core.pipeline.metrics import advantage_metrics, reward_metrics
-from rllm_estimators.statistics import against_others
+from rllm_estimators.components import compare_to_others
 
 from .every_estimator import VARIANTS, advantages, batch_of, flat, of_rewards
 
@@ -112,14 +112,14 @@ def _grows(label: str, size: float, than: float, groups: list[list[float]]) -> N
     # At this size, float32 also stores all digits of the small ones.
     unit = estimated(label, of_size(than, groups)) / than
     expected = unit * size
-    largest = np.abs(expected).max(initial=0.0)
-    if largest > FLOAT32.max or 0 < largest < FLOAT32.tiny:
-        word = "infinite in float32" if largest > 1 else "which float32 cannot tell from 0"
-        limit = "3.4e+38" if largest > 1 else "1.2e-38"
+    find_largest = np.abs(expected).max(initial=0.0)
+    if find_largest > FLOAT32.max or 0 < find_largest < FLOAT32.tiny:
+        word = "infinite in float32" if find_largest > 1 else "which float32 cannot tell from 0"
+        limit = "3.4e+38" if find_largest > 1 else "1.2e-38"
         with pytest.raises(AdvantageError, match=word) as caught:
             estimated(label, of_size(size, groups))
         assert limit in str(caught.value)
-    elif largest < 1e37 and (largest > 1e-36 or largest == 0.0):  # the rest are in between
+    elif find_largest < 1e37 and (find_largest > 1e-36 or find_largest == 0.0):  # the rest are in between
         assert close(estimated(label, of_size(size, groups)), expected)
 
 
@@ -146,7 +146,7 @@ def test_means_and_deviations_are_those_of_exact_arithmetic(size: float, groups:
 def test_deviations_of_the_others_are_those_of_exact_arithmetic(size: float, groups: list[list[float]]) -> None:
     rewards = of_size(size, groups)
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in rewards])))
-    distances, deviations = against_others(np.concatenate(rewards), offsets)
+    distances, deviations = compare_to_others(np.concatenate(rewards), offsets)
     for group, start in zip(rewards, offsets, strict=False):
         for place, reward in enumerate(group):
             others = group[:place] + group[place + 1 :]

@@ -114,7 +114,7 @@ def test_row_or_option_names_the_source(read: Read) -> None:
     assert (named.data_source, named.data["data_source"]) == ("math", "gsm8k")
 
 
-def test_cells_of_a_csv_file_are_numbers_only_if_they_print_alike(read: Read) -> None:
+def test_csv_cells_are_numbers_if_they_print_alike(read: Read) -> None:
     lines = ["question,answer,count,share,word", "a,007,3,1.5,", "b,1.50,-4,2,NA", "c,None,0,0.0001,true"]
     Path("rows.csv").write_text("\n".join(lines))
     columns = {name: [task.data[name] for task in read("rows.csv")] for name in ("answer", "count", "share", "word")}
@@ -127,7 +127,7 @@ def test_cells_of_a_csv_file_are_numbers_only_if_they_print_alike(read: Read) ->
 
 
 @pytest.mark.parametrize("directory", [False, True])
-def test_a_changed_file_with_its_earlier_time_is_read_again(directory: bool, read: Read) -> None:
+def test_changed_file_with_old_time_is_read_again(directory: bool, read: Read) -> None:
     Path("data").mkdir()
     file = Path("data/train.jsonl")
     for answer in "12":
@@ -165,7 +165,7 @@ def questions(read: Read, path: str, part: str) -> list[str]:
     return [task.data["question"] for task in read(path, val_fraction=0.25, part=part)]
 
 
-def test_every_row_is_in_one_part_with_its_number(read: Read) -> None:
+def test_each_row_is_in_one_numbered_part(read: Read) -> None:
     path = write_parquet("rows.parquet", SUMS)
     train, val = (read(path, val_fraction=0.25, part=part) for part in ("train", "val"))
     assert 70 < len(val) < 130
@@ -177,7 +177,7 @@ def test_every_row_is_in_one_part_with_its_number(read: Read) -> None:
     ]
 
 
-def test_neither_order_nor_kind_of_file_moves_a_row(read: Read) -> None:
+def test_order_and_kind_of_file_move_no_row(read: Read) -> None:
     shuffled = random.Random(0).sample(SUMS, len(SUMS))
     one = questions(read, write_parquet("rows.parquet", SUMS), "val")
     other = questions(read, write_lines("rows.json", shuffled), "val")

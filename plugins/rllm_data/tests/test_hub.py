@@ -42,7 +42,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hanging")
-def test_a_hub_that_hangs_is_given_up_at_the_deadline(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_hub_is_an_error_at_the_deadline(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reading.DEADLINE < 10
     monkeypatch.setattr(reading, "DEADLINE", 0.1)
     check_printed(read_message(read), "service-unreachable", "'openai/gsm8k'", "0 s")

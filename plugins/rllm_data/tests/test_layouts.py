@@ -34,7 +34,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("write", [write_parquet, write_lines], ids=["rows.parquet", "rows.json"])
-def test_a_layout_is_recognized_and_everything_else_is_kept(layout: str, write: Any, read: Read) -> None:
+def test_layout_is_recognized_and_other_columns_are_kept(layout: str, write: Any, read: Read) -> None:
     row, shaped = LAYOUTS[layout]
     path = write("rows.parquet" if write is write_parquet else "rows.json", [row])
     assert read(path)[0].data == {"data_source": "rows", **row, **shaped}
@@ -72,7 +72,7 @@ def _tool(**properties: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": shown}}}
 
 
-def test_chats_and_tools_lose_the_nulls_that_other_rows_bring(read: Read) -> None:
+def test_chats_and_tools_lose_nulls_from_other_rows(read: Read) -> None:
     rows = [
         {"messages": [USER, _call(city="Oslo")], "tools": [_tool(city="string")], "about": {"place": "north"}},
         {"messages": [USER, _call(words=3), USER], "tools": [_tool(words="integer")], "about": {"year": 1905}},

@@ -55,7 +55,7 @@ def test_a_value_without_json_is_refused(value: Any, said: str) -> None:
         json_value(value)
 
 
-def test_arrays_and_structs_of_a_data_frame_are_read(read: Read) -> None:
+def test_arrays_and_structs_of_data_frames_are_read(read: Read) -> None:
     frame = pd.DataFrame(
         {"cells": [np.array([1.5, np.nan])], "when": [pd.Timestamp("2024-02-03")], "s": [{"a": {"b": 1}}]}
     )

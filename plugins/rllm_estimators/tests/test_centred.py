@@ -110,9 +110,7 @@ def make_groups(rewards: Rewards, lengths: Lengths) -> list[list[dict[str, Any]]
 
 @pytest.mark.parametrize(("name", "options", "naive"), PAIRS.values(), ids=PAIRS)
 @given(groups=GROUPS)
-def test_ragged_groups_give_what_a_loop_over_groups_gives(
-    name: str, options: dict[str, Any], naive: Any, groups: Any
-) -> None:
+def test_ragged_groups_equal_a_loop_over_groups(name: str, options: dict[str, Any], naive: Any, groups: Any) -> None:
     rewards = [[reward for reward, _ in group] for group in groups]
     lengths = [[length for _, length in group] for group in groups]
     result = call(name, make_inputs(make_groups(rewards, lengths)), **options)

@@ -21,7 +21,7 @@ def within_group(group: list[float]) -> list[float]:
     return [(reward - np.mean(group)) / (np.std(group, ddof=1) + EPSILON) for reward in group]
 
 
-def against_others(group: list[float]) -> list[float]:
+def compare_to_others(group: list[float]) -> list[float]:
     values = []
     for index, reward in enumerate(group):
         others = group[:index] + group[index + 1 :]
@@ -49,7 +49,7 @@ def naive_verl(groups: list[Any], weights: tuple[float, float]) -> list[float]:
 
 
 def naive_nemo(groups: list[Any], weights: tuple[float, float]) -> list[float]:
-    values = np.round(summed(groups, against_others, weights), 10)
+    values = np.round(summed(groups, compare_to_others, weights), 10)
     if len(values) < 2 or np.ptp(values) == 0:
         return [0.0] * len(values)
     return ((values - values.mean()) / values.std(ddof=1)).tolist()
@@ -71,7 +71,7 @@ def members(groups: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize(("dialect", "naive"), [("verl", naive_verl), ("nemo", naive_nemo)])
 @given(groups=GROUPS, weight=st.sampled_from([0.0, 0.5, 3.0]))
-def test_ragged_groups_give_what_a_loop_over_groups_gives(dialect: str, naive: Any, groups: Any, weight: float) -> None:
+def test_ragged_groups_equal_a_loop_over_groups(dialect: str, naive: Any, groups: Any, weight: float) -> None:
     result = call("gdpo", make_inputs(members(groups)), dialect=dialect, weights={"format": weight})
     expected = naive(groups, (1.0, weight))
     assert np.isfinite(result.values).all()
@@ -86,7 +86,7 @@ def test_no_components_say_what_the_workflow_must_do() -> None:
         call("gdpo", make_inputs([[1, 0]]))
 
 
-def test_a_weight_for_no_component_names_those_there_are() -> None:
+def test_weight_without_component_is_an_error_with_names() -> None:
     inputs = make_inputs(members([[(1, 0, 2), (0, 0, 2)]]))
     with pytest.raises(AdvantageError, match=r"(?s)'formt'.*'format'"):
         call("gdpo", inputs, weights={"formt": 1.0})

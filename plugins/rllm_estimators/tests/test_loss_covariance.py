@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
-from rllm_estimators.loss_options import ClipCovParams, KlCovParams
 from rllm_estimators.losses_covariance import clip_cov, kl_cov
+from rllm_estimators.options import ClipCovParams, KlCovParams
 
 
 def rows(lengths: list[int], advantages: list[float], seed: int = 0) -> LossInput:
@@ -40,7 +40,7 @@ def cut(inputs: LossInput, share: float, **bounds: Any) -> Tensor:
     return clip_cov(inputs, ClipCovParams(clip_cov_ratio=share, **bounds)) == 0
 
 
-def test_kl_cov_penalises_the_likeliest_tokens_of_good_rows_and_the_unlikeliest_of_bad_ones() -> None:
+def test_kl_cov_penalizes_likely_good_unlikely_bad_tokens() -> None:
     inputs = rows([10, 10], [1.0, -1.0])
     chosen = penalised(inputs, 0.2)
     good, bad = inputs.logprobs[:10], inputs.logprobs[10:]
@@ -57,7 +57,7 @@ def test_kl_cov_skips_tokens_that_keep_entropy() -> None:
 
 
 @pytest.mark.parametrize("choose", [penalised, cut])
-def test_the_share_is_right_on_average_however_short_the_rows(choose: Any) -> None:
+def test_share_is_right_on_average_for_short_rows(choose: Any) -> None:
     bounds = {"clip_cov_lb": 0.0, "clip_cov_ub": 9.0} if choose is cut else {}
     inputs = rows([7] * 3000, [1.0] * 3000)
     expected = 0.02 * 7 * 3000
@@ -73,7 +73,7 @@ def test_whole_shares_are_exact() -> None:
     assert torch.bincount(inputs.row_ids[penalised(inputs, 0.25)]).tolist() == [2, 1]
 
 
-def test_clip_cov_draws_evenly_among_tokens_within_the_bounds() -> None:
+def test_clip_cov_draws_evenly_within_the_bounds() -> None:
     inputs = rows([12], [2.0])
     covariance = 2 * (inputs.logprobs - inputs.logprobs.mean())
     bounds = {"clip_cov_lb": 0.3, "clip_cov_ub": 1.9}
@@ -85,13 +85,13 @@ def test_clip_cov_draws_evenly_among_tokens_within_the_bounds() -> None:
     assert (counts[within] - fair).abs().max() < 5 * math.sqrt(fair)
 
 
-def test_clip_cov_cuts_no_token_that_is_clipped_anyway() -> None:
+def test_clip_cov_cuts_no_clipped_token() -> None:
     inputs = rows([12], [2.0])
     far = replace(inputs, old_logprobs=inputs.logprobs - 0.5)
     assert not cut(far, 1.0, clip_cov_lb=0.0, clip_cov_ub=9.0).any()
 
 
-def test_the_choice_is_another_one_with_another_seed_and_in_another_row() -> None:
+def test_choice_depends_on_seed_and_row() -> None:
     bounds = {"clip_cov_lb": 0.0, "clip_cov_ub": 9.0}
     inputs = rows([40], [1.0])
     first = cut(inputs, 0.2, **bounds)

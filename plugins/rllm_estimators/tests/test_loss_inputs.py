@@ -16,8 +16,8 @@ from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_estimators.loss_options import ClipCovParams
 from rllm_estimators.losses_covariance import clip_cov
+from rllm_estimators.options import ClipCovParams
 from rllm_local import tiny
 from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater
@@ -89,7 +89,7 @@ def spy(seen: list[LossInput]) -> Callable[[LossInput, NoParams], Tensor]:
     return loss
 
 
-def test_every_role_is_given_its_own_tokens_of_every_column(batch: TokenBatch) -> None:
+def test_each_role_gets_its_own_tokens(batch: TokenBatch) -> None:
     seen: dict[str, list[LossInput]] = {"solver": [], "judge": []}
     update(batch, {role: (spy(parts), NoParams()) for role, parts in seen.items()}, 30, num_minibatches=1)
     row_of_token = np.repeat(np.arange(batch.n_rows), batch.row_lengths)
@@ -113,7 +113,7 @@ def test_the_seed_is_one_per_optimizer_step(batch: TokenBatch) -> None:
     assert seeds[0] != seeds[-1]
 
 
-def test_a_loss_that_draws_tokens_has_one_gradient_however_the_batch_is_cut(batch: TokenBatch) -> None:
+def test_random_loss_ignores_the_cut_into_micro_batches(batch: TokenBatch) -> None:
     params = ClipCovParams(clip_cov_ratio=0.3, clip_cov_lb=0.0, clip_cov_ub=99.0, eps_clip=9.0)
     losses = dict.fromkeys(("solver", "judge"), (clip_cov, params))
     whole, cut, none = (

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
-from rllm_estimators.loss_options import (
+from rllm_estimators.options import (
     A2poLossParams,
     CispoParams,
     ClipCovParams,
@@ -260,7 +260,7 @@ def test_one_token_by_hand() -> None:
         assert one_token(name, ratio, advantage, params) == pytest.approx((loss, slope), abs=1e-12)
 
 
-def test_dppo_measures_from_the_policy_that_sampled_where_it_is_known() -> None:
+def test_dppo_measures_from_the_known_sampling_policy() -> None:
     columns = tokens(3)
     for name in ("dppo_tv", "dppo_kl"):
         moved = columns | {"old_logprobs": columns["logprobs"] - 5, "sampling_logprobs": columns["old_logprobs"]}
@@ -301,7 +301,7 @@ def test_topr_of_tokens_uses_each_ratio() -> None:
     torch.testing.assert_close(found, -weight * columns["advantages"] * columns["logprobs"])
 
 
-def test_dppo_kl_is_exact_for_tokens_that_are_nearly_certain() -> None:
+def test_dppo_kl_is_exact_for_nearly_certain_tokens() -> None:
     """In float32, where 1 - p would be 0: the divergence is 0.0120, not infinite and not that of 1 - p = 1e-8."""
     for bound, kept in ((0.0119, False), (0.0121, True)):
         inputs = LossInput(

@@ -79,7 +79,7 @@ def test_advantages_are_those_of_a_loop_over_positions(name: str, groups: Any, m
 
 @NAMES
 @pytest.mark.parametrize("rewards", [[1.0, 0.0], [0.0, 1.0]])
-def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(name: str, rewards: list[float]) -> None:
+def test_certain_tokens_have_weight_0_without_a_division(name: str, rewards: list[float]) -> None:
     inputs = make_inputs([rewards])
     sure = np.zeros(len(inputs.loss_mask), np.float32)
     # In float32 the squared length can come out a little below 0.
@@ -97,7 +97,7 @@ def test_a_column_that_is_not_there_is_named(name: str, column: str, options: An
 
 
 @NAMES
-def test_a_huge_ratio_is_cut_off_before_it_overflows(name: str) -> None:
+def test_huge_ratio_is_capped_before_it_overflows(name: str) -> None:
     inputs = make_inputs([[1.0, 0.0]])
     far = replace(inputs, sampling_logprobs=np.full(len(inputs.loss_mask), -5000, np.float32))
     for mode in ("token", "sequence"):

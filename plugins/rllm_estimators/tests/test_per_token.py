@@ -88,7 +88,7 @@ def test_advantages_are_those_of_a_loop_over_tokens(groups: Any, gamma: float, l
     assert result.values.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_rewards_of_steps_sit_on_the_last_token_of_their_step() -> None:
+def test_step_rewards_are_on_the_last_tokens() -> None:
     member = {"reward": 99, "turns": [(1, 2), (1, 1), (1, 0), (1, 2)], "steps": [1.0, 2.0, 4.0, 8.0]}
     silent = {"reward": 5, "turns": [(3, 0)], "steps": [7.0]}
     inputs = make_inputs([[silent, member]])
@@ -100,7 +100,7 @@ def test_rewards_of_steps_sit_on_the_last_token_of_their_step() -> None:
     assert ignored.values[inputs.loss_mask].tolist() == [99] * 5
 
 
-def test_what_a_first_step_without_tokens_earned_is_not_lost() -> None:
+def test_reward_of_empty_first_step_is_not_lost() -> None:
     before = {"reward": 0, "turns": [(1, 1)], "steps": [32.0]}
     member = {"reward": 0, "turns": [(2, 0), (1, 2)], "steps": [4.0, 8.0]}
     inputs = make_inputs([[before, member]])
@@ -109,7 +109,7 @@ def test_what_a_first_step_without_tokens_earned_is_not_lost() -> None:
     assert result.values[inputs.loss_mask].tolist() == [32, 12, 8]
 
 
-def test_rewards_of_steps_follow_steps_that_were_put_into_another_order() -> None:
+def test_step_rewards_follow_reordered_steps() -> None:
     member = {"reward": 0, "turns": [(1, 2), (1, 1), (1, 2)], "steps": [1.0, 2.0, 4.0]}
     inputs = make_inputs([[member, {"reward": 0, "turns": [(1, 1)], "steps": [0.0]}]])
     expected = call("reinforce_plus_plus", inputs, use_step_rewards=True).values
@@ -145,7 +145,7 @@ def test_the_recurrence_is_a_loop_from_the_end(terms: list[tuple[float, float]])
     assert backward_sums(values, coefficients).tolist() == pytest.approx(expected[::-1], rel=1e-12, abs=1e-12)
 
 
-def test_a_very_long_discounted_sum_stays_finite_and_right() -> None:
+def test_long_discounted_sum_is_finite_and_right() -> None:
     coefficients = np.full(200_001, 0.99)
     coefficients[-1] = 0.0
     sums = backward_sums(np.ones(200_001), coefficients)

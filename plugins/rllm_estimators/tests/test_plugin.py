@@ -29,7 +29,7 @@ def test_levels_needs_and_losses(records: Any) -> None:
     assert {record.default_loss for record in records.values()} == losses
 
 
-def test_options_with_the_name_of_a_shared_key_bound_the_ratio_of_a_token() -> None:
+def test_options_named_as_shared_keys_bound_token_ratios() -> None:
     losses = {record.name: record.params.model_fields for record in plugin.rllm_losses()}
     clipped = {"cispo", "clip_cov", "fipo"}
     for key in ("eps_clip", "eps_clip_high"):
@@ -44,7 +44,7 @@ def test_options_with_the_name_of_a_shared_key_bound_the_ratio_of_a_token() -> N
         assert {option: field.default for option, field in losses[name].items()} == expected
 
 
-def test_losses_that_weigh_by_the_ratio_to_the_sampler_say_so() -> None:
+def test_losses_that_correct_rollouts_declare_it() -> None:
     corrects = {record.name for record in plugin.rllm_losses() if record.corrects_rollouts}
     assert corrects == {"dppo_tv", "dppo_kl", "ipo", "reinforce_kl", "topr", "vespo"}
 

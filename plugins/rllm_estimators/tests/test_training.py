@@ -72,7 +72,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.usefixtures("parts")
-def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: Path) -> None:
+def test_gdpo_trains_on_components_from_a_stage(run: Run, tmp_path: Path) -> None:
     chosen = "rllm.algorithm.adv_estimator={name: gdpo, dialect: nemo, weights: {digit: 0.5}}"
     assert run(chosen, "rllm.pipeline.insert=[{stage: parts, after: check_rewards}]") == 0
     check_trained(tmp_path)
@@ -87,7 +87,7 @@ def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: 
         ("step_reinforce", 0),
     ],
 )
-def test_shaping_rewards_of_steps_is_refused_where_use_step_rewards_is_off(
+def test_step_shaping_without_use_step_rewards_is_rejected(
     run: Run, capfd: pytest.CaptureFixture[str], estimator: str, status: int
 ) -> None:
     chosen = (f"rllm.algorithm.adv_estimator={estimator}", "rllm.workflow.workflow_args.gamma=0.5")

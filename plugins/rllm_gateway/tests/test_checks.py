@@ -40,7 +40,7 @@ def free() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_store_that_can_be_made_is_not_made(tmp_path: Path) -> None:
+def test_check_makes_no_store(tmp_path: Path) -> None:
     check_sdk(own(tmp_path / "new" / "traces.db"))
     assert not list(tmp_path.iterdir())
     CallStore.open(tmp_path / "traces.db").close()
@@ -80,9 +80,7 @@ def test_a_store_that_is_something_else_is_refused(tmp_path: Path, make: Callabl
         check_sdk(own(tmp_path / "traces.db"))
 
 
-def test_a_run_looks_at_the_store_of_its_directory_unless_it_replaces_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_checks_the_store_that_it_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run learns of a damaged store before it samples."""
     damaged_store(tmp_path / "gateway" / "traces.db")
 
@@ -129,7 +127,7 @@ def test_other_hosts_and_taken_ports_are_refused(tmp_path: Path, monkeypatch: py
     assert ProxySection().port == DEFAULT_PORT
 
 
-def test_a_gateway_that_would_take_the_run_stays_free(tmp_path: Path) -> None:
+def test_check_leaves_the_gateway_free(tmp_path: Path) -> None:
     async def main() -> None:
         with CallStore.open(tmp_path / "calls.db") as store:
             run_socket = RunSocket(Gateway(store, "http://127.0.0.1:1"), "secret", lambda directory: renderer())
@@ -181,6 +179,6 @@ def test_without_gateway_or_token_no_run_attaches(tmp_path: Path, monkeypatch: p
         (SdkSection(proxy=ProxySection(mode="external", port=65535)), "port-unavailable", "65535"),
     ],
 )
-def test_keys_that_do_not_go_with_the_mode_are_refused(sdk: SdkSection, code: str, key: str) -> None:
+def test_keys_of_a_different_mode_are_rejected(sdk: SdkSection, code: str, key: str) -> None:
     with expect_error(RllmError, code, key):
         check_sdk(sdk)

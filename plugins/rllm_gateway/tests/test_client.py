@@ -35,7 +35,7 @@ def said_of(world: World, opened: OpenedSession) -> list[tuple[str, str | None, 
     return [(call.role, call.name, call.group) for call in world.close(opened).calls]
 
 
-def test_a_client_that_is_made_first_follows_the_sessions_it_is_used_in(world: World, opened: OpenedSession) -> None:
+def test_early_client_follows_the_current_session(world: World, opened: OpenedSession) -> None:
     with get_chat_client() as client:
         with session("solver"):
             client.chat.completions.create(model="m", messages=HI)
@@ -62,7 +62,7 @@ def test_an_async_client_follows_each_task(world: World, opened: OpenedSession) 
     assert sorted(said_of(world, opened), key=str) == [("agent", None, part) for part in "abc"]
 
 
-def test_a_thread_has_the_session_that_its_client_was_made_in(world: World, opened: OpenedSession) -> None:
+def test_thread_has_the_session_of_its_client(world: World, opened: OpenedSession) -> None:
     with session("solver", part="x"), get_chat_client() as client, ThreadPoolExecutor(1) as threads:
         threads.submit(client.chat.completions.create, model="m", messages=HI).result()
     assert said_of(world, opened) == [("solver", None, "x")]

@@ -18,7 +18,7 @@ MOST = 16
 
 
 @pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]], ids=str)
-def test_the_row_has_the_prompt_and_the_sampled_tokens(world: World, prompt: Any) -> None:
+def test_row_has_the_prompt_and_sampled_tokens(world: World, prompt: Any) -> None:
     with openai_client(world) as client:
         done = client.completions.create(model="gpt", prompt=prompt, logprobs=0, temperature=0.5)
     [choice] = done.choices
@@ -80,7 +80,7 @@ def test_reasoning_stays_in_the_text(stream: bool, tmp_path: Any) -> None:
     assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == "why</think> so"
 
 
-def test_large_text_is_encoded_and_likeliest_tokens_have_names(world: World) -> None:
+def test_large_text_is_encoded_with_likeliest_token_names(world: World) -> None:
     world.policy.options = frozenset(("top_logprobs",))
     world.policy.max_context = LARGE * 2
     with openai_client(world) as client:

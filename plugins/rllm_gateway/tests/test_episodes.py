@@ -58,9 +58,7 @@ def test_a_conversation_is_one_row(session: Session) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, *rest) for rest in permutations((1, 2, 3))])
-def test_a_parent_with_three_sub_agents_is_four_rows_whatever_arrives_first(
-    session: Session, order: tuple[int, ...]
-) -> None:
+def test_parent_with_three_sub_agents_is_four_rows(session: Session, order: tuple[int, ...]) -> None:
     session.call("parent", [70])
     for number in (1, 2, 3):
         session.call(f"sub {number}", [50 + number])
@@ -106,7 +104,7 @@ def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> N
     }
 
 
-def test_what_continues_an_excluded_call_has_its_tokens_as_context(session: Session) -> None:
+def test_excluded_call_is_context_of_its_continuation(session: Session) -> None:
     session.call("a", [5], delivered=False)
     session.call("b", [6], "a")
     (trajectory,) = session.make_trajectories().trajectories
@@ -134,7 +132,7 @@ def test_a_name_of_the_request_is_the_role(session: Session) -> None:
     ]
 
 
-def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(session: Session) -> None:
+def test_groups_split_rows_and_ungrouped_calls_follow_lineage(session: Session) -> None:
     session.call("a", [5], group="x")
     session.call("b", [6], group="y")
     session.call("c", [7], "a")
@@ -143,7 +141,7 @@ def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(sessi
     assert found == [("t:0/agent/x", 2), ("t:0/agent/y", 1), ("t:0/agent", 1)]
 
 
-def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
+def test_reward_of_unknown_role_lists_the_roles() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
     assign_rewards(episode, AgentResult.parse({"reward": {"solvr": 1.0}}))
     said = episode.trajectories[0].info[REWARD_ERROR]
@@ -151,7 +149,7 @@ def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
     assert "'solver'" in said
 
 
-def test_a_role_that_made_no_call_this_time_may_have_a_reward() -> None:
+def test_role_without_calls_may_have_a_reward() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
     assign_rewards(episode, AgentResult.parse({"reward": {"solver": 1.0, "judge": 0.5}}))
     assert REWARD_ERROR not in episode.trajectories[0].info
@@ -166,7 +164,7 @@ def test_metrics_without_names_are_refused(metrics: object) -> None:
 @pytest.mark.parametrize(
     ("calls", "warned"), [((0, 0), 1), ((0, 0, 0, 0), 1), ((0,), 0), ((0, 1, 0, 0), 0), ((3, 0, 0), 0)]
 )
-def test_a_step_without_a_call_is_told_of_once(
+def test_step_without_calls_is_reported_once(
     calls: tuple[int, ...], warned: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_warnings()

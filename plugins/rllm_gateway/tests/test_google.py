@@ -166,7 +166,7 @@ def test_a_required_call_has_a_schema(client: Client, world: World) -> None:
     assert schema["properties"]["arguments"] == {"type": "object", "properties": {"word": {"type": "string"}}}
 
 
-def test_tokens_are_counted_and_no_call_is_possible_without_tools(client: Client, world: World) -> None:
+def test_tokens_are_counted_and_calls_need_tools(client: Client, world: World) -> None:
     client.ask(tools=TOOLS, toolConfig={"functionCallingConfig": {"mode": "NONE"}})
     assert world.policy.calls[0].prompt == "<u>hi<a>"
     whole = {"contents": HI, "systemInstruction": {"parts": [{"text": "be kind"}]}}

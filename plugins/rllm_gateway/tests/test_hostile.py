@@ -155,7 +155,7 @@ def test_a_body_with_everything_is_answered(client: httpx.Client, api: str) -> N
 @pytest.mark.parametrize(
     "api", [pytest.param(api, marks=pytest.mark.smoke if api == "responses" else pytest.mark.long) for api in WHOLE]
 )
-def test_another_type_in_any_place_is_answered_or_refused(client: httpx.Client, api: str) -> None:
+def test_wrong_type_anywhere_is_answered_or_rejected(client: httpx.Client, api: str) -> None:
     statuses = set()
     for path in places(WHOLE[api]):
         for value in STRANGE:
@@ -259,7 +259,7 @@ def test_keys_that_are_none(world: World, session: OpenedSession, key: str) -> N
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil.example:80"])
-def test_another_name_for_this_machine_comes_from_a_web_page(client: httpx.Client, host: str) -> None:
+def test_foreign_host_name_is_rejected_as_web_page(client: httpx.Client, host: str) -> None:
     for api, body in WHOLE.items():
         answer = client.post(api, json=body, headers={"host": host})
         assert (answer.status_code, kind_of_error(api, answer)) == (403, "permission_error")
@@ -292,7 +292,7 @@ def test_rewards_that_are_no_numbers(client: httpx.Client, reward: Any) -> None:
     assert client.post("reward", content=body.replace("Infinity", "1e400")).status_code == 400
 
 
-def test_more_requests_at_a_time_than_a_session_may_have(world: World) -> None:
+def test_too_many_requests_at_once_are_rejected(world: World) -> None:
     own = world.open()
     url, headers = f"{own.openai_url()}/responses", {"x-api-key": own.key}
     world.policy.asked.clear()
@@ -306,7 +306,7 @@ def test_more_requests_at_a_time_than_a_session_may_have(world: World) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
 
 
-def test_an_address_in_a_request_is_connected_to_by_nobody(client: httpx.Client, world: World) -> None:
+def test_addresses_in_requests_are_never_opened(client: httpx.Client, world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         url = f"http://127.0.0.1:{elsewhere.getsockname()[1]}"
         named = {"url": url, "base_url": url, "api_base": url, "worker_id": url}

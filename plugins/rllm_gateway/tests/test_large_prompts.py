@@ -48,7 +48,7 @@ def post(world: World, api: str, characters: int, **spec: Any) -> httpx.Response
 
 
 @pytest.mark.parametrize("api", ["chat/completions", "responses", "messages", "messages/count_tokens"])
-def test_what_cannot_fit_is_refused_before_it_is_rendered(world: World, threads: list[Any], api: str) -> None:
+def test_too_large_prompt_is_rejected_before_rendering(world: World, threads: list[Any], api: str) -> None:
     answer = post(world, api, ROOM * CHARACTERS_OF_A_TOKEN, max_prompt_length=ROOM)
     assert (answer.status_code, threads) == (400, [])
     assert "10 tokens" in answer.json()["error"]["message"]

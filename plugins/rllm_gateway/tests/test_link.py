@@ -160,7 +160,7 @@ async def test_every_branch_has_its_own_engine_session(ends: Ends) -> None:
 
 
 @over_the_link
-async def test_a_stop_text_cuts_where_the_engine_cannot_stop(ends: Ends) -> None:
+async def test_stop_text_cuts_if_engine_cannot_stop(ends: Ends) -> None:
     await ends.open()
     arrived = await ends.sample([ord(letter) - 1 for letter in "ab|cd"], stop=("|",))
     assert (arrived.token_ids.tolist(), arrived.finish_reason) == ([*map(ord, "ab|")], "stop")
@@ -253,7 +253,7 @@ async def until(truth: Callable[[], object]) -> None:
 
 
 @over_the_link
-async def test_a_call_that_is_asked_again_is_cancelled_as_the_first_was(ends: Ends) -> None:
+async def test_repeated_call_can_be_cancelled_too(ends: Ends) -> None:
     begun, ended = [], []
 
     async def wait() -> None:
@@ -359,7 +359,7 @@ def test_a_gateway_that_ends_is_a_backend_error() -> None:
     asyncio.run(run())
 
 
-def test_an_agent_is_not_waited_for_when_the_gateway_ends() -> None:
+def test_end_of_gateway_kills_the_agent() -> None:
     killed: list[str] = []
 
     async def agent() -> str:
@@ -422,7 +422,7 @@ def completion(text: str, spans: tuple[VersionSpan, ...] = ()) -> Completion:
         ("aSTOPSTOP", ("STOP",), "aSTOP"),
     ],
 )
-def test_the_token_that_completes_the_text_is_the_last(text: str, stop: tuple[str, ...], left: str) -> None:
+def test_token_that_completes_the_text_is_last(text: str, stop: tuple[str, ...], left: str) -> None:
     cut = cut_at_texts(completion(text), text_of, stop)
     assert text_of(cut.token_ids) == left
     assert cut.logprobs.tolist() == [-float(place) for place in range(len(left))]
@@ -430,18 +430,18 @@ def test_the_token_that_completes_the_text_is_the_last(text: str, stop: tuple[st
 
 
 @pytest.mark.parametrize("stop", [(), ("never",)])
-def test_a_response_without_the_text_stays_as_it_is(stop: tuple[str, ...]) -> None:
+def test_response_without_the_text_is_unchanged(stop: tuple[str, ...]) -> None:
     whole = completion("some words")
     assert cut_at_texts(whole, text_of, stop) is whole
 
 
-def test_the_oldest_version_is_that_of_the_tokens_that_are_left() -> None:
+def test_oldest_version_is_from_the_remaining_tokens() -> None:
     spans = (VersionSpan(4, 3), VersionSpan(2, 5))
     cut = cut_at_texts(completion("ab|defgh", spans), text_of, ("|",))
     assert (cut.weight_version, cut.version_spans) == (4, (VersionSpan(4, 3),))
 
 
-def test_the_first_runs_cover_the_tokens_that_are_asked_for() -> None:
+def test_first_spans_cover_the_requested_tokens() -> None:
     spans = (VersionSpan(1, 2), VersionSpan(2, 4))
     assert first_spans(spans, 3) == (VersionSpan(1, 2), VersionSpan(2, 1))
     assert first_spans((), 3) == ()

@@ -153,7 +153,7 @@ def test_sampling_values_are_overruled_or_refused(name: str, refused: Any, overr
     assert off is None or chat.RULES.outcomes({name: off}, "refuse") == {name: "honored"}
 
 
-def test_too_long_prompt_and_last_call_are_refused_as_by_openai(world: World) -> None:
+def test_too_long_requests_fail_as_with_openai(world: World) -> None:
     import openai
 
     with openai_client(world, max_calls=1) as client:
@@ -318,7 +318,7 @@ def test_refusals_have_the_form_of_anthropic(claude: anthropic.Anthropic, world:
 
 
 @pytest.mark.parametrize("unsupported", ["refuse", "ignore"])
-def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str, world: World) -> None:
+def test_client_side_tools_see_the_whole_conversation(unsupported: str, world: World) -> None:
     """The claude requests a stored conversation, and sends all messages if the server has none."""
     import anthropic
 

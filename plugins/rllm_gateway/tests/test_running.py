@@ -232,7 +232,7 @@ def test_cancellation_during_a_failed_start_stays_one(tmp_path: Path, monkeypatc
         asyncio.run(cancel())
 
 
-def test_cancellation_and_end_of_run_kill_agents_with_children(agent: Path, tmp_path: Path) -> None:
+def test_cancellation_and_run_end_kill_agent_trees(agent: Path, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("cancelled", "closed")]
 
     async def steps(runner: FunctionRunner) -> list[asyncio.Task[Outcome]]:
@@ -321,7 +321,7 @@ def command(tmp_path: Path, program: str, environment: dict[str, str] | None = N
     return asyncio.run(runner.run(task, environment or {}))
 
 
-def test_a_program_reads_its_task_and_says_its_reward(tmp_path: Path) -> None:
+def test_program_reads_its_task_and_reports_reward(tmp_path: Path) -> None:
     program = """
         import json, os, sys
         task = json.load(sys.stdin)
@@ -340,17 +340,17 @@ def test_a_program_reads_its_task_and_says_its_reward(tmp_path: Path) -> None:
         ([], None),
     ],
 )
-def test_only_a_last_object_with_reward_is_a_result(lines: list[str], result: Any) -> None:
+def test_only_last_object_with_reward_is_result(lines: list[str], result: Any) -> None:
     assert parse_result(lines) == result
 
 
-def test_a_program_that_fails_is_told_by_its_errors(tmp_path: Path) -> None:
+def test_failed_program_is_reported_with_its_errors(tmp_path: Path) -> None:
     outcome = command(tmp_path, "print('fine'); raise SystemExit('out of luck')")
     assert "exit code 1" in outcome.failure
     assert outcome.failure.endswith("out of luck")
 
 
-def test_a_program_that_is_not_there_is_no_fault_of_the_rollout(tmp_path: Path) -> None:
+def test_missing_program_is_a_plugin_error(tmp_path: Path) -> None:
     with expect_error(PluginError, "agent-not-started", "no-such-program"):
         asyncio.run(CommandRunner(["no-such-program"], tmp_path).run({}, {}))
 

@@ -33,7 +33,7 @@ HI: Any = [{"role": "user", "content": "hi"}]
 SPEC = SessionSpec(id="a:0", run="r", rollout="a", max_tokens=50)
 
 
-def test_the_admin_token_is_made_once_and_is_private(tmp_path: Path) -> None:
+def test_admin_token_is_made_once_and_private(tmp_path: Path) -> None:
     file = tmp_path / "new" / "token"
     token = admin_token(file)
     assert len(token) >= 40
@@ -67,7 +67,7 @@ async def at_the_door(tmp_path: Path, steps: Any) -> None:
         store.close()
 
 
-def test_a_run_attaches_with_the_token_and_opens_sessions(tmp_path: Path) -> None:
+def test_run_attaches_with_token_and_opens_sessions(tmp_path: Path) -> None:
     async def steps(gateway: Gateway, port: int) -> None:
         link = TrainerLink(*await attach("127.0.0.1", port, "secret", tmp_path, "tiny"))
         assert gateway.is_attached
@@ -211,7 +211,7 @@ def test_sessions_are_pruned(stored: list[str]) -> None:
     assert "no session" in printed("sessions", *stored)
 
 
-def test_a_call_without_a_policy_waits_and_is_told_to_come_back(tmp_path: Path) -> None:
+def test_call_without_policy_waits_and_gets_retry_hint(tmp_path: Path) -> None:
     with running(tmp_path, GatewayLimits(policy_seconds=0.05), attached=None) as world:
         session = world.open()
         url, headers = f"{session.openai_url()}/responses", {"x-api-key": session.key}

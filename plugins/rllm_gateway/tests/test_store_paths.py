@@ -37,7 +37,7 @@ def test_store_path_unless_named_is_the_run_s() -> None:
 
 
 @pytest.mark.parametrize(("named", "run"), [(str(RUN), None), (None, "project/first")])
-def test_named_store_of_a_run_is_in_its_directory(named: str | None, run: str | None) -> None:
+def test_named_store_is_in_the_run_directory(named: str | None, run: str | None) -> None:
     made(store_path(None, None))
     store = made(RUN / "gateway" / "traces.db")
     assert named_store(named, run) == store

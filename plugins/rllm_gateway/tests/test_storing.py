@@ -85,7 +85,7 @@ def test_calls_are_stored_as_sampled_and_sent(world: World) -> None:
     assert one.delivered
 
 
-def test_the_end_of_a_stream_comes_after_the_commit(world: World) -> None:
+def test_stream_ends_after_the_commit(world: World) -> None:
     session = world.open()
     with openai_of(session) as client:
         for chunk in client.chat.completions.create(model="m", messages=[HI], stream=True):
@@ -93,9 +93,7 @@ def test_the_end_of_a_stream_comes_after_the_commit(world: World) -> None:
                 assert len(world.store.calls(session.id)) == 1
 
 
-def test_a_call_that_cannot_be_stored_is_no_answer_and_ends_the_rollout(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unstorable_call_fails_and_ends_the_rollout(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     import openai
 
     with openai_client(world, id="s:0") as client:
@@ -116,7 +114,7 @@ def test_a_call_that_cannot_be_stored_is_no_answer_and_ends_the_rollout(
     assert (trace.calls, trace.ending) == ((), "failed")
 
 
-def test_an_answer_that_nobody_saw_is_given_to_who_asks_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unseen_answer_goes_to_the_next_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     responses = iter(("first", "second"))
     world.policy.response = lambda prompt: next(responses)
     session, store = world.open(), SlowStore(world, monkeypatch)
@@ -126,7 +124,7 @@ def test_an_answer_that_nobody_saw_is_given_to_who_asks_next(world: World, monke
     assert [call.delivered for call in world.close(session).calls] == [True, True]
 
 
-def test_an_answer_that_nobody_ever_saw_is_not_trained_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unseen_answer_is_not_trained_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     session, store = world.open(), SlowStore(world, monkeypatch)
     hang_up(world, session, store)
     [call] = world.close(session).calls
@@ -156,7 +154,7 @@ def give(session: OpenedSession, role: str, reward: float) -> httpx.Response:
     return httpx.post(url, json={"reward": reward}, headers=headers)
 
 
-def test_a_reward_is_that_of_a_role_with_calls(world: World) -> None:
+def test_reward_belongs_to_role_with_calls(world: World) -> None:
     session = world.open(name_key="who", reward_source="agent")
     # Before the first call, any role may get one.
     assert give(session, "solver", 2.0).status_code == 200
@@ -174,7 +172,7 @@ def test_a_reward_is_that_of_a_role_with_calls(world: World) -> None:
     assert world.close(session).rewards == {"solver": 2.0, "agent": -1.0, "judge": 1.0, "critic": 0.5}
 
 
-def test_a_late_call_does_not_bring_back_a_session_that_was_deleted(world: World) -> None:
+def test_late_call_restores_no_deleted_session(world: World) -> None:
     import openai
 
     session = world.open(run="pruned")
@@ -201,7 +199,7 @@ def test_gateways_of_two_runs_share_a_store(world: World) -> None:
             assert [each.end is None for run in ("one", "two") for each in store.sessions(run)] == [True, False]
 
 
-def test_choices_that_are_asked_again_are_in_the_same_order() -> None:
+def test_repeated_choices_have_the_same_order() -> None:
     session = LiveSession(SessionSpec(id="s", run="r", rollout="t:0", max_tokens=9), "")
     first = [session.take_sibling(b"prompt") for _ in range(3)]
     session.lose(b"prompt", first)

@@ -146,12 +146,12 @@ def test_json_that_may_be_a_call_waits() -> None:
     assert grown(b"{}", response_format=form) == ["{", "{}"]
 
 
-def test_a_long_response_is_read_less_often_than_once_a_token() -> None:
+def test_long_response_is_parsed_less_than_per_token() -> None:
     assert len(grown(b"a" * 1000)) < LOOKS * 6
 
 
 @pytest.mark.parametrize("later", [FinalText(content="no"), FinalText(reasoning="so", content="yes")])
-def test_text_that_would_have_to_be_taken_back_is_an_error(later: FinalText) -> None:
+def test_stream_that_must_retract_text_is_an_error(later: FinalText) -> None:
     sent = SentText()
     assert sent.more(FinalText(content="yes")) == FinalText(content="yes")
     with pytest.raises(RefusedError):

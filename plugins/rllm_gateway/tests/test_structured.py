@@ -124,7 +124,7 @@ def test_session_ignores_only_unsupported_parts(world: World, options: set[str],
     assert found == {f"ignored/{name}" for name in ignored}
 
 
-def test_schema_and_tools_allow_the_answer_or_a_call() -> None:
+def test_schema_with_tools_allows_answer_or_call() -> None:
     form = find_required_form("response_format", Answer.model_json_schema(), [tool(), tool("other")], False, None)
     assert form is not None
     valid = Draft202012Validator(json.loads(form.schema)).is_valid

@@ -62,7 +62,7 @@ def test_a_conversation_is_one_line_of_calls(agent: Agent, world: World) -> None
     assert agent.parents() == [None, 0, 1]
 
 
-def test_a_stop_token_in_a_message_is_no_turn(agent: Agent, world: World) -> None:
+def test_stop_token_in_message_ends_no_turn(agent: Agent, world: World) -> None:
     """`$` is the stop token, and the text of it is its own token."""
     world.policy.response = lambda prompt: "a$b"
     asked: Any = {"role": "user", "content": "$ or $$?"}
@@ -74,7 +74,7 @@ def test_a_stop_token_in_a_message_is_no_turn(agent: Agent, world: World) -> Non
     assert agent.parents() == [None, 0]
 
 
-def test_an_edited_response_is_context_of_a_new_conversation(agent: Agent, world: World) -> None:
+def test_edited_response_is_context_of_new_conversation(agent: Agent, world: World) -> None:
     numbered(world)
     agent.ask(HI)
     agent.ask(HI, {"role": "assistant", "content": "edited"}, {"role": "user", "content": "and"})
@@ -84,7 +84,7 @@ def test_an_edited_response_is_context_of_a_new_conversation(agent: Agent, world
     assert trace.counters["branches"] == 1
 
 
-def test_a_foreign_response_later_on_leaves_what_came_before(agent: Agent, world: World) -> None:
+def test_later_foreign_response_keeps_earlier_calls(agent: Agent, world: World) -> None:
     numbered(world)
     first = agent.ask(HI)
     said: list[Any] = [HI, first, {"role": "user", "content": "and"}, {"role": "assistant", "content": "foreign"}]
@@ -131,7 +131,7 @@ def test_changed_tools_start_a_new_trajectory(agent: Agent, world: World) -> Non
     assert agent.parents() == [None, None]
 
 
-def test_only_a_marked_retry_of_a_prompt_is_the_same_sample(agent: Agent, world: World) -> None:
+def test_only_marked_retry_is_the_same_sample(agent: Agent, world: World) -> None:
     numbered(world)
     again = {"extra_headers": {"x-stainless-retry-count": "1"}}
     ho = {"role": "user", "content": "ho"}
@@ -160,7 +160,7 @@ def test_a_marked_retry_joins_what_is_being_sampled(agent: Agent, world: World) 
 
 
 @pytest.mark.long
-def test_given_up_request_is_cancelled_and_answers_no_retry(agent: Agent, world: World) -> None:
+def test_abandoned_request_is_cancelled_and_not_reused(agent: Agent, world: World) -> None:
     import openai
 
     numbered(world)
@@ -177,7 +177,7 @@ def test_given_up_request_is_cancelled_and_answers_no_retry(agent: Agent, world:
     assert (len(trace.calls), trace.counters["cancelled"]) == (2, 1)
 
 
-def test_ids_of_tool_calls_are_those_of_no_other_call_of_the_conversation(agent: Agent, world: World) -> None:
+def test_tool_call_ids_are_unique_in_a_conversation(agent: Agent, world: World) -> None:
     world.policy.response = lambda prompt: CALL
     said: list[Any] = [HI]
     for _ in range(3):
@@ -198,7 +198,7 @@ def test_a_closed_session_answers_409_and_writes_nothing(agent: Agent, world: Wo
     assert len(world.store.calls(agent.session.id)) == 1
 
 
-def test_a_session_that_keeps_messages_tells_the_last_conversation_with_its_calls_of_tools(world: World) -> None:
+def test_kept_messages_have_the_last_conversation_with_tools(world: World) -> None:
     world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     session = world.open(keeps_messages=True)
     agent = Agent(world, session)
@@ -215,7 +215,7 @@ def test_a_session_that_keeps_messages_tells_the_last_conversation_with_its_call
     agent.close()
 
 
-def test_an_edited_response_is_told_as_the_agent_sent_it(world: World) -> None:
+def test_edited_response_is_returned_as_sent(world: World) -> None:
     numbered(world)
     for keeps in (True, False):
         agent = Agent(world, world.open(keeps_messages=keeps))

@@ -271,7 +271,7 @@ def find_complaint(complaint: Any, tmp_path: Path) -> Any:
 TRACES = "tokens_are_traced_only_on_request"
 
 
-def test_an_engine_that_ignores_stop_texts_is_told_so(find_complaint: Any) -> None:
+def test_engine_that_ignores_stop_texts_fails(find_complaint: Any) -> None:
     ignoring, test = with_engine(check_stop=lambda *_: None), "stop_text_ends_a_response_or_is_rejected"
     first, second = find_complaint(record(ignoring), test), find_complaint(record(ignoring, stop_texts=True), test)
     assert "stop text" in first

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from rllm_core.errors import ConfigError
 
-
 Clean = Callable[[Any], Any]
 ROLE, CONTENT = "role", "content"
 

@@ -58,7 +58,7 @@ def _play(actions: tuple[str, ...], seed: int = 0, **params: Any) -> tuple[str, 
         environment.close()
 
 
-def test_the_safe_path_over_the_lake_earns_the_reward() -> None:
+def test_safe_path_over_the_lake_gets_the_reward() -> None:
     _, outcomes = _play(SAFE_PATH, id="FrozenLake-v1", options={"is_slippery": False})
 
     assert [outcome.reward for outcome in outcomes] == [0.0] * 5 + [1.0]
@@ -72,7 +72,7 @@ def test_a_hole_ends_the_episode_without_reward() -> None:
     assert [(outcome.reward, outcome.done) for outcome in outcomes] == [(0.0, False), (0.0, True)]
 
 
-def test_the_picture_marks_the_player_and_the_rules_name_the_actions() -> None:
+def test_picture_marks_the_player_and_rules_list_actions() -> None:
     rules, (second,) = _play(("Go right!",), id="FrozenLake-v1", options={"is_slippery": False})
 
     assert "left, down, right, up" in rules
@@ -91,7 +91,7 @@ def test_numbers_and_rewards_fill_the_template() -> None:
     assert second.observation == f"{[round(float(x), 4) for x in after]} after {reward:g}"
 
 
-def test_rewards_and_observations_are_those_of_the_environment_itself() -> None:
+def test_rewards_and_observations_equal_those_of_the_environment() -> None:
     actions = (0, 3, 3, 1, 4, 2, 5, 0)
     bare = gymnasium.make("Taxi-v4")
     bare.reset(seed=7)
@@ -110,7 +110,7 @@ def test_continuous_actions_are_a_json_list() -> None:
     assert [outcome.reward for outcome in outcomes[1:]] == [0.0, 0.0], "both are no actions"
 
 
-def test_a_response_without_an_action_costs_a_turn_and_changes_nothing() -> None:
+def test_response_without_an_action_only_costs_a_turn() -> None:
     lake: dict[str, Any] = {"id": "FrozenLake-v1", "options": {"is_slippery": False}}
     _, outcomes = _play(("fly", *SAFE_PATH), **lake)
 
@@ -125,13 +125,13 @@ def test_solved_is_the_sum_of_rewards(solved_at: float | None, correct: bool | N
     assert outcomes[-1].correct is correct
 
 
-def test_an_episode_is_a_function_of_its_seed_and_actions() -> None:
+def test_episode_follows_from_seed_and_actions() -> None:
     slippery = [_play(("right", "down") * 5, seed=seed, id="FrozenLake-v1") for seed in (3, 4, 3)]
 
     assert slippery[0] == slippery[2] != slippery[1]
 
 
-def test_tasks_are_seeds_and_no_seed_is_in_both_splits() -> None:
+def test_tasks_are_seeds_and_splits_share_none() -> None:
     params = GymnasiumParams(id="Taxi-v4", train_size=2, val_size=1, seed=5)
 
     assert [task.data["seed"] for task in Gymnasium.tasks("train", params)] == [5, 6]
@@ -157,7 +157,7 @@ def test_nan_reward_has_a_cause() -> None:
     assert "step 1 of 'Picture-v0'" in outcome.reward_error
 
 
-def test_a_failure_of_the_environment_is_raised_and_not_a_reward() -> None:
+def test_environment_failure_is_an_error_without_reward() -> None:
     with pytest.raises(RuntimeError):
         _play(("1",), id="Picture-v0", options={"side": 2})
 
@@ -174,6 +174,6 @@ def test_a_failure_of_the_environment_is_raised_and_not_a_reward() -> None:
         ({"id": "Picture-v0", "options": {"side": 2, "actions": PAIRS}}, "game-not-playable", "Tuple"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_a_run(params: dict[str, Any], code: str, value: str) -> None:
+def test_unplayable_environment_is_rejected_before_a_run(params: dict[str, Any], code: str, value: str) -> None:
     with expect_error(ConfigError, code, value):
         check_environment(GymnasiumParams(**params))

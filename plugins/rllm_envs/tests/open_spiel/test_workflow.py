@@ -134,7 +134,7 @@ def test_mcts_beats_first_legal_moves() -> None:
     assert episode.trajectories[0].reward in (-1.0, 0.0)
 
 
-def test_forfeit_gives_lowest_return_and_the_rest_to_others() -> None:
+def test_forfeit_gives_lowest_return_and_shares_the_rest() -> None:
     def answer(prompt: str, session: str) -> str:
         return "no idea" if "player_1" in session else _legal(prompt)[0]
 
@@ -160,7 +160,7 @@ def test_invalid_random_plays_to_the_end() -> None:
     assert sum(each.reward or 0.0 for each in episode.trajectories) == 0.0
 
 
-def test_too_many_turns_end_the_game_with_returns_so_far() -> None:
+def test_turn_limit_ends_game_with_returns_so_far() -> None:
     episode, _ = _play(_last_legal, max_steps=1, game="tic_tac_toe")
 
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED

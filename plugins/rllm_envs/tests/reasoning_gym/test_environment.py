@@ -31,7 +31,7 @@ def _questions(process: Process, generator: str, order: list[int]) -> dict[int, 
 
 
 @pytest.mark.long
-def test_entries_depend_neither_on_the_process_nor_on_the_order() -> None:
+def test_entries_do_not_depend_on_process_or_order() -> None:
     one, other = Process(), Process()
     for generator in FICKLE:
         forth, back = _questions(one, generator, [0, 1, 2]), _questions(other, generator, [2, 1, 0])
@@ -48,7 +48,7 @@ def test_tasks_are_made_when_a_rollout_starts() -> None:
     assert tasks[99_999].id == "knight_swap-0-99999"
 
 
-def test_a_task_says_how_its_entry_is_made_again() -> None:
+def test_task_data_makes_its_entry_again() -> None:
     params = ReasoningGymParams(generator="chain_sum", config={"max_terms": 3}, train_size=5, seed=7)
     task = ReasoningGym.tasks("train", params)[2]
     assert task.data == {"generator": "chain_sum", "config": {"max_terms": 3}, "seed": 7, "size": 5, "index": 2}
@@ -64,7 +64,7 @@ def test_the_splits_share_no_seed() -> None:
 
 
 @pytest.mark.long
-def test_the_score_is_the_reward_and_only_1_is_correct(open_task: Callable[..., Any]) -> None:
+def test_score_is_the_reward_and_1_is_correct(open_task: Callable[..., Any]) -> None:
     world, _ = open_task("chain_sum")
     answer = world.final_state()["answer"]
     right, wordy, wrong = world.step(answer), world.step(f"It is {answer}"), world.step("no idea")
@@ -89,7 +89,7 @@ def test_unreadable_and_missing_answers_are_wrong_and_counted(
 
 
 @pytest.mark.long
-def test_an_answer_that_takes_too_long_is_wrong_and_stops_no_other(
+def test_slow_answer_is_wrong_and_stops_no_other(
     open_task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "SECONDS_TO_SCORE", 0.5)
@@ -101,9 +101,7 @@ def test_an_answer_that_takes_too_long_is_wrong_and_stops_no_other(
     assert outcomes[0].metrics["unreadable"] == 1.0
 
 
-def test_an_entry_that_takes_too_long_fails_the_rollout(
-    open_task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_entry_fails_the_rollout(open_task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "SECONDS_TO_GENERATE", 0.001)
     with pytest.raises(RolloutError, match=r"Entry 6 of 'zebra_puzzles' with seed 0 takes more than"):
         open_task("zebra_puzzles", 6)

@@ -33,7 +33,7 @@ def _generators(part: int) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
-def test_own_answers_are_right_and_any_answer_is_scored(part: int, open_task: Callable[..., Any]) -> None:
+def test_own_answers_are_right_and_all_are_scored(part: int, open_task: Callable[..., Any]) -> None:
     for generator in _generators(part):
         world, shown = open_task(generator, 3, config=CONFIGS.get(generator, {}))
         assert [message["role"] for message in shown] == ["user"], generator
@@ -53,9 +53,9 @@ def test_an_example_of_a_right_answer_is_right(generator: str, place: str) -> No
     from rllm_envs.reasoning_gym import generators
 
     source = {"generator": generator, "config": {}, "seed": 0, "size": 8, "index": 1}
-    example = generators.entry(source)["metadata"][place]
+    example = generators.make_entry(source)["metadata"][place]
     words = example if isinstance(example, str) else json.dumps(example)
-    score = generators.answered({"ask": "score", "source": source, "answer": words})
+    score = generators.answer_question({"ask": "score", "source": source, "answer": words})
     assert score == 1.0, words
 
 
@@ -66,7 +66,7 @@ def test_an_example_of_a_right_answer_is_right(generator: str, place: str) -> No
         (ConnectionError("no route to host"), "generator-failed", "no route to host"),
     ],
 )
-def test_a_generator_that_needs_more_than_is_here_is_refused(
+def test_generator_with_missing_requirements_is_rejected(
     failure: Exception, code: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reasoning_gym.factory import DATASETS
@@ -79,4 +79,4 @@ def test_a_generator_that_needs_more_than_is_here_is_refused(
     monkeypatch.setattr(DATASETS["aiw"][0], "__init__", refuse)
     asked = {"ask": "config", "generator": "aiw", "config": {}, "level": None, "curriculum": {}, "seed": 5, "size": 5}
     with expect_error(ConfigError, code, value):
-        generators.answered(asked)
+        generators.answer_question(asked)

@@ -95,7 +95,7 @@ def test_one_attributes_level_does_not_change_others() -> None:
 
 
 @pytest.mark.long
-def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
+def test_config_from_levels_can_be_read_again() -> None:
     """Task data is JSON."""
     from reasoning_gym.factory import CURRICULA
 
@@ -117,7 +117,7 @@ def test_named_system_prompts_are_those_of_reasoning_gym() -> None:
     assert find_system_prompt(_params()) is None
 
 
-def test_prompt_and_system_prompt_are_what_the_model_sees(open_task: Callable[..., Any]) -> None:
+def test_model_sees_the_prompt_and_system_prompt(open_task: Callable[..., Any]) -> None:
     _, [asked] = open_task("chain_sum")
     question = asked["content"]
     _, messages = open_task("chain_sum", template="Q: {question}\nA:", system_prompt="Be brief.")

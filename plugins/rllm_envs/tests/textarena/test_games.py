@@ -58,7 +58,7 @@ def test_games_are_functions_of_seeds_and_moves(part: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_moves_that_make_no_sense_end_games_with_a_number(part: int) -> None:
+def test_meaningless_moves_end_games_with_a_number(part: int) -> None:
     for game in single_player_games()[part::PARTS]:
         *_, last = _play(game, ["nonsense"] * 400)
         assert isinstance(last, Outcome), game
@@ -88,7 +88,7 @@ def test_options_reach_the_game() -> None:
     assert "between 1 and 7" in rules
 
 
-def test_tasks_are_seeds_and_no_seed_is_in_both_splits() -> None:
+def test_tasks_are_seeds_and_splits_share_none() -> None:
     params = TextArenaParams(game="Mastermind-v0", train_size=3, val_size=2, seed=5)
     train, val = (TextArena.tasks(split, params) for split in ("train", "val"))
     assert [task.data["seed"] for task in train] == [5, 6, 7]
@@ -109,7 +109,7 @@ def test_tasks_are_seeds_and_no_seed_is_in_both_splits() -> None:
         ("UsedCar-v0-balanced", {}, "game-not-playable", "textarena"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_a_run(
+def test_unplayable_environment_is_rejected_before_a_run(
     game: str, options: dict[str, Any], code: str, value: str
 ) -> None:
     with expect_error(ConfigError, code, repr(game), value):

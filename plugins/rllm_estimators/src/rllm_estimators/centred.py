@@ -7,15 +7,16 @@ are equal, the advantage is exactly 0. Each docstring describes the result for a
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
 from rllm_core.algorithms.normalization import EPSILON, minus_group_mean
+from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import A2poParams, DrGrpoParams, GpgParams, GrpoPassKParams, MaxRlParams
-from rllm_estimators.sampled import name_of
-from rllm_estimators.statistics import largest
+from rllm_estimators.sampled import trajectory_name
 
 
 def a2po(inputs: AdvantageInput, params: A2poParams) -> Advantages:
@@ -61,8 +62,8 @@ def grpo_passk(inputs: AdvantageInput, params: GrpoPassKParams) -> Advantages:
     get 0. A group with one trajectory gets 0 (verl raises ValueError).
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
-    best, first = largest(rewards, offsets)
-    second, _ = largest(np.where(first, -np.inf, rewards), offsets)
+    best, first = find_largest(rewards, offsets)
+    second, _ = find_largest(np.where(first, -np.inf, rewards), offsets)
     margins = np.where(segments.sizes(offsets) > 1, best - second, 0.0)
     if params.norm_adv_by_std_in_grpo:
         margins = margins / (segments.standard_deviations(rewards, offsets, ddof=1) + EPSILON)
@@ -131,8 +132,21 @@ def remax(inputs: AdvantageInput, params: NoParams) -> Advantages:
         first = int(missing[0])
         raise AdvantageError(
             "missing-greedy-reward",
-            f"Estimator 'remax' has no greedy reward to compare {name_of(inputs, first)} with: it is {greedy[first]}.",
+            f"Estimator 'remax' has no greedy reward to compare {trajectory_name(inputs, first)} with: "
+            f"it is {greedy[first]}.",
             "Add the stage greedy_baseline, which makes one greedy rollout per task, or set "
             'trajectory.info["greedy_reward"] in the workflow.',
         )
     return Advantages(values=inputs.rewards - greedy, baselines=greedy)
+
+
+def find_largest(rewards: Values, offsets: Offsets) -> tuple[Values, NDArray[np.bool_]]:
+    """(n_group,) the largest reward of each group, and (n,) bool, the first element of each group that has it."""
+    sizes = segments.sizes(offsets)
+    tops = segments.maxima(rewards, offsets)
+    positions = np.flatnonzero(rewards == segments.spread(tops, offsets))
+    # Positions ascend, so the first of each group is where the group's number changes.
+    owner = np.repeat(np.arange(len(sizes)), sizes)[positions]
+    first = np.zeros(len(rewards), np.bool_)
+    first[positions[np.flatnonzero(np.diff(owner, prepend=-1))]] = True
+    return tops, first

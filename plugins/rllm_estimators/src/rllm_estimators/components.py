@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
+from rllm_core.algorithms.magnitudes import scaled
 from rllm_core.algorithms.normalization import EPSILON, standardized, whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError, did_you_mean
+from rllm_estimators.centred import find_largest
 from rllm_estimators.options import GdpoParams
-from rllm_estimators.sampled import name_of
-from rllm_estimators.statistics import against_others
+from rllm_estimators.sampled import trajectory_name
 
 ROUNDING = 1e-13
 """Relative to its terms, a sum this small is 0 that was rounded."""
@@ -33,7 +34,7 @@ def gdpo(inputs: AdvantageInput, params: GdpoParams) -> Advantages:
     """
     components = _components(inputs, params)
     weights = [params.weights.get(name, 1.0) for name in inputs.component_names]
-    standardize = _within_group if params.dialect == "verl" else _against_others
+    standardize = _within_group if params.dialect == "verl" else _compare_to_others
     total, magnitude = np.zeros(len(components)), np.zeros(len(components))
     for weight, column in zip(weights, components.T, strict=True):
         part = weight * standardize(column, inputs.group_offsets)
@@ -52,8 +53,8 @@ def _within_group(rewards: Values, offsets: Offsets) -> Values:
     return standardized(rewards, offsets, ddof=1)
 
 
-def _against_others(rewards: Values, offsets: Offsets) -> Values:
-    values, deviations = against_others(rewards, offsets)
+def _compare_to_others(rewards: Values, offsets: Offsets) -> Values:
+    values, deviations = compare_to_others(rewards, offsets)
     return values / np.where(deviations > 0, deviations + EPSILON, 1.0)
 
 
@@ -81,8 +82,33 @@ def _components(inputs: AdvantageInput, params: GdpoParams) -> Values:
         trajectory, component = (int(index) for index in unusable[0])
         raise AdvantageError(
             "bad-reward-component",
-            f"Reward component {inputs.component_names[component]!r} of {name_of(inputs, trajectory)} is "
+            f"Reward component {inputs.component_names[component]!r} of {trajectory_name(inputs, trajectory)} is "
             f"{inputs.reward_components[trajectory, component]}.",
             "Every component that the workflow reports must be a finite number.",
         )
     return inputs.reward_components
+
+
+def compare_to_others(rewards: Values, offsets: Offsets) -> tuple[Values, Values]:
+    """(n,) reward - mean of the group's other members, and (n,) the others' standard deviation with ddof 1.
+
+    Both are exactly 0 in groups of one; the deviation is exactly 0 where the others are equal or there is but one.
+    """
+    sizes = segments.spread(segments.sizes(offsets).astype(np.float64), offsets)
+    distance = segments.centred(rewards, offsets)
+    others = np.maximum(sizes - 1, 1)
+    small, exponents = segments.in_range(distance, offsets)
+    squares = segments.spread(segments.sums(small * small, offsets), offsets)
+    # With d the distance from the mean, the others' squares about their own mean are sum(d^2) - d^2 n / (n - 1).
+    variances = np.maximum(squares - small * small * sizes / others, 0.0) / np.maximum(sizes - 2, 1)
+    deviations = scaled(np.where(sizes > 2, np.sqrt(variances), 0.0), np.repeat(exponents, segments.sizes(offsets)))
+    # That difference loses precision only if one member, the largest or the smallest, is further out than all others
+    # together. For these members the deviation of the others is computed directly.
+    for direction in (1.0, -1.0):
+        _, outermost = find_largest(direction * rewards, offsets)
+        rest = np.concatenate(([0], np.cumsum(~outermost)))[offsets]
+        deviations[outermost] = segments.standard_deviations(rewards[~outermost], rest, ddof=1)[
+            segments.sizes(offsets) > 0
+        ]
+    deviations[segments.in_constant(rewards, offsets)] = 0.0
+    return distance * sizes / others, deviations

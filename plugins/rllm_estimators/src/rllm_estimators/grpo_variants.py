@@ -15,7 +15,7 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Step
 from rllm_estimators.options import GigpoParams, GrpoLengthParams
-from rllm_estimators.per_token import backward_sums, unless_last
+from rllm_estimators.per_token import backward_sums, zero_at_ends
 from rllm_estimators.sampled import check_step_rewards
 
 BATCH_EPSILON = 1e-4
@@ -75,7 +75,7 @@ def gigpo(inputs: AdvantageInput, params: GigpoParams) -> Advantages:
     scaled = params.norm_adv_by_std_in_grpo
     rewards, offsets = inputs.rewards, inputs.group_offsets
     of_episodes = standardized(rewards, offsets, ddof=1) if scaled else minus_group_mean(rewards, offsets)
-    returns = backward_sums(inputs.step_rewards, unless_last(params.gamma, inputs.step_offsets))
+    returns = backward_sums(inputs.step_rewards, zero_at_ends(params.gamma, inputs.step_offsets))
     step_group = np.repeat(np.arange(len(offsets) - 1), np.diff(inputs.step_offsets[offsets]))
     order, pieces = _pieces(step_group, _states(inputs))
     compared = standardized(returns[order], pieces, ddof=1) if scaled else minus_group_mean(returns[order], pieces)

@@ -22,8 +22,8 @@ from torch import Tensor
 from rllm_core.contracts.loss import LossInput
 from rllm_core.seeding import derive_seed
 from rllm_core.updates.losses import clipped_surrogate, importance_ratio, log_ratio, summable, surrogate_clipped
-from rllm_estimators.loss_options import ClipCovParams, KlCovParams
 from rllm_estimators.loss_rows import Rows
+from rllm_estimators.options import ClipCovParams, KlCovParams
 
 
 def kl_cov(inputs: LossInput, params: KlCovParams) -> Tensor:
@@ -47,16 +47,16 @@ def clip_cov(inputs: LossInput, params: ClipCovParams) -> Tensor:
     """
     ratio = importance_ratio(inputs)
     losses = clipped_surrogate(ratio, inputs.advantages, *params.eps_low_high)
-    return losses.masked_fill(_cut(inputs, ratio, params), 0)
+    return losses.masked_fill(_find_cut_tokens(inputs, ratio, params), 0)
 
 
 def clip_cov_clipped(inputs: LossInput, params: ClipCovParams) -> Tensor:
     """(n_sampled,) bool, tokens that `clip_cov` clips as PPO does, or cuts."""
     ratio = importance_ratio(inputs)
-    return surrogate_clipped(ratio, inputs.advantages, *params.eps_low_high) | _cut(inputs, ratio, params)
+    return surrogate_clipped(ratio, inputs.advantages, *params.eps_low_high) | _find_cut_tokens(inputs, ratio, params)
 
 
-def _cut(inputs: LossInput, ratio: Tensor, params: ClipCovParams) -> Tensor:
+def _find_cut_tokens(inputs: LossInput, ratio: Tensor, params: ClipCovParams) -> Tensor:
     rows = Rows.from_row_ids(inputs.row_ids)
     covariance = _covariance(inputs, rows)
     low, high = params.eps_low_high

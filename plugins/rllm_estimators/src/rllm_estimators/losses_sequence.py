@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable, surrogate_clipped
-from rllm_estimators.loss_options import A2poLossParams, GmpoParams, GspoParams
 from rllm_estimators.loss_rows import Rows
+from rllm_estimators.options import A2poLossParams, GmpoParams, GspoParams
 
 
 def gspo(inputs: LossInput, params: GspoParams) -> Tensor:

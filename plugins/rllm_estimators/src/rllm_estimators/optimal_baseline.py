@@ -24,10 +24,9 @@ from rllm_core.algorithms import segments
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
+from rllm_estimators.centred import find_largest
 from rllm_estimators.options import OtbParams
-from rllm_estimators.parts import by_parts
-from rllm_estimators.sampled import sampled_offsets, scatter
-from rllm_estimators.statistics import largest
+from rllm_estimators.sampled import estimate_in_parts, sampled_offsets, scatter
 
 BASELINE_EPSILON = 1e-8
 Positions = NDArray[np.int64]
@@ -40,12 +39,12 @@ def otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
     Observations between sampled tokens have positions too. The tail still depends on the number of sampled tokens,
     as in verl.
     """
-    return by_parts(inputs, lambda part: _over_all(part, params))
+    return estimate_in_parts(inputs, lambda part: _over_all(part, params))
 
 
 def tir_otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
     """Optimal token baseline for tool-integrated reasoning: positions counted over sampled tokens only."""
-    return by_parts(inputs, lambda part: _over_sampled(part, params))
+    return estimate_in_parts(inputs, lambda part: _over_sampled(part, params))
 
 
 def _over_all(inputs: AdvantageInput, params: OtbParams) -> Advantages:
@@ -125,7 +124,7 @@ def _cells(group_offsets: Offsets, positions: Positions) -> tuple[NDArray[np.int
 def _ends(offsets: Offsets, group_offsets: Offsets) -> Values:
     """(n_traj,) the position from which on a trajectory has no baseline; infinite for all but a group's longest."""
     lengths = segments.sizes(offsets).astype(np.float64)
-    longest, first = largest(lengths, group_offsets)
-    second, _ = largest(np.where(first, 0.0, lengths), group_offsets)
+    longest, first = find_largest(lengths, group_offsets)
+    second, _ = find_largest(np.where(first, 0.0, lengths), group_offsets)
     ends = np.where(longest > second, second, np.inf)
     return np.where(first, segments.spread(ends, group_offsets), np.inf)

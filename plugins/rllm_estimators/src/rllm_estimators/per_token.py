@@ -18,8 +18,14 @@ from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import GaeParams, ReinforcePlusPlusParams, StepReinforceParams
-from rllm_estimators.parts import runs
-from rllm_estimators.sampled import check_step_rewards, final_rewards, rewards_of_steps, sampled_offsets, scatter
+from rllm_estimators.sampled import (
+    check_step_rewards,
+    final_rewards,
+    rewards_of_steps,
+    sampled_offsets,
+    scatter,
+    split_runs,
+)
 
 CHUNK = 65_536
 """How many elements are worked on at a time: what is needed for them stays in the processor's cache."""
@@ -71,7 +77,7 @@ def _sum_chunk(terms: Values, coefficients: Values) -> None:
     terms[1::2][:between] += coefficients[1::2][:between] * near[1:]
 
 
-def unless_last(coefficient: float, offsets: Offsets) -> Values:
+def zero_at_ends(coefficient: float, offsets: Offsets) -> Values:
     """(n,) coefficients for `backward_sums`: the same one, but 0 at the last element of each piece."""
     coefficients = np.full(int(offsets[-1]), coefficient)
     coefficients[offsets[1:][segments.sizes(offsets) > 0] - 1] = 0.0
@@ -89,7 +95,7 @@ def step_reinforce(inputs: AdvantageInput, params: StepReinforceParams) -> Advan
         AdvantageError: a step has no finite reward.
     """
     check_step_rewards(inputs, "choose an estimator that goes by the rewards of trajectories")
-    returns = backward_sums(inputs.step_rewards, unless_last(params.gamma, inputs.step_offsets))
+    returns = backward_sums(inputs.step_rewards, zero_at_ends(params.gamma, inputs.step_offsets))
     offsets = inputs.step_offsets[inputs.group_offsets]
     values = segments.centred(returns, offsets)
     if params.norm_adv_by_std_in_grpo:
@@ -106,9 +112,9 @@ def reinforce_plus_plus(inputs: AdvantageInput, params: ReinforcePlusPlusParams)
     """
     offsets = sampled_offsets(inputs)
     if params.use_step_rewards:
-        returns = backward_sums(rewards_of_steps(inputs, offsets), unless_last(params.gamma, offsets))
+        returns = backward_sums(rewards_of_steps(inputs, offsets), zero_at_ends(params.gamma, offsets))
     else:
-        returns = _discounted(inputs.rewards, params.gamma, offsets)
+        returns = _discount_rewards(inputs.rewards, params.gamma, offsets)
     return Advantages(values=scatter(whiten(returns), inputs.loss_mask), level="token")
 
 
@@ -128,12 +134,12 @@ def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     offsets = sampled_offsets(inputs)
     advantages = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
     values = np.empty(len(advantages))
-    for first, last in runs(inputs.token_offsets):
+    for first, last in split_runs(inputs.token_offsets):
         tokens = slice(*inputs.token_offsets[[first, last]].tolist())
         sampled = slice(*offsets[[first, last]].tolist())
         values[sampled] = inputs.values[tokens][inputs.loss_mask[tokens]]
         own = offsets[first : last + 1] - sampled.start
-        _from_rewards_to_advantages(advantages[sampled], values[sampled], own, params)
+        _compute_advantages(advantages[sampled], values[sampled], own, params)
     values += advantages
     returns = scatter(values, inputs.loss_mask)
     if params.whiten:
@@ -141,24 +147,26 @@ def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     return Advantages(values=scatter(advantages, inputs.loss_mask), level="token", returns=returns)
 
 
-def _from_rewards_to_advantages(column: Values, values: Values, offsets: Offsets, params: GaeParams) -> None:
+def _compute_advantages(column: Values, values: Values, offsets: Offsets, params: GaeParams) -> None:
     """In place; all of some trajectories' sampled tokens."""
     # 0 at the last token of a trajectory: nothing is expected beyond.
-    coefficients = unless_last(params.gamma, offsets)
+    coefficients = zero_at_ends(params.gamma, offsets)
     column -= values
     column[:-1] += coefficients[:-1] * values[1:]
     lengths = segments.sizes(offsets)
-    coefficients *= params.lam if params.lam_alpha is None else np.repeat(_adaptive(lengths, params.lam_alpha), lengths)
+    coefficients *= (
+        params.lam if params.lam_alpha is None else np.repeat(_adaptive_lambda(lengths, params.lam_alpha), lengths)
+    )
     sum_backward(column, coefficients)
 
 
-def _adaptive(lengths: NDArray[np.int64], alpha: float) -> Values:
+def _adaptive_lambda(lengths: NDArray[np.int64], alpha: float) -> Values:
     """(n,) the length-adaptive lambda, at least 0."""
     shares: Values = np.maximum(1.0 - 1.0 / (alpha * np.maximum(lengths, 1)), 0.0)
     return shares
 
 
-def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:
+def _discount_rewards(rewards: Values, gamma: float, offsets: Offsets) -> Values:
     """(n_sampled,) what each trajectory's reward, on its last sampled token, is worth at its tokens."""
     lengths = segments.sizes(offsets)
     to_go = np.repeat(offsets[1:], lengths) - np.arange(1, int(offsets[-1]) + 1)

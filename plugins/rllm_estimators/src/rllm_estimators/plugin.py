@@ -10,38 +10,36 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_estimators.loss_options import (
+from rllm_estimators.options import (
     A2poLossParams,
+    A2poParams,
     CispoParams,
     ClipCovParams,
     DppoParams,
+    DrGrpoParams,
     DroParams,
     FipoParams,
-    GmpoParams,
-    GspoParams,
-    IpoParams,
-    KlCovParams,
-    ReinforceKlParams,
-    SapoParams,
-    ToprParams,
-    VespoParams,
-)
-from rllm_estimators.options import (
-    A2poParams,
-    DrGrpoParams,
     GaeParams,
     GdpoParams,
     GigpoParams,
+    GmpoParams,
     GpgParams,
     GrpoLengthParams,
     GrpoPassKParams,
+    GspoParams,
+    IpoParams,
+    KlCovParams,
     MaxRlParams,
     MixParams,
     OtbParams,
     RaeParams,
+    ReinforceKlParams,
     ReinforcePlusPlusParams,
+    SapoParams,
     SpoParams,
     StepReinforceParams,
+    ToprParams,
+    VespoParams,
 )
 
 requires_api = 1
@@ -145,7 +143,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="mix",
         summary="A weighted sum of other estimators.",
         params=MixParams,
-        load=load_from("rllm_estimators.mixture", "Mixture"),
+        load=load_from("rllm_estimators.stateful", "Mixture"),
         keeps_state=True,
         level="token",
         scope="role",
@@ -181,7 +179,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="rae",
         summary="Reward minus a running mean of the role's rewards (role-conditioned advantage).",
         params=RaeParams,
-        load=load_from("rllm_estimators.running", "RoleBaseline"),
+        load=load_from("rllm_estimators.stateful", "RoleBaseline"),
         keeps_state=True,
         fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="role",
@@ -211,7 +209,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="spo",
         summary="Reward minus a running estimate for the task, whitened over the role (single-stream).",
         params=SpoParams,
-        load=load_from("rllm_estimators.running", "TaskBaseline"),
+        load=load_from("rllm_estimators.stateful", "TaskBaseline"),
         keeps_state=True,
         scope="role",
         default_loss="ppo",
@@ -312,37 +310,37 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="fipo",
         summary="PPO, with advantages raised if the row's later tokens became likelier.",
         params=FipoParams,
-        load=load_from("rllm_estimators.losses_off_policy", "fipo"),
-        load_clipped=load_from("rllm_estimators.losses_off_policy", "fipo_clipped"),
+        load=load_from("rllm_estimators.losses_weighted", "fipo"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "fipo_clipped"),
     )
     yield LossPlugin(
         name="ipo",
         summary="Importance ratio times advantage for tokens whose probability changed little, and a pull back.",
         params=IpoParams,
-        load=load_from("rllm_estimators.losses_off_policy", "ipo"),
-        load_clipped=load_from("rllm_estimators.losses_off_policy", "ipo_clipped"),
+        load=load_from("rllm_estimators.losses_weighted", "ipo"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "ipo_clipped"),
         corrects_rollouts=True,
     )
     yield LossPlugin(
         name="reinforce_kl",
         summary="Log-prob times advantage, weighted by the ratio to the sampler, and KL terms to the sampler.",
         params=ReinforceKlParams,
-        load=load_from("rllm_estimators.losses_off_policy", "reinforce_kl"),
-        load_clipped=load_from("rllm_estimators.losses_off_policy", "reinforce_kl_clipped"),
+        load=load_from("rllm_estimators.losses_weighted", "reinforce_kl"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "reinforce_kl_clipped"),
         corrects_rollouts=True,
     )
     yield LossPlugin(
         name="topr",
         summary="Log-prob times advantage; negative advantages are weighted by the ratio, at most 1.",
         params=ToprParams,
-        load=load_from("rllm_estimators.losses_off_policy", "topr"),
-        load_clipped=load_from("rllm_estimators.losses_off_policy", "topr_clipped"),
+        load=load_from("rllm_estimators.losses_weighted", "topr"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "topr_clipped"),
         corrects_rollouts=True,
     )
     yield LossPlugin(
         name="vespo",
         summary="Log-prob times advantage, weighted by a smooth function of the row's ratio.",
         params=VespoParams,
-        load=load_from("rllm_estimators.losses_off_policy", "vespo"),
+        load=load_from("rllm_estimators.losses_weighted", "vespo"),
         corrects_rollouts=True,
     )

@@ -45,7 +45,7 @@ def copied(closed_store: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(closed_store, tmp_path / "calls.sqlite"))
 
 
-def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> None:
+def test_store_is_made_with_its_parent_directories(tmp_path: Path) -> None:
     with CallStore.open(tmp_path / "a" / "b" / "ü ?mode=memory#%20") as store:
         assert store.sessions() == []
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == ["ü ?mode=memory#%20"]
@@ -94,7 +94,7 @@ def test_other_files_are_rejected_and_unchanged(path: Path, open_store: Open, ma
     assert not path.is_file() or path.read_bytes() == content
 
 
-def test_the_log_of_a_store_that_is_gone_is_not_taken_over(path: Path) -> None:
+def test_log_of_a_removed_store_is_not_reused(path: Path) -> None:
     path.with_name(f"{path.name}-wal").write_bytes(b"frames")
 
     with expect_error(StoreError, "damaged-store"):
@@ -166,7 +166,7 @@ def test_a_row_whose_file_is_lost_is_refused(loss: str, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_file_that_goes_away_while_rows_are_written_refuses_them(store: CallStore, path: Path) -> None:
+def test_rows_for_a_removed_file_are_rejected(store: CallStore, path: Path) -> None:
     async def main() -> None:
         await store.add(session())
         insert = store._writer._insert

@@ -199,7 +199,7 @@ def test_a_delivery_is_noted_without_waiting(path: Path) -> None:
         assert {row.id: row.delivered for row in reader.calls("s")} == {"a": True, "b": False}
 
 
-def test_everything_added_is_stored_when_the_store_is_closed(path: Path) -> None:
+def test_all_rows_are_stored_when_the_store_closes(path: Path) -> None:
     async def main() -> list[BaseException | None]:
         store = CallStore.open(path)
         adding = [asyncio.ensure_future(store.add(row)) for row in (session(), *(call(str(i)) for i in range(200)))]
@@ -330,7 +330,7 @@ def test_a_prompt_that_leaves_its_ancestors_says_where(store: CallStore) -> None
     assert stored.messages("branch") == [make_message("system", "play"), make_message("user", "again")]
 
 
-def test_a_response_that_is_no_message_is_left_out(store: CallStore) -> None:
+def test_response_that_is_no_message_is_omitted(store: CallStore) -> None:
     add(store, session(), call("root", response=None), CHILD)
 
     assert store.session("s").messages("child") == [make_message("user", "lower?"), make_message("user", "lower")]

@@ -56,7 +56,7 @@ def test_the_next_three_commands_are_printed(capfd: pytest.CaptureFixture[str], 
         ("rllm-off", "rllm_off", "rllm_off"),
     ],
 )
-def test_names_within_follow_from_the_name_of_the_distribution(distribution: str, module: str, plugin: str) -> None:
+def test_inner_names_follow_from_the_distribution_name(distribution: str, module: str, plugin: str) -> None:
     names = names_for(distribution, "estimator")
 
     assert (names.distribution, names.module, names.plugin) == (distribution, module, plugin)
@@ -101,7 +101,7 @@ def test_an_unknown_kind_is_refused_with_all_kinds(capfd: pytest.CaptureFixture[
     assert all(f"'{kind}'" in error for kind in TEMPLATES)
 
 
-def test_a_name_that_another_plugin_has_is_written_in_full(capfd: pytest.CaptureFixture[str]) -> None:
+def test_name_of_another_plugin_is_written_qualified(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "new", "rllm-grpo"]) == 0
 
     printed = capfd.readouterr()
@@ -112,7 +112,7 @@ def test_a_name_that_another_plugin_has_is_written_in_full(capfd: pytest.Capture
 
 
 @pytest.mark.long
-def test_what_is_written_is_formatted_and_free_of_lint(empty_directory: Path) -> None:
+def test_written_files_are_formatted_and_pass_lint(empty_directory: Path) -> None:
     for kind in TEMPLATES:
         for name in (f"my-{kind}", "rllm-x", f"my-length-aware-{kind}"):
             main(["plugins", "new", name, "--kind", kind, "--into", f"{kind}/{name}"])

@@ -78,7 +78,7 @@ def _assert_trained_tokens_are_sampled_once(ours: Sequence[Episode], engine: Eng
     assert sum(each["gateway/trained_tokens"] for each in metrics) == sum(len(response) for _, response in trained)
 
 
-def test_grader_is_another_seat_and_ungraded_sample_has_no_reward() -> None:
+def test_grader_is_a_seat_and_ungraded_lacks_reward() -> None:
     ours, engine = episodes(say_to_prompt, make_params("graded"))
     assert [_reward(episode) for episode in ours] == [None, 1.0, 0.5]
     assert len(engine.calls) == 2 * len(ours)

@@ -70,7 +70,7 @@ def test_error_of_a_tool_is_a_result(counter: str, rows: list[dict[str, Any]]) -
     assert outcome.reward == 0.0
 
 
-def test_failed_server_is_an_error_and_not_a_reward(counter: str, rows: list[dict[str, Any]]) -> None:
+def test_failed_server_is_an_error_without_reward(counter: str, rows: list[dict[str, Any]]) -> None:
     """The server rejects a row without the expected count when it verifies."""
     row = {name: value for name, value in rows[0].items() if name != "expected_count"}
     with expect_error(RolloutError, "environment-failed", "/verify", "422"):

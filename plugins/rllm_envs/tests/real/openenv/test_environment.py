@@ -43,7 +43,7 @@ def run(responses: Sequence[str], task: dict[str, Any] | None = None, **options:
     return first, outcomes
 
 
-def test_rewards_and_observations_are_those_of_the_client_itself() -> None:
+def test_rewards_and_observations_equal_those_of_the_client() -> None:
     ended = set()
     for seed in range(4):
         with GenericEnvClient(find_server(OpenEnvParams(server=APP)).url).sync() as client:
@@ -103,14 +103,14 @@ def test_null_is_a_missing_reward(fails: str, no_reward: str, missing: set[int])
         assert (math.isnan(outcome.reward), bool(outcome.reward_error)) == (is_missing, is_missing)
 
 
-def test_server_that_ends_fails_the_episode_and_starts_again() -> None:
+def test_ended_server_fails_the_episode_and_restarts() -> None:
     expected = run(["1", "1", "1"])
     with expect_error(RolloutError, "environment-failed"):
         run(["1"], reset={"fails": "server"})
     assert run(["1", "1", "1"]) == expected
 
 
-def test_tasks_are_seeds_and_no_seed_is_in_both_splits() -> None:
+def test_tasks_are_seeds_and_splits_share_none() -> None:
     params = OpenEnvParams(server=APP, train_size=2, val_size=1, seed=5)
     assert [task.data for task in OpenEnv.tasks("train", params)] == [{"seed": 5}, {"seed": 6}]
     assert [task.data for task in OpenEnv.tasks("val", params)] == [{"seed": SEEDS + 5}]

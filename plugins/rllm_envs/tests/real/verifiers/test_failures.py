@@ -45,7 +45,7 @@ def test_failed_seat_takes_the_rewards_of_its_episode() -> None:
         assert "ProviderError" in solver.info[REWARD_ERROR]
 
 
-def test_episode_that_fails_before_a_call_is_a_failed_rollout() -> None:
+def test_failure_before_a_call_is_a_failed_rollout() -> None:
     with expect_error(RolloutError, "environment-failed"):
         episodes(say_to_prompt, id="vf_adds", config={"taskset": {"unprepared": True}})
 

@@ -14,7 +14,7 @@ def test_only_the_chosen_seats_are_trained() -> None:
     assert first["gateway/trained_tokens"] == len("4$")
 
 
-def test_a_seat_with_its_own_endpoint_never_asks_the_policy() -> None:
+def test_seat_with_own_endpoint_never_calls_the_policy() -> None:
     with endpoint() as url:
         writer = {"model": "other", "client": {"type": "eval", "base_url": url, "api_key_var": "NO_KEY"}}
         duels, engine = episodes(say_to_prompt, id="vf_duel", config={"writer": writer})

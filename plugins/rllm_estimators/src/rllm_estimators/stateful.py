@@ -1,6 +1,6 @@
-"""Estimators that keep state between training steps: rae and spo.
+"""Estimators that keep state between training steps: rae, spo, and mix, whose parts may keep state.
 
-Advantages are (n_traj,) in float64.
+Advantages are (n_traj,) in float64. Advantages of mix are (n_token,).
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from rllm_core.algorithms.estimation import EstimatorChoice, EstimatorObjects, to_tokens
 from rllm_core.algorithms.normalization import whiten
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.data.types import TrajectoryGroup
-from rllm_estimators.options import RaeParams, SpoParams
+from rllm_core.plugins import resolve
+from rllm_core.schema.section import Choice
+from rllm_estimators.options import MixParams, RaeParams, SpoParams
 
 
 class RoleBaseline:
@@ -82,3 +86,40 @@ class TaskBaseline:
 
 def _task_id(group: TrajectoryGroup) -> str:
     return str(group.metadata[0].get("task_id", group.group_id)) if group.metadata else group.group_id
+
+
+class Mixture:
+    """Sum of weight * advantage over the parts, for each token.
+
+    Use it to combine signals, for example outcomes and lengths, or a critic and groups. The parts' advantages are added
+    unchanged, so a part that is not standardized needs a weight that fits its scale. Targets for a critic come from
+    the first part that returns them. Parts may keep state.
+    """
+
+    def __init__(self) -> None:
+        self._objects = EstimatorObjects()
+        self._parts: list[EstimatorChoice] = []
+
+    def __call__(self, inputs: AdvantageInput, params: MixParams) -> Advantages:
+        if not self._parts:
+            self._parts = [_resolve_part(part) for part in params.parts]
+        values, returns = np.zeros(len(inputs.loss_mask)), None
+        for number, (part, weight) in enumerate(zip(self._parts, params.weights_of_parts, strict=True)):
+            who = f"part {number} of mix, estimator {part.plugin.name!r},"
+            result = self._objects.function(part, [str(number)])(inputs, part.params)
+            values += weight * to_tokens(inputs, result, who, part.plugin.level)
+            returns = result.returns if returns is None else returns
+        return Advantages(values=values, level="token", returns=returns)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._objects.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._objects.load_state_dict(state)
+
+
+def _resolve_part(part: Choice) -> EstimatorChoice:
+    """Return the part with this qualified name, which the planner has written."""
+    options = {"name": part} if isinstance(part, str) else dict(part)
+    registered = resolve("estimator", options.pop("name"))
+    return PluginChoice(registered=registered, params=registered.plugin.params(**options))
