@@ -27,7 +27,7 @@ LIMITS = {
     "plugins/rllm_envs": (3_470, 15),
     "plugins/rllm_estimators": (1_360, 11),
     "plugins/rllm_gateway": (6_360, 8),
-    "plugins/rllm_local": (3_850, 13),
+    "plugins/rllm_local": (3_950, 13),
     "plugins/rllm_plugin_kit": (4_750, 9),
     "plugins/rllm_record": (2_640, 11),
     "plugins/rllm_renderers": (420, 18),

@@ -1,4 +1,4 @@
-"""Plugin specs of rllm-local: the backend `local`, and the teacher `model`."""
+"""Plugin specs of rllm-local: the backend `local`, the reward `model`, and the teacher `model`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
 from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
+from rllm_local.reward_model_options import RewardModelParams, check_reward_model, list_reward_weights
 from rllm_local.settings import LocalConfig, TrainingSection
 from rllm_local.teacher_options import TeacherModelParams, check_teacher, list_weights
 
@@ -35,6 +37,8 @@ def check_training_process(run: RunConfig, settings: LocalConfig) -> None:
 
 
 requires_api = 1
+WAIT_FOR_A_PLACE = 3600.0
+"""Seconds that a conversation may wait for the reward model."""
 
 
 def _examine_gpus() -> Iterable[Finding]:
@@ -84,6 +88,21 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             overlap=frozenset({"fixed", "latest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
         ),
+    )
+
+
+@hookimpl
+def rllm_rewards() -> Iterable[RewardPlugin[RewardModelParams]]:
+    yield RewardPlugin(
+        name="model",
+        summary="The output of a reward model on this machine, such as `model:./some-reward-model`.",
+        params=RewardModelParams,
+        load=load_from("rllm_local.reward_model", "RewardModel"),
+        blocking=False,
+        timeout=WAIT_FOR_A_PLACE,
+        check=check_reward_model,
+        sources=list_reward_weights,
+        family_option="path",
     )
 
 

@@ -36,7 +36,7 @@ class CodeParams(Params):
 
 
 def _check(params: CodeParams) -> None:
-    from rllm.builtin.sandboxes.options import BwrapParams, ContainerParams, check_bwrap, check_container
+    from rllm.builtin.sandboxes.plugin import BwrapParams, ContainerParams, check_bwrap, check_container
 
     if params.sandbox == "bwrap":
         check_bwrap(BwrapParams())

@@ -166,7 +166,7 @@ def _python_directories() -> tuple[Path, ...]:
 def _starter(params: CodeParams) -> Any:
     if params.sandbox == "bwrap":
         from rllm.builtin.sandboxes.bwrap import start_bwrap
-        from rllm.builtin.sandboxes.options import BwrapParams
+        from rllm.builtin.sandboxes.plugin import BwrapParams
 
         return partial(start_bwrap, BwrapParams())
     if params.sandbox == "local":
@@ -174,6 +174,6 @@ def _starter(params: CodeParams) -> Any:
 
         return partial(start_local, None)
     from rllm.builtin.sandboxes import container
-    from rllm.builtin.sandboxes.options import ContainerParams
+    from rllm.builtin.sandboxes.plugin import ContainerParams
 
     return partial(getattr(container, f"start_{params.sandbox}"), ContainerParams(image=params.image))

@@ -1,0 +1,108 @@
+"""The reward `model` gives the scores of transformers' own pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, pipeline
+
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.data.messages import Response
+from rllm_core.errors import ConfigError
+from rllm_local import tiny
+from rllm_local.plugin import rllm_rewards
+from rllm_local.reward_model import RewardModel
+from rllm_local.reward_model_options import RewardModelParams
+
+WORDS = ["7", "I think 12", "", "no, 3!", "the answer is 42 or 43"]
+
+
+def write(directory: Path, kind: Any = LlamaForSequenceClassification, **changes: Any) -> Path:
+    """Write a small model with random weights, and the tokenizer of `tiny`."""
+    tokenizer = tiny.build_tokenizer()
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    settings = {"vocab_size": len(tokenizer), "num_labels": 1, "max_position_embeddings": 256, **sizes, **changes}
+    config = LlamaConfig(pad_token_id=tokenizer.pad_token_id, **settings)
+    torch.manual_seed(0)
+    kind(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def rollout(text: str) -> Rollout:
+    messages = [{"role": "user", "content": "a number"}, {"role": "assistant", "content": text}]
+    return Rollout(data={}, messages=messages, response=Response(text=text, content=text), response_tokens=1)
+
+
+def scores(directory: Path, texts: list[str], **options: Any) -> list[Score]:
+    reward = RewardModel(RewardModelParams(path=str(directory), device="cpu", **options))
+
+    async def score_all() -> list[Score]:
+        return await asyncio.gather(*(reward(rollout(text)) for text in texts))
+
+    return asyncio.run(score_all())
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_scores_equal_the_pipeline_of_transformers(tmp_path: Path, batch_size: int) -> None:
+    directory = write(tmp_path)
+    classify = pipeline("text-classification", model=str(directory), function_to_apply="none", device="cpu")
+    texts = [classify.tokenizer.apply_chat_template(rollout(text).messages, tokenize=False) for text in WORDS]
+    # The template has written the start of the text.
+    expected = [classify(text, add_special_tokens=False)[0]["score"] for text in texts]
+
+    assert [each.value for each in scores(directory, WORDS, batch_size=batch_size)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_of_single_rows_do_not_depend_on_other_calls(tmp_path: Path) -> None:
+    directory = write(tmp_path)
+
+    assert scores(directory, WORDS) == [scores(directory, [text])[0] for text in WORDS]
+
+
+def test_too_long_conversation_has_no_reward(tmp_path: Path) -> None:
+    short, long = scores(write(tmp_path, max_position_embeddings=64), ["7", "7 " * 200])
+
+    assert short.value is not None
+    assert long.value is None
+    assert "the reward model reads 64" in long.feedback
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "code"),
+    [
+        (LlamaForCausalLM, {}, "untrained-reward-model"),
+        (LlamaForSequenceClassification, {"num_labels": 2}, "untrained-reward-model"),
+    ],
+)
+def test_models_without_a_score_are_errors(tmp_path: Path, kind: Any, changes: dict[str, Any], code: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RewardModel(RewardModelParams(path=str(write(tmp_path, kind, **changes)), device="cpu"))
+
+    assert caught.value.code == code
+
+
+def test_path_without_a_model_is_found_before_the_run(tmp_path: Path) -> None:
+    (spec,) = rllm_rewards()
+    assert spec.check is not None
+
+    with pytest.raises(ConfigError) as caught:
+        spec.check(RewardModelParams(path=str(tmp_path / "none")))
+
+    assert caught.value.code == "model-not-loadable"
+    assert "reward model: path=" in caught.value.message
+
+
+def test_changed_weights_are_seen_at_resume(tmp_path: Path) -> None:
+    (spec,) = rllm_rewards()
+    assert spec.sources is not None
+    directory = write(tmp_path)
+    params = RewardModelParams(path=str(directory))
+    before = spec.sources(params)
+    write(directory, vocab_size=300)
+
+    assert before != spec.sources(params)
