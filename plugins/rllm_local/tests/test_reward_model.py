@@ -58,7 +58,7 @@ def test_scores_equal_the_pipeline_of_transformers(tmp_path: Path, batch_size: i
     assert [each.value for each in scores(directory, WORDS, batch_size=batch_size)] == pytest.approx(expected, abs=1e-6)
 
 
-def test_scores_of_single_rows_do_not_depend_on_other_calls(tmp_path: Path) -> None:
+def test_single_rows_ignore_other_calls(tmp_path: Path) -> None:
     directory = write(tmp_path)
 
     assert scores(directory, WORDS) == [scores(directory, [text])[0] for text in WORDS]
@@ -86,7 +86,7 @@ def test_models_without_a_score_are_errors(tmp_path: Path, kind: Any, changes: d
     assert caught.value.code == code
 
 
-def test_path_without_a_model_is_found_before_the_run(tmp_path: Path) -> None:
+def test_missing_path_is_found_before_the_run(tmp_path: Path) -> None:
     (spec,) = rllm_rewards()
     assert spec.check is not None
 
