@@ -25,7 +25,7 @@ class RewardModel:
     """
 
     def __init__(self, params: RewardModelParams) -> None:
-        """Load the model.
+        """Load the model and its tokenizer.
 
         Raises:
             ConfigError: it is no sequence classifier with one trained output, or it has no chat template.
