@@ -81,7 +81,7 @@ def test_metrics_of_the_page_exist(recorded_runs: RecordedRuns) -> None:
 
 
 def test_the_keys_in_the_guide_are_those_of_the_page() -> None:
-    from rllm_view.pages.assets import assets
+    from rllm_view.pages import assets
 
     page = assets()["episode.js"].body.decode()
     (table,) = re.findall(r"^\| key \|.*?\n\n", text_of(LOOK), re.MULTILINE | re.DOTALL)

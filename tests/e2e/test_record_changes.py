@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllm_record.check.checking import check_run
-from rllm_record.steps import digests
-from rllm_record.steps.files import KINDS, StepFiles
+from rllm_record.steps.files import DIGESTS_KEY, KINDS, StepFiles, add_own_digest, digest_of, digests_mark
 from rllm_record.steps.parquet import encoded, write_file
 
 SETTINGS: dict[str, Any] = {
@@ -71,9 +70,9 @@ def seal(files: StepFiles) -> None:
     place = files.place("outcomes", 0)
     with pq.ParquetFile(place) as file:
         table = file.read()
-    found = {kind: digests.digest_of(files.place(kind, 0).read_bytes()) for kind in KINDS if kind != "outcomes"}
-    marks = {**table.schema.metadata, digests.KEY: digests.mark_with(found)}
-    write_file(place, digests.sealed(encoded(table.replace_schema_metadata(None), marks)))
+    found = {kind: digest_of(files.place(kind, 0).read_bytes()) for kind in KINDS if kind != "outcomes"}
+    marks = {**table.schema.metadata, DIGESTS_KEY: digests_mark(found)}
+    write_file(place, add_own_digest(encoded(table.replace_schema_metadata(None), marks)))
 
 
 ESTIMATED: dict[str, dict[str, Any]] = {

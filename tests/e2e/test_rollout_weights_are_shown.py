@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from expecting import check_values
 from numpy.typing import NDArray
 
-from rllm_record.run_places import one_run
+from rllm_record.run_files import one_run
 from rllm_record.steps import StepFiles
-from rllm_view.commands.why import why
+from rllm_view.commands import why
 from rllm_view.reading.account import Account, account_of
 from rllm_view.reading.run import Run
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import orjson
 
-from rllm_view.api.answers import Answers
-from rllm_view.api.as_json import as_json
-from rllm_view.api.library import Library
+from rllm_view.answers import Answers, Library
+from rllm_view.as_json import as_json
 
 
 class Asking:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rllm_record.run_places import one_run
+from rllm_record.run_files import one_run
 from rllm_view.serving import KEY_VARIABLE
 
 from .asking import Asking

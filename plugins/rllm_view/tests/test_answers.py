@@ -13,7 +13,7 @@ from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_record.steps import RecordError
-from rllm_view.api.library import NotFoundError
+from rllm_view.answers import NotFoundError
 
 from .asking import Asking, column
 from .made_runs import CLIP_FACTOR, Made, make_run, write_step

@@ -13,11 +13,8 @@ from click.testing import CliRunner
 from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError
+from rllm_view.commands import episode, list_runs, runs, view, why
 from rllm_view.commands.choices import format_value
-from rllm_view.commands.episode import episode
-from rllm_view.commands.runs import list_runs, runs
-from rllm_view.commands.view import view
-from rllm_view.commands.why import why
 
 from .made_runs import Made, make_run
 from .test_pages import FIELDS

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from expecting import check_values, expect_error
 
-from rllm_record.run_places import one_run
+from rllm_record.run_files import one_run
 from rllm_record.steps import RecordError
 from rllm_record.steps.parquet import VERSION, VERSION_KEY
-from rllm_view.api.library import Library
+from rllm_view.answers import Library
 from rllm_view.reading.run import Run
 
 from .asking import Asking

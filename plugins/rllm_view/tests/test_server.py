@@ -15,9 +15,8 @@ import pytest
 from expecting import check_values
 from starlette.testclient import TestClient
 
-from rllm_view.api.answers import Answers
-from rllm_view.api.library import Library
-from rllm_view.pages.assets import assets
+from rllm_view.answers import Answers, Library
+from rllm_view.pages import assets
 from rllm_view.serving import HEADERS, KEY_HEADER, KEY_VARIABLE, create_app
 
 KEY, URL = "the-key", "http://127.0.0.1:8000"

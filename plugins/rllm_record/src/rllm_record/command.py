@@ -1,4 +1,4 @@
-"""`rllm record check`: compare the record of a run with its updates."""
+"""`rllm record check` and `rllm replay`: check a run's record, and repeat its updates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from rllm_record.check.chain import Report
+    from rllm_record.journal.replay import Compared
 
 SHOWN = 20
 """Maximum number of problems that are printed."""
@@ -47,7 +48,7 @@ def check(run: Path) -> None:
             f"`rllm record check` computes losses with {error.name}, which is not installed.",
             "Run: pip install 'rllm-record[check]'",
         ) from error
-    from rllm_record.run_places import one_run
+    from rllm_record.run_files import one_run
 
     report = check_run(one_run(run.expanduser()).directory)
     for line in _lines(report):
@@ -77,3 +78,31 @@ def _lines(report: Report) -> list[str]:
             f"coefficients within {report.largest_coefficient_error:.1e}"
         )
     return lines
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def replay(run: Path) -> None:
+    """Repeat the updates of RUN from its journal, and compare the weights.
+
+    RUN is a run directory with a journal of the whole run: rllm.trainer.observers=[{name: journal, keep: run}]. The
+    workflow runs again with the responses in the journal, so nothing is sampled. RUN is only read. Exit code 1 means
+    that the weights of a checkpoint differ.
+
+    \b
+      rllm train guess 'rllm.trainer.observers=[{name: journal, keep: run}]' rllm.trainer.save_freq=20
+      rllm replay runs/rllm-training/guess-1
+    """
+    from rllm_record.journal.replay import replay as replayed
+
+    checkpoints = replayed(run.expanduser(), lambda compared: click.echo(_line(compared)))
+    differing = [compared.step for compared in checkpoints if compared.differing]
+    if differing:
+        click.echo(f"checkpoints with other weights: {len(differing)}, the first after {differing[0]} steps")
+        raise SystemExit(1)
+    click.echo(f"checkpoints: {len(checkpoints)}, all with the same weights")
+
+
+def _line(compared: Compared) -> str:
+    after = f"after {compared.step} steps"
+    return f"{after}: other {', '.join(compared.differing)}" if compared.differing else f"{after}: the same weights"

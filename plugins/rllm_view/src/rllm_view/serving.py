@@ -18,10 +18,9 @@ from rllm_serving.http_server import HttpServer
 from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey
 from rllm_serving.listening import listen, url_of
 from rllm_serving.until_stopped import Stop, serve_until
-from rllm_view.api.answers import Answers
-from rllm_view.api.as_json import as_json
-from rllm_view.api.library import Library, NotFoundError
-from rllm_view.pages.assets import PAGE, assets
+from rllm_view.answers import Answers, Library, NotFoundError
+from rllm_view.as_json import as_json
+from rllm_view.pages import PAGE, assets
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "

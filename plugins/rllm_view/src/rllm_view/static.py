@@ -14,11 +14,10 @@ from typing import Any
 
 from rllm_core.errors import ConfigError
 from rllm_core.files import write_atomically
-from rllm_view.api.answers import Answers, account_json, describe_run, step_without_texts
-from rllm_view.api.as_json import as_json
-from rllm_view.api.comparing import MOST_RUNS
-from rllm_view.api.library import Library
-from rllm_view.pages.assets import PAGE, assets
+from rllm_view.answers import Answers, Library, account_json, describe_run, step_without_texts
+from rllm_view.as_json import as_json
+from rllm_view.comparison import MOST_RUNS
+from rllm_view.pages import PAGE, assets
 from rllm_view.reading.account import account_of
 from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import outcome_files

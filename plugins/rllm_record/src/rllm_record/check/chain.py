@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from rllm_record.run_files import METRICS
-from rllm_record.steps import digests
-from rllm_record.steps.files import KINDS, StepFiles
+from rllm_record.steps.files import DIGESTS_KEY, KINDS, LAST_KIND, StepFiles, digest_of, has_own_digest
 from rllm_record.steps.parquet import RecordError, read_marks
 from rllm_record.steps.rows import RecordedOutcome
 
@@ -54,14 +53,14 @@ class Report:
 
 def changed_files(files: StepFiles, step: int) -> Iterator[Mismatch]:
     """Yield the files of a step that have changed since they were written."""
-    outcomes = files.place(digests.LAST, step)
+    outcomes = files.place(LAST_KIND, step)
     try:
         marks = read_marks(outcomes)
         contents = {kind: place.read_bytes() for kind in KINDS if (place := files.place(kind, step)).exists()}
     except (OSError, RecordError) as error:
         yield Mismatch("file-unreadable", f"step {step}: {getattr(error, 'message', error)}")
         return
-    expected = _digests_in(marks.get(digests.KEY, b""))
+    expected = _digests_in(marks.get(DIGESTS_KEY, b""))
     for kind in KINDS:
         name = f"step {step}: {kind}/{files.place(kind, step).name}"
         if kind not in contents and kind in expected:
@@ -70,7 +69,7 @@ def changed_files(files: StepFiles, step: int) -> Iterator[Mismatch]:
             yield Mismatch("foreign-file", f"{name} is not one of the files that the run wrote for the step")
         elif kind in contents:
             data, digest = contents[kind], expected[kind]
-            same = digests.is_sealed(data, digest) if kind == digests.LAST else digests.digest_of(data) == digest
+            same = has_own_digest(data, digest) if kind == LAST_KIND else digest_of(data) == digest
             if not same:
                 yield Mismatch("changed-file", f"{name} has changed since it was written: its digest differs")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rllm_record.steps import digests, schemas, tables
+from rllm_record.steps import schemas, tables
 from rllm_record.steps.parquet import RecordError, encoded, read_marks, read_rows, read_table, write_file
 from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedUpdate, Sampler
 from rllm_record.steps.tables import episode_table, outcome_table
@@ -30,6 +31,12 @@ StepTables = Mapping[str, tuple[pa.Table, Mapping[bytes, str]]]
 """Table and marks of each file of a step by its kind, in the order in which they are written."""
 DIRECTORY = "record"
 """Name of the record's directory in a run directory."""
+DIGESTS_KEY = b"rllm.record.digests"
+"""Metadata of the file with the outcomes: the digests of a step's files, its own digest included."""
+LAST_KIND = "outcomes"
+"""The kind of the file with the digests. It is written last."""
+BLANK_DIGEST = "0" * 32
+"""Replaces the file's own digest while it is computed."""
 
 
 class StepFiles:
@@ -110,11 +117,11 @@ class StepFiles:
                 self.place(kind, step).unlink(missing_ok=True)
             found: dict[str, str] = {}
             for kind, (table, marks) in contents.items():
-                if kind == digests.LAST:
-                    data = digests.sealed(encoded(table, {**marks, digests.KEY: digests.mark_with(found)}))
+                if kind == LAST_KIND:
+                    data = add_own_digest(encoded(table, {**marks, DIGESTS_KEY: digests_mark(found)}))
                 else:
                     data = encoded(table, marks)
-                    found[kind] = digests.digest_of(data)
+                    found[kind] = digest_of(data)
                 write_file(self.place(kind, step), data)
         except (OSError, pa.ArrowException) as error:
             raise RecordError(
@@ -282,3 +289,33 @@ def has_tokens(file: Path) -> bool:
         return read_marks(file).get(CONTENT_KEY) == b"tokens"
     except RecordError:
         return False
+
+
+def digest_of(data: bytes) -> str:
+    """Return a digest of 32 hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=len(BLANK_DIGEST) // 2).hexdigest()
+
+
+def digests_mark(digests: Mapping[str, str]) -> str:
+    """Return the metadata value of a file of outcomes, before the file's own digest is added.
+
+    Args:
+        digests: kind -> digest of the step's other files.
+    """
+    return json.dumps({**digests, LAST_KIND: BLANK_DIGEST})
+
+
+def add_own_digest(data: bytes) -> bytes:
+    """Return the contents of a file of outcomes with its own digest added."""
+    return _replace_own_digest(data, BLANK_DIGEST, digest_of(data))
+
+
+def has_own_digest(data: bytes, digest: str) -> bool:
+    """True if the contents of a file of outcomes match `digest`, the digest in its metadata."""
+    return digest_of(_replace_own_digest(data, digest, BLANK_DIGEST)) == digest
+
+
+def _replace_own_digest(data: bytes, before: str, after: str) -> bytes:
+    # The metadata is at the end of a Parquet file, uncompressed.
+    head, name, tail = data.rpartition(f'"{LAST_KIND}": "{before}"'.encode())
+    return head + name.replace(before.encode(), after.encode()) + tail

@@ -9,7 +9,7 @@ import click
 
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless, one_line
-from rllm_record.run_places import RUNS, find_runs, no_run, short_path
+from rllm_record.run_files import RUNS, find_runs, no_run, short_path
 from rllm_view.commands.explaining import short_uid
 from rllm_view.commands.tables import print_runs, print_table
 from rllm_view.reading.rollouts import Filter, find_rollouts

@@ -10,7 +10,7 @@ import numpy as np
 
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
-from rllm_record.run_places import one_run
+from rllm_record.run_files import one_run
 from rllm_view.reading.account import Account, Fact, account_of, facts_of, number, turn_of
 from rllm_view.reading.columns import Column, strongest, value_at
 from rllm_view.reading.rollout import Turn

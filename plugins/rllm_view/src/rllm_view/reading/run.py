@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from rllm_record.run_files import CONFIG, LENGTH, METRICS, PLUGINS, parse_line, read_status
-from rllm_record.run_places import RunPlace
+from rllm_record.run_files import CONFIG, LENGTH, METRICS, PLUGINS, RunPlace, parse_line, read_status
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
 from rllm_view.reading.record_files import Vocabulary, outcome_files, state_of

@@ -1,17 +1,19 @@
-"""Answers: the data that the pages request, by path."""
+"""Answers: the data that the pages request about the runs of a library, by path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from rllm_record.run_files import read_status
+from rllm_core.errors import ConfigError, RllmError
+from rllm_record.run_files import find_runs, read_status
 from rllm_record.steps import StepFiles
-from rllm_view.api.as_json import packed
-from rllm_view.api.comparing import compare
-from rllm_view.api.library import Library, NotFoundError
-from rllm_view.api.questions import Query, filter_of, names_in, number_or, required, whole_number
+from rllm_view.as_json import packed
+from rllm_view.comparison import compare
 from rllm_view.reading.account import Account, account_of, facts_of
 from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
@@ -22,6 +24,55 @@ from rllm_view.reading.run import Run, last_values, newest_first
 from rllm_view.reading.steps import groups_of, neighbors_of, step_summaries, steps_around
 from rllm_view.reading.texts import Search, read_previews, search_text
 
+
+class NotFoundError(RllmError):
+    """The requested object does not exist."""
+
+
+class Library:
+    """Runs in some directories, including runs that start later. Safe to use from several threads."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = [directory.absolute() for directory in directories]
+        self._runs: dict[str, Run] = {}
+        self._lock = threading.Lock()
+
+    def runs(self) -> list[Run]:
+        """Return the existing runs, in order of their paths."""
+        places = find_runs(self._directories)
+        with self._lock:
+            gone = self._runs.keys() - {place.id for place in places}
+            for id in gone:
+                # Another thread may be reading this run. Its memory is freed with the last reference.
+                del self._runs[id]
+            for place in places:
+                if place.id not in self._runs:
+                    self._runs[place.id] = Run(place)
+            return [self._runs[place.id] for place in places]
+
+    def run(self, id: str) -> Run:
+        """Return the run with an id. Raise NotFoundError if it does not exist."""
+        with self._lock:
+            known = self._runs.get(id)
+        found = known or next((run for run in self.runs() if run.place.id == id), None)
+        if found is None:
+            raise NotFoundError(
+                "run-not-found", "This run does not exist any more, or this view shows other directories."
+            )
+        return found
+
+    def close(self) -> None:
+        """Free the memory of all runs."""
+        with self._lock:
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()
+
+
+Query = Mapping[str, str]
+_NUMBERS = {"step": int, "offset": int, "limit": int, "reward_min": float, "reward_max": float}
+_FLAGS = ("solved", "descending")
+_TEXTS = ("task", "group", "outcome", "rule", "termination_reason", "name", "text", "order")
 SHOWN = (
     "uid", "episode", "name", "step", "batch", "task_id", "data_source", "is_correct", "termination_reason", "error",
     "tries", "metrics", "task", "turns", "length", "reward_given", "reward_used",
@@ -223,3 +274,59 @@ def episode(run: Run, query: Query) -> dict[str, Any]:
 def _around(run: Run, step: int) -> dict[str, Any]:
     before, after = steps_around(sorted(outcome_files(run.record)), step)
     return {"previous_step": before, "next_step": after}
+
+
+def required(query: Query, name: str) -> str:
+    """Return a value of the query. Raise ConfigError if it is missing."""
+    if name not in query:
+        raise ConfigError("bad-query", f"The query has no {name!r}.")
+    return query[name]
+
+
+def whole_number(query: Query, name: str) -> int:
+    """Return a whole number of the query. Raise ConfigError if it is missing or not a whole number."""
+    return int(_number(name, required(query, name), int))
+
+
+def number_or(query: Query, name: str, otherwise: int) -> int:
+    """Return a whole number, or `otherwise` if it is missing. Raise ConfigError if it is not a whole number."""
+    return whole_number(query, name) if name in query else otherwise
+
+
+def names_in(query: Query, name: str) -> list[str]:
+    """Return a comma-separated list of names. Commas in names are percent-encoded. Empty if the value is missing."""
+    return [unquote(each) for each in query.get(name, "").split(",") if each]
+
+
+def filter_of(query: Query) -> Filter:
+    """Return the filter for `find_rollouts`. Empty values are ignored.
+
+    Raises:
+        ConfigError: a value has the wrong type.
+    """
+    found: dict[str, Any] = {}
+    for name, value in query.items():
+        if value == "":
+            continue
+        if name in _NUMBERS:
+            found[name] = _number(name, value, _NUMBERS[name])
+        elif name in _FLAGS:
+            found[name] = _flag(name, value)
+        elif name in _TEXTS:
+            found[name] = value
+        else:
+            raise ConfigError("bad-query", f"Rows cannot be filtered by {name!r}.")
+    return Filter(**found)
+
+
+def _number(name: str, value: str, of: Any) -> Any:
+    try:
+        return of(value)
+    except ValueError as error:
+        raise ConfigError("bad-query", f"{name}={value!r} is not a number.") from error
+
+
+def _flag(name: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ConfigError("bad-query", f"{name}={value!r} is neither true nor false.")
+    return value == "true"
