@@ -105,7 +105,7 @@ def test_files_and_directories_of_the_architecture_exist() -> None:
     assert [span for span in spans if not any((base / span).exists() for base in bases)] == []
 
 
-def test_diagram_of_the_architecture_has_all_packages_of_the_program() -> None:
+def test_architecture_diagram_has_all_packages_of_program() -> None:
     diagram = text_of(ARCHITECTURE).split("```")[1]
     packages = {file.parent.name for file in (ROOT / "rllm/src/rllm").glob("*/__init__.py")}
     assert packages - set(re.findall(r"\w+", diagram)) == set()
@@ -131,7 +131,7 @@ def test_counts_in_the_text_are_right() -> None:
     assert not wrong
 
 
-def test_plugins_and_commands_of_the_install_page_are_counted() -> None:
+def test_install_page_counts_plugins_and_commands() -> None:
     found = Registry.load(environ={})
     plugins = [entry for kind in KINDS for entry in found.all(kind) if entry.distribution.startswith("rllm")]
     counts = f"{len(plugins)} plugins and {len(found.discovery.commands)} commands checked"
@@ -139,7 +139,7 @@ def test_plugins_and_commands_of_the_install_page_are_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["estimator", "loss"])
-def test_every_algorithm_is_in_the_table_of_its_page(kind: str) -> None:
+def test_every_algorithm_is_in_its_pages_table(kind: str) -> None:
     rows = re.findall(r"^\| (`.*?) \|", text_of("docs/how-to/choose-an-algorithm.md"), re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {entry.plugin.name for entry in registry().all(kind)} <= listed

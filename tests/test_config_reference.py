@@ -35,11 +35,11 @@ def facts(page: str, key: str) -> str:
     return paragraphs(page, f"### `{key}`")[-1]
 
 
-def test_the_page_in_the_repository_is_the_one_made_from_the_schemas(page: str) -> None:
+def test_page_in_repository_equals_the_generated_page(page: str) -> None:
     assert PAGE.read_text(encoding="utf-8") == page, "docs/reference/config.md is stale: run `make docs`"
 
 
-def test_every_key_is_on_the_page_below_its_section_with_its_type_and_meaning(page: str) -> None:
+def test_page_has_every_key_with_type_and_meaning(page: str) -> None:
     for key in KEYS:
         meaning, what = paragraphs(page, f"### `{key.dotted}`")
         assert len(meaning) > 10, key.dotted
@@ -77,5 +77,5 @@ def test_other_packages_that_are_installed_change_nothing(page: str, registry: R
     assert reference_page(more) == page
 
 
-def test_every_key_has_a_meaning_that_ends_like_a_sentence() -> None:
+def test_every_key_meaning_ends_like_a_sentence() -> None:
     assert [key.dotted for key in KEYS if not (key.field.description or "").endswith(".")] == []

@@ -37,7 +37,7 @@ def test_it_has_the_license() -> None:
         assert license_file.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_it_says_whose_it_is_and_what_it_is_for() -> None:
+def test_distribution_has_license_authors_and_description() -> None:
     for distribution in ALL.values():
         project = distribution.project
         assert project["license"] == "Apache-2.0"
@@ -82,7 +82,7 @@ def test_its_version_is_written_once() -> None:
         assert len(written) == ("version" in distribution.project.get("dynamic", ()))
 
 
-def test_it_asks_for_the_minor_release_of_ours_that_it_is_written_for() -> None:
+def test_distribution_requires_matching_minor_release_of_ours() -> None:
     for distribution in ALL.values():
         ours = [
             requirement
@@ -131,7 +131,7 @@ def test_its_page_begins_with_an_example() -> None:
         assert distribution.name in brought, f"`pip install {' '.join(install)}` does not bring {distribution.name}"
 
 
-def test_one_line_installs_every_plugin_that_fits_into_one_environment() -> None:
+def test_extra_all_has_all_compatible_plugins() -> None:
     left_out = set(ALL) - brought_by("rllm", {"all"})
     assert left_out == NEEDS_ITS_OWN_ENVIRONMENT
 
@@ -142,6 +142,6 @@ def test_rllm_brings_all_that_a_first_run_needs() -> None:
     assert set(ALL["rllm"].extras) == {"all", "data", "math", "tensorboard", "tinker", "verl", "vllm", "wandb"}
 
 
-def test_it_names_no_address_that_does_not_exist_yet() -> None:
+def test_distribution_lists_no_urls() -> None:
     for distribution in ALL.values():
         assert "urls" not in distribution.project, "there is no public repository; see docs/contributing/releasing.md"

@@ -31,7 +31,7 @@ LAST_LINES = {
 
 
 @pytest.mark.parametrize(("last", "code"), LAST_LINES.values(), ids=LAST_LINES)
-def test_threads_are_joined_and_functions_at_exit_are_called(
+def test_fork_joins_threads_and_calls_exit_functions(
     last: str, code: int, command_server: CommandServer, tmp_path: Path
 ) -> None:
     (tmp_path / "command.py").write_text(f"{PROGRAM}{last}\n")

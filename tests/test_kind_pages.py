@@ -28,16 +28,14 @@ def made(registry: Registry) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*(f"{kind}.md" for kind in KINDS), "kinds.md"])
-def test_the_page_in_the_repository_is_the_one_made(name: str, made: dict[str, str]) -> None:
+def test_page_in_repository_equals_the_generated_page(name: str, made: dict[str, str]) -> None:
     assert (DIRECTORY / name).read_text(encoding="utf-8") == made[name], (
         f"docs/reference/{name} is stale: run `make docs`"
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_plugin_of_ours_is_on_the_page_of_its_kind_with_its_options(
-    kind: str, made: dict[str, str], registry: Registry
-) -> None:
+def test_kind_page_has_our_plugins_with_options(kind: str, made: dict[str, str], registry: Registry) -> None:
     for entry in registry.all(kind):
         page = made[f"{kind}.md"]
         section = section_of(page, entry.name)
@@ -54,7 +52,7 @@ def section_of(page: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_of_the_record_is_on_the_page(kind: str, made: dict[str, str]) -> None:
+def test_page_has_every_field_of_the_spec(kind: str, made: dict[str, str]) -> None:
     record = KINDS[kind].record
     section = made[f"{kind}.md"].partition(f"\n### `{record.__name__}`\n")[2].partition("\n##")[0]
     shared = made["kinds.md"].partition("\n## Fields of every plugin spec\n")[2]

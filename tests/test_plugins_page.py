@@ -23,7 +23,7 @@ def toml(*plugins: dict[str, Any]) -> str:
     return "\n".join(lines).replace('"Reward minus the group\'s median."', '"Reward minus the group\'s median."')
 
 
-def test_the_page_in_the_repository_is_the_one_made() -> None:
+def test_page_in_repository_equals_the_generated_page() -> None:
     written = INDEX.with_suffix(".md").read_text(encoding="utf-8")
     assert written == page(INDEX.read_text(encoding="utf-8")), "docs/plugins.md is stale: run `make docs`"
 
@@ -54,7 +54,7 @@ def test_the_example_in_the_index_is_sound() -> None:
         ("stars", 5),
     ],
 )
-def test_an_entry_that_is_not_sound_is_refused_by_name(field: str, value: object) -> None:
+def test_invalid_entry_is_rejected_by_name(field: str, value: object) -> None:
     with pytest.raises(EntryError, match=field):
         entries(toml({**SOUND, field: value}), ours=("rllm-verl",))
 

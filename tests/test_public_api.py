@@ -48,7 +48,7 @@ def test_other_installed_packages_do_not_change_it() -> None:
     assert printed.stdout == public_api.text()
 
 
-def test_a_lost_line_says_how_to_deprecate_and_a_new_one_how_to_accept() -> None:
+def test_hints_explain_lost_and_new_lines() -> None:
     assert changes("a\nb\n", "a\nb\n") == ""
     _, added, remedy = changes("a\n", "a\nb\n").splitlines()
     assert added == "  + b"

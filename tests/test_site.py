@@ -44,7 +44,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(named) == sorted(pages - {"README"})
 
 
-def test_the_first_page_lists_every_page_that_is_on_top() -> None:
+def test_first_page_lists_every_top_page() -> None:
     text = (DOCS / "README.md").read_text(encoding="utf-8")
     on_top = [entry for entries in NAVIGATION["README"].values() for entry in entries]
     assert [entry for entry in on_top if f"]({entry}.md)" not in text] == []
@@ -67,7 +67,7 @@ def test_the_first_page_answers_the_question(question: str) -> None:
         ("how-to/tools", "[x](train.md)", "[x](train.md)"),
     ],
 )
-def test_a_link_that_leaves_the_site_is_a_name(page: str, text: str, shown: str) -> None:
+def test_link_to_outside_becomes_a_name(page: str, text: str, shown: str) -> None:
     assert named_outside(page, text) == shown
 
 
@@ -108,11 +108,11 @@ def test_a_page_without_a_fault_has_no_problem(body: str, tmp_path: Path) -> Non
         ('<a href="other.html#gone">x</a>', "index.html leads to other.html#gone"),
     ],
 )
-def test_a_foreign_request_and_a_dead_link_are_problems(body: str, place: str, tmp_path: Path) -> None:
+def test_foreign_request_and_dead_link_are_problems(body: str, place: str, tmp_path: Path) -> None:
     (problem,) = site(tmp_path, body)
     assert problem.startswith(place)
 
 
-def test_a_style_that_loads_from_elsewhere_is_a_problem(tmp_path: Path) -> None:
+def test_style_that_loads_from_elsewhere_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text('@import "https://fonts.example.org/a.css";')
     assert site(tmp_path, "") == ["a.css loads https://fonts.example.org/a.css"]

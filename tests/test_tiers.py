@@ -17,7 +17,7 @@ def test_no_test_belongs_to_two_tiers(tests_of_several_tiers: list[str]) -> None
     assert tests_of_several_tiers == []
 
 
-def test_each_directory_with_its_own_environment_has_a_target() -> None:
+def test_directory_with_own_environment_has_a_target() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     found = {
         path.relative_to(ROOT).as_posix()

@@ -46,7 +46,7 @@ def files(made: Any) -> list[Path]:
         pytest.param(ahead(3), (0.5, 0.2), marks=pytest.mark.long, id="S3 twice"),
     ],
 )
-def test_fixed_version_run_cut_off_ends_with_same_weights(
+def test_interrupted_fixed_version_run_ends_with_equal_weights(
     run: Any, whole: Any, settings: Any, cuts: tuple[float, ...]
 ) -> None:
     settings = {**SAVING, **settings}
@@ -93,7 +93,7 @@ def test_stopped_fixed_version_run_samples_only_the_rest(run: Any, whole: Any) -
     assert first.backend.engine.sampled + rest.backend.engine.sampled == expected.backend.engine.sampled
 
 
-def test_resumed_run_with_more_batches_continues_after_used_ones(run: Any) -> None:
+def test_resumed_run_continues_after_the_used_batches(run: Any) -> None:
     settings = {**ahead(3), **DYNAMIC}
     first, rest = run(settings, stop_after=2), run(settings, resume=True)
     assert rest.steps[0].task_batch >= sum(step.rollout_batches for step in first.steps)
@@ -172,7 +172,7 @@ def test_calls_of_a_different_configuration_are_sampled_again(run: Any) -> None:
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_observer_may_join_runs_that_do_not_list_it(world: Any, planned: Any, joins: bool) -> None:
+def test_unlisted_observer_may_join_a_run(world: Any, planned: Any, joins: bool) -> None:
     world.add(
         ObserverPlugin(
             name="joiner", summary="For tests.", load=lambda: lambda params: Observer(), joins=lambda config: joins

@@ -38,7 +38,7 @@ def test_slots_processes_and_resumes_change_no_weights(made: dict[str, Any]) -> 
     assert made["stopped"]["digest"] != made["first"]["digest"], "updates change the weights"
 
 
-def test_fixed_version_tokens_are_as_old_as_the_bound(made: dict[str, Any]) -> None:
+def test_fixed_version_tokens_have_the_largest_age(made: dict[str, Any]) -> None:
     assert made["first"]["stale"] == [0, 1, 2, 2, 2, 2]
     assert made["resumed"]["stale"] == [2, 2, 2, 2]
     assert not made["first"]["mixed"]

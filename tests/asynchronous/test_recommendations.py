@@ -47,7 +47,7 @@ def test_recommended_settings_depend_on_staleness(
 
 
 @pytest.mark.parametrize(("staleness", "rate", "epochs"), [(2, 0.0007, None), (4, 0.00045, 400)])
-def test_older_tokens_need_a_smaller_rate_and_more_steps(staleness: int, rate: float, epochs: int | None) -> None:
+def test_older_tokens_need_smaller_rate_and_more_steps(staleness: int, rate: float, epochs: int | None) -> None:
     installed = Registry.load()
     layer = layer_from_dotted({"rllm.env.name": "guess", "rllm.backend": "local", **ahead(staleness)}, "the test")
     settings = settings_for(make_plan(compose(installed, [layer]), installed))

@@ -78,7 +78,7 @@ def test_only_the_switch_has_no_effect_and_warns(planned: Plan) -> None:
     assert plan.batches_ahead == 0
 
 
-def test_waiting_groups_of_a_rejection_mode_reduce_the_bound(planned: Plan) -> None:
+def test_waiting_groups_of_rejection_modes_reduce_the_bound(planned: Plan) -> None:
     dynamic = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
     assert [planned({**ahead(s), **dynamic}).batches_ahead for s in (1, 3)] == [0, 2]
     assert any("dynamic" in line and "ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
@@ -100,7 +100,7 @@ def test_what_a_backend_cannot_do(
     check_error(_read_refusal(planned, {**ahead(1, partial), "rllm.backend": "limited"}), code, "'limited'")
 
 
-def test_a_run_that_only_validates_may_have_it_in_its_file(planned: Plan) -> None:
+def test_run_that_only_validates_may_set_staleness(planned: Plan) -> None:
     plan = planned({**ahead(1), "rllm.trainer.val_only": True})
     assert any("nothing is trained" in line for line in plan.warnings)
     assert list(batches_ahead(plan)) == list(batches_ahead(planned({}))) == []

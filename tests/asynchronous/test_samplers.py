@@ -52,9 +52,7 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(run: Any, whole: Any, name: st
 @pytest.mark.parametrize(
     ("name", "mode"), [("thompson", ahead(2)), *(pytest.param(name, {}, marks=pytest.mark.long) for name in SAMPLERS)]
 )
-def test_a_run_that_is_cut_off_ends_as_an_undisturbed_one(
-    run: Any, whole: Any, name: str, mode: dict[str, Any]
-) -> None:
+def test_interrupted_run_ends_as_an_undisturbed_run(run: Any, whole: Any, name: str, mode: dict[str, Any]) -> None:
     """With fixed-version weights, the recorded model calls of unfinished batches are replayed."""
     settings = sampling(name, **{"rllm.trainer.save_freq": 2}, **mode)
     expected = whole(settings)
@@ -66,7 +64,7 @@ def test_a_run_that_is_cut_off_ends_as_an_undisturbed_one(
 
 
 @pytest.mark.parametrize(("name", "partial"), [("difficulty", False), ("levels", True)])
-def test_batches_drawn_ahead_keep_their_tasks_after_a_resume(run: Any, name: str, partial: bool) -> None:
+def test_batches_drawn_ahead_keep_tasks_after_resume(run: Any, name: str, partial: bool) -> None:
     settings = {**sampling(name), **ahead(2, partial)}
     first, rest = run(settings, stop_after=3), run(settings, resume=True)
     before = first.loop._draws

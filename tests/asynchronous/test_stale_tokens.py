@@ -105,7 +105,7 @@ def test_tokens_are_of_the_version_that_they_say(seen: Seen) -> None:
     assert np.abs(sampled - _logprobs(seen.models[-1], batch)).mean() > 0.01, "the trained version gives equal values"
 
 
-def test_old_log_probs_are_of_the_weights_before_the_update(seen: Seen) -> None:
+def test_old_log_probs_use_weights_before_the_update(seen: Seen) -> None:
     for model, batch, losses in zip(seen.models, seen.batches, seen.losses, strict=True):
         assert batch.old_logprobs is not None
         np.testing.assert_allclose(batch.old_logprobs[batch.loss_mask], _logprobs(model, batch), atol=1e-5)
@@ -113,7 +113,7 @@ def test_old_log_probs_are_of_the_weights_before_the_update(seen: Seen) -> None:
         torch.testing.assert_close(inputs.logprobs.detach(), inputs.old_logprobs, atol=1e-5, rtol=0)
 
 
-def test_weights_are_the_ratio_of_old_to_sampling_probability(seen: Seen) -> None:
+def test_weights_are_ratios_of_old_to_sampling_probability(seen: Seen) -> None:
     for inputs, terms in [each for losses in seen.losses for each in losses]:
         assert inputs.sampling_logprobs is not None
         assert terms.weights is not None

@@ -133,7 +133,7 @@ def plain(inputs, params):
 
 
 @pytest.mark.long
-def test_loss_of_the_users_file_trains_in_both_processes(forked_rllm: Any, tmp_path: Path) -> None:
+def test_loss_of_a_file_trains_in_both_processes(forked_rllm: Any, tmp_path: Path) -> None:
     (tmp_path / "my_losses.py").write_text(LOSS)
     words = (*WORDS, "rllm.trainer.total_batches=3", "--loss", "plain", "rllm.plugins.import_modules=[my_losses]")
     for name, process in (("apart", "true"), ("here", "false")):

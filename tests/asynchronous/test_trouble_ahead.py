@@ -21,7 +21,7 @@ def test_failed_rollouts_stop_the_run_unless_allowed(run: Any) -> None:
     assert [step.weight_version for step in made.steps] == [1, 2, 3, 4, 4, 5]
 
 
-def test_a_run_in_which_every_group_is_rejected_ends(run: Any) -> None:
+def test_run_with_only_rejected_groups_ends(run: Any) -> None:
     mode = {"name": "group", "min_trajs_per_group": 99}
     made = run({**ahead(3), "rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode})
     assert [step.skip_reason for step in made.steps] == ["all_groups_rejected"] * 6
@@ -36,7 +36,7 @@ def test_stopped_run_leaves_no_running_rollout(run: Any) -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
-def test_a_workflow_that_keeps_no_versions_is_refused_by_name(
+def test_workflow_without_versions_is_rejected_by_name(
     run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool
 ) -> None:
     described = Step._describe

@@ -102,7 +102,7 @@ def test_smolagents_code_continues_after_sampled_tokens(streamed: bool, runner: 
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_smolagents_tool_calls_as_text_are_a_second_row(streamed: bool, runner: ProgramRunner, world: World) -> None:
+def test_smolagents_text_tool_calls_are_a_second_row(streamed: bool, runner: ProgramRunner, world: World) -> None:
     final = '<call>{"name": "final_answer", "arguments": {"answer": "42"}}</call>'
     responses = iter((CALL, final))
     world.policy.response = lambda prompt: next(responses)

@@ -42,9 +42,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "options", "theirs", "settings"), ESTIMATORS.values(), ids=ESTIMATORS)
-def test_ragged_groups_of_one_and_more_have_trls_advantages(
-    trl: Any, name: str, options: Any, theirs: str, settings: Any
-) -> None:
+def test_ragged_groups_have_trls_advantages(trl: Any, name: str, options: Any, theirs: str, settings: Any) -> None:
     for seed in range(25):
         inputs = draw_groups(seed).inputs
         sizes = np.diff(inputs.group_offsets).tolist()
@@ -199,21 +197,21 @@ def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbi
 # The following differences are intended. Each gives its reason.
 
 
-def test_default_weight_of_cispo_is_a_fifth_in_trl(trl: Any) -> None:
+def test_trl_default_cispo_weight_is_a_fifth(trl: Any) -> None:
     # TRL takes the default of `epsilon`, which is a distance from 1, for the largest weight.
     batch = one_token(0.0, 1.0)
     default = theirs(trl.grpo_loss, batch, loss_type="cispo", epsilon_high=0.2)
     assert batch.ours(token_losses("cispo", batch.inputs), "token-mean")[1] == pytest.approx(5 * default[1])
 
 
-def test_ratios_end_at_exp_20_here_and_grow_beyond_all_bounds_in_trl(trl: Any) -> None:
+def test_ratios_are_bounded_here_and_unbounded_in_trl(trl: Any) -> None:
     # One broken log-prob must not make the whole update infinite.
     batch = one_token(800.0, -1.0)
     assert theirs(trl.grpo_loss, batch)[0].isinf()
     assert token_losses("ppo", batch.inputs, **CLIP).item() == pytest.approx(np.exp(20.0))
 
 
-def test_rows_of_nothing_are_left_out_of_the_mean_here_and_counted_in_trl(trl: Any) -> None:
+def test_empty_rows_count_only_in_means_of_trl(trl: Any) -> None:
     # Counted, they would make the step smaller the more rows a filter has emptied.
     batch = one_token(0.0, 1.0).with_a_row_of_nothing()
     assert theirs(trl.grpo_loss, batch)[0].item() == pytest.approx(-0.5)

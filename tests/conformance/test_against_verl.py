@@ -102,9 +102,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], Theirs]] = {
 
 
 @pytest.mark.parametrize(("name", "options", "theirs"), ESTIMATORS.values(), ids=ESTIMATORS)
-def test_ragged_groups_of_one_and_more_have_verls_advantages(
-    verl: Any, name: str, options: Any, theirs: Theirs
-) -> None:
+def test_ragged_groups_have_verls_advantages(verl: Any, name: str, options: Any, theirs: Theirs) -> None:
     for seed in SEEDS:
         # verl refuses groups of one for Pass@k, and always computes GDPO in float32.
         batch = draw_groups(seed, smallest_group=2 if name == "grpo_passk" else 1)

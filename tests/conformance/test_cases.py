@@ -105,7 +105,7 @@ SHIFTED = WITHIN_ROLE - {"gpg", "reinforce_plus_plus_baseline"}
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
-def test_c3_equal_rewards_of_a_group_give_exactly_zero(reward: float) -> None:
+def test_c3_equal_rewards_of_group_give_exactly_zero(reward: float) -> None:
     equal = [[reward] * size for size in SIZES]
     groups = of_rewards([*equal, [1.0, 0.0]])
     for label in sorted(set(VARIANTS) - WITHOUT_A_CENTRE - SHIFTED):
@@ -115,14 +115,14 @@ def test_c3_equal_rewards_of_a_group_give_exactly_zero(reward: float) -> None:
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
-def test_c3_equal_rewards_of_a_role_give_exactly_zero(reward: float) -> None:
+def test_c3_equal_rewards_of_role_give_exactly_zero(reward: float) -> None:
     for size in SIZES:
         groups = of_rewards([[reward] * size, [reward, reward]])
         assert [label for label in sorted(SHIFTED) if any(flat(advantages(label, groups)))] == []
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
-def test_c3_remax_reward_equal_to_greedy_is_exactly_zero(reward: float) -> None:
+def test_c3_remax_reward_equal_to_greedy_gives_zero(reward: float) -> None:
     (members,) = of_rewards([[reward] * 32])
     for member in members:
         member.info["greedy_reward"] = reward
@@ -160,7 +160,7 @@ def test_c4_lengths_do_not_enter() -> None:
     assert {label for label in labels if one_each(label, uneven()) != one_each(label, even)} == set()
 
 
-def test_c4_the_longest_has_no_baseline_beyond_the_second() -> None:
+def test_c4_longest_has_no_baseline_beyond_the_second() -> None:
     expected = [0.5, 1, 1, 1, -0.5, 0.25, 0.25, -0.25, -0.25]
     for label in ("otb", "tir_otb"):
         assert flat(advantages(label, uneven())) == pytest.approx(expected, abs=2e-6), label
@@ -200,7 +200,7 @@ def test_c6_observations_between_turns_change_nothing() -> None:
     assert {label for label in labels if values(label, GAP) != values(label, WITHOUT_GAP)} == set()
 
 
-def test_c6_what_came_last_reaches_the_turns_before_an_observation() -> None:
+def test_c6_last_reward_reaches_turns_before_an_observation() -> None:
     for label in ("reinforce_plus_plus", "reinforce_plus_plus_of_steps", "gae", "tir_otb"):
         first, *rest = advantages(label, [[rollout(1, GAP), rollout(0, ((1, 4),))]])[0][0]
         assert first > 0, label
@@ -215,7 +215,7 @@ def test_c6_a_discount_counts_sampled_tokens() -> None:
     assert found.returns.tolist() == [0, 0.125, 0.25, 0, 0, 0.5, 1]
 
 
-def test_c6_only_otb_lines_trajectories_up_by_what_they_read() -> None:
+def test_c6_only_otb_aligns_trajectories_by_read_tokens() -> None:
     pair = [rollout(1, ((1, 1), (1, 1))), rollout(0, ((1, 2),))]
     assert flat(advantages("otb", [pair]))[1::2] == [0, 0]
     assert min(map(abs, flat(advantages("tir_otb", [pair])))) > 0.4

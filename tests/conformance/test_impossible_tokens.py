@@ -55,7 +55,7 @@ def test_the_weight_of_a_row_with_impossible_tokens() -> None:
 
 @pytest.mark.parametrize("mode", ["token", "sequence"])
 @pytest.mark.parametrize("beyond", ["truncate", "mask"])
-def test_weights_are_finite_and_within_bounds_whatever_is_impossible(mode: str, beyond: str) -> None:
+def test_impossible_tokens_have_finite_bounded_weights(mode: str, beyond: str) -> None:
     extremes = [-INF, -1e30, -1e4, -90.0, -1.0, 0.0]
     pairs = list(product(extremes, extremes, extremes, extremes))
     old = [value for first, second, _, _ in pairs for value in (first, second)]
@@ -94,7 +94,7 @@ def some(logprob: float, old: float, advantage: float) -> LossInput:
 @pytest.mark.long
 @pytest.mark.parametrize("advantage", [1.5, -1.5, 0.0])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_where_the_old_policy_calls_a_token_impossible(name: str, advantage: float) -> None:
+def test_loss_of_token_impossible_for_old_policy(name: str, advantage: float) -> None:
     inputs = some(-1.0, -INF, advantage)
     losses = LOSSES[name].load()(inputs, LOSSES[name].params())
     assert not losses.isnan().any()
@@ -111,7 +111,7 @@ def test_a_loss_where_the_old_policy_calls_a_token_impossible(name: str, advanta
 @pytest.mark.parametrize("advantage", [1.5, -1.5, 0.0])
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - FOLLOW_LOGPROB))
 @pytest.mark.parametrize("old", [-INF, -1.0])
-def test_a_loss_of_ratios_where_the_policy_calls_a_token_impossible(name: str, advantage: float, old: float) -> None:
+def test_ratio_loss_of_token_impossible_for_policy(name: str, advantage: float, old: float) -> None:
     inputs = some(-INF, old, advantage)
     losses = LOSSES[name].load()(inputs, LOSSES[name].params())
     assert not losses.isnan().any()
@@ -123,13 +123,13 @@ def test_a_loss_of_ratios_where_the_policy_calls_a_token_impossible(name: str, a
 
 
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - FOLLOW_LOGPROB - {"kl_cov", "clip_cov"}))
-def test_a_token_that_both_call_impossible_counts_as_one_that_did_not_change(name: str) -> None:
+def test_token_impossible_for_both_counts_as_unchanged(name: str) -> None:
     impossible, unchanged = some(-INF, -INF, 1.5), some(-1.0, -1.0, 1.5)
     found, expected = (LOSSES[name].load()(inputs, LOSSES[name].params()) for inputs in (impossible, unchanged))
     torch.testing.assert_close(found, expected)
 
 
-def test_dppo_follows_a_token_that_was_impossible_only_while_it_is_unlikely() -> None:
+def test_dppo_follows_impossible_token_only_while_unlikely() -> None:
     """KL(q, p) with q = 0 is -log(1 - p), for any value of 0 log 0."""
     record = LOSSES["dppo_kl"]
     limit = record.params().max_divergence_high or record.params().max_divergence

@@ -42,14 +42,14 @@ def _auto(name: str) -> Any:
 
 
 @FAMILY
-def test_directory_is_known_by_its_template_and_tools_work(name: str) -> None:
+def test_directory_is_recognized_by_template_and_tools_work(name: str) -> None:
     assert family_of(setup_of(BY_NAME[name])) == FAMILIES[name]
     assert isinstance(_auto(name), LibraryRenderer)
     check_tool_calls(_auto(name), "auto")
 
 
 @pytest.mark.parametrize("name", ["gemma3", "qwen2_5", "phi3", "qwen3_instruct_2507"])
-def test_models_that_the_library_does_not_know_keep_their_template(name: str) -> None:
+def test_models_unknown_to_the_library_keep_their_template(name: str) -> None:
     assert isinstance(_auto(name), TemplateRenderer)
 
 
@@ -68,7 +68,7 @@ def test_family_of_hub_name_equals_the_template(template: str, hub_name: str, fa
 
 
 @FAMILY
-def test_prompts_are_those_of_the_template_token_for_token(name: str) -> None:
+def test_prompts_have_the_tokens_of_the_template(name: str) -> None:
     setup = setup_of(BY_NAME[name])
     of_template = TemplateRenderer(setup.tokenizer, setup.stop_ids)
     for tools in ((), TOOLS):
@@ -104,7 +104,7 @@ def test_reasoning_that_was_cut_off_is_closed(name: str) -> None:
     assert end in bridged[len(prompt) + len(opened) :]
 
 
-def test_arguments_without_quotes_have_the_types_of_the_schema() -> None:
+def test_unquoted_arguments_get_types_of_the_schema() -> None:
     renderer = _auto("qwen3_5_think")
     schema = {"type": "object", "properties": {"word": {"type": "string"}, "limit": {"type": "integer"}}}
     tool = {"type": "function", "function": {"name": "find", "parameters": schema}}

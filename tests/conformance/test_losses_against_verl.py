@@ -159,14 +159,14 @@ def test_value_loss_is_verls(verl: Any, clip: float) -> None:
 # The following differences are intended. Each gives its reason.
 
 
-def test_gspo_bounds_its_ratio_at_exp_20_like_every_loss_here_and_at_exp_10_in_verl(verl: Any) -> None:
+def test_gspo_ratio_bound_is_larger_than_in_verl(verl: Any) -> None:
     batch = one_token(15.0, -1.0)
     loss, _ = call(verl, "gspo", batch, "token-mean", VERL_CLIP)
     assert loss.item() == pytest.approx(np.exp(10.0))
     assert token_losses("gspo", batch.inputs, **SEQUENCE_CLIP).item() == pytest.approx(np.exp(15.0))
 
 
-def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(verl: Any) -> None:
+def test_kl_cov_chooses_by_row_unlike_in_verl(verl: Any) -> None:
     # If tokens were chosen over the micro-batch, a different cut would give the same tokens a different gradient.
     batch = draw_rows(3, n_rows=4)
     settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=0.25, ppo_kl_coef=1.0)}
@@ -175,7 +175,7 @@ def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(verl: Any) 
     assert not torch.allclose(batch.ours(losses, "token-mean")[1], theirs_gradient)
 
 
-def test_gmpo_counts_the_side_that_it_cuts_here_and_both_sides_in_verl(verl: Any) -> None:
+def test_gmpo_counts_only_its_cut_side_unlike_verl(verl: Any) -> None:
     # A token that is already far less likely keeps its ratio where A > 0: nothing of it is cut.
     _, metrics = call(verl, "geo_mean", one_token(-1.0, 1.0), "token-mean", VERL_CLIP)
     assert metrics["actor/pg_clipfrac"] == pytest.approx(1.0)
@@ -183,7 +183,7 @@ def test_gmpo_counts_the_side_that_it_cuts_here_and_both_sides_in_verl(verl: Any
         assert clipped("gmpo", one_token(log_ratio, advantage).inputs, **LOG_CLIP).tolist() == [expected]
 
 
-def test_clip_cov_counts_what_it_clips_and_what_it_cuts_here_and_only_the_cut_in_verl(verl: Any) -> None:
+def test_clip_cov_counts_clipped_tokens_unlike_in_verl(verl: Any) -> None:
     batch = one_token(1.0, 1.0)
     settings = SimpleNamespace(clip_cov_ratio=1.0, clip_cov_lb=1.0, clip_cov_ub=5.0)
     _, metrics = call(verl, "clip_cov", batch, "token-mean", {**VERL_CLIP, "policy_loss": settings})

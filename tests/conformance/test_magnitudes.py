@@ -81,7 +81,7 @@ def test_maxrl_has_no_epsilon(size: float, groups: list[list[float]]) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-30, 1e30, 1e155, 1e300])
-def test_gdpo_of_nemo_divides_by_the_deviation_of_the_others_at_any_size(size: float) -> None:
+def test_nemo_gdpo_divides_by_deviation_of_others(size: float) -> None:
     """Its last division has no epsilon, so its advantages have one size if only the first epsilon matters."""
     groups = [[1.0, 2.0, 5.0, 0.5], [3.0, 1.0, 2.5]]
     expected = estimated("gdpo_nemo", of_size(EPSILONS_GONE if size > 1 else EPSILONS_RULE, groups))
@@ -94,7 +94,7 @@ def test_gdpo_of_nemo_divides_by_the_deviation_of_the_others_at_any_size(size: f
 @example(size=1e-170, groups=reasonable)
 @example(size=1e30, groups=reasonable)
 @given(size=sizes, groups=groups_of_eighths)
-def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, groups: list[list[float]]) -> None:
+def test_other_advantages_grow_with_rewards_within_float32(size: float, groups: list[list[float]]) -> None:
     for label in set(VARIANTS) - NORMALIZED - UNLIKE:
         _grows(label, size, 1.0, groups)
 
@@ -103,7 +103,7 @@ def test_other_advantages_grow_with_the_rewards_until_float32_ends(size: float, 
 @example(size=1e-170, groups=reasonable)
 @example(size=1e-30, groups=reasonable)
 @given(size=small, groups=groups_of_eighths)
-def test_rewards_too_small_for_the_epsilon_are_divided_by_it(size: float, groups: list[list[float]]) -> None:
+def test_rewards_below_epsilon_are_divided_by_epsilon(size: float, groups: list[list[float]]) -> None:
     for label in NORMALIZED - {"maxrl"}:
         _grows(label, size, EPSILONS_RULE, groups)
 
@@ -143,7 +143,7 @@ def test_means_and_deviations_are_those_of_exact_arithmetic(size: float, groups:
 @given(size=sizes, groups=groups_of_eighths)
 @example(size=1e200, groups=reasonable)
 @example(size=1e-200, groups=reasonable)
-def test_deviations_of_the_others_are_those_of_exact_arithmetic(size: float, groups: list[list[float]]) -> None:
+def test_deviations_of_others_equal_exact_arithmetic(size: float, groups: list[list[float]]) -> None:
     rewards = of_size(size, groups)
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in rewards])))
     distances, deviations = compare_to_others(np.concatenate(rewards), offsets)
@@ -185,7 +185,7 @@ def test_metrics_of_advantages_have_the_deviation(size: float) -> None:
     assert found["advantage/agent/std"] / size == pytest.approx(statistics.pstdev(sampled) / size)
 
 
-def test_group_next_to_an_extreme_one_keeps_its_digits() -> None:
+def test_group_next_to_extreme_group_keeps_its_digits() -> None:
     offsets = np.array([0, 3, 6])
     ordinary = np.array([0.1, 0.2, 0.4])
     for extreme in (1e-200, 1e200):

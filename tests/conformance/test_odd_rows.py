@@ -189,7 +189,7 @@ def place_refused(reader: Any, messages: Any, tools: Any) -> str:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("messages", "expected"), MESSAGES.values(), ids=MESSAGES)
-def test_readers_make_the_same_prompt_or_refuse_the_same_part(reader: Any, messages: Any, expected: Any) -> None:
+def test_readers_make_equal_prompts_or_reject_equal_parts(reader: Any, messages: Any, expected: Any) -> None:
     if isinstance(expected, str):
         assert place_refused(reader, messages, None) == expected
     else:
@@ -198,7 +198,7 @@ def test_readers_make_the_same_prompt_or_refuse_the_same_part(reader: Any, messa
 
 @pytest.mark.parametrize("reader", [by_sft, by_prefer, by_gateway])
 @pytest.mark.parametrize(("tools", "expected"), TOOLS.values(), ids=TOOLS)
-def test_readers_offer_the_same_tools_or_refuse_the_same_part(reader: Any, tools: Any, expected: Any) -> None:
+def test_readers_offer_equal_tools_or_reject_equal_parts(reader: Any, tools: Any, expected: Any) -> None:
     if isinstance(expected, str):
         assert place_refused(reader, [ASK], tools) == expected
     else:

@@ -187,7 +187,7 @@ def test_presets_are_verls(verl: Any, name: str) -> None:
         assert theirs["rollout_is_threshold"] == (cap if floor is None else f"{floor}_{cap}")
 
 
-def test_without_a_rule_or_a_mode_every_weight_is_one() -> None:
+def test_weights_are_one_without_rule_or_mode() -> None:
     batch = draw_rows(1)
     correction = RolloutCorrection(mode=None, cap=2.0, floor=0.5, beyond_cap="mask")
     found = rollout_weights(batch.inputs.old_logprobs, batch.inputs.ref_logprobs, batch.inputs.row_ids, correction)

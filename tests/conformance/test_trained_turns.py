@@ -152,7 +152,7 @@ PIECES = ("a", "b c", " ", "\n\n", ".", "é", "🎲", "<think>", "</think>", "<|
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in REFUSED_MODELS])
-def test_random_text_is_trained_as_the_template_writes_it(name: str) -> None:
+def test_random_text_is_trained_as_the_template_writes(name: str) -> None:
     random, setup = Random(name), setup_of(BY_NAME[name])
     renderer = _renderer(setup)
     for _ in range(40):

@@ -39,7 +39,7 @@ print(json.dumps({"modules": modules, "broken": [str(each) for each in registry.
 """
 
 
-def test_listing_all_plugins_imports_their_records_and_no_library() -> None:
+def test_listing_plugins_imports_only_their_specs() -> None:
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(
         command, env=os.environ | {"RLLM_BLOCK_PLUGINS": ""}, capture_output=True, text=True, check=True

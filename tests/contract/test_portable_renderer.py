@@ -130,7 +130,7 @@ def test_another_process_renders_the_same_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rllm-core/template", "rllm-renderers/auto"])
-def test_a_renderer_chosen_by_name_is_found_by_its_qualified_name(tmp_path: Path, name: str) -> None:
+def test_chosen_renderer_is_found_by_its_qualified_name(tmp_path: Path, name: str) -> None:
     renderer = made(chosen(name))
     save_renderer(renderer, tmp_path)
     assert json.loads((tmp_path / FILE).read_text())["plugin"] == name
@@ -145,7 +145,7 @@ def test_a_plugin_that_is_not_installed_is_named(tmp_path: Path) -> None:
         load_renderer(tmp_path)
 
 
-def test_a_tokenizer_that_changes_on_its_way_is_refused(tmp_path: Path) -> None:
+def test_renderer_with_changed_tokenizer_is_rejected(tmp_path: Path) -> None:
     save_renderer(made(), tmp_path)
     form = json.loads((tmp_path / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(form | {"sample": "0" * 32}))

@@ -134,7 +134,7 @@ def tokens_of(episodes: list[Episode]) -> list[Any]:
 
 
 @pytest.mark.smoke
-def test_game_through_the_gateway_has_same_tokens_and_curve(train: Any, tmp_path: Path) -> None:
+def test_game_through_gateway_has_equal_tokens_and_curve(train: Any, tmp_path: Path) -> None:
     settings = {"data.max_response_length": 1, "rllm.trainer.total_batches": 2, "rllm.rollout.n": 4}
     built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).steps
     (tmp_path / "guess_agent.py").write_text(GUESS)
@@ -184,7 +184,7 @@ def test_reward_is_what_the_agent_reports(train_agent: Any, code: str, rewards: 
         assert episode.metrics["gateway/trained_tokens"] > 0
 
 
-def test_rewards_of_the_run_look_at_what_the_agent_answers(
+def test_reward_of_the_run_reads_the_agents_answer(
     train_agent: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.response.content == 'fish')\n")
@@ -203,9 +203,7 @@ def test_rewards_of_the_run_look_at_what_the_agent_answers(
 
 
 @pytest.mark.long
-def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(
-    train: Any, serving: dict[str, Any], tmp_path: Path
-) -> None:
+def test_reward_receives_the_same_as_in_builtin_workflow(train: Any, serving: dict[str, Any], tmp_path: Path) -> None:
     settings = {"data.max_response_length": 1, "data.train_batch_size": 1, "rllm.rollout.n": 2}
     settings |= {"rllm.reward": ["python:rewards.py:score"]}
     (tmp_path / "rewards.py").write_text(WRITES_WHAT_IT_SEES)
@@ -220,12 +218,12 @@ def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(
     assert seen[0] == seen[1]
 
 
-def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(train_agent: Any) -> None:
+def test_agent_without_reward_fails_the_run_with_reason(train_agent: Any) -> None:
     with expect_error(RllmError, "missing-reward", "reward"):
         train_agent("def solve(task):\n    ask()\n")
 
 
-def test_an_agent_that_fails_is_a_rollout_that_failed_with_its_last_lines(train_agent: Any) -> None:
+def test_failed_agent_is_failed_rollout_with_last_lines(train_agent: Any) -> None:
     code = """
         def solve(task):
             ask()
@@ -239,7 +237,7 @@ def test_an_agent_that_fails_is_a_rollout_that_failed_with_its_last_lines(train_
 
 
 @pytest.mark.long
-def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(train_agent: Any, tmp_path: Path) -> None:
+def test_hanging_agent_is_killed_and_keeps_sampled_tokens(train_agent: Any, tmp_path: Path) -> None:
     code = """
         def solve(task):
             ask()
@@ -261,7 +259,7 @@ def test_an_agent_that_never_asks_is_warned_of(train_agent: Any, capfd: pytest.C
 
 
 @pytest.mark.parametrize(("choices", "limit"), [(1, 2), (2, 3)], ids=["calls", "calls for all choices"])
-def test_an_agent_without_calls_left_ends_with_its_turns(train_agent: Any, choices: int, limit: int) -> None:
+def test_agent_without_calls_left_keeps_its_turns(train_agent: Any, choices: int, limit: int) -> None:
     code = f"""
         def solve(task):
             for number in range(9):
@@ -310,7 +308,7 @@ ask()
     assert {episode.trajectories[0].reward for episode in episodes} == {reward}
 
 
-def test_a_key_of_the_metadata_names_and_splits_trajectories(train_agent: Any) -> None:
+def test_metadata_key_names_and_splits_trajectories(train_agent: Any) -> None:
     code = """
         def solve(task):
             ask("one", metadata={"role": "planner", "part": "x"})
@@ -338,7 +336,7 @@ def test_what_cannot_work_is_refused(trained: Any, settings: dict[str, Any], cod
         trained("def solve(task): pass\n", **settings)
 
 
-def test_a_chosen_port_that_is_taken_ends_the_run_with_its_key(trained: Any) -> None:
+def test_occupied_port_fails_the_run_with_its_key(trained: Any) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         expect_error(ConfigError, "port-unavailable", "rllm.sdk.proxy.port"),
@@ -358,9 +356,7 @@ def test_a_dry_run_refuses_what_the_gateway_would(tmp_path: Path, rllm_here: Rll
 
 
 @pytest.mark.long
-def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
-    tmp_path: Path, rllm_here: Rllm, recorded_runs: RecordedRuns
-) -> None:
+def test_resumed_run_stops_if_agent_file_changed(tmp_path: Path, rllm_here: Rllm, recorded_runs: RecordedRuns) -> None:
     recorded_runs.copy("agent", tmp_path / "runs/rllm-training/default")
     for name in ("agent.py", "questions.jsonl"):
         (tmp_path / name).write_text(FILES[name].replace("return 1.0", "return 2.0"))
@@ -373,9 +369,7 @@ def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
 
 
 @pytest.mark.long
-def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(
-    start_forked_rllm: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_killed_run_leaves_no_gateway_and_no_agent(start_forked_rllm: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         PREAMBLE + "def solve(task):\n    ask()\n    open(f'{os.getpid()}.pid', 'w').close()\n    time.sleep(1000)\n"
     )
@@ -418,7 +412,7 @@ def programs_with(words: str) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: Any, serving: dict[str, Any]) -> None:
+def test_separate_gateway_serves_one_run_after_another(train_agent: Any, serving: dict[str, Any]) -> None:
     code = "def solve(task):\n    ask()\n    return 1.0\n"
     for _ in range(2):
         train_agent(code)
@@ -429,9 +423,7 @@ def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: An
 
 
 @pytest.mark.long
-def test_calls_are_in_the_run_directory_and_replaced_with_it(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_are_replaced_with_the_run_directory(train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rllm_gateway.calls import CallReader
     from rllm_gateway.serving.store_paths import named_store
 

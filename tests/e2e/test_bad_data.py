@@ -47,7 +47,7 @@ def read_refusal(rllm: Rllm, words: str) -> str:
         ("'rllm.reward=[{name: judge, url: http://127.0.0.1:9, model: m, column: g}]'", "missing-column", ["'g'"]),
     ],
 )
-def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
+def test_missing_column_is_found_before_the_run(
     words: str, code: str, values: list[str], directory: Path, rllm_here: Rllm
 ) -> None:
     (directory / "trl.py").write_text("def score(completions, solution):\n    return [1.0]\n")
@@ -65,7 +65,7 @@ def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
         ({"question": "1+1", "answer": "$$"}, "unreadable-answer", ["'$$'"]),
     ],
 )
-def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed_over(
+def test_row_without_answer_is_skipped_with_missing_rewards(
     row: dict[str, str], code: str, values: list[str], directory: Path, rllm_here: Rllm
 ) -> None:
     write(directory / "train.jsonl", [*ROWS, row])
@@ -75,7 +75,7 @@ def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.json", "train.parquet", "no.parquet"])
-def test_file_without_rows_is_found_by_a_dry_run(name: str, directory: Path, rllm_here: Rllm) -> None:
+def test_dry_run_finds_file_without_rows(name: str, directory: Path, rllm_here: Rllm) -> None:
     (directory / name).write_text("")
     if name == "no.parquet":
         import pandas
@@ -111,16 +111,14 @@ def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm
 
 
 @pytest.mark.parametrize(("dataset", "named"), [("", "'2', '3'"), ("hf:", "'1', '2'")])
-def test_a_row_in_both_splits_is_counted_in_a_warning(
-    dataset: str, named: str, directory: Path, rllm_here: Rllm
-) -> None:
+def test_warning_counts_rows_in_both_splits(dataset: str, named: str, directory: Path, rllm_here: Rllm) -> None:
     write(directory / "val.jsonl", [{"question": "9+9", "answer": "18"}, *ROWS[2:]])
     done = rllm_here(*shlex.split(f"{DRY} {dataset}train.jsonl --val-data {dataset}val.jsonl --reward exact"))
     assert done.returncode == 0, done.stderr
     assert f"share tasks: 2 of the 3 tasks of data.val_dataset, such as {named}." in done.stderr
 
 
-def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: Path, rllm_here: Rllm) -> None:
+def test_unreachable_hub_fails_run_but_no_dry_run(directory: Path, rllm_here: Rllm) -> None:
     # The deadline of ten seconds: plugins/rllm_data/tests/test_hub.py.
     words = "train question --data hf:someone/something --reward exact"
     check_printed(read_refusal(rllm_here, words), "service-unreachable", "'someone/something'")
@@ -128,7 +126,7 @@ def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: P
 
 
 @pytest.mark.parametrize("said", ["chat template", "vocabulary"])
-def test_model_that_does_not_fit_its_tokenizer_is_refused(
+def test_model_unfit_for_its_tokenizer_is_rejected(
     said: str, directory: Path, thinking_model: Path, rllm_here: Rllm
 ) -> None:
     shutil.copytree(thinking_model, directory / "model")

@@ -95,7 +95,7 @@ def test_role_without_groups_is_reported_and_others_train(capfd: pytest.CaptureF
         (["--rejection", "group", "rllm.rejection_sample.min_trajs_per_group=3"], "all_groups_rejected"),
     ],
 )
-def test_step_with_empty_batch_is_skipped_with_the_reason(words: list[str], reason: str) -> None:
+def test_step_with_empty_batch_is_skipped_with_reason(words: list[str], reason: str) -> None:
     assert main(["train", "guess", *words, *QUICK]) == 0
     metrics = last_metrics()
     assert metrics[f"batch/skipped_{reason}"] == 1

@@ -157,7 +157,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("limit", ["training.max_length=3", "data.max_prompt_length=1"])
-def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit: str) -> None:
+def test_run_with_only_overlong_first_prompts_fails(rllm_here: Any, limit: str) -> None:
     """Otherwise it would make its steps, train on nothing, and end normally."""
     result = rllm_here("train", "sum", *QUICK, limit)
     assert result.returncode == 1
@@ -166,7 +166,7 @@ def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit:
 
 @pytest.mark.smoke
 @pytest.mark.usefixtures("bad_environments")
-def test_an_environment_that_raises_ends_the_run_or_is_passed_over(forked_rllm: Any, tmp_path: Path) -> None:
+def test_failing_environment_fails_the_run_or_is_skipped(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
     assert "Rollout 't1:" in result.stderr
     said = r"failed 3 times: RuntimeError: the world has ended \(\S+\.py, line \d+\)\."
@@ -180,7 +180,7 @@ def test_an_environment_that_raises_ends_the_run_or_is_passed_over(forked_rllm: 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("bad_environments")
-def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(forked_rllm: Any, tmp_path: Path) -> None:
+def test_hanging_environment_is_cut_off_and_process_ends(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=2")
     assert result.returncode == 0, result.stderr
     assert last_metrics(tmp_path)["batch/ended_timeout"] == 0.5
@@ -188,7 +188,7 @@ def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(forked_rllm: 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("bad_environments")
-def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(forked_rllm: Any, tmp_path: Path) -> None:
+def test_non_numeric_reward_names_the_episode_by_default(forked_rllm: Any, tmp_path: Path) -> None:
     result = forked_rllm("train", "nan", *QUICK)
     check_printed(result.stderr, "missing-reward", "'t1:0'", "Bad.step (", "returned reward nan")
     assert "rllm.algorithm.on_missing_reward=drop or =zero" in result.stderr
@@ -199,7 +199,7 @@ def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(for
 
 
 @pytest.mark.smoke
-def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm_here: Any, finished_run: Path) -> None:
+def test_failed_start_keeps_the_run_to_replace(rllm_here: Any, finished_run: Path) -> None:
     run = finished_run
     (run / "notes.txt").write_text("mine")
     refused = rllm_here("train", "guess", *FAST, f"rllm.trainer.experiment_name={run.name}")
@@ -214,7 +214,7 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm
 
 
 @pytest.mark.long
-def test_a_refused_resume_does_not_spoil_the_next_one(rllm_here: Any, finished_run: Path) -> None:
+def test_rejected_resume_does_not_spoil_next_one(rllm_here: Any, finished_run: Path) -> None:
     for words, values in (
         (["guess", "--seed", "3"], ["rllm.trainer.seed=0", "3"]),
         (["sum", f"rllm.trainer.experiment_name={finished_run.name}"], ["Training tasks"]),

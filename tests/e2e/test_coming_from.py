@@ -54,7 +54,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("guide", "count"), [(VERL, 3), (RLLM, 2)], ids=["verl", "rllm"])
-def test_the_commands_convert_and_the_result_passes_a_dry_run(
+def test_commands_convert_and_result_passes_dry_run(
     directory: Path, guide: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     convert_it, *train = commands(guide)
@@ -70,7 +70,7 @@ def test_the_commands_convert_and_the_result_passes_a_dry_run(
         assert main([*words, "--dry-run"]) == 0, capsys.readouterr().err
 
 
-def test_the_reward_of_verl_s_choice_is_verl_s(directory: Path) -> None:
+def test_converted_verl_reward_equals_verl(directory: Path) -> None:
     names: dict[str, Any] = {}
     exec((directory / "score.py").read_text(), names)
     assert names["compute_score"]("openai/gsm8k", "#### 42", "42", {}) == 1.0
@@ -94,7 +94,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize(("theirs", "ours"), rows(VERL, "## Converted keys"))
-def test_every_row_of_the_table_is_what_the_command_does(theirs: str, ours: str) -> None:
+def test_every_row_of_the_table_matches_the_command(theirs: str, ours: str) -> None:
     key = re.findall(r"`([^`=]+)", theirs)[0].replace("*", "n")
     (target, *_) = re.findall(r"`([^`=]+)", ours)
     found = convert_keys({"actor_rollout_ref.rollout.name": "vllm", key: VALUES.get(key, 1)}, Registry.load(environ={}))

@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
-def test_without_a_terminal_progress_is_lines_and_a_table(words: tuple[str, ...], forked_rllm: Any) -> None:
+def test_progress_without_terminal_is_lines_and_a_table(words: tuple[str, ...], forked_rllm: Any) -> None:
     """Progress is plain lines, a table ends it, and the checkpoint is evaluated to the values of the table."""
     lines = forked_rllm("train", "guess", *FEW_STEPS, *words).stdout.splitlines()
     check_values(lines[0], "guess", "backend local", "runs/rllm-training/guess-1")
@@ -111,9 +111,7 @@ def test_a_local_model_directory_is_trained(rllm_here: Any, run: Path, tool_mode
 
 
 @pytest.mark.parametrize("more", [(), ("--all",)])
-def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(
-    rllm_here: Any, tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_dry_run_shows_plan_and_trains_nothing(rllm_here: Any, tmp_path: Path, more: tuple[str, ...]) -> None:
     (tmp_path / "my.yaml").write_text("rllm:\n  rollout:\n    n: 5\n")
     words = ("--config", "my.yaml", "--estimator", "rloo", "--role-estimator", "judge=reinforce")
     result = rllm_here("train", "guess", "--dry-run", *words, *more)
@@ -149,7 +147,7 @@ def test_only_a_dry_run_shows_all_values(rllm_here: Any) -> None:
     assert (result.returncode, "--all goes with --dry-run." in result.stderr) == (2, True)
 
 
-def test_a_dry_run_warns_about_the_run_in_its_directory(rllm_here: Any, run: Path) -> None:
+def test_dry_run_warns_of_run_in_its_directory(rllm_here: Any, run: Path) -> None:
     run.mkdir(parents=True)
     (run / "plugins.json").write_text("[]")
     checked = rllm_here("train", "guess", f"rllm.trainer.experiment_name={run.name}", "--dry-run")
@@ -158,7 +156,7 @@ def test_a_dry_run_warns_about_the_run_in_its_directory(rllm_here: Any, run: Pat
     assert [path.name for path in run.iterdir()] == ["plugins.json"]
 
 
-def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -> None:
+def test_failed_dry_run_prints_only_the_error(rllm_here: Any, tmp_path: Path) -> None:
     """Each of these errors stops a run before its first step."""
     missing = "data.train_dataset={name: jsonl, path: none.jsonl}"
     for words, said in (
@@ -186,9 +184,7 @@ def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str])
 
 
 @pytest.mark.long
-def test_a_resumed_run_keeps_the_values_it_was_started_with(
-    rllm_here: Any, run: Path, recorded_runs: RecordedRuns
-) -> None:
+def test_resumed_run_keeps_the_values_of_its_start(rllm_here: Any, run: Path, recorded_runs: RecordedRuns) -> None:
     recorded_runs.copy("synchronous", run)
     result = rllm_here("train", "guess", "--resume", "rllm.trainer.total_batches=3")
     assert result.returncode == 0, result.stderr
@@ -212,7 +208,7 @@ def test_two_processes_cannot_train_in_one_directory(
 
 
 @pytest.mark.long
-def test_a_config_of_a_run_is_given_to_eval_with_all_words_of_its_training(rllm_here: Any, tmp_path: Path) -> None:
+def test_eval_accepts_a_training_config(rllm_here: Any, tmp_path: Path) -> None:
     shown = rllm_here("config", "show", "guess", "rllm.trainer.total_batches=3", "rllm.rollout.n_val=1")
     (tmp_path / "given.yaml").write_text(shown.stdout)
     evaluated = rllm_here("eval", "guess", "--config", "given.yaml")

@@ -164,7 +164,7 @@ def test_dry_run_shows_what_the_async_configuration_means(rllm_here: Rllm, tmp_p
 
 
 @pytest.mark.parametrize("reason", NOT_RUN)
-def test_what_is_not_run_is_still_on_a_page(reason: str) -> None:
+def test_command_that_is_not_run_is_on_page(reason: str) -> None:
     assert any(command.startswith(reason) for page in PAGES for command in commands(page))
 
 
@@ -210,7 +210,7 @@ def test_the_record_is_read_as_the_reference_says(
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", ["docs/reference/testing.md", "docs/how-to/plugin.md"])
-def test_the_python_of_the_page_imports_what_there_is(page: str) -> None:
+def test_python_of_the_page_imports_existing_names(page: str) -> None:
     """This is a contract test of a user's plugin. tests/contract runs it with our plugins."""
     for code in blocks(page, "python"):
         exec(code, {"__name__": "example"})

@@ -98,7 +98,7 @@ def test_configuration_and_games_of_textarena_are_real() -> None:
 
 
 @pytest.mark.long
-def test_configurations_names_and_scores_of_reasoning_gym_are_real() -> None:
+def test_reasoning_gym_has_real_configurations_names_and_scores() -> None:
     from reasoning_gym.factory import CURRICULA, DATASETS
     from reasoning_gym.utils import SYSTEM_PROMPTS
 

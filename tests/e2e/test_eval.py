@@ -92,7 +92,7 @@ def test_several_environments_have_a_row_each(evaluated: tuple[Path, str]) -> No
     assert added.split()[:3] == ["sum", "100", "200"]
 
 
-def test_a_model_is_loaded_once_for_environments_that_sample_alike(
+def test_environments_with_equal_sampling_load_a_model_once(
     rllm_here: Any, monkeypatch: pytest.MonkeyPatch, thinking_model: Path
 ) -> None:
     opened, opens = [], session.open_engine
@@ -151,7 +151,7 @@ def test_killed_saved_evaluation_continues_to_same_metrics(
     assert resumed.stdout == forked_rllm(*words).stdout
 
 
-def test_more_rollouts_are_added_as_in_an_evaluation_of_one_environment(rllm_here: Any, kept: Path) -> None:
+def test_more_rollouts_are_added_to_each_environment(rllm_here: Any, kept: Path) -> None:
     more = rllm_here("eval", "guess", "--save", "kept", *TINY, "rllm.rollout.n_val=3", "--json")
     assert "kept has 32 rollouts; 16 are missing" in more.stderr
     assert more.stdout == rllm_here("eval", "guess", *TINY, "rllm.rollout.n_val=3", "--json").stdout
@@ -164,7 +164,7 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any, kept: Path) -> None:
 
 
 @pytest.mark.long
-def test_another_training_at_the_same_path_is_another_model(rllm_here: Any, recorded_runs: RecordedRuns) -> None:
+def test_new_training_at_same_path_is_new_model(rllm_here: Any, recorded_runs: RecordedRuns) -> None:
     run = Path("runs", "rllm-training", "guess-1")
     arguments = ("eval", "guess", "--model", str(run / "checkpoints/latest"), "rllm.rollout.n_val=1")
     recorded_runs.copy("synchronous", run)

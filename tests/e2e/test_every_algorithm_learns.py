@@ -116,7 +116,7 @@ def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
 
 
 @pytest.mark.nightly
-def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> None:
+def test_best_of_group_estimator_raises_pass_at_k(learn: Learn) -> None:
     unsolved = learn({"rllm.algorithm.adv_estimator": FOR_THE_BEST}, "batch/solve_none")
     assert np.mean(unsolved[:2]) > 0.6
     assert np.mean(unsolved[-5:]) < 0.4

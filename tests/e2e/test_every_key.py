@@ -288,7 +288,7 @@ def _section(config: Any, dotted: str) -> Any:
     return config
 
 
-def test_every_key_is_read_in_one_of_the_runs_or_refused(refused: list[str]) -> None:
+def test_every_key_is_read_or_rejected(refused: list[str]) -> None:
     given = {name for settings in RUNS for name in settings}
     read = [name for name in KEYS if name not in (*refused, *ELSEWHERE)]
     assert [name for name in read if name not in given] == [], "give these keys a value in one of RUNS"
@@ -311,7 +311,7 @@ def test_run_reads_its_values_and_no_refused_key(
         assert not run.readers(_section(run.plan.config, name), name.rpartition(".")[2]), name
 
 
-def test_which_plugins_may_load_is_settled_before_all_else() -> None:
+def test_plugins_are_allowed_before_a_plan_is_made() -> None:
     layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-view"]}, "my.yaml")
     registry = registry_for([layer])
     with pytest.raises(ConfigError, match="rllm-local is blocked"):

@@ -86,7 +86,7 @@ def refusal(settings: dict[str, Any], *layers: Layer) -> ConfigError:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_PLUGINS if name not in MASKS])
-def test_users_value_is_refused_if_no_plugin_uses_it(name: str) -> None:
+def test_users_value_is_rejected_if_unused(name: str) -> None:
     error = refusal({name: other_value(name)}, NO_READERS)
     assert error.message.startswith(f"`{name}")
     check_error(error, "unused-key", "(from the test)")
@@ -102,7 +102,7 @@ def test_values_of_lower_origin_are_reset_if_unused() -> None:
     assert warning.startswith("no stage of rllm.pipeline updates the weights")
 
 
-def test_defaults_may_be_given_although_no_plugin_uses_them() -> None:
+def test_unused_default_values_are_accepted() -> None:
     plan = planned(
         {name: KEYS[name].default for name in BY_PLUGINS if name not in ("rllm.workflow.name", "rllm.backend")},
         NO_READERS,
@@ -110,7 +110,7 @@ def test_defaults_may_be_given_although_no_plugin_uses_them() -> None:
     assert len(plan.warnings) == 1, "no stage updates the weights"
 
 
-def test_a_reset_value_of_an_earlier_run_is_warned_of() -> None:
+def test_reset_of_earlier_runs_value_is_warned_of() -> None:
     saved = layer_from_dotted({"rllm.algorithm.eps_clip_high": 0.3}, "runs/one/config.yaml", Tier.SAVED)
     plan = planned({"rllm.algorithm.loss_fn": "reinforce"}, saved)
     assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
@@ -131,7 +131,7 @@ def test_unsupported_value_is_refused_with_the_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REDUNDANT)
-def test_what_is_always_done_may_be_asked_for_and_is_warned_about(name: str) -> None:
+def test_users_value_that_always_applies_is_warned_of(name: str) -> None:
     mark = KEYS[name].mark(Rejected)
     assert planned({name: True}).warnings == (f"`{name}` is true (from the test). {mark.reason}",)
     saved = layer_from_dotted({name: True}, "an earlier run", Tier.SAVED)
@@ -139,7 +139,7 @@ def test_what_is_always_done_may_be_asked_for_and_is_warned_about(name: str) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in SWITCHED if name not in MASKS])
-def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str) -> None:
+def test_key_of_disabled_section_is_rejected(name: str) -> None:
     error = refusal({name: other_value(name)})
     if name in REFUSED:
         assert error.hint == KEYS[name].mark(Rejected).reason
@@ -150,7 +150,7 @@ def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_what_is_switched_off_with_its_section_may_be_switched_off(name: str) -> None:
+def test_disabled_mask_of_disabled_section_is_accepted(name: str) -> None:
     (line,) = planned({name: False}).warnings
     assert line.startswith(f"`{name}` is false (from the test)")
 
@@ -166,13 +166,13 @@ def test_what_is_switched_off_with_its_section_may_be_switched_off(name: str) ->
         ),
     ],
 )
-def test_options_of_plugins_that_no_stage_calls_are_refused(setting: dict[str, Any], without: list[str]) -> None:
+def test_options_of_uncalled_plugins_are_rejected(setting: dict[str, Any], without: list[str]) -> None:
     error = refusal({**setting, "rllm.pipeline.remove": without})
     check_error(error, "unused-key", *(f"`{key}`" for key in setting), "(from the test)")
     assert error.hint
 
 
-def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another() -> None:
+def test_users_loss_disables_options_of_the_recipe() -> None:
     recipe = {"rllm.env.name": "guess"}
     assert planned(recipe).composed.value("rllm.algorithm.eps_clip_high") == 0.3
     plan = planned(recipe | {"rllm.algorithm.loss_fn": "reinforce"})
@@ -187,7 +187,7 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another() -> None
         ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c, kl_tau"),
     ],
 )
-def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(loss: str, options: str) -> None:
+def test_loss_with_other_bounds_ignores_eps_clip(loss: str, options: str) -> None:
     recipe = {"rllm.env.name": "guess", "rllm.algorithm.loss_fn": loss}
     params = planned(recipe).losses.get("agent").params
     assert params == type(params)()

@@ -82,7 +82,7 @@ def test_two_roles_with_their_own_estimators(example: Callable[[str], Path], rll
 
 
 @pytest.mark.long
-def test_a_parent_and_its_helpers_train_with_an_estimator_each(
+def test_parent_and_helpers_have_separate_estimators(
     example: Callable[[str], Path], tool_model: Path, forked_rllm: Rllm
 ) -> None:
     directory = example("sub_agents")
@@ -122,7 +122,7 @@ def test_an_estimator_package_keeps_its_contract_and_trains(
     trained(forked_rllm(*command, *SHORT), directory, "opo_port")
 
 
-def test_the_three_ways_to_write_opo_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_implementations_of_opo_give_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     from rllm_core import get_rllm_adv_estimator
     from rllm_core.algorithms.columns import build_estimator_input
     from rllm_core.contracts.plugin import NoParams

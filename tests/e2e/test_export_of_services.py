@@ -22,7 +22,7 @@ QUICK = (
 
 
 @pytest.mark.smoke
-def test_adapter_of_a_tinker_run_is_exported_and_merged(forked_rllm: Any, rllm_here: Any, tmp_path: Path) -> None:
+def test_tinker_adapter_is_exported_and_merged(forked_rllm: Any, rllm_here: Any, tmp_path: Path) -> None:
     offline = ("rllm/backend=tinker", "tinker_base_url=local", "training.default_local_dir=kept", "model.lora_rank=4")
     done = forked_rllm("train", "guess", *offline, *QUICK)
     assert done.returncode == 0, done.stderr

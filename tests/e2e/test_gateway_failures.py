@@ -27,7 +27,7 @@ def solve(task):
 
 
 @pytest.mark.smoke
-def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(start_forked_rllm: Any, tmp_path: Path) -> None:
+def test_killed_gateway_fails_the_run_with_reason(start_forked_rllm: Any, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
     words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]

@@ -24,7 +24,7 @@ def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tmp_path: Path, seed: int) -> None:
+def test_guess_is_solved_in_95_of_100_games(tmp_path: Path, seed: int) -> None:
     metrics = last_validation(tmp_path, "guess", "--seed", str(seed))
     assert metrics["val/guess/pass@1"] >= 0.95
     assert metrics["val/guess/guesses"] <= 3.7
@@ -33,7 +33,7 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
+def test_guess_is_solved_with_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
     """The run has the settings of docs/how-to/off-policy.md, because the recipe's optimizer is too fast."""
     (command,) = (line for line in commands("docs/how-to/off-policy.md") if "beta2" in line)
     ahead = "rllm.async_training.enable=true"
@@ -49,6 +49,6 @@ def test_sum_is_learned_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_guess_is_learned_by_an_adapter_over_fixed_weights(tmp_path: Path) -> None:
+def test_adapter_over_fixed_weights_learns_guess(tmp_path: Path) -> None:
     metrics = last_validation(tmp_path, "guess", "model.lora_rank=64")
     assert metrics["val/guess/reward"] >= 0.4

@@ -80,7 +80,7 @@ def test_metrics_of_the_page_exist(recorded_runs: RecordedRuns) -> None:
     assert rows and set(rows) <= set(json.loads(lines[0]))
 
 
-def test_the_keys_in_the_guide_are_those_of_the_page() -> None:
+def test_keys_in_the_guide_exist_on_the_page() -> None:
     from rllm_view.pages import assets
 
     page = assets()["episode.js"].body.decode()

@@ -25,7 +25,7 @@ def about_losses(plan: RunPlan) -> list[str]:
     return [line for line in plan.warnings if line.startswith("the loss")]
 
 
-def test_verl_s_loss_is_kept_and_said_with_the_word_that_makes_backends_equal(worlds: Registry) -> None:
+def test_verl_loss_is_kept_with_notice_of_override(worlds: Registry) -> None:
     made = plan_of({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
     assert made.losses.default.plugin.name == "ppo"
     (line,) = about_losses(made)
@@ -37,7 +37,7 @@ def test_verl_s_loss_is_kept_and_said_with_the_word_that_makes_backends_equal(wo
 
 
 @pytest.mark.parametrize("settings", [{LOSS: {"name": "ppo", "clip_ratio_c": 3.0}}, {NATIVE: "vanilla"}])
-def test_a_loss_that_the_user_chose_is_not_questioned(settings: dict[str, Any], worlds: Registry) -> None:
+def test_loss_chosen_by_user_gives_no_notice(settings: dict[str, Any], worlds: Registry) -> None:
     made = plan_of({**VERL, "rllm.algorithm.adv_estimator": "rloo", **settings}, worlds)
     assert made.losses.default.plugin.name == "ppo"
     assert about_losses(made) == []
@@ -61,7 +61,7 @@ def test_a_role_is_named_with_its_own_word(worlds: Registry) -> None:
     assert about_losses(plan_of({**VERL, **roles, **word}, worlds)) == []
 
 
-def test_loss_next_to_a_roles_estimator_is_the_roles(worlds: Registry) -> None:
+def test_loss_next_to_roles_estimator_applies_to_role(worlds: Registry) -> None:
     role = {"rllm.algorithm.estimator_map": {"poet": {"name": "rloo", "loss_fn": "reinforce"}}}
     made = plan_of({**VERL, **role}, worlds)
     assert about_losses(made) == []
@@ -70,7 +70,7 @@ def test_loss_next_to_a_roles_estimator_is_the_roles(worlds: Registry) -> None:
     assert entry.key == "rllm.algorithm.estimator_map.poet.loss_fn"
 
 
-def test_a_dry_run_lists_the_loss_of_every_role(rllm_here: Any) -> None:
+def test_dry_run_lists_loss_of_every_role(rllm_here: Any) -> None:
     words = ("rllm/backend=verl", "--profile", "cpu", "--estimator", "rloo", "--role-estimator", "judge=grpo")
     done = rllm_here("train", "guess", *words, "--dry-run")
     assert done.returncode == 0, done.stderr

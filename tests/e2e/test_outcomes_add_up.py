@@ -221,7 +221,7 @@ def test_outcomes_add_up_to_the_metrics(train_twice: TrainTwice, mode: str, chos
     [MODES["episode"] | {"min_partial_solve_tasks": 5}, MODES["dynamic"]],
     ids=["two groups of one task wait", "groups of a full batch wait"],
 )
-def test_groups_that_wait_across_a_resume_are_known_by_their_uids(
+def test_groups_waiting_across_resume_keep_their_uids(
     train_twice: TrainTwice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rejection: dict[str, Any]
 ) -> None:
     settings = settings_of(rejection, "zero rewards")

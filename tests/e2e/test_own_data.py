@@ -66,7 +66,7 @@ def test_command_for_your_own_model_is_accepted(directory: Path, thinking_model:
     check_values(done.stdout, "train.jsonl", "val.jsonl", "rewards.py:score", "some-hf-directory")
 
 
-def test_the_reward_of_the_guide_says_what_is_correct() -> None:
+def test_reward_of_the_guide_marks_correct_answers() -> None:
     names: dict[str, Any] = {}
     exec(blocks(REWARDS, "python")[0], names)
 
@@ -84,7 +84,7 @@ def test_the_reward_of_the_guide_says_what_is_correct() -> None:
         pytest.param("train.jsonl", '"5"', '"6"', ("Training tasks of train.jsonl", "('2')"), marks=pytest.mark.smoke),
     ],
 )
-def test_a_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
+def test_changed_file_stops_resume_until_accepted(
     file: str, old: str, new: str, named: tuple[str, str], directory: Path, rllm_here: Rllm
 ) -> None:
     words = "train question --data train.jsonl --reward rewards.py:score data.max_response_length=1 rllm.rollout.n=2"
@@ -200,7 +200,7 @@ def test_what_is_missing_is_said_in_one_paragraph(
     check_one_error(done.stderr)
 
 
-def test_a_conversation_of_turns_ends_after_the_one_answer(directory: Path, rllm_here: Rllm) -> None:
+def test_conversation_of_turns_ends_after_one_answer(directory: Path, rllm_here: Rllm) -> None:
     words = "--data train.jsonl --reward exact data.max_response_length=1 rllm.trainer.total_batches=1"
     done = rllm_here("train", "question", *shlex.split(words), "rllm.workflow.name=multi_turn_workflow")
     assert done.returncode == 0, done.stderr

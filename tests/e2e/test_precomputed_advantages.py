@@ -116,21 +116,21 @@ def test_distilled_advantages_are_exact_next_to_estimated_role(by_steps: bool) -
     assert step.metrics["actor/grad_norm"] > 0
 
 
-def test_without_the_switch_they_are_estimated_again_with_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_advantages_without_the_switch_are_estimated_with_warning(capsys: pytest.CaptureFixture[str]) -> None:
     steps = trained({"adv_estimator": "reinforce"}, steps=2)
     assert set(sampled_advantages(steps[0], "student").tolist()) <= {0.0, 1.0}
     assert [step.metrics["advantage/precomputed_ignored"] for step in steps] == [0.5, 0.5]
     assert capsys.readouterr().err.count("warning: 50% ") == 1
 
 
-def test_that_no_workflow_brings_any_is_said_where_they_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_precomputed_advantages_are_reported_with_the_switch(capsys: pytest.CaptureFixture[str]) -> None:
     steps = trained(KEEP, steps=2, gives=False)
     assert [step.metrics["advantage/precomputed"] for step in steps] == [0.0, 0.0]
     line = "use_precomputed_advantage is true, and no group of this step has precomputed advantages"
     assert capsys.readouterr().err.count(line) == 1
 
 
-def test_what_to_do_with_a_mismatch_is_no_question_without_the_switch() -> None:
+def test_mismatch_option_without_the_switch_is_rejected() -> None:
     switch = "rllm.algorithm.use_precomputed_advantage is false"
     with expect_error(ConfigError, "unused-key", "rllm.algorithm.on_precomputed_mismatch", switch):
         trained({"on_precomputed_mismatch": "zero"})

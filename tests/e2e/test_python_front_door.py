@@ -113,7 +113,7 @@ def refusal(**arguments: Any) -> ConfigError:
 # Accepted configurations
 
 
-def test_configuration_may_be_a_path_and_backend_args_win(fit: Any) -> None:
+def test_config_may_be_path_and_backend_args_win(fit: Any) -> None:
     OmegaConf.save(OmegaConf.create(quick()), "my.yaml")
     first, second = fit("my.yaml", backend_args={"training": {"learning_rate": 0.25, "warmup_steps_ratio": 0.0}}).steps
     assert first.metrics["actor/lr"] == second.metrics["actor/lr"] == 0.25
@@ -140,9 +140,7 @@ def test_configuration_may_be_a_path_and_backend_args_win(fit: Any) -> None:
         ({"workflow_class": Workflow}, "bad-plugin-spec", ["Workflow'>", " run"]),
     ],
 )
-def test_what_is_wrong_is_said_when_the_trainer_is_made(
-    arguments: dict[str, Any], code: str, values: list[str]
-) -> None:
+def test_constructor_of_trainer_reports_errors(arguments: dict[str, Any], code: str, values: list[str]) -> None:
     check_error(refusal(**arguments), code, *values)
     assert not Path("runs").exists()
 
@@ -160,7 +158,7 @@ def test_an_unknown_argument_names_what_to_set() -> None:
 # Workflows, tasks, groups
 
 
-def test_workflow_class_has_any_arguments_and_estimators_by_role(fit: Any) -> None:
+def test_workflow_class_takes_arguments_and_estimators_by_role(fit: Any) -> None:
     tasks: list[Any] = []
     config = without_environment(total_batches=1)
     config["rllm"]["workflow"] = {"workflow_args": {"bonus": 0.5}}
@@ -175,7 +173,7 @@ def test_workflow_class_has_any_arguments_and_estimators_by_role(fit: Any) -> No
 
 
 @pytest.mark.long
-def test_the_saved_configuration_tells_of_the_arguments_of_a_workflow_class(fit: Any) -> None:
+def test_saved_config_has_arguments_of_workflow_class(fit: Any) -> None:
     class Open(Adder):
         def __init__(self, context: Any, **options: Any) -> None:
             super().__init__(context)
@@ -193,14 +191,14 @@ def test_the_saved_configuration_tells_of_the_arguments_of_a_workflow_class(fit:
     assert saved["workflow_args"] == plain
 
 
-def test_without_a_class_the_arguments_are_options_of_the_workflow_chosen_by_name() -> None:
+def test_arguments_without_class_are_options_of_named_workflow() -> None:
     trainer = UnifiedTrainer(config=quick(), workflow_args={"timeout": 7.0})
     trainer.shutdown()
     assert trainer.plan.workflow.params.timeout == 7.0
 
 
 @pytest.mark.long
-def test_a_class_made_from_a_workflow_of_the_core_keeps_its_options(fit: Any) -> None:
+def test_subclass_of_core_workflow_keeps_its_options(fit: Any) -> None:
     class Hurried(SingleTurnWorkflow):
         def __init__(self, context: Any, name: str, **options: Any) -> None:
             super().__init__(context, **options)
@@ -268,7 +266,7 @@ def test_workflow_class_does_not_excuse_unread_values(key: str, value: Any, work
 
 
 @pytest.mark.long
-def test_a_grouping_hook_is_given_the_sections_of_the_configuration(fit: Any) -> None:
+def test_grouping_hook_receives_config_sections(fit: Any) -> None:
     seen: list[Any] = []
 
     def hook(episodes: list[Episode], *sections: Any) -> list[TrajectoryGroup]:
@@ -300,7 +298,7 @@ def test_what_a_grouping_hook_does_wrong_is_said(fit: Any) -> None:
         (["rloo", {"name": "ppo", "eps_clip": 0.5}], "rloo", {}, "ppo"),
     ],
 )
-def test_each_role_may_have_an_estimator_and_a_loss(value: Any, estimator: str, options: Any, loss: str) -> None:
+def test_each_role_may_have_estimator_and_loss(value: Any, estimator: str, options: Any, loss: str) -> None:
     trainer = UnifiedTrainer(config=quick(), traj_group_adv_estimator_map={"judge": value})
     trainer.shutdown()
     chosen = trainer.plan.estimators.get("judge")
@@ -313,7 +311,7 @@ def test_each_role_may_have_an_estimator_and_a_loss(value: Any, estimator: str, 
 
 
 @pytest.mark.long
-def test_a_backend_is_chosen_by_record_or_by_class(fit: Any) -> None:
+def test_backend_is_chosen_by_spec_or_class(fit: Any) -> None:
     from rllm_local.backend import LocalBackend
     from rllm_local.settings import LocalConfig
 
@@ -342,7 +340,7 @@ def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_resumed_run_keeps_the_values_it_was_started_with(fit: Any) -> None:
+def test_resumed_run_keeps_the_values_of_its_start(fit: Any) -> None:
     first = without_environment(total_batches=1)
     first["rllm"]["rollout"]["n"] = 3
     workflow = {"workflow_class": Adder, "train_dataset": ROWS, "traj_grouping_hook": all_in_one}
@@ -354,9 +352,7 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(fit: Any) -> None:
     check_error(error, "plugin-of-other-program", "'in-process/adder'")
 
 
-def test_a_directory_is_free_again_after_a_trainer_that_could_not_be_made(
-    fit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_is_free_after_failed_constructor(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any, **options: Any) -> None:
         raise ConfigError("made-up", "Observer impossible.")
 
@@ -367,7 +363,7 @@ def test_a_directory_is_free_again_after_a_trainer_that_could_not_be_made(
 
 
 @pytest.mark.long
-def test_an_observer_may_stop_the_run_and_it_can_go_on_later(fit: Any) -> None:
+def test_run_stopped_by_observer_can_continue(fit: Any) -> None:
     class Once(Steps):
         def on_batch_end(self, step: TrainStep) -> None:
             super().on_batch_end(step)
@@ -396,7 +392,7 @@ def test_in_a_running_event_loop_fit_is_awaited() -> None:
     assert "val/sum/pass@1" in asyncio.run(notebook())
 
 
-def test_agent_trainer_takes_the_same_and_returns_the_last_validation() -> None:
+def test_agent_trainer_returns_the_last_validation() -> None:
     steps = Steps()
     trainer = AgentTrainer(
         without_environment(),

@@ -69,7 +69,7 @@ rllm: {trainer: {project_name: mine}}
 
 
 @pytest.mark.long
-def test_the_hydra_script_makes_the_same_run_as_the_command(
+def test_hydra_script_makes_the_commands_run(
     tmp_path: Path, environ: dict[str, str], command_server: Any, forked_rllm: Callable[..., Any]
 ) -> None:
     (script,) = blocks(CONFIGURE, "python")

@@ -35,7 +35,7 @@ def _file(name: str, language: str) -> str:
     return str(text)
 
 
-def test_the_numbers_and_names_of_plugins_are_those_of_the_registry() -> None:
+def test_plugin_numbers_and_names_match_the_registry() -> None:
     registry = Registry.load()
     # Other tests of this process may have registered estimators.
     estimators = [each.plugin.name for each in registry.all("estimator") if each.distribution.startswith("rllm")]

@@ -14,7 +14,7 @@ GUIDE = "docs/how-to/real-models.md"
 
 
 @pytest.mark.long
-def test_the_commands_of_the_guide_work_one_after_the_other(
+def test_commands_of_the_guide_work_in_order(
     forked_rllm: Callable[..., Any], command_server: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "make_model.py").write_text(blocks(GUIDE, "python")[0])

@@ -64,7 +64,7 @@ def test_checkpoint_is_written_after_the_record(train: Any, monkeypatch: pytest.
     assert recorded == [[0]]
 
 
-def test_tokens_and_texts_are_recorded_as_they_were_trained_on(shared_run: Any) -> None:
+def test_record_has_the_trained_tokens_and_text(shared_run: Any) -> None:
     run = shared_run("guess", TOKENS)
     recorded, texts = [each.episode for each in files_of(run).episodes(0)], files_of(run).vocabulary(0)
     for found, episode in zip(recorded, run.episodes, strict=True):
@@ -81,7 +81,7 @@ def test_tokens_and_texts_are_recorded_as_they_were_trained_on(shared_run: Any) 
                 assert [message["content"] in prompt for message in turn.messages] == [True]
 
 
-def test_what_an_update_did_is_recorded_token_by_token(shared_run: Any) -> None:
+def test_update_is_recorded_token_by_token(shared_run: Any) -> None:
     run = shared_run("guess", TOKENS)
     traces = files_of(run).trace_table(0).to_pylist()
     updates = files_of(run).update_table(0).to_pylist()
@@ -104,7 +104,7 @@ def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
     assert numbers("off") == numbers("outcomes") == numbers("tokens")
 
 
-def test_a_record_goes_with_the_run_that_another_replaces(train: Any) -> None:
+def test_record_is_removed_with_the_replaced_run(train: Any) -> None:
     run = train("lucky", SHORT)
     # The default is a record of outcomes.
     assert files_of(run).steps() == [0]

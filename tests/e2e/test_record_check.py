@@ -117,7 +117,7 @@ def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, RUNS["kl and entropy"]], ids=["of the service", "computed here"])
-def test_losses_of_the_tinker_api_follow_from_the_record(
+def test_tinker_losses_follow_from_the_record(
     train: Any, tinker_server: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
@@ -135,7 +135,7 @@ def test_losses_of_the_tinker_api_follow_from_the_record(
 
 
 @pytest.mark.long
-def test_a_changed_log_prob_is_named_by_its_step(recorded: Path) -> None:
+def test_changed_log_prob_is_named_by_step(recorded: Path) -> None:
     assert "policy_part is" in assert_named(recorded, change_a_log_prob(recorded))
 
 
@@ -204,7 +204,7 @@ def test_steps_whose_loss_was_not_logged_are_counted(recorded: Path) -> None:
     check_values(said, "metrics.jsonl", "2 steps")
 
 
-def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(recorded: Path) -> None:
+def test_only_last_line_of_metrics_may_be_damaged(recorded: Path) -> None:
     file = recorded / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"step": 2, "actor/loss": }')

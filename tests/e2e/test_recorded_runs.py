@@ -48,7 +48,7 @@ def test_metrics_of_runs_without_rollouts_have_no_rewards(recorded_runs: Recorde
 
 
 @pytest.mark.long
-def test_tokens_of_asynchronous_run_are_at_most_one_update_old(recorded_runs: RecordedRuns) -> None:
+def test_asynchronous_tokens_are_at_most_one_update_old(recorded_runs: RecordedRuns) -> None:
     lines = (recorded_runs.path("asynchronous") / "metrics.jsonl").read_text().splitlines()
     stale = [line["staleness/max"] for line in map(json.loads, lines) if "actor/loss" in line]
     assert len(stale) == 2

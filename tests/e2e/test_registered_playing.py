@@ -41,7 +41,7 @@ IMPORT = "rllm.plugins.import_modules=[my_world]"
 
 
 @pytest.mark.long
-def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(
+def test_run_of_program_is_evaluated_with_a_module(
     forked_rllm: Any, command_server: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "my_world.py").write_text(WORLD)

@@ -70,7 +70,7 @@ def check_replayed(replayed: Any) -> None:
 
 
 @pytest.mark.smoke
-def test_resumed_run_has_the_same_weights_and_is_only_read(forked_rllm: Any, trained: Path) -> None:
+def test_replay_of_resumed_run_only_reads_it(forked_rllm: Any, trained: Path) -> None:
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     check_replayed(forked_rllm("replay", str(trained)))
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before

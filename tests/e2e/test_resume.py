@@ -147,9 +147,7 @@ def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, for
 
 
 @pytest.mark.long
-def test_damaged_checkpoint_is_reported_and_an_earlier_one_used(
-    waiting: Path, forked_rllm: Any, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_is_reported_and_earlier_one_used(waiting: Path, forked_rllm: Any, tmp_path: Path) -> None:
     run = tmp_path / RUNS / "guess-1"
     shutil.copytree(waiting, run, symlinks=True)
     latest = (run / "checkpoints" / "latest").resolve()

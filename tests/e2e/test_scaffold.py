@@ -116,7 +116,7 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TEMPLATES)
-def test_a_new_package_trains_by_file_and_by_name(
+def test_new_package_trains_by_file_and_name(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:
     (config,) = re.findall(
@@ -142,7 +142,7 @@ def test_a_new_package_trains_by_file_and_by_name(
     assert step["actor/grad_norm"] > 0
 
 
-def test_commands_and_changed_line_of_the_guide_are_those_of_the_package(rllm_here: Rllm, tmp_path: Path) -> None:
+def test_commands_and_line_of_guide_match_the_package(rllm_here: Rllm, tmp_path: Path) -> None:
     guide = GUIDE.read_text()
     (old, new) = re.findall(r"^[-+]( {8}.*\n)", guide, re.MULTILINE)
     assert all(f"    {shlex.join(words)}\n" in guide for words in next_commands(rllm_here, "my-estimator"))

@@ -20,7 +20,7 @@ ONE_TOKEN = {"data.max_response_length": 1}
 
 
 @pytest.mark.long
-def test_the_length_of_a_run_is_counted_in_epochs_or_in_steps(train: Any) -> None:
+def test_run_length_is_in_epochs_or_steps(train: Any) -> None:
     epochs = train("sum", {"rllm.trainer.total_epochs": 2, **ONE_TOKEN})
     assert [step.epoch for step in epochs.steps] == [0, 0, 1, 1], "four tasks, two at a time"
     assert len(train("sum", {"rllm.trainer.total_batches": 3, **ONE_TOKEN}).steps) == 3
@@ -31,7 +31,7 @@ def validations(run: Any) -> list[int]:
 
 
 @pytest.mark.long
-def test_validations_come_when_they_are_asked_for_and_at_the_end(train: Any) -> None:
+def test_validations_follow_test_freq_and_the_end(train: Any) -> None:
     five = {"rllm.trainer.total_batches": 5, **ONE_TOKEN}
     assert validations(train("sum", {**five, "rllm.trainer.test_freq": 2})) == [2, 4, 5]
     assert validations(train("sum", {**five, "rllm.trainer.val_before_train": True})) == [0, 5]
@@ -40,13 +40,13 @@ def test_validations_come_when_they_are_asked_for_and_at_the_end(train: Any) -> 
     assert not (only.directory / "checkpoints").exists()
 
 
-def test_checkpoints_come_when_they_are_asked_for_and_at_the_end(train: Any) -> None:
+def test_checkpoints_follow_save_freq_and_the_end(train: Any) -> None:
     run = train("sum", {"rllm.trainer.total_batches": 5, "rllm.trainer.save_freq": 2})
     names = sorted(path.name for path in (run.directory / "checkpoints").glob("step_*"))
     assert names == ["step_000002", "step_000004", "step_000005"]
 
 
-def test_an_advantage_can_be_divided_by_the_number_of_steps(train: Any) -> None:
+def test_advantage_can_be_divided_by_number_of_steps(train: Any) -> None:
     paying = {"rllm.algorithm.adv_estimator": "reinforce", **ONE_TOKEN}
 
     def advantages(**settings: bool) -> set[float]:
@@ -62,7 +62,7 @@ def test_an_advantage_can_be_divided_by_the_number_of_steps(train: Any) -> None:
 
 
 @pytest.mark.long
-def test_thinking_can_be_switched_off_in_the_chat_template(train: Any, thinking_model: Path) -> None:
+def test_thinking_can_be_disabled_in_chat_template(train: Any, thinking_model: Path) -> None:
     from rllm_local.tiny import build_tokenizer
 
     def prompt(**settings: bool) -> str:
@@ -77,7 +77,7 @@ def test_thinking_can_be_switched_off_in_the_chat_template(train: Any, thinking_
 
 
 @pytest.mark.long
-def test_episodes_are_kept_on_disk_in_the_run_s_directory_or_another(train: Any, tmp_path: Path) -> None:
+def test_episodes_are_saved_in_any_directory(train: Any, tmp_path: Path) -> None:
     assert not (train("sum").directory / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})
     (file,) = (run.directory / "episodes").iterdir()

@@ -44,7 +44,7 @@ CHOSEN = {"solver": ("grpo", "ppo"), "judge": ("reinforce", "ppo")}
     ],
     ids=["word", "flags", "flags and word"],
 )
-def test_the_command_line_chooses_an_estimator_and_a_loss_for_each_role(words: list[str], flags: list[str]) -> None:
+def test_command_line_chooses_estimator_and_loss_by_role(words: list[str], flags: list[str]) -> None:
     plan = plan_for(read_request(["sum", TWO_ROLES, *words], None, [], {"role_estimator": flags}))
     assert plan.workflow.registered.qualified_name == "rllm/solver_judge"
     assert by_role(plan) == CHOSEN
@@ -54,9 +54,7 @@ def test_the_command_line_chooses_an_estimator_and_a_loss_for_each_role(words: l
     assert plan.composed.origins["rllm.rollout.n"] == "recipe sum local/tiny"
 
 
-def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_and_python_of_guide_choose_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plans: list[RunPlan] = []
     monkeypatch.setattr(rllm.cli.train, "show_plan", lambda plan, keys: plans.append(plan))
@@ -89,7 +87,7 @@ class Recorded:
 
 
 @pytest.mark.smoke
-def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
+def test_role_tokens_use_the_roles_estimator_and_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)

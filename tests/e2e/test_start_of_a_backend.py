@@ -49,7 +49,7 @@ def test_checkpoint_is_checked_before_the_backend_starts(
     check_printed(ended.stderr, "no-checkpoint", "step_000001: ", ".safetensors")
 
 
-def test_a_signal_while_the_backend_starts_stops_the_run(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_while_backend_starts_stops_the_run(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
     close = LocalBackend.close
 

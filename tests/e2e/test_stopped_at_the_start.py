@@ -71,16 +71,14 @@ def stop(start_forked_rllm: Any, directory: Path, command: str, number: signal.S
     ("command", "number"),
     [("train", signal.SIGKILL), pytest.param("eval", signal.SIGINT, marks=pytest.mark.smoke)],
 )
-def test_a_signal_while_processes_of_rewards_start_ends_them(
+def test_signal_while_reward_processes_start_ends_them(
     start_forked_rllm: Any, directory: Path, command: str, number: signal.Signals
 ) -> None:
     stop(start_forked_rllm, directory, command, number)
 
 
 @pytest.mark.long
-def test_the_run_that_was_there_stays_and_the_same_command_trains(
-    start_forked_rllm: Any, forked_rllm: Any, directory: Path
-) -> None:
+def test_existing_run_stays_and_same_command_trains(start_forked_rllm: Any, forked_rllm: Any, directory: Path) -> None:
     assert forked_rllm(*COMMANDS["train"]).returncode == 0
     before = everything_in(directory)
     output = stop(start_forked_rllm, directory, "train", signal.SIGTERM)

@@ -265,7 +265,7 @@ def test_agent_that_is_not_installed_is_an_error(train: Any, monkeypatch: pytest
         train("sum", {**AGENT, "rllm.sandbox": "local"})
 
 
-def test_agent_by_name_without_a_sandbox_is_an_error(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_agent_without_sandbox_is_an_error(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     with expect_error(ConfigError, "no-sandbox", "mini-swe-agent", "--sandbox bwrap"):
         train("sum", AGENT)
@@ -285,7 +285,7 @@ def test_arguments_of_an_agent_by_name_are_added(run: Any, tmp_path: Path, monke
     assert [each.reward for each in episode.trajectories] == [3.0]
 
 
-def test_arguments_without_an_agent_by_name_are_an_error(run: Any) -> None:
+def test_arguments_without_named_agent_are_an_error(run: Any) -> None:
     with expect_error(ConfigError, "arguments-without-program", "mini-swe-agent"):
         run(NO_WORK, "local", **{"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]})
 

@@ -19,7 +19,7 @@ def rllm(directory: Path, *words: str) -> str:
     return subprocess.run(command, cwd=directory, check=True, timeout=800, capture_output=True, text=True).stdout
 
 
-def test_guess_and_its_checkpoint_solve_90_of_100_games(tmp_path: Path) -> None:
+def test_guess_and_checkpoint_solve_90_of_100_games(tmp_path: Path) -> None:
     shorter = ["rllm.trainer.total_epochs=155", "rllm.algorithm.entropy.decay_steps=130"]
     rllm(tmp_path, "train", "guess", *OFFLINE, *shorter)
     run = tmp_path / "runs" / "rllm-training" / "guess-1"

@@ -99,7 +99,7 @@ class Caller(Parrot):
     ],
     ids=["question", "trl"],
 )
-def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
+def test_model_that_calls_a_tool_solves_tasks(
     chosen: dict[str, Any], directory: Path, carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(directory)

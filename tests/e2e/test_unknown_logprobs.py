@@ -92,7 +92,7 @@ COMPARED = ("actor/loss", "actor/grad_norm", "actor/ratio_mean", "actor/entropy"
 @pytest.mark.parametrize(
     "backend", [pytest.param("local", marks=pytest.mark.smoke), pytest.param("tinker", marks=pytest.mark.long)]
 )
-def test_tokens_without_log_probs_are_trained_on_as_if_they_had_them(
+def test_tokens_without_log_probs_train_equally(
     backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: dict[str, Any] = {}

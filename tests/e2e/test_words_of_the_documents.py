@@ -79,7 +79,7 @@ def trained(algorithm: dict[str, Any] | None = None, **arguments: Any) -> TrainS
 
 
 @pytest.mark.long
-def test_every_name_is_the_package_s_and_costs_nothing_until_asked_for() -> None:
+def test_every_name_is_the_packages_and_imported_lazily() -> None:
     assert {"AgentTrainer", "build_train_config", "AlgorithmConfig"} <= set(dir(rllm_core))
     script = (
         "import sys, rllm_core\n"
@@ -95,7 +95,7 @@ def test_every_name_is_the_package_s_and_costs_nothing_until_asked_for() -> None
 
 
 @pytest.mark.parametrize("name", ["grpo", "GRPO", rLLMAdvantageEstimator.GRPO, "rllm-core/grpo"])
-def test_an_estimator_is_got_by_any_spelling_of_its_name(name: Any) -> None:
+def test_estimator_is_found_by_any_spelling(name: Any) -> None:
     advantages, _ = get_rllm_adv_estimator(name)(REWARDS, AlgorithmConfig())
     expected = [(rewards - rewards.mean()) / (rewards.std() + 1e-6) for rewards in REWARDS]
     for own, other in zip(advantages, expected, strict=True):
@@ -109,7 +109,7 @@ def test_every_member_and_its_name_mean_the_same() -> None:
 
 
 @pytest.mark.long
-def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
+def test_registry_is_live_view_of_functions_by_name() -> None:
     assert {member.value for member in rLLMAdvantageEstimator} <= set(RLLM_ADV_ESTIMATOR_REGISTRY)
     assert "mine" not in RLLM_ADV_ESTIMATOR_REGISTRY
     before = len(RLLM_ADV_ESTIMATOR_REGISTRY)
@@ -127,7 +127,7 @@ def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
 
 
 @pytest.mark.long
-def test_what_has_no_function_in_the_classic_signature_is_no_key_and_it_is_said_why() -> None:
+def test_estimator_without_classic_signature_is_explained_error() -> None:
     assert "gae" not in RLLM_ADV_ESTIMATOR_REGISTRY and "gae" not in list(RLLM_ADV_ESTIMATOR_REGISTRY)
     with pytest.raises(KeyError, match="token"):
         RLLM_ADV_ESTIMATOR_REGISTRY["gae"]
@@ -138,7 +138,7 @@ def test_what_has_no_function_in_the_classic_signature_is_no_key_and_it_is_said_
         assert callable(function), name
 
 
-def test_a_name_that_two_packages_offer_is_qualified_in_the_registry() -> None:
+def test_name_of_two_packages_is_qualified_in_registry() -> None:
     @register_rllm_adv_estimator("opo")
     def opo(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
         return rewards, rewards
@@ -154,7 +154,7 @@ def test_a_name_that_two_packages_offer_is_qualified_in_the_registry() -> None:
 NORM = "rllm.algorithm.norm_adv_by_std_in_grpo"
 
 
-def test_only_an_estimator_that_reads_an_option_may_be_given_it() -> None:
+def test_option_is_only_for_estimators_that_read_it() -> None:
     register_rllm_adv_estimator("reading")(
         lambda rewards, **kwargs: [[each * kwargs.get("norm_adv_by_std_in_grpo", True) for each in rewards]] * 2
     )
@@ -211,7 +211,7 @@ def test_registered_estimators_train_by_name_and_by_role() -> None:
     assert step.weight_version == 1
 
 
-def test_estimator_may_call_a_different_one_with_its_arguments() -> None:
+def test_estimator_may_call_another_with_its_arguments() -> None:
     @register_rllm_adv_estimator("standing")
     def standing(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
         return get_rllm_adv_estimator("opo")(rewards, algorithm_config, **kwargs)
@@ -275,7 +275,7 @@ rllm:
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["local", "tinker", "verl"])
-def test_keys_in_yaml_of_the_documents_are_a_configuration(backend: str, worlds: Registry, tmp_path: Path) -> None:
+def test_keys_in_yaml_of_documents_are_valid(backend: str, worlds: Registry, tmp_path: Path) -> None:
     file = tmp_path / "my_config.yaml"
     file.write_text(TIER_ONE)
     made = plan_of({"rllm.backend": backend, "rllm.env.name": "guess"}, worlds, [layer_from_file(file)])
@@ -284,7 +284,7 @@ def test_keys_in_yaml_of_the_documents_are_a_configuration(backend: str, worlds:
 
 
 @pytest.mark.long
-def test_a_configuration_is_built_as_the_command_line_does_and_merged_over() -> None:
+def test_built_config_equals_command_line_and_is_merged() -> None:
     Path("base.yaml").write_text("rllm: {algorithm: {norm_adv_by_std_in_grpo: false}}")
     sizes = {"group_size": 4, "batch_size": 2, "lr": 1e-3, "total_steps": 1, "val_freq": -1, "save_freq": 1}
     places = {"project": "words", "experiment": "first", "output_dir": "out", "config_file": "base.yaml"}
@@ -297,7 +297,7 @@ def test_a_configuration_is_built_as_the_command_line_does_and_merged_over() -> 
     assert sum(len(group.trajectories) for group in steps.steps[0].offered_groups) == 8
 
 
-def test_a_member_of_the_enumeration_is_a_name_in_a_configuration_too() -> None:
+def test_enumeration_member_is_a_name_in_config() -> None:
     algorithm = {"adv_estimator": rLLMAdvantageEstimator.RLOO}
     for config in ({"rllm": {"algorithm": algorithm}}, OmegaConf.create({"rllm": {"algorithm": algorithm}})):
         trainer = UnifiedTrainer(config=config, workflow_class=Answer, train_dataset=ROWS, overwrite=True)
@@ -315,7 +315,7 @@ def test_a_member_of_the_enumeration_is_a_name_in_a_configuration_too() -> None:
         ("tinker", "rejection_sample.enable=true", "`rllm.rejection_sample.enable"),
     ],
 )
-def test_a_key_without_its_prefix_is_told_the_key_and_no_other_backend(
+def test_key_without_prefix_gets_hint_at_right_key(
     backend: str, word: str, meant: str, worlds: Registry, tmp_path: Path
 ) -> None:
     file = tmp_path / "my_config.yaml"
@@ -329,17 +329,17 @@ def test_a_key_without_its_prefix_is_told_the_key_and_no_other_backend(
         assert "verl" not in str(caught.value)
 
 
-def test_all_keys_without_their_prefix_are_named_at_once(worlds: Registry) -> None:
+def test_all_keys_without_prefix_are_named_together(worlds: Registry) -> None:
     words = ["algorithm.adv_estimator=rloo", "algorithm.norm_adv_by_std_in_grpo=false"]
     with pytest.raises(ConfigError, match=" and ".join(rf"`rllm\.{re.escape(word)}`" for word in words)):
         plan_of({}, worlds, layers_from_overrides(words))
 
 
-def test_where_the_backend_has_the_key_it_is_the_backend_s(worlds: Registry) -> None:
+def test_key_of_the_backend_belongs_to_the_backend(worlds: Registry) -> None:
     words = layers_from_overrides(["algorithm.adv_estimator=rloo"])
     assert plan_of({"rllm.backend": "verl"}, worlds, words).estimators.default.plugin.name == "rloo"
 
 
-def test_keys_of_only_a_different_backend_are_its_own(worlds: Registry) -> None:
+def test_keys_of_only_another_backend_are_rejected(worlds: Registry) -> None:
     with expect_error(ConfigError, "section-of-other-backend", "`trainer`", "backend verl"):
         plan_of({}, worlds, layers_from_overrides(["trainer.nnodes=2"]))

@@ -26,12 +26,12 @@ LIMITS = {
     ("E", "comments"): 0,
     ("W", "pages"): 267,
     ("W", "messages"): 159,
-    ("W", "docstrings"): 744,
+    ("W", "docstrings"): 742,
     ("W", "comments"): 96,
     ("D", "docstrings"): 189,
-    ("N", "names"): 331,
+    ("N", "names"): 330,
     ("N", "test names"): 284,
-    ("T", "test names"): 864,
+    ("T", "test names"): 626,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

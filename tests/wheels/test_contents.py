@@ -35,7 +35,7 @@ def _files(distribution: Distribution) -> set[str]:
 
 
 @every
-def test_wheel_and_sdist_have_the_version_of_the_sources(dist: Path, distribution: Distribution) -> None:
+def test_wheel_and_sdist_have_version_of_sources(dist: Path, distribution: Distribution) -> None:
     assert metadata_of(_built(dist, distribution, "*.whl"))["Version"] == distribution.version
     assert _built(dist, distribution, "*.tar.gz").name == f"{distribution.file_name}-{distribution.version}.tar.gz"
 
@@ -56,7 +56,7 @@ def test_wheel_and_sdist_contain_the_license(dist: Path, distribution: Distribut
 
 
 @every
-def test_the_wheel_has_every_file_of_its_package_and_no_other(dist: Path, distribution: Distribution) -> None:
+def test_wheel_has_exactly_the_files_of_its_package(dist: Path, distribution: Distribution) -> None:
     with ZipFile(_built(dist, distribution, "*.whl")) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == _files(distribution)

@@ -44,7 +44,7 @@ def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
     assert hint.endswith("pip install rllm-tinker-server")
 
 
-def test_a_command_that_is_not_installed_names_its_distribution(bare: Environment, tmp_path: Path) -> None:
+def test_missing_command_names_its_distribution(bare: Environment, tmp_path: Path) -> None:
     done = bare.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
 
     assert done.returncode == 2

@@ -30,9 +30,7 @@ def installed(request: pytest.FixtureRequest) -> Environment:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_two_steps_train_and_the_sampler_agrees_with_the_trainer(
-    installed: Environment, backend: str, tmp_path: Path
-) -> None:
+def test_two_steps_train_and_sampler_agrees_with_trainer(installed: Environment, backend: str, tmp_path: Path) -> None:
     own = f"training.default_local_dir={tmp_path / 'kept'}"
     words = [*BACKENDS[backend], *SHORT, RECOMPUTED, *([own] if backend == "tinker" else [])]
 

@@ -51,7 +51,7 @@ def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = Non
     return with_engine(server, work, **settings)
 
 
-def test_responses_have_the_counted_length_and_no_log_probs() -> None:
+def test_response_has_counted_length_without_log_probs() -> None:
     sampled, response = ask(Scripted(completion("two", tokens=4, finish_reason="length")))
     assert sampled.token_ids.shape == sampled.logprobs.shape == (4,)
     assert np.isnan(sampled.logprobs).all()
@@ -118,7 +118,7 @@ def test_an_answer_of_another_kind_is_an_error(answer: Any) -> None:
         ask(Scripted(answer))
 
 
-def test_no_more_requests_are_sent_at_a_time_than_allowed() -> None:
+def test_concurrent_requests_are_limited() -> None:
     server = Scripted(completion("2"))
 
     async def work(engine: EndpointEngine) -> None:
@@ -146,7 +146,7 @@ def test_missing_model_is_an_error_without_requests(models: Any, model: Any, sai
     assert not server.requests
 
 
-def test_a_server_without_a_list_of_models_needs_a_name() -> None:
+def test_server_without_model_list_needs_a_name() -> None:
     server = Scripted(completion("2"))
     server.models = (404, "not found")
     with pytest.raises(BackendError, match="HTTP 404"):

@@ -116,7 +116,7 @@ def test_five_misses_end_the_game_without_reward() -> None:
 
 
 @given(number=st.integers(0, 15), guess=st.integers(0, 40))
-def test_a_miss_is_answered_with_where_the_number_lies(number: int, guess: int) -> None:
+def test_wrong_guess_is_answered_lower_or_higher(number: int, guess: int) -> None:
     (outcome,) = _play(number, [str(guess)])
     assert outcome.done == (number == guess)
     if not outcome.done:

@@ -39,7 +39,7 @@ def test_defaults_and_recipes_have_known_keys(records: dict[str, EnvironmentPlug
                         model = model.model_fields[part].annotation
 
 
-def test_the_options_of_recipes_are_options_of_their_environment(records: dict[str, EnvironmentPlugin[Any]]) -> None:
+def test_recipe_options_are_options_of_the_environment(records: dict[str, EnvironmentPlugin[Any]]) -> None:
     prefix = "rllm.env.env_args."
     for record in records.values():
         for recipe in record.recipes.values():

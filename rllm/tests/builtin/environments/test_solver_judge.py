@@ -115,7 +115,7 @@ def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
         ("1" * 5000, None),
     ],
 )
-def test_the_first_number_of_the_response_is_the_pick(response: str, pick: int | None) -> None:
+def test_first_number_of_the_response_is_picked(response: str, pick: int | None) -> None:
     assert read_pick(response, 3) == pick
 
 
@@ -271,7 +271,7 @@ def test_judge_prompt_has_agent_answers_without_reasoning() -> None:
     assert engine.prompts[2].startswith("3+4\n1. b\n2. b\n")
 
 
-def test_the_judge_prompt_has_messages_and_braces_as_text() -> None:
+def test_judge_prompt_keeps_messages_and_braces_as_text() -> None:
     question = [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTION}]
     engine = CharacterEngine(in_turn("7$", "7$", "1$"))
     run_workflow(engine, {"7": 1.0}, paid={"question": question})
@@ -295,7 +295,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
         SolverJudgeParams(**options)
 
 
-def test_the_record_offers_the_workflow_with_its_own_defaults() -> None:
+def test_plugin_spec_has_default_values_of_the_workflow() -> None:
     (record,) = rllm_workflows()
     assert (record.name, record.load(), record.config_keys) == ("solver_judge", SolverJudge, SolverJudge.config_keys)
     assert SolverJudgeParams().model_dump() == SolverJudge.__init__.__kwdefaults__

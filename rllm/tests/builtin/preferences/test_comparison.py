@@ -65,7 +65,7 @@ def test_mismatched_completions_come_from_another_prompt(prompts: str, left: int
     assert np.isnan(found.sampling_logprobs).tolist() == found.loss_mask.tolist()
 
 
-def test_mismatched_rows_are_no_longer_than_the_longest_row() -> None:
+def test_swapped_rows_stay_within_the_longest_row() -> None:
     batch = batch_of((trajectory("chosen", ([1, 2, 3], [4])),), (trajectory("rejected", ([1], [5, 6, 7])),))
     mixed = swap_completions(batch)
     assert [row.tolist() for row in np.split(mixed.tokens, mixed.row_offsets[1:-1])] == [[1, 2, 3, 5], [1, 4]]

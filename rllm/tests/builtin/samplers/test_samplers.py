@@ -69,7 +69,7 @@ def test_uniform_draws_batches_in_any_order() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.sets(st.integers(0, 11)))
-def test_passes_skip_tasks_and_never_repeat_one_in_a_batch(count: int, size: int, skip: set[int]) -> None:
+def test_passes_skip_tasks_without_repeats_in_a_batch(count: int, size: int, skip: set[int]) -> None:
     passes = Passes(range(count), 0)
     available = set(range(count)) - skip
     taken = [passes.take(min(size, count), skip) for _ in range(6)]

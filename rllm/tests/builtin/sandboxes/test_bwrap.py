@@ -247,7 +247,7 @@ def test_readable_directories_are_on_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 3])
-def test_larger_storage_is_a_hint_only_for_a_full_disk(tmp_path: Path, files: int) -> None:
+def test_hint_at_storage_only_for_a_full_disk(tmp_path: Path, files: int) -> None:
     for number in range(files):
         (tmp_path / str(number)).write_bytes(bytes(SMALL.disk * 3 // (2 * files)))
     with pytest.raises(RolloutError) as full:

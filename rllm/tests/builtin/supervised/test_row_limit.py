@@ -65,7 +65,7 @@ def test_rows_above_the_limit_are_cut_or_dropped(
     assert fitter.report("batch") == {}
 
 
-def test_long_rows_are_dropped_or_an_error_by_option() -> None:
+def test_option_drops_long_rows_or_raises_an_error() -> None:
     fitter = RowFitter(RowLimit(8, is_context=False, long_rows="drop"))
     assert fitter.fit(episode(TWO)).trajectories == []
     assert fitter.report("batch") == {"batch/rows_dropped": 1}

@@ -101,13 +101,13 @@ def test_text_has_each_special_token_once(row: dict[str, Any], turn: tuple[str, 
     assert turns_of(row, renderer) == [turn]
 
 
-def test_one_row_has_all_turns_if_prompts_extend_each_other() -> None:
+def test_turns_share_a_row_if_prompts_extend_them() -> None:
     row = {"messages": DIALOG}
     assert batch_of(row, Letters()).n_rows == 1
     assert batch_of(row, Letters(forgets=True)).n_rows == 2
 
 
-def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
+def test_imitation_batch_has_equal_tokens_and_no_ratios() -> None:
     batch = batch_of({"messages": [USER, ASSISTANT]}, Letters())
     assert batch.advantages is not None
     assert batch.old_logprobs is not None
@@ -157,7 +157,7 @@ def test_untrained_message_is_no_part_of_other_choices(train_on: Any, weights: t
         turns_of({"messages": messages}, train_on=train_on)
 
 
-def test_template_that_hides_the_trained_tokens_is_an_error() -> None:
+def test_template_hiding_trained_tokens_is_an_error() -> None:
     class EndsNowhere(Letters):
         stop_ids = frozenset({-1})
 

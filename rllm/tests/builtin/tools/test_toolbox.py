@@ -106,7 +106,7 @@ def test_a_call_that_hangs_is_left_behind(name: str) -> None:
     check_values(answer.message["content"], f"Error: {name} ", "0.05 s")
 
 
-def test_a_call_that_cannot_be_read_is_answered_too() -> None:
+def test_unreadable_call_is_answered() -> None:
     first, second = answered(("it is broken",), ("add", {"a": 1, "b": 1}), finish_reason="length")
     assert first.message["content"] == "2"
     assert second.outcome == "malformed"
@@ -114,7 +114,7 @@ def test_a_call_that_cannot_be_read_is_answered_too() -> None:
     check_values(second.message["content"], "Error: ", "it is broken", "cut off")
 
 
-def test_calls_of_one_response_run_at_the_same_time() -> None:
+def test_calls_of_one_response_run_concurrently() -> None:
     both = threading.Barrier(2, timeout=60)
 
     def meet(name: str) -> str:

@@ -50,7 +50,7 @@ def test_only_sampled_tokens_are_trained(scripted: Any, world: Any, context: Mak
     assert tokens.prefix_breaks == 0
 
 
-def test_tools_of_files_stand_before_those_of_the_environment(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_tools_of_files_precede_tools_of_the_environment(scripted: Any, world: Any, context: MakeContext) -> None:
     def look() -> str:
         return ""
 
@@ -88,7 +88,7 @@ def test_every_response_counts_as_a_step(scripted: Any, world: Any, context: Mak
     assert episode.metrics["tool_calls"] == 3.0
 
 
-def test_the_options_of_the_record_are_the_constructor_s(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_tool_calling_params_are_constructor_arguments(scripted: Any, world: Any, context: MakeContext) -> None:
     options = ToolCallingParams(tools=["tools.py:add"], gamma=0.5).model_dump()
     episode = run_workflow(context(scripted([f"{ADD}$", "3$"]), world([add])), **options)
     assert [step.reward for step in episode.trajectories[0].steps] == [0.5, 1.0]
@@ -116,7 +116,7 @@ def test_no_tools_is_a_notice(scripted: Any, world: Any, context: MakeContext, c
     check_values(capsys.readouterr().err, "workflow tool_calling", "--tools")
 
 
-def test_a_tool_that_hangs_costs_its_own_time_only(scripted: Any, world: Any, context: MakeContext) -> None:
+def test_hanging_tool_costs_only_its_own_time(scripted: Any, world: Any, context: MakeContext) -> None:
     async def hang() -> None:
         await asyncio.sleep(3600)
 
@@ -164,7 +164,7 @@ def _finish(environment: TrlEnvironment) -> Outcome:
     return asyncio.run(environment.step("done"))
 
 
-def test_reset_receives_the_row_and_its_text_ends_the_prompt(tool_file: Write) -> None:
+def test_reset_receives_the_row_and_extends_the_prompt(tool_file: Write) -> None:
     environment = _environment(tool_file(COUNTER))
 
     assert environment.reset({"prompt": "Begin.", "target": 3}) == "Begin. Count to 3."
@@ -196,7 +196,7 @@ def test_public_methods_are_tools_and_change_the_reward(tool_file: Write) -> Non
         ("def other(self): return 1.0", 0.0),
     ],
 )
-def test_the_reward_may_be_awaited_or_left_to_reward_functions(tool_file: Write, method: str, reward: float) -> None:
+def test_reward_may_be_awaited_or_from_reward_functions(tool_file: Write, method: str, reward: float) -> None:
     path = tool_file(f"class World:\n    def reset(self, **row): ...\n    {method}\n")
 
     assert _finish(_environment(path, "World")).reward == reward

@@ -79,7 +79,7 @@ def test_metrics_are_scalars_and_the_config_is_text(run: TrackedRun) -> None:
     assert text.endswith("data: null\n```")
 
 
-def test_every_start_writes_its_config_to_a_separate_file(run: TrackedRun, write: Write) -> None:
+def test_every_start_writes_config_to_a_separate_file(run: TrackedRun, write: Write) -> None:
     for first_step in (0, 1, 4):
         write(range(first_step, first_step + 3), first_step, value=float(first_step))
     directory = run.directory / "tensorboard"

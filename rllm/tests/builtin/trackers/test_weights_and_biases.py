@@ -184,7 +184,7 @@ def test_environment_chooses_the_mode(run: TrackedRun, monkeypatch: pytest.Monke
     assert [each.exit_code for each in _of_type(file, "exit")] == [1]  # It did not reach its end.
 
 
-def test_another_run_of_the_process_is_neither_joined_nor_ended(run: TrackedRun, tmp_path: Path) -> None:
+def test_other_wandb_run_of_the_process_stays_separate(run: TrackedRun, tmp_path: Path) -> None:
     import wandb
 
     with wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as other:
