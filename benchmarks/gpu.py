@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rllm_core.algorithms.loss_plugins import PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import SamplingParams

@@ -29,7 +29,7 @@ from measuring import keep_freed_memory, peak_megabytes
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.algorithms.loss_plugins import PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import Completion, SamplingParams

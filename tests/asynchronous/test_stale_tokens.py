@@ -23,8 +23,7 @@ from rllm_backend_kit.loss import LossTerms, loss_terms
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.stage import StagePlugin
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext, StagePlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
 from rllm_core.plugins.registry import Registry

@@ -13,8 +13,7 @@ from rllm.planning.plan import RunPlan
 from rllm.training.setup import load_tasks, open_runner
 from rllm.training.task_draws import TaskDraws, TaskSchedule
 from rllm_core.contracts.backend import RunContext
-from rllm_core.contracts.stage import Stage
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import Stage, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data import codec
 

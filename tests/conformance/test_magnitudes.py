@@ -14,8 +14,8 @@ import pytest
 from expecting import expect_error
 from hypothesis import example, given, strategies as st
 
-from rllm_core.algorithms import magnitudes, segments
-from rllm_core.algorithms.normalization import whiten
+from rllm_core.algorithms import segments
+from rllm_core.algorithms.advantage import whiten
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 from rllm_core.pipeline.metrics import advantage_metrics, reward_metrics
@@ -135,9 +135,9 @@ def test_means_and_deviations_are_those_of_exact_arithmetic(size: float, groups:
         expected = [exact(group) if len(group) > 1 else 0.0 for group in rewards]
         found = segments.standard_deviations(flat_rewards, offsets, ddof=ddof)
         assert np.allclose(found / size, np.array(expected) / size, rtol=1e-12)
-        together = magnitudes.deviation(flat_rewards, ddof=ddof)
+        together = segments.deviation(flat_rewards, ddof=ddof)
         assert together / size == pytest.approx(exact(flat_rewards.tolist()) / size, rel=1e-12)
-    assert magnitudes.mean(flat_rewards) == pytest.approx(statistics.mean(flat_rewards.tolist()), rel=1e-12)
+    assert segments.mean(flat_rewards) == pytest.approx(statistics.mean(flat_rewards.tolist()), rel=1e-12)
 
 
 @given(size=sizes, groups=groups_of_eighths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Step, Trajectory

@@ -19,7 +19,7 @@ NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
     "rllm": (17_990, 13),
-    "rllm_core": (6_500, 16),
+    "rllm_core": (6_420, 13),
     "rllm_tinker": (1_660, 13),
     "rllm_verl": (3_980, 16),
     "plugins/rllm_backend_kit": (1_550, 16),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from close import assert_close
 
-from rllm_core.algorithms.loss_plugins import PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import Completion, SamplingParams

@@ -6,8 +6,8 @@ from typing import Any
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
+from rllm_core.rollout.workflows import MathAgent
 
 
 def context_of(engine: Any, **changes: Any) -> WorkflowContext:

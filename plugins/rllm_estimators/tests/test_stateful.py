@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rllm_core.algorithms.advantage import whiten
 from rllm_core.algorithms.estimation import to_tokens
-from rllm_core.algorithms.normalization import whiten
 from rllm_estimators.options import MixParams, RaeParams, SpoParams
 from rllm_estimators.stateful import Mixture, RoleBaseline, TaskBaseline
 

@@ -17,7 +17,7 @@ from gateway_world import renderer
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
+from rllm_core.schema.run_sections import ProxySection, SdkSection, StoreSection
 from rllm_gateway.calls import CallReader, CallStore, SessionRow
 from rllm_gateway.plugin import AgentParams, _open
 from rllm_gateway.serving import attaching as admin_token

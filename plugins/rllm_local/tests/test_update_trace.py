@@ -11,7 +11,7 @@ import torch
 from close import assert_close
 from local_models import build_tiny, make_critic, make_plan, make_updater, plain_rows, random_batch, weights_of
 
-from rllm_core.algorithms.loss_plugins import PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch

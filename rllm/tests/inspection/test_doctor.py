@@ -6,8 +6,7 @@ from expecting import check_values
 from plugin_site import estimator_record
 
 from rllm.inspection.doctor import examine, examine_gpus
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
-from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, Finding
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import discover

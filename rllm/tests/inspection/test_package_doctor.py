@@ -9,7 +9,7 @@ from expecting import check_values
 
 from rllm.cli.plugin_commands import PluginCommands
 from rllm.inspection.doctor import examine, examine_commands, examine_packages
-from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.backend import Finding
 from rllm_core.plugins.discovery import Candidate
 from rllm_core.plugins.requirements import missing
 

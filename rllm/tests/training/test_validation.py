@@ -14,7 +14,7 @@ from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.preferences.stages import validate_preferences
 from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.training.validation import validate
-from rllm_core.contracts.rollout import RolloutRequest
+from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, Trajectory
 from rllm_core.schema.run_config import RunConfig

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.dynamic_sampling import FillWithSignal
 from rllm_core.algorithms.options import DynamicRejectionParams
+from rllm_core.algorithms.rejection import FillWithSignal
 from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.filtering import OVERLONG, compact_filter, drop_truncated, masked_reasons
-from rllm_core.algorithms.grouping import by_episode, by_role, by_task, by_task_and_role
+from rllm_core.algorithms.grouping import (
+    OVERLONG,
+    by_episode,
+    by_role,
+    by_task,
+    by_task_and_role,
+    compact_filter,
+    drop_truncated,
+    masked_reasons,
+)
 from rllm_core.builtin import rllm_groupings
 from rllm_core.contracts import MIXED_ROLES, Grouping, NoParams
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from rllm_core.algorithms.loss_plugins import PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts import LossInput, NoParams
 from rllm_core.errors import LossError
 from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, ppo_clipped, reinforce

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalization import minus_group_mean, standardized, whiten
+from rllm_core.algorithms.advantage import minus_group_mean, standardized, whiten
 
 PIECES = st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), max_size=6)
 

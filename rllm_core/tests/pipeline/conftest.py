@@ -18,8 +18,7 @@ from rllm.planning.planner import make_plan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import RolloutRequest, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory

@@ -13,7 +13,7 @@ from expecting import expect_error
 from rllm_core.contracts import RejectionResult, TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
-from rllm_core.pipeline.result_check import misplaced, recognized
+from rllm_core.pipeline.transform_stages import misplaced, recognized
 
 MakeStep = Callable[..., TrainStep]
 EPISODE = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "episode"}

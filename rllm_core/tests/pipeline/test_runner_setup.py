@@ -22,7 +22,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.estimator import ALWAYS_FILLED
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.rollout import RolloutRequest
+from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.messages import Response
 from rllm_core.data.tasks import LazyTasks, RowIds

@@ -202,7 +202,7 @@ def test_a_mode_that_misplaces_a_group_is_an_error(rejecting: Any, body: Any, co
 
 
 def test_a_mode_that_never_stops_asking_is_stopped(bench: Any, step: MakeStep, rollouts: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_BATCHES", 20)
+    monkeypatch.setattr("rllm_core.pipeline.transform_stages.MOST_BATCHES", 20)
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
     runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))

@@ -12,9 +12,8 @@ from rllm_core.contracts import Agent, Outcome, WorkflowContext
 from rllm_core.data.messages import Message, Response
 from rllm_core.data.types import Episode
 from rllm_core.errors import PluginError, RolloutError
-from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
-from rllm_core.rollout.workflows import MultiTurnWorkflow
+from rllm_core.rollout.workflows import MathAgent, MultiTurnWorkflow
 
 from .conftest import FunctionEnvironment
 

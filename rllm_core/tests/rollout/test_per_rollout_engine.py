@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
+from rllm_core.rollout.runner import PerRolloutEngine
 from rllm_core.seeding import call_seed, prompt_digest
 
 SAMPLING = SamplingParams(max_tokens=3, seed=7)

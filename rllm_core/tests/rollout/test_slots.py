@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rllm_core.rollout.slots import Slots
+from rllm_core.rollout.runner import Slots
 
 
 class Rollouts:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, strategies as st
 
-from rllm_core.rollout.step_rewards import add_bonus, reward_to_go, shaped
+from rllm_core.rollout.workflows import add_bonus, reward_to_go, shaped
 
 # Quarters and eighths: what is added up comes out exactly, whatever the order.
 rewards = st.lists(st.integers(-800, 800).map(lambda eighths: eighths / 8), max_size=12)

@@ -20,7 +20,7 @@ from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.rollout import workflows
 from rllm_core.rollout.options import AgentWorkflowParams
-from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
+from rllm_core.rollout.runner import PerRolloutEngine
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rllm_backend_kit.gpu_checks import GIB, examine_machine, major
 from rllm_backend_kit.machine import Machine, installed_version, look
-from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.backend import Finding
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_verl.logprobs import VLLM

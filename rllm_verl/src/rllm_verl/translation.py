@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rllm_core.contracts.translation import Translation
+from rllm_core.contracts.backend import Translation
 from rllm_verl.keys import ALGORITHM
 from rllm_verl.settings import ACTOR, MODEL, REF, ROLLOUT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rllm_backend_kit.machine import Gpu, Machine
-from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.backend import Finding
 
 GIB = 1 << 30
 DRIVERS = {11: 450, 12: 525, 13: 580}

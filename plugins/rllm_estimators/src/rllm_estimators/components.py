@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.magnitudes import scaled
-from rllm_core.algorithms.normalization import EPSILON, standardized, whiten
-from rllm_core.algorithms.segments import Offsets, Values
+from rllm_core.algorithms.advantage import EPSILON, standardized, whiten
+from rllm_core.algorithms.segments import Offsets, Values, scaled
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError, did_you_mean
 from rllm_estimators.centred import find_largest

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalization import minus_group_mean, standardized
+from rllm_core.algorithms.advantage import minus_group_mean, standardized
 from rllm_core.algorithms.segments import Offsets
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalization import EPSILON, whiten
+from rllm_core.algorithms.advantage import EPSILON, whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError

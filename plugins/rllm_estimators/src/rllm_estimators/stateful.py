@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rllm_core.algorithms.advantage import whiten
 from rllm_core.algorithms.estimation import EstimatorChoice, EstimatorObjects, to_tokens
-from rllm_core.algorithms.normalization import whiten
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.data.types import TrajectoryGroup

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rllm_backend_kit.config_keys import COMMON_KEYS
-from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
-from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.backend import BackendPlugin, Capabilities, Finding, RunContext, SharedKey
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.errors import ConfigError

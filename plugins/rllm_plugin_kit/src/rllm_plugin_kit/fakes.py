@@ -8,8 +8,7 @@ from typing import Any
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import RolloutRequest, StageContext
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.plugins.choice import choose

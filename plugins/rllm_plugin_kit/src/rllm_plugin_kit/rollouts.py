@@ -12,9 +12,9 @@ from rllm_core.contracts.reward import Rollout as Scored, Score
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.codec import trajectory_to_json
 from rllm_core.data.types import Episode
-from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
-from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
+from rllm_core.rollout.runner import PerRolloutEngine
+from rllm_core.rollout.workflows import MathAgent
 from rllm_plugin_kit.playground import Answering, Fault, World
 
 MAX_PROMPT = 400

@@ -8,8 +8,7 @@ import math
 from collections.abc import Coroutine
 from typing import Any
 
-from rllm_core.contracts.stage import Stage, StagePlugin
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import Stage, StageContext, StagePlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import did_you_mean
 from rllm_core.pipeline import GIVEN

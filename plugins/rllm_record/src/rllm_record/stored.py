@@ -13,7 +13,7 @@ import numpy as np
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task

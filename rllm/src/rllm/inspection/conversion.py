@@ -25,7 +25,7 @@ from rllm.config import (
     split_key,
     takes_key,
 )
-from rllm_core.contracts.translation import Translation
+from rllm_core.contracts.backend import Translation
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.discovery import find_home_package
 from rllm_core.plugins.registry import Registry

@@ -12,9 +12,8 @@ from rllm.cli import commands_in
 from rllm.cli.plugin_commands import PluginCommands, format_candidates, format_hint, load_command
 from rllm.config.missing_packages import outside
 from rllm.config.packaged import search_directory
-from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.backend import BackendPlugin, Finding, Severity
 from rllm_core.contracts.chosen import Registered
-from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, Discovery, normalize

@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from rllm_core.algorithms.magnitudes import mean
+from rllm_core.algorithms.segments import mean
 from rllm_core.data.types import Episode
 from rllm_core.pipeline.metrics import find_reward, mean_episode_metrics, solved_by_task
 

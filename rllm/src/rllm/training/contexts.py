@@ -11,7 +11,7 @@ from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.teacher import Teacher, TeacherSetup
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import PluginError, failures_as

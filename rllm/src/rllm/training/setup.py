@@ -19,8 +19,7 @@ from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError, described, described_function, failures_as
 from rllm_core.rollout.calls import call
-from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
-from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
+from rllm_core.rollout.runner import PerRolloutEngine, RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.schema.section import OptionRole, marked
 
 ScoreRollout = Callable[[Rollout], Awaitable[Score]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rllm.runs.validation_metrics import validation_metrics
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.rollout import RolloutRequest
+from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.data.types import Episode, Task
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.schema.run_config import RunConfig

@@ -19,7 +19,7 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
-from rllm_core.contracts.rollout import RolloutRequest
+from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, Task, TerminationReason

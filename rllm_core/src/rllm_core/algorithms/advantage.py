@@ -1,4 +1,4 @@
-"""The core's four advantage estimators. They return one number per trajectory.
+"""The core's four advantage estimators, and their normalization of rewards. They return one number per trajectory.
 
 All take n_traj rewards in n_group groups and return (n_traj,) advantages, computed in float64. A group of equal rewards
 gives exactly 0 before whitening. If libraries differ, the option `dialect` selects whose numbers to reproduce.
@@ -10,11 +10,13 @@ without a reward in the batch, excludes it from the baseline and gives it advant
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalization import EPSILON, minus_group_mean, standardized, whiten
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
+from rllm_core.algorithms.segments import Offsets, Values, find_power, scaled
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 
@@ -83,3 +85,49 @@ def rloo(inputs: AdvantageInput, params: RlooParams) -> Advantages:
     factors = sizes / np.maximum(sizes - 1, 1)
     values = baseline(inputs.rewards, offsets) * segments.spread(factors, offsets)
     return Advantages(values=values, baselines=inputs.rewards - values)
+
+
+EPSILON = 1e-6
+"""Added to a group's standard deviation before dividing by it."""
+WHITENING_EPSILON = 1e-8
+"""Added to the variance over all tokens before dividing by its root."""
+
+
+def minus_group_mean(rewards: Values, offsets: Offsets) -> Values:
+    """Return reward - group mean, (n,). It is exactly 0 in a group of equal rewards.
+
+    A group with one trajectory has no mean to compare with, so it keeps its reward.
+    """
+    return np.where(segments.alone(offsets), rewards, segments.centred(rewards, offsets))
+
+
+def standardized(rewards: Values, offsets: Offsets, *, ddof: int, epsilon: float = EPSILON) -> Values:
+    """Return `minus_group_mean` / (group standard deviation + epsilon), (n,). A group with one trajectory has deviation
+    1."""
+    deviations = segments.standard_deviations(rewards, offsets, ddof=ddof)
+    deviations[segments.sizes(offsets) == 1] = 1.0
+    return minus_group_mean(rewards, offsets) / segments.spread(deviations + epsilon, offsets)
+
+
+def whiten(values: Values, weights: Values | None = None) -> Values:
+    """Return (value - mean) / sqrt(variance + 1e-8), (n,), with the variance at ddof 1.
+
+    Each value counts `weights` times (whole numbers, or once if None). The result is exactly 0 if all counted values
+    are equal. It is also 0 for a single value, for which verl raises ValueError.
+    """
+    counted = values if weights is None else values[weights > 0]
+    if not counted.size or counted.max() == counted.min():
+        return np.zeros(len(values))
+    # Only large values are scaled, because squares of small values are negligible compared to the epsilon. The result
+    # does not depend on the scale.
+    power = max(0, find_power(counted))
+    values = scaled(values, -power)
+    total = float(len(values) if weights is None else weights.sum())
+    distances: Values = values - _weighted_sum(values, weights) / total
+    variance = _weighted_sum(distances * distances, weights) / (total - 1)
+    distances /= math.sqrt(variance + math.ldexp(WHITENING_EPSILON, -2 * power))
+    return distances
+
+
+def _weighted_sum(values: Values, weights: Values | None) -> float:
+    return float(values.sum() if weights is None else np.einsum("i,i->", values, weights))

@@ -1,4 +1,5 @@
-"""The core's groupings: the rules that decide which trajectories are compared with each other.
+"""The core's groupings: the rules that decide which trajectories are compared with each other. Rollouts are masked
+before that, by termination reason or because the response was cut off.
 
 A group's role is the part of its id after the last colon (`TrajectoryGroup.group_role`). It determines the group's
 estimator and loss. Groups with several roles, and groups whose id has no colon, have the role `MIXED_ROLES`.
@@ -6,12 +7,15 @@ estimator and loss. Groups with several roles, and groups whose id has no colon,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rllm_core.contracts.grouping import MIXED_ROLES
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
+from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.schema.run_config import RllmSection
 
 EVERY_TASK = "every_task"
 """Used instead of a task id in the ids of groups with trajectories of several tasks."""
@@ -61,3 +65,51 @@ def _grouped(
             group.trajectories.append(trajectory)
             group.metadata.append(describe(episode))
     return list(groups.values())
+
+
+OVERLONG = frozenset(
+    {
+        TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
+        TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED,
+        TerminationReason.MAX_TURNS_EXCEEDED,
+        TerminationReason.TIMEOUT,
+    }
+)
+"""The termination reasons that `rllm.agent.overlong_filter` masks: limits of tokens, turns or time."""
+
+
+def masked_reasons(settings: RllmSection) -> frozenset[TerminationReason]:
+    """Return the termination reasons that `compact_filtering` or `agent.overlong_filter` mask. Empty if both are
+    off."""
+    masks = settings.compact_filtering
+    masked = {reason for reason in TerminationReason if masks.enable and getattr(masks, f"mask_{reason.value}")}
+    return frozenset(masked | (OVERLONG if settings.agent.overlong_filter else set()))
+
+
+def compact_filter(
+    episodes: Sequence[Episode], masked: frozenset[TerminationReason]
+) -> tuple[list[Episode], Counter[str]]:
+    """Return the remaining episodes, and the number of masked episodes by reason."""
+    kept = [episode for episode in episodes if episode.termination_reason not in masked]
+    dropped = Counter(e.termination_reason.value for e in episodes if e.termination_reason in masked)
+    return kept, dropped
+
+
+def drop_truncated(episodes: Sequence[Episode]) -> tuple[list[Episode], int]:
+    """Return episodes without trajectories whose last response was cut off, and the number of removed trajectories.
+
+    An episode that loses trajectories is replaced by a copy. An episode that loses all trajectories is removed.
+    """
+    kept = []
+    for episode in episodes:
+        whole = [trajectory for trajectory in episode.trajectories if not is_truncated(trajectory)]
+        if whole:
+            lost_none = len(whole) == len(episode.trajectories)
+            kept.append(episode if lost_none else replace(episode, trajectories=whole))
+    before, after = (sum(len(episode.trajectories) for episode in some) for some in (episodes, kept))
+    return kept, before - after
+
+
+def is_truncated(trajectory: Trajectory) -> bool:
+    """Return True if the last response was cut off."""
+    return bool(trajectory.steps) and trajectory.steps[-1].info.get("finish_reason") == "length"

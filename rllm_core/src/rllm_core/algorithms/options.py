@@ -38,6 +38,26 @@ class ReinforcePlusPlusBaselineParams(Params):
     )
 
 
+class ClipParams(Params):
+    """Options of losses that clip at ``1 - eps_clip`` and ``1 + eps_clip_high``, as in ``rllm.algorithm``."""
+
+    eps_clip: float = Field(0.2, gt=0, description="Importance ratios below 1 - eps_clip are clipped.")
+    eps_clip_high: float | None = Field(None, gt=0, description="Upper bound 1 + eps_clip_high. null means eps_clip.")
+
+    @property
+    def eps_low_high(self) -> tuple[float, float]:
+        return self.eps_clip, self.eps_clip if self.eps_clip_high is None else self.eps_clip_high
+
+
+class PpoParams(ClipParams):
+    clip_ratio_c: float | None = Field(
+        None,
+        gt=1,
+        description="Dual clip: if the advantage is negative, a token's loss is at most clip_ratio_c times the "
+        "advantage's size. null means no bound. 3 is a common value.",
+    )
+
+
 class EpisodeRejectionParams(Params):
     min_partial_solve_tasks: int = Field(
         1, gt=0, description="Number of partly solved tasks to collect before an update."

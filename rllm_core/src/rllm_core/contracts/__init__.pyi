@@ -8,11 +8,14 @@ from .backend import (
     BackendPlugin as BackendPlugin,
     Capabilities as Capabilities,
     DerivedKey as DerivedKey,
+    Finding as Finding,
     Footprint as Footprint,
     KlTerm as KlTerm,
     RolloutCorrection as RolloutCorrection,
     RunContext as RunContext,
+    Severity as Severity,
     SharedKey as SharedKey,
+    Translation as Translation,
     UpdatePlan as UpdatePlan,
     UpdateResult as UpdateResult,
     recomputes_old_logprobs as recomputes_old_logprobs,
@@ -55,10 +58,6 @@ from .estimator import (
     Level as Level,
     Scope as Scope,
     StatefulEstimator as StatefulEstimator,
-)
-from .finding import (
-    Finding as Finding,
-    Severity as Severity,
 )
 from .grouping import (
     MIXED_ROLES as MIXED_ROLES,
@@ -106,10 +105,6 @@ from .reward import (
     Rollout as Rollout,
     Score as Score,
 )
-from .rollout import (
-    RolloutRequest as RolloutRequest,
-    Runner as Runner,
-)
 from .sampler import (
     Sampler as Sampler,
     SamplerPlugin as SamplerPlugin,
@@ -123,10 +118,12 @@ from .sandbox import (
     SandboxSetup as SandboxSetup,
 )
 from .stage import (
+    RolloutRequest as RolloutRequest,
+    Runner as Runner,
     Stage as Stage,
+    StageContext as StageContext,
     StagePlugin as StagePlugin,
 )
-from .stage_context import StageContext as StageContext
 from .teacher import (
     DistributionTeacher as DistributionTeacher,
     Teacher as Teacher,
@@ -141,9 +138,6 @@ from .tracker import (
 from .train_step import (
     Decision as Decision,
     TrainStep as TrainStep,
-)
-from .translation import (
-    Translation as Translation,
 )
 from .workflow import (
     OpenedRun as OpenedRun,

@@ -8,19 +8,59 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rllm_core.contracts.plugin import GIVES_FACT, ParamsT, Plugin
+from rllm_core.errors import format_problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rllm_core.contracts.chosen import PluginChoice
     from rllm_core.contracts.engine import EnginePlugin, Overlap, RolloutEngine
-    from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import Renderer, RendererPlugin
-    from rllm_core.contracts.translation import Translation
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.record import OptimizerStep, TokenTrace
     from rllm_core.schema.run_config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation:
+    """The result of translating the config of a different system: values that replace its keys. Keys are dotted.
+
+    Keys that are not listed here are in `shared_keys` or `unused_keys`, or they keep their name.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Config key -> value."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Key of the other system -> the key in `values` that replaces it."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Key of the other system without a counterpart -> the reason, or the alternative, in one or two sentences."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Config key -> the other system's default, if it differs from ours."""
+    notes: tuple[str, ...] = ()
+    """Other facts that the user needs, or settings to make, each in one or two sentences."""
+
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One result of ``rllm plugins doctor``. ``error`` means that an installed plugin or package cannot be used."""
+
+    code: str
+    """The short name of the finding, in the same form as the code of an `RllmError`."""
+    severity: Severity
+    subject: str
+    """The subject of the finding: a plugin, a name or a setting."""
+    problem: str
+    remedy: str
+    traceback: str = ""
+
+    def printed(self, *, debug: bool = False) -> str:
+        """Return the lines that ``rllm plugins doctor`` prints, with the traceback if `debug`."""
+        details = self.traceback if debug else ""
+        return format_problem(f"{self.subject}: {self.problem}", self.remedy, details, f"{self.severity}[{self.code}]")
 
 
 @dataclass(frozen=True, kw_only=True)

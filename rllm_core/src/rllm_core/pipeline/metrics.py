@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.algorithms.filtering import is_truncated
-from rllm_core.algorithms.magnitudes import deviation, mean
+from rllm_core.algorithms.grouping import is_truncated
+from rllm_core.algorithms.segments import deviation, mean
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
-from rllm_core.contracts.stage import Stage
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage import Stage, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
 from rllm_core.pipeline.graph import StageChoice, count_rollout_stages
@@ -133,3 +133,10 @@ async def _run(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
                 "stage-not-async", f"Stage {name} is called and gives {running!r:.80}.", "Write `async def __call__`."
             )
         await running
+
+
+class ContextStage:
+    """A stage that stores the run's context and has no options."""
+
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        self._context = context

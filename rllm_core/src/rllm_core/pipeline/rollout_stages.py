@@ -11,14 +11,13 @@ import numpy as np
 from rllm_core.algorithms.columns import GREEDY_REWARD
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import RolloutRequest, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode
 from rllm_core.errors import RewardError
-from rllm_core.pipeline.context_stage import ContextStage
+from rllm_core.pipeline.batch_checks import check_versions
 from rllm_core.pipeline.metrics import episode_metrics, find_reward
-from rllm_core.pipeline.version_checks import check_versions
+from rllm_core.pipeline.pipeline import ContextStage
 from rllm_core.seeding import derive_seed
 
 

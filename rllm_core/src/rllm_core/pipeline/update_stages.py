@@ -12,14 +12,13 @@ from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.errors import PipelineError
-from rllm_core.pipeline.context_stage import ContextStage
-from rllm_core.pipeline.known_logprobs import check_old_logprobs, check_sampling_logprobs
+from rllm_core.pipeline.batch_checks import check_old_logprobs, check_sampling_logprobs, check_staleness
 from rllm_core.pipeline.metrics import advantage_metrics, staleness_metrics, throughput_metrics
-from rllm_core.pipeline.version_checks import check_staleness
+from rllm_core.pipeline.pipeline import ContextStage
 from rllm_core.schema.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
 from rllm_core.seeding import derive_seed
 

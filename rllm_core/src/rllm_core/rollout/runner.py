@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.rollout import RolloutRequest
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
+from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RllmError, RolloutError, described
-from rllm_core.rollout.slots import Slots
-from rllm_core.seeding import derive_seed
+from rllm_core.seeding import call_seed, derive_seed, prompt_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +149,88 @@ class RolloutRunner:
 def _setup(order: RolloutRequest, uid: str, number: int) -> RolloutSetup:
     sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
     return RolloutSetup(sampling=sampling, label=order.label, number=number)
+
+
+class Slots:
+    """A fixed number of slots. Waiting rollouts get them by priority, then in the order in which they started to wait.
+
+    The priority is the number of the rollout batch. Older batches go first, because training waits for them.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def reserve_slot(self, priority: int) -> _Reservation:
+        """Return a context manager for ``async with`` that occupies a slot. Lower priorities get theirs first."""
+        return _Reservation(self, priority)
+
+    async def acquire(self, priority: int) -> None:
+        """Wait for a slot."""
+        if self._free:
+            self._free -= 1
+            return
+        handed = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (priority, next(self._order), handed))
+        try:
+            await handed
+        except asyncio.CancelledError:
+            if not handed.cancelled():
+                self.release()  # the slot was assigned while the waiter was cancelled
+            raise
+
+    def release(self) -> None:
+        """Give the slot to the first rollout that still waits."""
+        while self._waiting:
+            *_, handed = heapq.heappop(self._waiting)
+            if not handed.done():
+                handed.set_result(None)
+                return
+        self._free += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    slots: Slots
+    priority: int
+
+    async def __aenter__(self) -> None:
+        await self.slots.acquire(self.priority)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.slots.release()
+
+
+class PerRolloutEngine(EngineWrapper):
+    """An engine that derives the seed of each call from the rollout's seed, the prompt's tokens and a sibling number.
+
+    The sampled tokens do not depend on the order in which calls of different prompts arrive, or on how they are sent.
+    Repeated calls with the same prompt are different samples. They are numbered in the order of the calls.
+    """
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        super().__init__(engine)
+        self._siblings: Counter[tuple[int, str]] = Counter()
+        self._failed: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        """Numbers of calls that raised an exception. A repeated call gets the same number and so the same sample."""
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """See `RolloutEngine.generate`. `sampling.seed` is the rollout's seed."""
+        prompt = np.asarray(prompt_ids, np.int32)
+        key = (sampling.seed, prompt_digest(prompt))
+        if failed := self._failed.get(key):
+            # Use the smallest number, so that several repeated calls keep their order.
+            sibling = min(failed)
+            failed.remove(sibling)
+        else:
+            sibling = self._siblings[key]
+        self._siblings[key] = max(self._siblings[key], sibling + 1)
+        own = sampling.with_seed(call_seed(*key, sibling))
+        try:
+            return await self.inner.generate(prompt, own, session=session)
+        except BaseException:
+            self._failed[key].append(sibling)
+            raise

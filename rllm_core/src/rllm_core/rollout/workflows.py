@@ -7,6 +7,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
@@ -19,8 +20,7 @@ from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError, PluginError, RolloutError, described_function
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
-from rllm_core.rollout.options import AgentWorkflowParams
-from rllm_core.rollout.step_rewards import shaped
+from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
 
 SECONDS_TO_CLOSE = 30.0
 """Seconds after which rllm stops waiting for an environment's `close`, so that it cannot block other rollouts."""
@@ -263,3 +263,48 @@ def _action(agent: Agent, response: Response, environment: Environment) -> Actio
         f"{described_function(agent.act)} returned {action!r:.80}, and {type(environment).__name__} takes {takes}.",
         "Choose an agent for this environment with rllm.agent.name.",
     )
+
+
+def shaped(rewards: Sequence[float], *, gamma: float, bonus_coeff: float) -> list[float]:
+    """Return the rewards with the bonus and then, if `gamma` is above 0, as rewards to go.
+
+    Args:
+        rewards: the environment's reward for each step, in order.
+        gamma: discount of later steps, from 0 to 1. With 0, each step keeps its own reward.
+        bonus_coeff: weight of the bonus. 0 means no bonus.
+    """
+    with_bonus = add_bonus(rewards, bonus_coeff)
+    return reward_to_go(with_bonus, gamma) if gamma > 0 else with_bonus
+
+
+def add_bonus(rewards: Sequence[float], coeff: float) -> list[float]:
+    """Add to each step except the first `coeff` times the difference to the previous step's reward."""
+    if coeff == 0:
+        return list(rewards)  # no arithmetic, because 0 times an infinite reward is NaN
+    return [*rewards[:1], *(later + coeff * (later - earlier) for earlier, later in pairwise(rewards))]
+
+
+def reward_to_go(rewards: Sequence[float], gamma: float) -> list[float]:
+    """Return for each step its own reward plus later rewards, discounted by `gamma` per step."""
+    returns: list[float] = []
+    following = 0.0
+    for reward in reversed(rewards):
+        following = reward + gamma * following
+        returns.append(following)
+    return returns[::-1]
+
+
+class MathAgent(Agent):
+    """An agent that passes observations on as user messages and uses the response's content as the action."""
+
+    def __init__(self, params: MathAgentParams) -> None:
+        prompt = params.system_prompt
+        self._opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
+
+    def observe(self, observation: str | Sequence[Message]) -> Sequence[Message]:
+        said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+        opening, self._opening = self._opening, []
+        return [*opening, *said]
+
+    def act(self, response: Response) -> str:
+        return response.content

@@ -18,18 +18,19 @@ from rllm_core.schema.algorithm_sections import (
     StepwiseAdvantageSection,
     TransformSection,
 )
-from rllm_core.schema.data_sections import DataSection, SamplingSection
 from rllm_core.schema.run_sections import (
     AgentSection,
     AsyncTrainingSection,
+    DataSection,
     EnvSection,
     EpisodeLoggingSection,
     PluginsSection,
     RolloutSection,
+    SamplingSection,
+    SdkSection,
     TrainerSection,
     WorkflowSection,
 )
-from rllm_core.schema.sdk_section import SdkSection
 from rllm_core.schema.section import (
     ROLLOUT,
     TRAINING,

@@ -1,10 +1,11 @@
-"""Sections about rollouts and the training loop: agent, env, workflow, rollout, trainer and stored data."""
+"""Sections about data, rollouts and the training loop: batches, sampling, agent, env, workflow, gateway and trainer."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from ipaddress import ip_address
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rllm_core.schema.section import (
     ROLLOUT,
@@ -17,7 +18,123 @@ from rllm_core.schema.section import (
     ReadBy,
     Rejected,
     Section,
+    section,
 )
+
+PUBLIC_TOKEN = "my-shared-secret"
+"""The default token in rLLM. It is published with rLLM's code, so it protects nothing."""
+
+
+class StoreSection(Section):
+    """Storage of traces."""
+
+    path: Annotated[str | None, ReadBy()] = Field(
+        None, description="Database of traces. null means `gateway/traces.db` in the run directory."
+    )
+
+
+class ProcessingSection(Section):
+    """Conversion of traces to trajectories."""
+
+    groupby_key: Annotated[str | None, ReadBy()] = Field(
+        None, description="Metadata key by which traces are grouped into trajectories."
+    )
+    traj_name_key: Annotated[str | None, ReadBy()] = Field(
+        None, description="Metadata key whose value becomes the trajectory's name."
+    )
+
+
+class ProxySection(Section):
+    """The proxy between an agent and the model."""
+
+    host: Annotated[str, ReadBy()] = Field("127.0.0.1", description="Address that the proxy listens on.")
+    port: Annotated[int, ReadBy()] = Field(4000, gt=0, lt=65536, description="Port that the proxy listens on.")
+    mode: Annotated[Literal["subprocess", "external"], ReadBy()] = Field(
+        "subprocess", description="`subprocess`: the run starts the proxy. `external`: the proxy is already running."
+    )
+    admin_token: Annotated[str | None, ReadBy()] = Field(
+        None,
+        min_length=1,
+        description="Token for administration of the proxy. null: rllm creates a token at first use.",
+    )
+
+    @model_validator(mode="after")
+    def _no_public_token_on_a_network(self) -> Self:
+        if self.admin_token == PUBLIC_TOKEN and not is_loopback(self.host):
+            raise ValueError(
+                f"admin_token {PUBLIC_TOKEN!r} is rLLM's public default, and other machines can reach host "
+                f"{self.host!r}; remove admin_token so that rllm creates one, or set host to 127.0.0.1"
+            )
+        return self
+
+
+class SdkSection(Section):
+    """Traces of agents that run outside a workflow."""
+
+    store: StoreSection = section(StoreSection)
+    processing: ProcessingSection = section(ProcessingSection)
+    proxy: ProxySection = section(ProxySection)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class DataSection(Section):
+    """Tasks, batches and lengths."""
+
+    train_dataset: Annotated[Choice | None, Names("dataset")] = Field(
+        None,
+        description="Training tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
+    )
+    val_dataset: Annotated[Choice | None, Names("dataset"), ROLLOUT] = Field(
+        None,
+        description="Validation tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
+    )
+    train_batch_size: Annotated[PositiveInt, ReadBy(options_of=("rejection",), core=True), TRAINING] = Field(
+        64, description="Tasks per training step, at most the number of tasks in the dataset."
+    )
+    val_batch_size: Annotated[PositiveInt, ROLLOUT] = Field(32, description="Tasks per validation batch.")
+    max_prompt_length: Annotated[PositiveInt, ROLLOUT] = Field(
+        2048, description="Maximum number of tokens in the prompt of a model call."
+    )
+    max_response_length: Annotated[PositiveInt, ROLLOUT] = Field(
+        2048, description="Maximum number of tokens that one model call may sample."
+    )
+
+
+class TrainSamplingSection(Section):
+    """Token sampling in training."""
+
+    temperature: Annotated[float, ReadBy()] = Field(
+        1.0, ge=0, description="Sampling temperature. 0 means greedy sampling."
+    )
+    top_p: Annotated[float, ReadBy()] = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: Annotated[int, ReadBy()] = Field(
+        -1, ge=-1, description="Sample from the k most likely tokens. -1 means all tokens."
+    )
+
+
+class ValSamplingSection(Section):
+    """Token sampling in validation."""
+
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature. 0 means greedy sampling.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: int = Field(-1, ge=-1, description="Sample from the k most likely tokens. -1 means all tokens.")
+
+
+class SamplingSection(Section):
+    """Token sampling."""
+
+    train: Annotated[TrainSamplingSection, TRAINING] = section(TrainSamplingSection)
+    val: Annotated[ValSamplingSection, ROLLOUT] = section(ValSamplingSection)
+
 
 NO_ENVIRONMENT = "custom"
 """Value of ``rllm.env.name`` if no environment is chosen by name: the workflow itself provides the environment."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.loss_plugins import PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import LossError

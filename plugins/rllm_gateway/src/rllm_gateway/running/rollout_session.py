@@ -12,7 +12,7 @@ from rllm.builtin.tasks.task_directories import without_facts
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
-from rllm_core.schema.sdk_section import ProcessingSection
+from rllm_core.schema.run_sections import ProcessingSection
 from rllm_gateway.apis.fields import SAMPLERS, to_snake_case
 from rllm_gateway.running.episodes import SessionTrajectories, make_trajectories
 from rllm_gateway.sampling.link_trainer import RolloutSampler, TrainerLink

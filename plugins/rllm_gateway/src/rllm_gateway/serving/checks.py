@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rllm_core.errors import ConfigError
-from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
+from rllm_core.schema.run_sections import ProxySection, SdkSection, StoreSection
 
 LARGEST_PORT = 65535
 RUN_PORT = 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import BackendError
-from rllm_core.schema.sdk_section import SdkSection
+from rllm_core.schema.run_sections import SdkSection
 from rllm_gateway.running.rollout_session import OpenedGateway
 from rllm_gateway.sampling.link_trainer import TrainerLink
 from rllm_gateway.serving.checks import RUN_PORT, check_store, token_of

@@ -12,7 +12,7 @@ from rllm.builtin.distillation.by_source import list_teachers
 from rllm.builtin.distillation.plugin import DistillParams, ServerParams, TopkKlParams
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.teacher import DistributionTeacher, Teacher
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, TokenTargets

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from rllm.builtin.echo.plugin import EchoParams
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
 

@@ -17,7 +17,7 @@ from rllm.builtin.preferences.rows import CHOSEN, check_completions
 from rllm.rows.problem import naming
 from rllm_core.contracts.backend import Backend
 from rllm_core.data.batch import TokenBatch
-from rllm_core.pipeline.known_logprobs import check_old_logprobs
+from rllm_core.pipeline.batch_checks import check_old_logprobs
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
 MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2}

@@ -17,7 +17,7 @@ from rllm.rows.row_limit import RowFitter, RowLimit, report_rows
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory, TrajectoryGroup

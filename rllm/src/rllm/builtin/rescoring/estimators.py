@@ -16,7 +16,7 @@ from rllm.config import as_config_error, describe, import_modules, known_keys, p
 from rllm.planning import ByRole, shared_options
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import ALWAYS_FILLED
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, TrajectoryGroup
 from rllm_core.errors import ConfigError

@@ -17,11 +17,11 @@ from rllm.rows.row_limit import RowFitter, RowLimit, report_rows
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory, TrajectoryGroup
-from rllm_core.pipeline.context_stage import ContextStage
+from rllm_core.pipeline.pipeline import ContextStage
 
 ROLE = "assistant"
 """Role of all trained tokens, for `rllm.algorithm.loss_map`."""
