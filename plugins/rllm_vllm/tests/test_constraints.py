@@ -39,7 +39,7 @@ def runner(schemas: list[str | None]) -> Any:
     return SimpleNamespace(sampler=Sampler(), requests=requests, input_batch=SimpleNamespace(req_ids=list(requests)))
 
 
-def constrained(schemas: list[str | None]) -> Any:
+def make_sampler(schemas: list[str | None]) -> Any:
     made = runner(schemas)
     assert constrain(made, Grammars(TOKENIZER, SIZE, Marks((END,), None)))
     return made
@@ -56,7 +56,7 @@ LOGITS = torch.linspace(-3, 3, 2 * SIZE).reshape(2, SIZE)
 
 
 def test_constrained_rows_follow_their_schema() -> None:
-    made, said = constrained([None, LEFT]), []
+    made, said = make_sampler([None, LEFT]), []
     for _ in (*SAYS_LEFT, END):
         (free, token), _ = step(made, LOGITS.clone())
         made.requests["1"].output_token_ids.append(-1)  # a placeholder, as in asynchronous scheduling
@@ -68,7 +68,7 @@ def test_constrained_rows_follow_their_schema() -> None:
 
 @pytest.mark.parametrize("temperature", [None, torch.tensor([0.5, 0.7]), torch.tensor([0.0, 0.7])], ids=str)
 def test_logprobs_are_those_before_the_mask(temperature: Tensor | None) -> None:
-    _, logprobs = step(constrained([None, LEFT]), LOGITS.clone(), temperature)
+    _, logprobs = step(make_sampler([None, LEFT]), LOGITS.clone(), temperature)
 
     scale = torch.ones(2) if temperature is None else torch.where(temperature == 0, 1.0, temperature)
     assert torch.equal(logprobs, (LOGITS / scale[:, None]).log_softmax(-1))
@@ -76,7 +76,7 @@ def test_logprobs_are_those_before_the_mask(temperature: Tensor | None) -> None:
 
 
 def test_dropped_token_is_sampled_again() -> None:
-    made = constrained([LEFT])
+    made = make_sampler([LEFT])
     found = [step(made, LOGITS[:1].clone())[0][0] for _ in range(2)]  # vLLM keeps neither
     made.requests["0"].output_token_ids.append(found[-1])
 
@@ -85,7 +85,7 @@ def test_dropped_token_is_sampled_again() -> None:
 
 
 def test_requests_may_change_their_rows() -> None:
-    made = constrained([LEFT, None])
+    made = make_sampler([LEFT, None])
     step(made, LOGITS.clone())
     made.requests["0"].output_token_ids.append(SAYS_LEFT[0])
     made.input_batch.req_ids.reverse()

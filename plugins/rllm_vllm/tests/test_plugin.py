@@ -15,7 +15,7 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_vllm import cpu, plugin as plugin_module
-from rllm_vllm.plugin import check_installed, rllm_engines
+from rllm_vllm.plugin import check_vllm_version, rllm_engines
 
 without_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 
@@ -65,10 +65,10 @@ def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, bu
     monkeypatch.setattr(machine, "version", version)
     versions[build] = "0.24.0+cu129"
     with expect_error(PluginError, "wrong-version", "0.31", "0.24.0") as caught:
-        check_installed()
+        check_vllm_version()
     assert "rllm-verl[vllm]" in caught.value.hint
     versions[build] = "0.31.1"
-    check_installed()
+    check_vllm_version()
 
 
 @without_vllm

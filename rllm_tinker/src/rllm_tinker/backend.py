@@ -109,7 +109,7 @@ class TinkerBackend(Backend):
         return await self._updater.update(self._trainer, batch, plan)
 
     async def sync_weights(self, version: int) -> None:
-        engine = self._started()
+        engine = self._require_engine()
         engine.sync_weights(await self._trainer.sampler(self._config.rollout_engine.weights), version)
 
     async def save(self, directory: Path) -> None:
@@ -217,7 +217,7 @@ class TinkerBackend(Backend):
         base_model = self._base_model if path is None else None
         self._reference = await service.sampler(path=path, base_model=base_model)
 
-    def _started(self) -> TinkerEngine:
+    def _require_engine(self) -> TinkerEngine:
         if self._engine is None:
             raise BackendError("not-started", "The tinker backend is not started.", "Call start() first.")
         return self._engine

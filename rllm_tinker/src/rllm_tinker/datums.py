@@ -67,7 +67,7 @@ class Rows:
         return column
 
     @property
-    def sampled(self) -> NDArray[np.int64]:
+    def sampled_indices(self) -> NDArray[np.int64]:
         """Indices of the sampled tokens in the batch, (n_sampled,), row after row."""
         parts = [start + np.flatnonzero(self.batch.loss_mask[start:end]) for start, end in self.spans]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)

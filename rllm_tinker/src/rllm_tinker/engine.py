@@ -146,7 +146,7 @@ class TinkerEngine:
     async def _serve(self, calls: Sequence[_Call]) -> None:
         """Request samples for some calls, and set the calls' results."""
         sampler, version = calls[0].sampler, calls[0].version
-        _cancel_if_unused(calls)
+        _cancel_without_callers(calls)
         prompts, seeds = [call.prompt for call in calls], [call.sampling.seed for call in calls]
         try:
             found = await sampler.sample(prompts, calls[0].sampling, sorted(self.renderer.stop_ids), seeds)
@@ -184,20 +184,20 @@ class TinkerEngine:
         task.add_done_callback(self._tasks.discard)
 
 
-def _cancel_if_unused(calls: Sequence[_Call]) -> None:
+def _cancel_without_callers(calls: Sequence[_Call]) -> None:
     """Cancel this request's task when none of its calls is still waiting. The service then stops sampling."""
     task = asyncio.current_task()
     assert task is not None
     waiting = len(calls)
 
-    def count_done(_: asyncio.Future[Completion]) -> None:
+    def decrement_waiting(_: asyncio.Future[Completion]) -> None:
         nonlocal waiting
         waiting -= 1
         if not waiting:
             task.cancel()
 
     for call in calls:
-        call.future.add_done_callback(count_done)
+        call.future.add_done_callback(decrement_waiting)
 
 
 TINY = "tiny"

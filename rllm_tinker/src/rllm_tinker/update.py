@@ -46,7 +46,7 @@ def custom_loss(
         role_losses: computes the policy losses.
         seed: seed for losses that use random numbers.
     """
-    shares = torch.from_numpy(weights[rows.sampled])
+    shares = torch.from_numpy(weights[rows.sampled_indices])
     masks = [torch.from_numpy(rows.batch.loss_mask[start:end]) for start, end in rows.spans]
 
     def loss(logprobs: Sequence[Tensor]) -> Tensor:
@@ -63,7 +63,7 @@ def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:
     """Return the loss input for the rows' sampled tokens. `logprobs` are their log-probs, (n_sampled,)."""
     lengths = [int(rows.batch.loss_mask[start:end].sum()) for start, end in rows.spans]
     row_ids = torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths))
-    return LossInput.from_batch(rows.batch, rows.sampled, logprobs, row_ids, seed)
+    return LossInput.from_batch(rows.batch, rows.sampled_indices, logprobs, row_ids, seed)
 
 
 def observed_rows(batch: TokenBatch, chosen: NDArray[np.int64]) -> tuple[Rows, NDArray[np.float32]] | None:
@@ -79,7 +79,7 @@ def observed_rows(batch: TokenBatch, chosen: NDArray[np.int64]) -> tuple[Rows, N
 
 def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
     """Return the common weight of the rows' sampled tokens. None if weights differ, which `dro` cannot express."""
-    found = weights[rows.sampled]
+    found = weights[rows.sampled_indices]
     return float(found[0]) if len(found) and np.all(found == found[0]) else None
 
 
@@ -216,13 +216,14 @@ class Updater:
         means.add("actor/loss", loss)
         if sent.prediction is not None:
             observed, prediction = sent.prediction
-            logprobs = observed.column(prediction.result().logprobs)[observed.sampled]
+            logprobs = observed.column(prediction.result().logprobs)[observed.sampled_indices]
             means.add("actor/observation_loss", -torch.from_numpy(logprobs))
         for (part, _), gradient in zip(sent.parts, gradients, strict=True):
             inputs = _inputs_of(part, gradient, sent.seed)
             _note_tokens(means, part, inputs, plan, before_any_step=sent.number == 0)
             if trace is not None:
-                trace.add(sent.number, part.sampled, inputs, None, torch.from_numpy(sent.weights[part.sampled]))
+                sampled = part.sampled_indices
+                trace.add(sent.number, sampled, inputs, None, torch.from_numpy(sent.weights[sampled]))
         if trace is not None:
             trace.end_step(
                 sent.number,
@@ -274,7 +275,7 @@ class Updater:
 
 def _inputs_of(rows: Rows, gradient: Gradient, seed: int) -> LossInput:
     """Return the loss input for the rows' sampled tokens, with the log-probs that the service returned."""
-    return loss_input(rows, torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled]), seed)
+    return loss_input(rows, torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled_indices]), seed)
 
 
 def _is_sum_of_tokens(plan: UpdatePlan, rows: Rows) -> bool:
@@ -321,7 +322,7 @@ def _rollout_weights(rows: Rows, plan: UpdatePlan) -> NDArray[np.float32]:
     weights = np.ones(len(rows.batch.tokens), np.float32)
     if plan.rollout_correction is None:
         return weights
-    sampled = rows.sampled
+    sampled = rows.sampled_indices
     inputs = loss_input(rows, torch.zeros(len(sampled)), 0)
     found = loss_terms(inputs, replace(plan, kl=None)).weights
     assert found is not None

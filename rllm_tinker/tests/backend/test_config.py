@@ -21,12 +21,12 @@ from rllm_tinker.settings import TinkerConfig
 BACKEND = "rllm/backend=tinker"
 
 
-def composed(registry: Registry, *words: str) -> Composed:
+def compose_words(registry: Registry, *words: str) -> Composed:
     return compose(registry, layers_from_overrides([BACKEND, *words]))
 
 
-def planned(registry: Registry, *words: str) -> RunPlan:
-    return make_plan(composed(registry, "rllm.env.name=guess", *words), registry)
+def plan_run(registry: Registry, *words: str) -> RunPlan:
+    return make_plan(compose_words(registry, "rllm.env.name=guess", *words), registry)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_group_sizes_and_shared_settings_have_two_names(
     registry: Registry, native: str, core: str, word: str, value: Any
 ) -> None:
     for given in (native, core):
-        found = composed(registry, f"{given}={word}")
+        found = compose_words(registry, f"{given}={word}")
         assert found.value(native) == found.value(core) == value
 
 
@@ -58,7 +58,7 @@ def test_group_sizes_and_shared_settings_have_two_names(
     ],
 )
 def test_default_model_of_local_server_is_tiny(registry: Registry, words: tuple[str, ...], model: str) -> None:
-    assert composed(registry, *words).value("model.name") == model
+    assert compose_words(registry, *words).value("model.name") == model
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_default_model_of_local_server_is_tiny(registry: Registry, words: tuple[
     ],
 )
 def test_default_loss_of_estimator_matches_the_table(registry: Registry, estimator: str, loss: str) -> None:
-    plan = planned(registry, "tinker_base_url=local", f"rllm.algorithm.adv_estimator={estimator}")
+    plan = plan_run(registry, "tinker_base_url=local", f"rllm.algorithm.adv_estimator={estimator}")
     assert plan.losses.default.plugin.name == loss
 
 
@@ -87,7 +87,7 @@ def test_default_loss_of_estimator_matches_the_table(registry: Registry, estimat
 )
 def test_unsupported_settings_are_rejected_before_the_start(registry: Registry, words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        planned(registry, "tinker_base_url=local", *words)
+        plan_run(registry, "tinker_base_url=local", *words)
 
 
 def test_key_of_unselected_backend_names_the_backend(registry: Registry) -> None:
@@ -103,11 +103,11 @@ NEWEST = "rllm.async_training.partial_rollout=true"
 
 @pytest.mark.parametrize("words", [AHEAD, (*AHEAD, NEWEST), (*AHEAD, NEWEST, INFLIGHT), (INFLIGHT,)], ids=len)
 def test_batches_may_be_generated_ahead(registry: Registry, words: tuple[str, ...]) -> None:
-    check_plugins(planned(registry, "tinker_base_url=local", *words))
+    check_plugins(plan_run(registry, "tinker_base_url=local", *words))
 
 
 def test_inflight_weights_reject_fixed_versions(registry: Registry) -> None:
-    plan = planned(registry, "tinker_base_url=local", *AHEAD, INFLIGHT)
+    plan = plan_run(registry, "tinker_base_url=local", *AHEAD, INFLIGHT)
     with expect_error(ConfigError, "weights-not-pinned", "rollout_engine.weights", "inflight", NEWEST):
         check_plugins(plan)
 

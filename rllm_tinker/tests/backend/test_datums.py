@@ -54,10 +54,10 @@ def test_what_comes_back_lies_where_it_belongs() -> None:
 
 def test_sampled_tokens_are_listed_row_after_row() -> None:
     batch = _batch(([5, 6], [7, 8]), ([5, 6, 7, 8, 9], [10]))
-    assert _rows(batch).sampled.tolist() == np.flatnonzero(batch.loss_mask).tolist()
+    assert _rows(batch).sampled_indices.tolist() == np.flatnonzero(batch.loss_mask).tolist()
 
 
-def _chosen(qualified_name: str) -> PluginChoice[LossPlugin[Any]]:
+def _choose_loss(qualified_name: str) -> PluginChoice[LossPlugin[Any]]:
     distribution, _, name = qualified_name.partition("/")
     plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=NoParams, load=lambda: None)
     return PluginChoice(registered=Registered(plugin=plugin, distribution=distribution, version="0"), params=NoParams())
@@ -65,7 +65,7 @@ def _chosen(qualified_name: str) -> PluginChoice[LossPlugin[Any]]:
 
 def test_weights_go_into_the_advantages() -> None:
     batch = _batch(([5, 6], [7]))
-    loss = native_loss(_chosen("rllm-core/importance_sampling"))
+    loss = native_loss(_choose_loss("rllm-core/importance_sampling"))
     assert loss is not None
     assert batch.advantages is not None
     weights = batch.loss_mask.astype(np.float32) * 0.25
@@ -76,4 +76,4 @@ def test_weights_go_into_the_advantages() -> None:
 
 @pytest.mark.parametrize("name", ["somebody/ppo", "in-process/ppo", "rllm-estimators/sapo"])
 def test_losses_of_other_packages_have_no_service_equivalent(name: str) -> None:
-    assert native_loss(_chosen(name)) is None
+    assert native_loss(_choose_loss(name)) is None

@@ -145,7 +145,7 @@ def test_request_is_cancelled_after_all_its_callers_left() -> None:
     asyncio.run(give_up())
 
 
-class Versioned(FakeSampler):
+class VersionedSampler(FakeSampler):
     """A sampler that answers with its version number once the test permits it. Other versions can be synced first."""
 
     def __init__(self, version: int, may_answer: asyncio.Event) -> None:
@@ -160,8 +160,8 @@ class Versioned(FakeSampler):
 def test_a_call_uses_one_version_during_weight_syncs() -> None:
     async def scenario() -> tuple[list[Completion], list[Completion]]:
         may_answer = asyncio.Event()
-        engine = _engine(Versioned(3, may_answer), versions_served=2)
-        engine.sync_weights(Versioned(4, may_answer), 4)  # type: ignore[arg-type]
+        engine = _engine(VersionedSampler(3, may_answer), versions_served=2)
+        engine.sync_weights(VersionedSampler(4, may_answer), 4)  # type: ignore[arg-type]
 
         def call(version: int | None) -> asyncio.Task[Completion]:
             sampling = SamplingParams(max_tokens=4, weight_version=version)
@@ -169,7 +169,7 @@ def test_a_call_uses_one_version_during_weight_syncs() -> None:
 
         before = [call(3), call(4), call(None)]
         await asyncio.sleep(0)
-        engine.sync_weights(Versioned(5, may_answer), 5)  # type: ignore[arg-type]
+        engine.sync_weights(VersionedSampler(5, may_answer), 5)  # type: ignore[arg-type]
         after = [call(4), call(5), call(None)]
         may_answer.set()
         return await asyncio.gather(*before), await asyncio.gather(*after)

@@ -49,7 +49,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @dataclass
-class Made(Observer):
+class RunRecorder(Observer):
     """Result of a run."""
 
     stop_after: int | None
@@ -77,11 +77,13 @@ class Made(Observer):
 @pytest.fixture(scope="module")
 def run(
     server: RunningServer, registry: Registry, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Made]]:
+) -> Iterator[Callable[..., RunRecorder]]:
     """Make a run of that name, or continue it; `timing` is the seed of all delays."""
     sample, update = Sampler.sample, TinkerBackend.update
 
-    def make(name: str, timing: int, *, resume: bool = False, stop_after: int | None = None, **settings: Any) -> Made:
+    def make(
+        name: str, timing: int, *, resume: bool = False, stop_after: int | None = None, **settings: Any
+    ) -> RunRecorder:
         delays = random.Random(timing)
 
         async def late_sample(self: Sampler, *arguments: Any) -> Any:
@@ -100,7 +102,7 @@ def run(
         )
         tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=False, resume=resume)
-        made = Made(stop_after)
+        made = RunRecorder(stop_after)
         try:
             made.loop = TrainingLoop(plan, directory, **tasks, observers=[made], warn=lambda _: None, resume=resume)
             asyncio.run(made.loop.fit_async())
@@ -119,31 +121,31 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def whole(run: Callable[..., Made]) -> Made:
+def full_run(run: Callable[..., RunRecorder]) -> RunRecorder:
     """A run with fixed versions."""
     return run("whole", 0)
 
 
 @pytest.mark.smoke
-def test_pinned_run_depends_on_seed_but_not_timing(run: Callable[..., Made], whole: Made) -> None:
+def test_pinned_run_depends_on_seed_but_not_timing(run: Callable[..., RunRecorder], full_run: RunRecorder) -> None:
     """Up to the rounding of sums, whose order follows from what is sampled at the same time."""
     other = run("other", 1)
-    assert max(np.abs(weight).max() for name, weight in whole.weights.items() if "lora_B" in name) > 1e-3
-    assert other.tokens == whole.tokens
-    for name, weight in whole.weights.items():
+    assert max(np.abs(weight).max() for name, weight in full_run.weights.items() if "lora_B" in name) > 1e-3
+    assert other.tokens == full_run.tokens
+    for name, weight in full_run.weights.items():
         np.testing.assert_allclose(other.weights[name], weight, atol=1e-5, rtol=0)
 
 
 @pytest.mark.smoke
-def test_fixed_version_batch_uses_oldest_allowed_version(whole: Made) -> None:
-    for number, step in enumerate(whole.steps):
+def test_fixed_version_batch_uses_oldest_allowed_version(full_run: RunRecorder) -> None:
+    for number, step in enumerate(full_run.steps):
         batch = step.filled_batch
         assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, number - STALENESS)}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
-def test_latest_weights_keep_the_staleness_bound(run: Callable[..., Made], kind: str) -> None:
+def test_latest_weights_keep_the_staleness_bound(run: Callable[..., RunRecorder], kind: str) -> None:
     made = run(kind, 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
     assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
     for version, step in enumerate(made.steps):
@@ -153,9 +155,9 @@ def test_latest_weights_keep_the_staleness_bound(run: Callable[..., Made], kind:
 
 
 @pytest.mark.long
-def test_a_resumed_run_continues_with_the_next_tasks(run: Callable[..., Made], whole: Made) -> None:
+def test_a_resumed_run_continues_with_the_next_tasks(run: Callable[..., RunRecorder], full_run: RunRecorder) -> None:
     first, rest = run("one", 1, stop_after=3), run("one", 2, resume=True)
-    assert first.tokens == whole.tokens[:3]
-    assert first.tasks + rest.tasks == whole.tasks
+    assert first.tokens == full_run.tokens[:3]
+    assert first.tasks + rest.tasks == full_run.tasks
     assert [step.weight_version for step in rest.steps] == [4, 5, 6]
     assert all(step.metrics["staleness/max"] <= STALENESS for step in rest.steps)

@@ -39,7 +39,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def updated(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> UpdateResult:
+def run_update(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> UpdateResult:
     """Of a fresh LoRA model."""
     values = {"learning_rate": 0.01, "eps": 1.0, "num_minibatches": 2, "num_epochs": 2} | settings
     updater = Updater(TrainingSection(**values), total_steps=10, max_response_length=8, fused=False)
@@ -47,20 +47,20 @@ def updated(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: An
     return result
 
 
-def traced(result: UpdateResult) -> TokenTrace:
+def trace_of(result: UpdateResult) -> TokenTrace:
     assert result.trace is not None
     return result.trace
 
 
 def in_order(result: UpdateResult, name: str) -> np.ndarray:
     """A column by optimizer step, row and position."""
-    trace = traced(result)
+    trace = trace_of(result)
     column: np.ndarray = getattr(trace, name)
     return column[np.lexsort((trace.position, trace.row, trace.optimizer_step))]
 
 
 @pytest.fixture
-def moved(batch: TokenBatch) -> TokenBatch:
+def off_policy_batch(batch: TokenBatch) -> TokenBatch:
     """With old and reference log-probs that are not the trainer's."""
     generator = np.random.default_rng(1)
     old, ref = (generator.normal(scale=size, size=len(batch.tokens)).astype(np.float32) for size in (0.05, 0.5))
@@ -73,14 +73,14 @@ def moved(batch: TokenBatch) -> TokenBatch:
 @pytest.mark.long
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
 def test_service_losses_make_the_same_steps_as_rllm(
-    connection: Any, moved: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
+    connection: Any, off_policy_batch: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(loss, trace=True)
-    there = updated(connection, moved, plan)
+    there = run_update(connection, off_policy_batch, plan)
     monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
-    here = updated(connection, moved, plan)
+    here = run_update(connection, off_policy_batch, plan)
 
-    trace = traced(there)
+    trace = trace_of(there)
     first, second = trace.logprob[np.lexsort((trace.position, trace.row, trace.epoch))].reshape(2, -1)
     assert np.abs(second - first).max() > 1e-3, "the updates did nothing"
     for name in ("row", "position", "optimizer_step", "logprob", "policy_part", "weight"):
@@ -95,15 +95,15 @@ def test_service_losses_make_the_same_steps_as_rllm(
         assert there.metrics["actor/loss"] == pytest.approx(here.metrics["actor/loss"], abs=1e-5)
 
 
-def test_traced_parts_add_up_to_the_sent_gradient(connection: Any, moved: TokenBatch) -> None:
+def test_traced_parts_add_up_to_the_sent_gradient(connection: Any, off_policy_batch: TokenBatch) -> None:
     plan = plan_of("ppo", trace=True, **EVERYTHING)
-    trace = traced(updated(connection, moved, plan, num_minibatches=1, num_epochs=1))
+    trace = trace_of(run_update(connection, off_policy_batch, plan, num_minibatches=1, num_epochs=1))
 
-    rows = np.arange(moved.n_rows)
-    part = Rows.from_batch(moved, rows)
-    weights = minibatch_weights(moved, rows, plan.aggregation, 8)
-    column = np.zeros(len(moved.tokens), np.float32)
-    at = moved.row_offsets[trace.row] + trace.position
+    rows = np.arange(off_policy_batch.n_rows)
+    part = Rows.from_batch(off_policy_batch, rows)
+    weights = minibatch_weights(off_policy_batch, rows, plan.aggregation, 8)
+    column = np.zeros(len(off_policy_batch.tokens), np.float32)
+    at = off_policy_batch.row_offsets[trace.row] + trace.position
     column[at] = trace.logprob
     logprobs = [torch.from_numpy(column[start:end]).requires_grad_() for start, end in part.spans]
     custom_loss(part, weights, plan, RoleLosses(), 0)(logprobs).backward()
@@ -115,8 +115,8 @@ def test_traced_parts_add_up_to_the_sent_gradient(connection: Any, moved: TokenB
     assert np.isnan(trace.entropy).all()
 
 
-def test_optimizer_steps_have_reported_gradient_norms(connection: Any, moved: TokenBatch) -> None:
-    result = updated(connection, moved, plan_of("ppo", trace=True), max_grad_norm=1e-3)
+def test_optimizer_steps_have_reported_gradient_norms(connection: Any, off_policy_batch: TokenBatch) -> None:
+    result = run_update(connection, off_policy_batch, plan_of("ppo", trace=True), max_grad_norm=1e-3)
 
     norms = [each.grad_norm or 0.0 for each in result.optimizer_steps]
     assert len(norms) == 4
@@ -124,10 +124,10 @@ def test_optimizer_steps_have_reported_gradient_norms(connection: Any, moved: To
     assert [each.clip_factor for each in result.optimizer_steps] == [pytest.approx(1e-3 / norm) for norm in norms]
 
 
-def test_a_trace_changes_no_metric(connection: Any, moved: TokenBatch) -> None:
+def test_a_trace_changes_no_metric(connection: Any, off_policy_batch: TokenBatch) -> None:
     plan = plan_of("ppo", **EVERYTHING)
 
-    plain = updated(connection, moved, plan)
+    plain = run_update(connection, off_policy_batch, plan)
 
     assert plain.trace is None
-    assert plain.metrics == updated(connection, moved, replace(plan, trace=True)).metrics
+    assert plain.metrics == run_update(connection, off_policy_batch, replace(plan, trace=True)).metrics

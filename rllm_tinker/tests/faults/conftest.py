@@ -35,7 +35,7 @@ MINIBATCHES = ("training.num_epochs=1", "training.num_minibatches=2")
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """A command that has ended."""
 
     code: int
@@ -50,7 +50,7 @@ class Ended:
         return label + error
 
 
-Rllm = Callable[..., Ended]
+Rllm = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
 
-    def run(*words: str) -> Ended:
+    def run(*words: str) -> CommandResult:
         output, errors = io.StringIO(), io.StringIO()
         with redirect_stdout(output), redirect_stderr(errors):
             code = main(words)
-        return Ended(code, output.getvalue(), errors.getvalue())
+        return CommandResult(code, output.getvalue(), errors.getvalue())
 
     return run
 
@@ -75,7 +75,7 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
 def train(rllm: Rllm) -> Rllm:
     """A short training run of `guess` with the backend `tinker`: ``train(url, *words)``."""
 
-    def run(url: str, *words: str) -> Ended:
+    def run(url: str, *words: str) -> CommandResult:
         named = ("train", "guess", "rllm/backend=tinker", f"tinker_base_url={url}", "--model", "tiny")
         return rllm(*named, *QUICK, *MINIBATCHES, *words)
 

@@ -19,7 +19,7 @@ MOMENTS = ("rollouts", "gradient", "between gradient and optimizer step", "savin
 RUN = Path("runs", "rllm-training", "guess-1")
 
 
-class Restarted:
+class RestartableServer:
     """A server behind an address that stays, restarted on the same checkpoints."""
 
     def __init__(self, directory: Path, proxy: Proxy, stack: ExitStack) -> None:
@@ -51,15 +51,15 @@ class Restarted:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Restarted]:
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
     directory = tmp_path / "checkpoints"
     directory.mkdir()
     with ExitStack() as stack:
-        yield Restarted(directory, stack.enter_context(open_proxy("http://127.0.0.1:9")), stack)
+        yield RestartableServer(directory, stack.enter_context(open_proxy("http://127.0.0.1:9")), stack)
 
 
 @pytest.fixture
-def train_and_resume(server: Restarted, train: Rllm, caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
+def train_and_resume(server: RestartableServer, train: Rllm, caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
     """Kill the server at each of some moments, restart it and resume. Return the output of the last command."""
 
     def run(moments: Sequence[str], *words: str) -> str:
@@ -80,7 +80,7 @@ def train_and_resume(server: Restarted, train: Rllm, caplog: pytest.LogCaptureFi
 
 @pytest.mark.long
 def test_killed_servers_at_every_moment_change_no_number(
-    server: Restarted, train: Rllm, train_and_resume: Callable[..., str], tmp_path: Path
+    server: RestartableServer, train: Rllm, train_and_resume: Callable[..., str], tmp_path: Path
 ) -> None:
     undisturbed = train(server.url, *SETTINGS, "rllm.trainer.experiment_name=undisturbed")
     assert undisturbed.code == 0, undisturbed.errors

@@ -28,7 +28,7 @@ def _settings(directory: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def _started(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def _start_run(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """`rllm train` in its own process."""
     named = ("train", "guess", "rllm/backend=tinker", "tinker_base_url=local")
     command = (*named, *QUICK, *MINIBATCHES, *_settings(directory), *words)
@@ -83,7 +83,7 @@ def test_killed_run_ends_its_server_and_resumes_equally(train: Rllm, tmp_path: P
     run, settings = tmp_path / RUN, _settings(tmp_path)
 
     # The run is killed: its server's input closes, and it ends by itself.
-    with _started(tmp_path) as process:
+    with _start_run(tmp_path) as process:
         wait_until(lambda: _steps(run) >= 2 or process.poll() is not None)
         (own_server,) = _servers_of(process.pid)
         process.kill()

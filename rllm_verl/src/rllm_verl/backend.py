@@ -83,22 +83,22 @@ class VerlBackend(Backend):
         return session.engine(self._wake, self._deadlines.rollout)
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        session = self._started()
+        session = self._require_session()
         return await self._update(lambda: session.process(batch, needs), "computing log-probs")
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        session = self._started()
+        session = self._require_session()
         return await self._update(lambda: session.update(batch, plan), "updating the policy")
 
     async def sync_weights(self, version: int) -> None:
-        session = self._started()
+        session = self._require_session()
         self._version = version
         await self._run(
             lambda: session.sync_weights(version), "bringing weights to the rollout servers", "sync_weights"
         )
 
     async def save(self, directory: Path) -> None:
-        session = self._started()
+        session = self._require_session()
         await self._run(lambda: session.save(directory / SHARDS, self._version), "saving a checkpoint", "checkpoint")
         move_model(directory)
         write_metadata(directory, self._made_by())
@@ -107,7 +107,7 @@ class VerlBackend(Backend):
             await self._run(lambda: fetch_model(directory, directory / MODEL), "saving the adapter", "checkpoint")
 
     async def load(self, directory: Path) -> None:
-        session = self._started()
+        session = self._require_session()
         check_metadata(directory, self._made_by())
         await self._run(lambda: session.load(directory / SHARDS), "loading a checkpoint", "checkpoint")
 
@@ -161,15 +161,15 @@ class VerlBackend(Backend):
 
     async def _wake(self) -> None:
         """Send the weights to the servers again if they freed them for an update that did not happen."""
-        if self._started().asleep:
+        if self._require_session().asleep:
             async with self._waking:  # a hundred rollouts can call this at the same time
-                if self._started().asleep:
+                if self._require_session().asleep:
                     await self.sync_weights(self._version)
 
     def _made_by(self) -> CheckpointMetadata:
         from rllm_verl.installed import version
 
-        session = self._started()
+        session = self._require_session()
         return CheckpointMetadata(
             model=self._model.digest,
             workers=session.n_workers,
@@ -204,7 +204,7 @@ class VerlBackend(Backend):
         if self._session is not None:
             self._session.kill()
 
-    def _started(self) -> Session:
+    def _require_session(self) -> Session:
         if self._session is None:
             raise BackendError("not-started", "The verl backend has not been started.", "Call start() first.")
         return self._session

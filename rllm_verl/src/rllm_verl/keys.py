@@ -71,11 +71,11 @@ def _uses_kl_loss(kl_loss_coef: float | None) -> bool:
     return (kl_loss_coef or 0.0) > 0
 
 
-def _tasks_drawn(train_batch_size: int, multiplier: int, enabled: bool) -> int:
+def _num_tasks_per_batch(train_batch_size: int, multiplier: int, enabled: bool) -> int:
     return train_batch_size * (multiplier if enabled else 1)
 
 
-def _tasks_per_minibatch(train_batch_size: int, num_minibatches: int) -> int:
+def _num_tasks_per_minibatch(train_batch_size: int, num_minibatches: int) -> int:
     return math.ceil(train_batch_size / num_minibatches)
 
 
@@ -84,12 +84,12 @@ DERIVED_KEYS = (
     DerivedKey(
         native="data.gen_batch_size",
         of=("data.train_batch_size", "rllm.rejection_sample.multiplier", "rllm.rejection_sample.enable"),
-        derive=_tasks_drawn,
+        derive=_num_tasks_per_batch,
     ),
     DerivedKey(
         native=f"{ACTOR}.ppo_mini_batch_size",
         of=("data.train_batch_size", "training.num_minibatches"),
-        derive=_tasks_per_minibatch,
+        derive=_num_tasks_per_minibatch,
     ),
     DERIVED_LOGPROBS_MODE,
 )

@@ -62,7 +62,7 @@ def check_placement(native: dict[str, Any]) -> None:
         _check_count(PER_NODE, rollout["n_gpus_per_node"], least=1)
         _check_transfer_to_others(native)
         _check_split(rollout, num_rollout_gpus(native), f"{NODES} times {PER_NODE}")
-        _check_merged(native)
+        _check_lora_merge(native)
         return
     if rollout["checkpoint_engine"]["backend"] != ON_SHARED_GPUS:
         raise ConfigError(
@@ -121,7 +121,7 @@ def _check_split(rollout: dict[str, Any], gpus: int, factors: str) -> None:
         )
 
 
-def _check_merged(native: dict[str, Any]) -> None:
+def _check_lora_merge(native: dict[str, Any]) -> None:
     model = native["actor_rollout_ref"]["model"]
     if model["lora_rank"] and not model["lora"]["merge"]:
         raise ConfigError(

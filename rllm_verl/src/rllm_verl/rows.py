@@ -79,7 +79,7 @@ class ShardedRows:
             BackendError: a row is longer than the maximum micro-batch.
         """
         starts = batch.row_offsets[rows]
-        lengths = _last_trained(batch, batch.loss_mask if trained is None else trained)[rows] + 1 - starts
+        lengths = _last_trained_indices(batch, batch.loss_mask if trained is None else trained)[rows] + 1 - starts
         learns = lengths > 1
         rows, starts, lengths = rows[learns], starts[learns], lengths[learns]
         if micro.max_tokens is not None and len(rows) and int(lengths.max()) > micro.max_tokens:
@@ -120,17 +120,17 @@ class ShardedRows:
         offsets = torch.from_numpy(self.offsets)
         positions = np.arange(len(self.source)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
-        def nested(values: NDArray[Any]) -> Tensor:
+        def to_nested_tensor(values: NDArray[Any]) -> Tensor:
             return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values), offsets)
 
         tensors = {
-            "input_ids": nested(self.batch.tokens[self.source].astype(np.int64)),
-            "position_ids": nested(positions),
-            "loss_mask": nested(self.sampled),
+            "input_ids": to_nested_tensor(self.batch.tokens[self.source].astype(np.int64)),
+            "position_ids": to_nested_tensor(positions),
+            "loss_mask": to_nested_tensor(self.sampled),
             "row": torch.from_numpy(self.rows),
             "role": torch.from_numpy(np.where(self.rows == PADDING, 0, self.batch.role[self.rows]).astype(np.int64)),
         }
-        tensors |= {name: nested(column[self.source]) for name, column in columns.items()}
+        tensors |= {name: to_nested_tensor(column[self.source]) for name, column in columns.items()}
         return TensorDict(
             tensors | {name: NonTensorData(value) for name, value in options.items()}, batch_size=[len(self)]
         )
@@ -143,7 +143,7 @@ class ShardedRows:
         return values
 
 
-def _last_trained(batch: TokenBatch, trained: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _last_trained_indices(batch: TokenBatch, trained: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the index of each row's last trained token, (n_row,). It is before the row's start if the row has none."""
     places = np.concatenate(([-1], np.flatnonzero(trained)))
     return places[np.searchsorted(places, batch.row_offsets[1:]) - 1]

@@ -31,8 +31,8 @@ def save_shard(
         optimizer: the optimizer of the module's weights.
         random: states of torch's generators by device.
     """
-    tensors = {f"{WEIGHT}/{name}": _local(weight) for name, weight in _trained(module)}
-    for name, weight in _trained(module):
+    tensors = {f"{WEIGHT}/{name}": _local(weight) for name, weight in _trained_weights(module)}
+    for name, weight in _trained_weights(module):
         for key, value in optimizer.state.get(weight, {}).items():
             tensors[f"{OPTIMIZER}/{name}/{key}"] = _local(value)
     tensors |= {f"{RANDOM}/{device}": state for device, state in random.items()}
@@ -47,7 +47,7 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
         CheckpointError: the shard belongs to a different model.
     """
     tensors = load_file(file)
-    trained = dict(_trained(module))
+    trained = dict(_trained_weights(module))
     saved = {name.removeprefix(f"{WEIGHT}/") for name in tensors if name.startswith(f"{WEIGHT}/")}
     wrong = sorted(saved ^ trained.keys()) or [
         name for name, weight in trained.items() if tensors[f"{WEIGHT}/{name}"].shape != _local(weight).shape
@@ -68,7 +68,7 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
     return {name.removeprefix(f"{RANDOM}/"): state for name, state in tensors.items() if name.startswith(f"{RANDOM}/")}
 
 
-def _trained(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def _trained_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     return ((name, weight) for name, weight in module.named_parameters() if weight.requires_grad)
 
 

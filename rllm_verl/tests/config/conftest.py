@@ -51,14 +51,14 @@ def run(registry: Registry) -> Run:
     """
     chosen = layer_from_dotted({"rllm.backend": "verl"}, COMMAND_LINE, Tier.COMMAND_LINE)
 
-    def composed(*given: str | Layer) -> Composed:
+    def compose_layers(*given: str | Layer) -> Composed:
         layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]
         return compose(registry, [chosen, *layers])
 
-    of_words = lru_cache(composed)
+    of_words = lru_cache(compose_layers)
 
     def run(*given: str | Layer) -> Composed:
-        return (of_words if all(isinstance(each, str) for each in given) else composed)(*given)
+        return (of_words if all(isinstance(each, str) for each in given) else compose_layers)(*given)
 
     return run
 
@@ -67,20 +67,20 @@ def run(registry: Registry) -> Run:
 def change(run: Run) -> Change:
     """Replace values in the configuration of a profile, for checks of values. Nothing is composed or derived again."""
 
-    def changed(profile: str | None, values: Mapping[str, Any]) -> VerlConfig:
+    def change_values(profile: str | None, values: Mapping[str, Any]) -> VerlConfig:
         tree = run(*[f"rllm.profile={profile}"] * bool(profile)).backend_config.model_dump()
         for key, value in values.items():
             put_at(tree, split_key(key), value)
         return VerlConfig.model_validate(tree)
 
-    return changed
+    return change_values
 
 
 @pytest.fixture(scope="session")
 def plan(run: Run, registry: Registry) -> Plan:
     """The plan of such a run on the environment `sum`."""
 
-    def planned(*given: str | Layer) -> RunPlan:
+    def make_run_plan(*given: str | Layer) -> RunPlan:
         return make_plan(run("rllm.env.name=sum", *given), registry)
 
-    return planned
+    return make_run_plan

@@ -29,11 +29,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 @pytest.fixture
 def estimate(change: Any, model: tuple[Path, int]) -> Any:
-    def estimated(values: dict[str, Any] | None = None, needs: frozenset[str] = frozenset()) -> Footprint | None:
+    def estimate(values: dict[str, Any] | None = None, needs: frozenset[str] = frozenset()) -> Footprint | None:
         config = change("cpu", {f"{MODEL}.path": str(model[0])} | (values or {}))
         return module.footprint(config, RunConfig(), needs)
 
-    return estimated
+    return estimate
 
 
 def sizes(found: Footprint) -> dict[str, float]:

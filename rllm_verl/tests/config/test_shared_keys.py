@@ -87,7 +87,7 @@ def both(composed: Composed, row: Row) -> tuple[Any, Any]:
     return composed.value(row.rllm), composed.value(row.native)
 
 
-def agreed(row: Row, value: Any) -> tuple[Any, Any]:
+def both_values(row: Row, value: Any) -> tuple[Any, Any]:
     return value, row.in_verl(value)
 
 
@@ -103,14 +103,14 @@ def test_level_1_core_override_is_mirrored_silently(run: Any) -> None:
     composed = run(*dict.fromkeys(word(row.rllm, row.value) for row in TABLE))
     assert composed.warnings == ()
     for row in TABLE:
-        assert both(composed, row) == agreed(row, row.value)
+        assert both(composed, row) == both_values(row, row.value)
 
 
 def test_level_2_verl_override_applies_and_is_deprecated(run: Any) -> None:
     composed, of_low = run(*map(in_verl, ROWS)), run(in_verl(LOW))
     for row in TABLE:
         found = of_low if row is LOW else composed
-        assert both(found, row) == agreed(row, row.value)
+        assert both(found, row) == both_values(row, row.value)
         said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
         assert [line.rpartition(", ")[2] for line in said_of(row, found)] == said
 

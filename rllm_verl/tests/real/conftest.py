@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True)
-class Finished:
+class CompletedRun:
     """A run that has ended."""
 
     returned: int
@@ -50,10 +50,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def train(directory: Path, tmp_path: Path) -> Callable[..., Finished]:
+def train(directory: Path, tmp_path: Path) -> Callable[..., CompletedRun]:
     """Runs `rllm train guess` on that model with further words."""
 
-    def run(*words: str) -> Finished:
+    def run(*words: str) -> CompletedRun:
         mark = uuid.uuid4().hex
         program = str(Path(sys.executable).with_name("rllm"))
         command = [program, "train", "guess", "rllm/backend=verl", "--profile", "cpu_vllm", "--model", str(directory)]
@@ -69,12 +69,12 @@ def train(directory: Path, tmp_path: Path) -> Callable[..., Finished]:
         )
         lines = [line for file in tmp_path.glob("runs/*/*/metrics.jsonl") for line in file.read_text().splitlines()]
         steps = [step for step in map(json.loads, lines) if "actor/loss" in step]
-        return Finished(done.returncode, done.stdout, steps, _left(mark))
+        return CompletedRun(done.returncode, done.stdout, steps, _find_leftovers(mark))
 
     return run
 
 
-def _left(mark: str) -> list[str]:
+def _find_leftovers(mark: str) -> list[str]:
     deadline = time.monotonic() + END
     while (alive := [each for each in psutil.process_iter() if _mark_of(each) == mark]) and time.monotonic() < deadline:
         time.sleep(0.2)

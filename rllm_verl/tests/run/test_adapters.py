@@ -24,14 +24,14 @@ def write(directory: Path, weight: float = 1.0, seed: int = 3, **config: object)
     return directory
 
 
-def opened(name: Path, directory: Path) -> Model:
+def open_adapter(name: Path, directory: Path) -> Model:
     directory.mkdir()
     return open_model(str(name), seed=0, directory=directory, without_thinking=False)
 
 
 def test_adapter_of_checkpoint_opens_with_base_model(tmp_path: Path) -> None:
     write(tmp_path / "step_1" / "backend" / "model")
-    model = opened(tmp_path / "step_1", tmp_path / "opened")
+    model = open_adapter(tmp_path / "step_1", tmp_path / "opened")
     assert model.adapter is not None
     assert (model.adapter.rank, model.adapter.alpha, model.adapter.targets) == (4, 8, ["q_proj"])
     assert (model.name, model.seed) == ("tiny", 3)
@@ -40,7 +40,7 @@ def test_adapter_of_checkpoint_opens_with_base_model(tmp_path: Path) -> None:
 
 def test_other_weights_in_either_give_another_digest(tmp_path: Path) -> None:
     adapters = [write(tmp_path / "a"), write(tmp_path / "b", weight=2.0), write(tmp_path / "c", seed=4)]
-    digests = [opened(adapter, tmp_path / f"opened {adapter.name}").digest for adapter in adapters]
+    digests = [open_adapter(adapter, tmp_path / f"opened {adapter.name}").digest for adapter in adapters]
     assert len(set(digests)) == 3
     assert digest_of(str(adapters[0])) is None
 

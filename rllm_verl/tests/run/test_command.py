@@ -62,7 +62,7 @@ def change_a_log_prob(traces: Path) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The directory of a run that was not disturbed."""
     directory = tmp_path_factory.mktemp("finished")
     with training(directory, *WORDS, f"rllm.trainer.total_batches={STEPS}") as run:
@@ -72,8 +72,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.smoke
-def test_run_learns_with_equal_trainer_and_rollout_weights(finished: Path) -> None:
-    steps = training_steps(finished)
+def test_run_learns_with_equal_trainer_and_rollout_weights(finished_run: Path) -> None:
+    steps = training_steps(finished_run)
     assert len(steps) == STEPS
     solved = [step["batch/solved"] for step in steps]
     assert sum(solved[:3]) / 3 < 0.1
@@ -83,13 +83,13 @@ def test_run_learns_with_equal_trainer_and_rollout_weights(finished: Path) -> No
 
 @pytest.mark.smoke
 def test_the_losses_of_verl_follow_from_the_record(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, printed = check_record(finished, capsys)
+    code, printed = check_record(finished_run, capsys)
     check_values(printed, f"{8 * STEPS} optimi", f"{STEPS} steps")
     assert code == 0
     # A log-prob that was changed in the record is named by its step.
-    shutil.copytree(finished, tmp_path / "copy")
+    shutil.copytree(finished_run, tmp_path / "copy")
     step, optimizer_step = change_a_log_prob(tmp_path / "copy/record/traces")
     code, printed = check_record(tmp_path / "copy", capsys)
     changed, *named, _ = printed.splitlines()
@@ -101,19 +101,19 @@ def test_the_losses_of_verl_follow_from_the_record(
 
 @pytest.mark.long
 def test_a_checkpoints_model_scores_equally_with_another_backend(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("eval", "sum", "--backend", "local", "--model", str(finished / "checkpoints/latest"))
+    words = ("eval", "sum", "--backend", "local", "--model", str(finished_run / "checkpoints/latest"))
     assert main([*words, "rllm.env.env_args.largest=1"]) == 0
-    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (finished_run / "metrics.jsonl").read_text().splitlines()]
     last = next(line for line in reversed(lines) if "val/sum/pass@1" in line)
     assert f"{last['val/sum/pass@1']:.3f}" in capsys.readouterr().out
 
 
 @pytest.mark.long
 def test_killed_run_resumes_exactly_and_leaves_no_process(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*WORDS, f"rllm.trainer.total_batches={RESUMED}")
     with training(tmp_path, *words) as first:
@@ -125,7 +125,7 @@ def test_killed_run_resumes_exactly_and_leaves_no_process(
             first.wait_until_nothing_is_alive(seconds=40)
             assert second.process.wait(timeout=500) == 0, second.read_output()
             second.wait_until_nothing_is_alive()
-    ended, undisturbed = training_steps(tmp_path / RUN), training_steps(finished)[:RESUMED]
+    ended, undisturbed = training_steps(tmp_path / RUN), training_steps(finished_run)[:RESUMED]
     assert [split(step)[0] for step in ended] == [split(step)[0] for step in undisturbed]
     for resumed, whole in zip(ended, undisturbed, strict=True):
         assert split(resumed)[1] == pytest.approx(split(whole)[1], abs=1e-5)

@@ -40,16 +40,16 @@ OLD = frozenset({"old_logprobs"})
 
 
 @dataclass
-class Started:
+class RunningBackend:
     session: Session
     backend: VerlBackend
     loss: Any
 
-    async def sampled(self, seed: int, max_tokens: int) -> Completion:
+    async def sample(self, seed: int, max_tokens: int) -> Completion:
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed)
         return await self.session.engine.generate(PROMPT, sampling, session=f"seed {seed}")
 
-    async def updated(self, batch: TokenBatch) -> UpdateResult:
+    async def update(self, batch: TokenBatch) -> UpdateResult:
         signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
         plan = UpdatePlan(
             global_step=self.session.updates,
@@ -64,9 +64,9 @@ class Started:
         self.session.updates += 1
         await self.backend.sync_weights(self.session.updates)
 
-    async def answered(self) -> int:
+    async def count_running(self) -> int:
         """Responses that the server is sampling now."""
-        (server,) = self.backend._started().servers._manager.server_handles
+        (server,) = self.backend._require_session().servers._manager.server_handles
         inside: int = await server.__ray_call__.remote(lambda server: server._gate._inside)
         return inside
 
@@ -98,7 +98,7 @@ def batch_of(*completions: Completion) -> TokenBatch:
 
 
 @pytest.fixture(scope="module")
-def started(ray_cluster: None) -> Iterator[Started]:
+def running(ray_cluster: None) -> Iterator[RunningBackend]:
     """Tests below are in an order: the last one kills what the first ones need."""
     registry = Registry.load()
     layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
@@ -107,46 +107,48 @@ def started(ray_cluster: None) -> Iterator[Started]:
     run = RunContext(config=composed.config, backend_config=composed.backend_config, seed=0, total_steps=10)
     session = Session(VerlBackend, run, loss)
     assert isinstance(session.backend, VerlBackend)
-    yield Started(session, session.backend, loss)
+    yield RunningBackend(session, session.backend, loss)
     session.close()
 
 
-def test_trainer_and_server_weights_agree_after_every_sync(started: Started) -> None:
-    before = started.session.sample(REQUESTS)
+def test_trainer_and_server_weights_agree_after_every_sync(running: RunningBackend) -> None:
+    before = running.session.sample(REQUESTS)
     for _ in range(2):
-        batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
+        batch = running.session.ask(running.backend.process(running.session.batch(), OLD))
         assert batch.old_logprobs is not None
         assert np.abs(batch.old_logprobs - batch.sampling_logprobs)[batch.loss_mask].max() < 1e-4
-        started.session.ask(started.updated(batch))
-        started.session.ask(started.sync_weights())
-    after = started.session.sample(REQUESTS)
-    assert {completion.weight_version for completion in after} == {started.session.updates}
+        running.session.ask(running.update(batch))
+        running.session.ask(running.sync_weights())
+    after = running.session.sample(REQUESTS)
+    assert {completion.weight_version for completion in after} == {running.session.updates}
     assert difference(before, after) > 1e-2
 
 
-def test_responses_finish_during_an_update(started: Started) -> None:
-    batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
-    worker = started.process("worker 0")
+def test_responses_finish_during_an_update(running: RunningBackend) -> None:
+    batch = running.session.ask(running.backend.process(running.session.batch(), OLD))
+    worker = running.process("worker 0")
 
     async def scenario() -> list[str]:
         events = []
         os.kill(worker.pid, signal.SIGSTOP)  # the update cannot end before the worker continues
         try:
-            update = asyncio.create_task(started.updated(batch))
+            update = asyncio.create_task(running.update(batch))
             update.add_done_callback(lambda _: events.append("update"))
-            await asyncio.gather(*(started.sampled(seed, 8) for seed in range(4)))
+            await asyncio.gather(*(running.sample(seed, 8) for seed in range(4)))
             events.append("responses")
         finally:
             os.kill(worker.pid, signal.SIGCONT)
         await update
         return events
 
-    assert started.session.ask(scenario()) == ["responses", "update"]
-    started.session.ask(started.sync_weights())
+    assert running.session.ask(scenario()) == ["responses", "update"]
+    running.session.ask(running.sync_weights())
 
 
-def test_a_running_response_continues_with_synced_weights(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    transfer, server = started.backend._started().servers._transfer, started.process("rollout server 0")
+def test_a_running_response_continues_with_synced_weights(
+    running: RunningBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfer, server = running.backend._require_session().servers._transfer, running.process("rollout server 0")
     abort = transfer.abort_replicas
 
     async def abort_and_let_go_on() -> None:
@@ -158,27 +160,27 @@ def test_a_running_response_continues_with_synced_weights(started: Started, monk
     monkeypatch.setattr(transfer, "abort_replicas", abort_and_let_go_on)
 
     async def longest() -> tuple[int, Completion]:
-        responses = await asyncio.gather(*(started.sampled(seed, 1000) for seed in range(64)))
+        responses = await asyncio.gather(*(running.sample(seed, 1000) for seed in range(64)))
         return max(enumerate(responses), key=lambda pair: len(pair[1].token_ids))
 
-    seed, whole = started.session.ask(longest())
-    old = started.session.updates
-    batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
+    seed, whole = running.session.ask(longest())
+    old = running.session.updates
+    batch = running.session.ask(running.backend.process(running.session.batch(), OLD))
 
     async def cut_off() -> Completion:
-        await started.updated(batch)
-        response = asyncio.create_task(started.sampled(seed, 1000))
-        while not await started.answered():
+        await running.update(batch)
+        response = asyncio.create_task(running.sample(seed, 1000))
+        while not await running.count_running():
             pass
         os.kill(server.pid, signal.SIGSTOP)  # it samples nothing before it is told of new weights
-        await started.sync_weights()
+        await running.sync_weights()
         return await response
 
-    response = started.session.ask(cut_off())
+    response = running.session.ask(cut_off())
     first, second = response.version_spans
     assert (first.version, second.version) == (old, old + 1)
     assert response.token_ids[: first.tokens].tolist() == whole.token_ids[: first.tokens].tolist()
-    (trainers,) = started.trainers_logprobs(response)
+    (trainers,) = running.trainers_logprobs(response)
     np.testing.assert_allclose(response.logprobs[first.tokens :], trainers[first.tokens :], atol=1e-4)
     assert np.abs(response.logprobs - trainers)[: first.tokens].max() > 1e-3
 
@@ -186,14 +188,14 @@ def test_a_running_response_continues_with_synced_weights(started: Started, monk
 @pytest.mark.parametrize(
     ("name", "call", "doing"),
     [
-        ("receiver of weights 0", lambda started: started.sync_weights(), "weights to"),
-        ("rollout server 0", lambda started: started.sampled(0, 4), "sampling rollouts"),
+        ("receiver of weights 0", lambda running: running.sync_weights(), "weights to"),
+        ("rollout server 0", lambda running: running.sample(0, 4), "sampling rollouts"),
     ],
 )
 def test_a_process_that_was_killed_is_named(
-    started: Started, name: str, call: Callable[[Started], Any], doing: str
+    running: RunningBackend, name: str, call: Callable[[RunningBackend], Any], doing: str
 ) -> None:
-    process = started.process(name)
+    process = running.process(name)
     os.kill(process.pid, signal.SIGKILL)
     with expect_error(BackendError, "process-died", doing, f"{name} (process {process.pid}", "--resume"):
-        started.session.ask(call(started))
+        running.session.ask(call(running))

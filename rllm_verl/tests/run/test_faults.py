@@ -39,12 +39,12 @@ SETTINGS = {
 
 
 @dataclass
-class Started:
+class RunningBackend:
     session: Session
     backend: VerlBackend
     loss: PluginChoice[LossPlugin[Any]]
 
-    def filled(self) -> TokenBatch:
+    def filled_batch(self) -> TokenBatch:
         needs = frozenset({"old_logprobs", "ref_logprobs"})
         batch = self.session.ask(self.backend.process(self.session.batch(), needs))
         signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
@@ -70,7 +70,7 @@ class Started:
 
 
 @pytest.fixture(scope="module")
-def started(ray_cluster: None) -> Iterator[Started]:
+def running(ray_cluster: None) -> Iterator[RunningBackend]:
     """Tests below are in an order: the last ones kill what the first ones need."""
     registry = Registry.load()
     layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
@@ -85,58 +85,58 @@ def started(ray_cluster: None) -> Iterator[Started]:
     )
     session = Session(VerlBackend, run, loss)
     assert isinstance(session.backend, VerlBackend)
-    yield Started(session, session.backend, loss)
+    yield RunningBackend(session, session.backend, loss)
     session.close()
 
 
-def test_kl_divergence_is_0_before_the_first_update(started: Started) -> None:
-    batch = started.filled()
+def test_kl_divergence_is_0_before_the_first_update(running: RunningBackend) -> None:
+    batch = running.filled_batch()
     assert batch.ref_logprobs is not None
     assert batch.old_logprobs is not None
     assert np.array_equal(batch.ref_logprobs, batch.old_logprobs)
-    assert started.update(batch)["actor/kl_ref"] == 0.0
-    started.sync_weights()
+    assert running.update(batch)["actor/kl_ref"] == 0.0
+    running.sync_weights()
 
 
-def test_training_and_rollout_log_probs_agree_after_syncs(started: Started) -> None:
-    before = started.session.sample(REQUESTS)
+def test_training_and_rollout_log_probs_agree_after_syncs(running: RunningBackend) -> None:
+    before = running.session.sample(REQUESTS)
     for _ in range(2):
-        batch = started.filled()
+        batch = running.filled_batch()
         assert batch.old_logprobs is not None
         sampled = batch.loss_mask
         assert np.abs(batch.old_logprobs - batch.sampling_logprobs)[sampled].max() < 1e-4
-        metrics = started.update(batch)
+        metrics = running.update(batch)
         assert metrics["actor/kl_ref"] > 0
-        started.sync_weights()
-    after = started.session.sample(REQUESTS)
+        running.sync_weights()
+    after = running.session.sample(REQUESTS)
     assert difference(before, after) > 1e-2
-    assert {completion.weight_version for completion in after} == {started.session.updates}
+    assert {completion.weight_version for completion in after} == {running.session.updates}
 
 
-def test_samples_after_log_probs_use_the_synced_weights(started: Started) -> None:
-    before = started.session.sample(REQUESTS)
-    started.filled()  # the servers may have put their weights away
-    assert difference(before, started.session.sample(REQUESTS)) < 1e-4
+def test_samples_after_log_probs_use_the_synced_weights(running: RunningBackend) -> None:
+    before = running.session.sample(REQUESTS)
+    running.filled_batch()  # the servers may have put their weights away
+    assert difference(before, running.session.sample(REQUESTS)) < 1e-4
 
 
-def test_silent_rollout_server_fails_at_its_deadline(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = started.process("rollout server 0")
-    assert started.session.engine._seconds == 200.0
-    monkeypatch.setattr(started.session.engine, "_seconds", 1.0)
+def test_silent_rollout_server_fails_at_its_deadline(running: RunningBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = running.process("rollout server 0")
+    assert running.session.engine._seconds == 200.0
+    monkeypatch.setattr(running.session.engine, "_seconds", 1.0)
     os.kill(server.pid, signal.SIGSTOP)
     try:
         with expect_error(BackendError, "process-timeout", "sampling rollouts", "1 second", "`deadlines.rollout`"):
-            started.session.sample(REQUESTS)
+            running.session.sample(REQUESTS)
     finally:
         os.kill(server.pid, signal.SIGCONT)
 
 
-def test_worker_killed_in_update_is_named(started: Started) -> None:
-    batch, worker = started.filled(), started.process("worker 1")
+def test_worker_killed_in_update_is_named(running: RunningBackend) -> None:
+    batch, worker = running.filled_batch(), running.process("worker 1")
     # Stopped first, so that the update is under way when the worker dies.
     os.kill(worker.pid, signal.SIGSTOP)
     threading.Timer(1.0, os.kill, (worker.pid, signal.SIGKILL)).start()
     with expect_error(
         BackendError, "process-died", "updating the policy", f"worker 1 (process {worker.pid}", "--resume"
     ):
-        started.update(batch)
+        running.update(batch)

@@ -55,13 +55,13 @@ os._exit(0)
 """
 
 
-def printed(*words: str) -> tuple[str, str]:
+def run_and_print(*words: str) -> tuple[str, str]:
     done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, timeout=180)
     return done.stdout, done.stderr
 
 
 def test_ended_ray_process_is_named() -> None:
-    output, errors = printed("gcs_server")
+    output, errors = run_and_print("gcs_server")
     check_values(output.partition("said:")[2] or errors, "updating the policy", "gcs_server (process ", "--resume")
     addresses = {line.split()[1] for line in output.splitlines() if line.startswith("listens")}
     assert addresses
@@ -70,4 +70,4 @@ def test_ended_ray_process_is_named() -> None:
 
 def test_ended_raylet_is_reported_before_ray_exits() -> None:
     """Ray's library then calls `_exit`. Whether our error is raised before is a matter of milliseconds."""
-    check_values("".join(printed("raylet", "put")), "raylet (process ", "--resume")
+    check_values("".join(run_and_print("raylet", "put")), "raylet (process ", "--resume")

@@ -29,7 +29,7 @@ def stand_in() -> type:
         def execute_checkpoint_engine(self, method: str, *args: Any) -> Any:
             return getattr(self.transfer, method)(*args)
 
-        async def received(self) -> list[tuple[str, Any]]:
+        async def collect(self) -> list[tuple[str, Any]]:
             return [(name, weight.numpy()) async for name, weight in self.transfer.receive_weights()]
 
     return Receiver
@@ -61,7 +61,7 @@ def test_every_receiver_gets_all_weights_at_each_transfer(sender: Callable[..., 
     for factor in (1, 2):
         sent = [(name, weight * factor) for name, weight in WEIGHTS]
         asyncio.run(sender(is_master=True).send_weights(iter(sent)))
-        for received in ray.get([each.received.remote() for each in receivers]):
+        for received in ray.get([each.collect.remote() for each in receivers]):
             assert [name for name, _ in received] == ["first", "second", "third"]
             for (_, values), (_, weight) in zip(received, sent, strict=True):
                 assert torch.equal(torch.from_numpy(values.copy()), weight)
@@ -73,7 +73,7 @@ def test_first_worker_sends_weights_gathered_from_all(sender: Callable[..., Any]
     assert next(left, None) is None
     sent_by_the_first = sender(is_master=True)
     asyncio.run(sent_by_the_first.send_weights(iter(WEIGHTS[:1])))
-    assert [len(each) for each in ray.get([each.received.remote() for each in receivers])] == [1, 1]
+    assert [len(each) for each in ray.get([each.collect.remote() for each in receivers])] == [1, 1]
 
 
 def test_missing_receiver_fails_after_gathering_all_weights(sender: Callable[..., Any], receivers: list[Any]) -> None:

@@ -65,7 +65,7 @@ def test_models_with_other_weights_have_other_digests(tmp_path: Path) -> None:
     assert model_digest(tmp_path / "a") != model_digest(tmp_path / "b")
 
 
-def trained(seed: int, steps: int) -> tuple[torch.nn.Module, torch.optim.AdamW]:
+def train_model(seed: int, steps: int) -> tuple[torch.nn.Module, torch.optim.AdamW]:
     model = tiny.build_model(len(tiny.build_tokenizer()), seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(steps):
@@ -80,9 +80,9 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def test_a_shard_restores_weights_and_optimizer_exactly(tmp_path: Path) -> None:
-    model, optimizer = trained(seed=0, steps=3)
+    model, optimizer = train_model(seed=0, steps=3)
     save_shard(tmp_path / "shard", model, optimizer, {"cpu": torch.get_rng_state()})
-    other, other_optimizer = trained(seed=1, steps=1)
+    other, other_optimizer = train_model(seed=1, steps=1)
     random = load_shard(tmp_path / "shard", other, other_optimizer)
     assert torch.equal(random["cpu"], torch.get_rng_state())
     step(model, optimizer)
@@ -92,7 +92,7 @@ def test_a_shard_restores_weights_and_optimizer_exactly(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
-    model, optimizer = trained(seed=0, steps=1)
+    model, optimizer = train_model(seed=0, steps=1)
     save_shard(tmp_path / "shard", model, optimizer, {})
     smaller = torch.nn.Linear(2, 2)
     with expect_error(CheckpointError, "checkpoint-of-other-model", tmp_path / "shard"):
@@ -100,7 +100,7 @@ def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_trained_are_not_kept(tmp_path: Path) -> None:
-    model, optimizer = trained(seed=0, steps=0)
+    model, optimizer = train_model(seed=0, steps=0)
     for weight in model.parameters():
         weight.requires_grad_(False)
     save_shard(tmp_path / "shard", model, optimizer, {})

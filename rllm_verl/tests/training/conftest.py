@@ -215,7 +215,7 @@ def two_ranks(model_directory: Path) -> Iterator[Together]:
 
 
 @pytest.fixture(scope="session")
-def fused(model_directory: Path) -> Iterator[Together]:
+def fused_group(model_directory: Path) -> Iterator[Together]:
     """Two ranks with verl's fused kernels, which change the model's class in their processes. Call `restart`."""
     group = Together(model_directory, 2, fused=True)
     yield group
@@ -296,14 +296,14 @@ def make_plan(losses: str | Mapping[str, str] = "ppo", roles: Sequence[str] = ("
 
 
 def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
-    is_installed = any(name in (each.plugin.name, each.qualified_name) for each in _installed().all("loss"))
-    found = _installed() if is_installed else Registry.load(allow=())
+    is_installed = any(name in (each.plugin.name, each.qualified_name) for each in _installed_plugins().all("loss"))
+    found = _installed_plugins() if is_installed else Registry.load(allow=())
     chosen = found.get("loss", name)
     return PluginChoice(registered=chosen, params=chosen.plugin.params())
 
 
 @cache
-def _installed() -> Registry:
+def _installed_plugins() -> Registry:
     """Without losses that a test registers in this process."""
     return Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"})
 

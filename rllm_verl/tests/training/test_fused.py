@@ -55,13 +55,15 @@ def test_fused_log_probs_equal_the_model(model_type: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("cut", [{"rows": 2}, {"tokens": 100}], ids=str)
-def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int], one_rank: Any, fused: Any) -> None:
+def test_updates_and_columns_are_those_without_fused_kernels(
+    cut: dict[str, int], one_rank: Any, fused_group: Any
+) -> None:
     batch = random_batch(RAGGED, temperature=0.7)
     plan = make_plan(entropy_coeff=0.1, kl=KlTerm(beta=0.1, estimator="k3"))
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
     settings = ColumnSettings(temperature=0.7, recompute_old_logprobs=True, micro_batching=micro)
     results = []
-    for group in (one_rank, fused):
+    for group in (one_rank, fused_group):
         filled = fill_columns(group.restart(**cut), batch, frozenset(), settings)
         metrics = make_updater(temperature=0.7, num_epochs=2, **cut).update(group, batch, plan).metrics
         results.append((filled.old_logprobs, metrics, group.weights()))

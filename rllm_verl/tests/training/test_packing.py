@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_only_models_that_mix_packed_rows_fail(name: str) -> None:
     how, settings = MODELS[name]
     config = getattr(transformers, f"{name}Config")(**SMALL | settings)
-    mixed_up = _difference_when_packed(config, how) > 1e-4
+    mixed_up = _packing_difference(config, how) > 1e-4
     native = _native(how, packed=True)
     layer_types = list(getattr(config, "layer_types", None) or ())
     if mixed_up:
@@ -61,7 +61,7 @@ def _native(how: str, *, packed: bool) -> Any:
 
 
 @torch.no_grad()
-def _difference_when_packed(config: Any, how: str) -> float:
+def _packing_difference(config: Any, how: str) -> float:
     """Largest difference of a log-prob between two rows side by side, as verl packs them, and each row separately."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()

@@ -19,7 +19,7 @@ from .conftest import RAGGED, make_plan, make_updater, plan_of_everything, rando
 CUTS = [{"rows": 1}, {"rows": 5}, {"tokens": 60}]
 
 
-def _updated(
+def _update_weights(
     group: Any, batch: TokenBatch, plan: UpdatePlan, cut: dict[str, int]
 ) -> tuple[dict[str, float], torch.Tensor]:
     group.restart(**cut)
@@ -34,9 +34,9 @@ def _updated(
 def test_updates_agree_for_ranks_and_micro_batches(cut: dict[str, int], one_rank: Any, two_ranks: Any) -> None:
     # One of the losses draws at random.
     batch, plan = random_batch(RAGGED, roles=("solver", "judge")), plan_of_everything("clip_cov")
-    expected, weights = _updated(one_rank, batch, plan, {"tokens": 2000})
+    expected, weights = _update_weights(one_rank, batch, plan, {"tokens": 2000})
     for group in (one_rank, two_ranks):
-        metrics, updated = _updated(group, batch, plan, cut)
+        metrics, updated = _update_weights(group, batch, plan, cut)
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
         torch.testing.assert_close(updated, weights, atol=1e-5, rtol=0)
 

@@ -49,10 +49,10 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        utils.dispatch_cpu_unquantized_gemm = keep_as_loaded
+        utils.dispatch_cpu_unquantized_gemm = keep_layout
 
 
-def keep_as_loaded(layer: Any, remove_weight: bool) -> None:
+def keep_layout(layer: Any, remove_weight: bool) -> None:
     """Replace vLLM's function. The layer multiplies by its current weight, so weights can be loaded again."""
     from torch.nn.functional import linear
 

@@ -26,7 +26,17 @@ from rllm_serving.child_process import ChildProcess
 from rllm_serving.connection import PICKLE, Connection
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_vllm.cpu import SWITCH
-from rllm_vllm.messages import Body, Failure, Generate, LoadWeights, Marks, Sampled, Start, Started, Unsupported
+from rllm_vllm.messages import (
+    Body,
+    FailureResponse,
+    Generate,
+    GenerateResponse,
+    LoadWeights,
+    Marks,
+    Start,
+    StartResponse,
+    UnsupportedResponse,
+)
 from rllm_vllm.options import VllmOptions
 
 if TYPE_CHECKING:
@@ -61,7 +71,7 @@ class VllmEngine:
         self._files = ProcessDirectory("rllm-vllm-")
         self._process = ServerProcess.spawn(self._files.path, self._options.threads)
         await self._process.connect()
-        started: Started = await self._process.ask(
+        started: StartResponse = await self._process.ask(
             Start(_arguments(setup, self._options), Marks(self._stop_ids, setup.renderer.reasoning_ids)),
             "Starting vLLM",
             within=self._options.start_timeout,
@@ -99,7 +109,7 @@ class VllmEngine:
             stop_ids=self._stop_ids,
             json_schema=sampling.json_schema,
         )
-        sampled: Sampled = await self._running().ask(
+        sampled: GenerateResponse = await self._running().ask(
             request, "Sampling with vLLM", within=self._options.generate_timeout, option="generate_timeout"
         )
         return Completion(
@@ -211,9 +221,9 @@ class ServerProcess:
             raise BackendError(
                 "process-died", f"{action}: vLLM's process has ended.", RESUME, self._process.log_tail()
             ) from error
-        if isinstance(answer, Unsupported):
+        if isinstance(answer, UnsupportedResponse):
             raise UnsupportedSamplingError(answer.code, answer.message, answer.hint)
-        if isinstance(answer, Failure):
+        if isinstance(answer, FailureResponse):
             raise BackendError(
                 "worker-failed", f"{action} failed: {answer.what.rstrip('.')}.", details=self._process.log_tail()
             )

@@ -30,7 +30,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class Start:
-    """Request to start the engine. The answer is `Started`."""
+    """Request to start the engine. The answer is `StartResponse`."""
 
     arguments: Mapping[str, Any]
     """Arguments of vLLM's ``AsyncEngineArgs``."""
@@ -38,13 +38,13 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartResponse:
     max_context: int
 
 
 @dataclass(frozen=True)
 class Generate:
-    """Request to sample one response. The answer is `Sampled`."""
+    """Request to sample one response. The answer is `GenerateResponse`."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
@@ -58,7 +58,7 @@ class Generate:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class GenerateResponse:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
@@ -72,11 +72,11 @@ class LoadWeights:
 
     directory: str
     version: int
-    """Weight version that `Sampled` reports for the tokens of these weights."""
+    """Weight version that `GenerateResponse` reports for the tokens of these weights."""
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureResponse:
     """The answer to a failed request."""
 
     what: str
@@ -84,7 +84,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Unsupported:
+class UnsupportedResponse:
     """The answer to a request that vLLM does not support, with the fields of an `UnsupportedSamplingError`."""
 
     code: str
@@ -93,4 +93,4 @@ class Unsupported:
 
 
 Body = Start | Generate | LoadWeights
-Answer = Started | Sampled | Unsupported | Failure | None
+Answer = StartResponse | GenerateResponse | UnsupportedResponse | FailureResponse | None

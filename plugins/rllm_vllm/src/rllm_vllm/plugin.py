@@ -24,7 +24,7 @@ INSTALL = (
 )
 
 
-def check_installed() -> None:
+def check_vllm_version() -> None:
     """Raise PluginError if vLLM is not installed, or its version is not supported."""
     from rllm_backend_kit.machine import installed_version
 
@@ -41,7 +41,7 @@ requires_api = 1
 
 
 def _load() -> Callable[[Any], HostedEngine]:
-    check_installed()
+    check_vllm_version()
     from rllm_vllm.engine import VllmEngine
 
     return VllmEngine

@@ -34,13 +34,13 @@ from rllm_vllm.messages import (
     SCHEMA,
     Answer,
     Body,
-    Failure,
+    FailureResponse,
     Generate,
+    GenerateResponse,
     LoadWeights,
-    Sampled,
     Start,
-    Started,
-    Unsupported,
+    StartResponse,
+    UnsupportedResponse,
 )
 
 
@@ -140,9 +140,9 @@ class Server:
         try:
             return await self._answer(body)
         except UnsupportedSamplingError as error:
-            return Unsupported(error.code, error.message, error.hint)
+            return UnsupportedResponse(error.code, error.message, error.hint)
         except Exception as error:  # noqa: BLE001  (the other process must learn that it failed)
-            return Failure(f"{type(error).__name__}: {error}")
+            return FailureResponse(f"{type(error).__name__}: {error}")
 
     async def _answer(self, body: Body) -> Answer:
         match body:
@@ -154,7 +154,7 @@ class Server:
                 await self._load_weights(body)
                 return None
 
-    async def _start(self, start: Start) -> Started:
+    async def _start(self, start: Start) -> StartResponse:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -170,9 +170,9 @@ class Server:
         marks = start.marks
         if all(await self._engine.collective_rpc("rllm_constrain", args=(marks.stop_ids, marks.reasoning_ids))):
             self._grammars = marks.load_grammars(self._engine.model_config)
-        return Started(self._engine.model_config.max_model_len)
+        return StartResponse(self._engine.model_config.max_model_len)
 
-    async def _sample(self, request_id: str, request: Generate) -> Sampled:
+    async def _sample(self, request_id: str, request: Generate) -> GenerateResponse:
         # Compile the grammar in a thread, because a large schema takes long and must not block other requests.
         grammar = None if request.json_schema is None else await asyncio.to_thread(self._grammar, request)
         self._versions.begin(request_id)
@@ -181,10 +181,10 @@ class Server:
         finally:
             spans = self._versions.end(request_id)
         if grammar is not None:
-            await asyncio.to_thread(_check_allowed, grammar, tokens)
+            await asyncio.to_thread(_check_grammar, grammar, tokens)
         if not spans:
             raise RuntimeError("vLLM ended a request without a token")
-        return Sampled(tokens, logprobs, finish_reason, spans)
+        return GenerateResponse(tokens, logprobs, finish_reason, spans)
 
     def _grammar(self, request: Generate) -> Grammar:
         assert request.json_schema is not None
@@ -236,7 +236,7 @@ class Server:
         await self._engine.resume_generation()
 
 
-def _check_allowed(grammar: Grammar, tokens: Sequence[int]) -> None:
+def _check_grammar(grammar: Grammar, tokens: Sequence[int]) -> None:
     """Raise UnsupportedSamplingError if a grammar does not allow a response, or the model could not match it."""
     for at, token in enumerate(tokens):
         allowed = bool(grammar.allowed()[token])

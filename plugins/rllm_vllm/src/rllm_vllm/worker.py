@@ -168,7 +168,7 @@ class _Response:
         self._grammar = self._make()
         self._tokens: list[int] = []
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed_tokens(self) -> NDArray[np.bool_]:
         return self._grammar.allowed()
 
     def take(self, token: int) -> None:
@@ -205,12 +205,13 @@ def constrain(model_runner: Any, grammars: Grammars) -> bool:
 
 
 def _constrain_sampling(sample: Callable[..., Any], constraints: Constraints) -> Callable[..., Any]:
-    def sample_constrained(logits: Tensor, metadata: Any, *rest: Any) -> Any:
+    def sample_with_constraints(logits: Tensor, metadata: Any, *rest: Any) -> Any:
         responses = constraints.responses()
         if not responses:
             return sample(logits, metadata, *rest)
         logprobs = _scale_logits(logits, metadata).log_softmax(dim=-1, dtype=torch.float32)
-        allowed = torch.from_numpy(np.stack([response.allowed() for response in responses.values()])).to(logits.device)
+        allowed_tokens = np.stack([response.allowed_tokens() for response in responses.values()])
+        allowed = torch.from_numpy(allowed_tokens).to(logits.device)
         rows = torch.tensor(list(responses), device=logits.device)
         logits = logits.index_copy(0, rows, logits[rows].masked_fill(~allowed, -math.inf))
         tokens = sample(logits, metadata, *rest)[0]
@@ -218,7 +219,7 @@ def _constrain_sampling(sample: Callable[..., Any], constraints: Constraints) ->
             response.take(token)
         return tokens, logprobs
 
-    return sample_constrained
+    return sample_with_constraints
 
 
 def _scale_logits(logits: Tensor, metadata: Any) -> Tensor:

@@ -40,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def loaded(directory: Path) -> LoadedModel:
+def loaded_model(directory: Path) -> LoadedModel:
     """The model that vLLM serves. It is shared: a test that changes its weights syncs them."""
     return load_model(ModelSection(name=str(directory), device="cpu"), 0)
 
@@ -59,19 +59,19 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="session")
-def renderer(loaded: LoadedModel) -> Renderer:
-    return TemplateRenderer(loaded.tokenizer, loaded.stop_ids)
+def renderer(loaded_model: LoadedModel) -> Renderer:
+    return TemplateRenderer(loaded_model.tokenizer, loaded_model.stop_ids)
 
 
 @pytest.fixture(scope="session")
-def make_hosting(loaded: LoadedModel, executor: ThreadPoolExecutor) -> Callable[..., Hosting]:
+def make_hosting(loaded_model: LoadedModel, executor: ThreadPoolExecutor) -> Callable[..., Hosting]:
     """The engine `vllm` as the local backend hosts it, not started; keyword arguments are its options."""
 
     def make(**options: Any) -> Hosting:
         entry = Registry.load().get("engine", "vllm")
         params = VllmOptions(**options)
         choice = PluginChoice(registered=entry, params=params)
-        return Hosting(choice, loaded, executor)
+        return Hosting(choice, loaded_model, executor)
 
     return make
 
@@ -101,20 +101,20 @@ def vllm(hosting: Hosting) -> VllmEngine:
 
 
 @pytest.fixture
-def own_engine(loaded: LoadedModel, renderer: Renderer, executor: ThreadPoolExecutor) -> LocalEngine:
+def own_engine(loaded_model: LoadedModel, renderer: Renderer, executor: ThreadPoolExecutor) -> LocalEngine:
     """The local backend's own engine on the same model."""
     return LocalEngine(
-        loaded.model, renderer, executor, max_context=MAX_CONTEXT, max_concurrency=32, kv_cache_bytes=1 << 26
+        loaded_model.model, renderer, executor, max_context=MAX_CONTEXT, max_concurrency=32, kv_cache_bytes=1 << 26
     )
 
 
 @pytest.fixture(scope="session")
-def plain_logprobs(loaded: LoadedModel) -> Callable[..., np.ndarray]:
+def plain_logprobs(loaded_model: LoadedModel) -> Callable[..., np.ndarray]:
     """Log-probs of a response by one forward pass of transformers, without a cache."""
 
     def compute(prompt: list[int], response: list[int], temperature: float) -> np.ndarray:
         with torch.inference_mode():
-            logits = loaded.model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0]
+            logits = loaded_model.model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0]
         logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1].double() / (temperature or 1.0), dim=-1)
         return logprobs[torch.arange(len(response)), torch.tensor(response)].numpy()
 

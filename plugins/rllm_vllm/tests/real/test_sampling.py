@@ -36,11 +36,11 @@ def _response(
 
 
 @pytest.fixture(params=[0, 1], ids=["first-weights", "changed-weights"])
-def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hosting, loaded: LoadedModel) -> int:
+def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hosting, loaded_model: LoadedModel) -> int:
     """Weights as vLLM was first given them, then others that were put in their place while it was running."""
     if request.param:
         with torch.no_grad():
-            for parameter in loaded.model.parameters():
+            for parameter in loaded_model.model.parameters():
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     runner.run(hosting.sync_weights(request.param))
     number: int = request.param
@@ -87,7 +87,7 @@ def test_conversations_of_several_turns_run_at_once(
 
 
 def test_response_across_weight_change_has_version_spans(
-    runner: asyncio.Runner, hosting: Hosting, vllm: VllmEngine, loaded: LoadedModel, plain_logprobs: Plain
+    runner: asyncio.Runner, hosting: Hosting, vllm: VllmEngine, loaded_model: LoadedModel, plain_logprobs: Plain
 ) -> None:
     async def change_after(seconds: float, version: int) -> list[Completion]:
         await hosting.sync_weights(version)
@@ -99,7 +99,7 @@ def test_response_across_weight_change_has_version_spans(
         ]
         await asyncio.sleep(seconds)
         with torch.no_grad():
-            for parameter in loaded.model.parameters():
+            for parameter in loaded_model.model.parameters():
                 parameter.mul_(0.97)
         await hosting.sync_weights(version + 1)
         return await asyncio.gather(*calls)

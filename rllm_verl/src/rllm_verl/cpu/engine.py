@@ -39,10 +39,10 @@ def _unpinned_offloading() -> Iterator[None]:
     """Switch off pinned memory, to which verl offloads untrained models. Only a CUDA driver can pin memory."""
     policy = transformer_impl.CPUOffloadPolicy
 
-    def unpinned(pin_memory: bool = True) -> Any:
+    def make_unpinned_policy(pin_memory: bool = True) -> Any:
         return policy(pin_memory=False)
 
-    transformer_impl.CPUOffloadPolicy = unpinned
+    transformer_impl.CPUOffloadPolicy = make_unpinned_policy
     try:
         yield
     finally:

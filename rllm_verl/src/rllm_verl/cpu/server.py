@@ -118,7 +118,7 @@ class RolloutServer:
         """
         staged, self._staged = self._staged or StagedWeights(self._model), None
         staged.check_complete()
-        async with self._gate.closed():
+        async with self._gate.exclusive():
             await asyncio.get_running_loop().run_in_executor(self._executor, staged.write)
             self._engine.sync_weights(version)
 
@@ -139,7 +139,7 @@ class RolloutServer:
 
     async def wait_for_requests_to_drain(self) -> None:
         """Return when no request is being served."""
-        async with self._gate.closed():
+        async with self._gate.exclusive():
             return
 
     async def sleep(self) -> None:
@@ -189,7 +189,7 @@ class Gate:
                 await self._leave()
 
     @asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         """Close the gate for this block, and wait until no request is running."""
         self._shut_by += 1
         try:
