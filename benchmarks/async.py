@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
@@ -148,7 +148,7 @@ def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock
         settings["rllm.trainer.output_dir"] = directory
         if name == "tinker":
             settings["training.default_local_dir"] = f"{directory}/states"
-        plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
+        plan = make_plan(compose(registry, [layer_from_keys(settings, "the benchmark")]), registry)
         tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         opened, clock = RunDirectory.open(plan.config.rllm.trainer), Clock()
         try:

@@ -15,7 +15,7 @@ import scripted_world
 import virtual_time
 
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
@@ -106,7 +106,7 @@ def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def planned(world: Registry) -> MakePlan:
     def make(settings: Mapping[str, Any]) -> RunPlan:
-        return make_plan(compose(world, [layer_from_dotted({**SMALL, **settings}, "the test")]), world)
+        return make_plan(compose(world, [layer_from_keys({**SMALL, **settings}, "the test")]), world)
 
     return make
 

@@ -10,7 +10,7 @@ from scripted_world import ahead
 
 from rllm.cli.dry_run import recommended
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.async_training import recommend
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
@@ -49,7 +49,7 @@ def test_recommended_settings_depend_on_staleness(
 @pytest.mark.parametrize(("staleness", "rate", "epochs"), [(2, 0.0007, None), (4, 0.00045, 400)])
 def test_older_tokens_need_smaller_rate_and_more_steps(staleness: int, rate: float, epochs: int | None) -> None:
     installed = Registry.load()
-    layer = layer_from_dotted({"rllm.env.name": "guess", "rllm.backend": "local", **ahead(staleness)}, "the test")
+    layer = layer_from_keys({"rllm.env.name": "guess", "rllm.backend": "local", **ahead(staleness)}, "the test")
     settings = settings_for(make_plan(compose(installed, [layer]), installed))
     assert settings["training.learning_rate"] == rate
     assert settings.get("rllm.trainer.total_epochs") == epochs

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import rllm_local.update
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
@@ -81,7 +81,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         StagePlugin(name="look", summary="Look.", params=NoParams, load=lambda: Look, reads=reads, writes=frozenset())
     )
     settings = SETTINGS | {"rllm.trainer.output_dir": str(tmp_path_factory.mktemp("runs"))}
-    plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
+    plan = make_plan(compose(registry, [layer_from_keys(settings, "the test")]), registry)
     tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
     with pytest.MonkeyPatch.context() as patch, closing(RunDirectory.open(plan.config.rllm.trainer)) as opened:
         patch.setattr(rllm_local.update, "loss_terms", noted)

@@ -14,7 +14,7 @@ from recorded_runs import RecordedRuns
 from tool_model import save_tool_model
 
 from rllm.config.compose import compose
-from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
@@ -87,7 +87,7 @@ def without_validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[Layer] = ()) -> RunPlan:
     """Return the plan of a user's values above `layers`."""
-    return make_plan(compose(registry, [*layers, layer_from_dotted(settings, "the test")]), registry)
+    return make_plan(compose(registry, [*layers, layer_from_keys(settings, "the test")]), registry)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,7 +141,7 @@ def carry_out() -> Callable[[RunPlan], Trained]:
 def quick_plan(worlds: Registry, environment: str | None, settings: Mapping[str, Any] | None) -> RunPlan:
     """Return the plan of one step of two tasks with two rollouts each, changed by the settings."""
     named = {} if environment is None else {"rllm.env.name": environment}
-    beneath = layer_from_dotted({**QUICK, **(FOUR_TASKS if environment == "sum" else {})}, "before", Tier.SAVED)
+    beneath = layer_from_keys({**QUICK, **(FOUR_TASKS if environment == "sum" else {})}, "before", Tier.SAVED)
     return plan_of({**named, **(settings or {})}, worlds, [beneath])
 
 

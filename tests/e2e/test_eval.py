@@ -20,7 +20,7 @@ from written_distribution import write_distribution
 from rllm.cli.main import main
 from rllm.config import leaves
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.evaluation import session
 from rllm.evaluation.plans import EvaluationPlan
 from rllm.planning import RunPlan
@@ -109,7 +109,7 @@ def test_environments_with_equal_sampling_load_a_model_once(
 
 def test_environments_with_other_sampling_have_their_own_engines() -> None:
     def key(**settings: Any) -> str:
-        layers = [layer_from_dotted({"rllm.env.name": "guess", **settings}, "the test")]
+        layers = [layer_from_keys({"rllm.env.name": "guess", **settings}, "the test")]
         return session.engine_key(make_plan(compose(REGISTRY, layers), REGISTRY))
 
     assert key() == key(**{"rllm.rollout.n_val": 3, "data.val_batch_size": 4})
@@ -195,7 +195,7 @@ def test_only_keys_of_evaluations_make_a_different_one(rllm_here: Any, kept: Pat
 def test_backend_specifies_its_keys_for_training_only(backend: str) -> None:
     settings = {"rllm.env.name": "guess", "rllm.backend": backend}
     settings |= {"tinker_base_url": "local"} if backend == "tinker" else {}
-    evaluation = EvaluationPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
+    evaluation = EvaluationPlan(make_plan(compose(REGISTRY, [layer_from_keys(settings, "the test")]), REGISTRY), None)
     of_evaluation = {"rllm.trainer.seed", "rllm.rollout.n_val", evaluation.plan.backend.plugin.model_key}
     of_evaluation |= {"actor_rollout_ref.rollout.max_model_len"} if backend == "verl" else {"training.max_length"}
     of_evaluation |= {"data.max_response_length", "sampling.val.temperature"}

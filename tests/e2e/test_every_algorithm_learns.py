@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_keys
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.train_step import TrainStep
@@ -98,7 +98,7 @@ def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carry_out: Any) -> Le
     def run(settings: dict[str, Any], metric: str = "reward/agent/mean") -> list[float]:
         registry = Registry.load()
         registry.add(_only_solved())
-        trained = carry_out(plan_of(settings, registry, [layer_from_dotted(SUMS, "before", Tier.SAVED)]))
+        trained = carry_out(plan_of(settings, registry, [layer_from_keys(SUMS, "before", Tier.SAVED)]))
         return [step.metrics[metric] for step in trained.steps]
 
     return run

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from rllm.config.choices import registry_for
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.errors import ConfigError
@@ -236,7 +236,7 @@ def traced(
     (directory / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
 
     def make(index: int) -> Traced:
-        layer = layer_from_dotted({"model.name": str(thinking_model), "data.max_response_length": 2}, "before")
+        layer = layer_from_keys({"model.name": str(thinking_model), "data.max_response_length": 2}, "before")
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(directory)
             reads: list[tuple[BaseModel, str, str]] = []
@@ -312,7 +312,7 @@ def test_run_reads_its_values_and_no_refused_key(
 
 
 def test_plugins_are_allowed_before_a_plan_is_made() -> None:
-    layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-view"]}, "my.yaml")
+    layer = layer_from_keys({"rllm.plugins.allow": ["rllm-view"]}, "my.yaml")
     registry = registry_for([layer])
     with pytest.raises(ConfigError, match="rllm-local is blocked"):
         plan_of({"rllm.env.name": "sum"}, registry, [layer])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from expecting import check_error, check_values
 
-from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
@@ -48,7 +48,7 @@ SWITCHES = ("enable", "log_episodes")
 SWITCHED = [name for name, key in KEYS.items() if key.inherited and key.path[-1] not in SWITCHES]
 MASKS = [name for name in SWITCHED if name.startswith("rllm.compact_filtering.") and KEYS[name].default is True]
 """Keys of masks. Without filters nothing is masked, so their other value has no effect."""
-NO_READERS = layer_from_dotted(
+NO_READERS = layer_from_keys(
     {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["deaf", "log"]}, "set-up"
 )
 """Settings of a run whose plugins read no key. They have no engine, because the backend does not host one."""
@@ -94,7 +94,7 @@ def test_users_value_is_rejected_if_unused(name: str) -> None:
 
 
 def test_values_of_lower_origin_are_reset_if_unused() -> None:
-    lower = layer_from_dotted({name: other_value(name) for name in BY_PLUGINS}, "some environment", Tier.ENVIRONMENT)
+    lower = layer_from_keys({name: other_value(name) for name in BY_PLUGINS}, "some environment", Tier.ENVIRONMENT)
     plan = planned({}, lower, NO_READERS)
     assert {name: plan.composed.value(name) for name in BY_PLUGINS} == {name: KEYS[name].default for name in BY_PLUGINS}
     assert {plan.composed.origins[name] for name in BY_PLUGINS} == {"default"}
@@ -111,7 +111,7 @@ def test_unused_default_values_are_accepted() -> None:
 
 
 def test_reset_of_earlier_runs_value_is_warned_of() -> None:
-    saved = layer_from_dotted({"rllm.algorithm.eps_clip_high": 0.3}, "runs/one/config.yaml", Tier.SAVED)
+    saved = layer_from_keys({"rllm.algorithm.eps_clip_high": 0.3}, "runs/one/config.yaml", Tier.SAVED)
     plan = planned({"rllm.algorithm.loss_fn": "reinforce"}, saved)
     assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
     assert plan.composed.tiers["rllm.algorithm.eps_clip_high"] is Tier.PACKAGED
@@ -126,7 +126,7 @@ def test_unsupported_value_is_refused_with_the_reason(name: str) -> None:
     assert error.message.startswith(f"`{name}` is ")
     assert error.message.endswith("(from the test), which is not supported.")
     assert error.hint == KEYS[name].mark(Rejected).reason
-    plan = planned({}, layer_from_dotted(value, "some environment", Tier.ENVIRONMENT))
+    plan = planned({}, layer_from_keys(value, "some environment", Tier.ENVIRONMENT))
     assert plan.composed.value(name) == KEYS[name].default
 
 
@@ -134,7 +134,7 @@ def test_unsupported_value_is_refused_with_the_reason(name: str) -> None:
 def test_users_value_that_always_applies_is_warned_of(name: str) -> None:
     mark = KEYS[name].mark(Rejected)
     assert planned({name: True}).warnings == (f"`{name}` is true (from the test). {mark.reason}",)
-    saved = layer_from_dotted({name: True}, "an earlier run", Tier.SAVED)
+    saved = layer_from_keys({name: True}, "an earlier run", Tier.SAVED)
     assert planned({}, saved).warnings == ()
 
 

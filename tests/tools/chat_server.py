@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.evaluation.session import open_engine
 from rllm.planning.planner import make_plan
 from rllm_core.contracts.engine import SamplingParams
@@ -98,7 +98,7 @@ def model_app(directory: Path) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         registry = Registry.load()
         settings = {"rllm.backend": "local", "rllm.env.name": "sum", "model.name": str(directory)}
-        plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
+        plan = make_plan(compose(registry, [layer_from_keys(settings, "the test")]), registry)
         async with open_engine(plan) as engine:
             state["engine"] = engine
             yield

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
@@ -97,7 +97,7 @@ class Stalenesses(Observer):
 def run(found: Registry, name: str, changes: Mapping[str, Any], *, steps: int, resume: bool) -> dict[str, Any]:
     """Make or continue a run, and return its result."""
     settings = {**SETTINGS, **changes, "rllm.trainer.experiment_name": name}
-    plan = make_plan(compose(found, [layer_from_dotted(settings, "the test")]), found)
+    plan = make_plan(compose(found, [layer_from_keys(settings, "the test")]), found)
     tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
     directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
     observer = Stalenesses(steps)

@@ -44,14 +44,14 @@ def test_advantages_and_returns_are_lists_like_the_rewards(given: list[list[floa
     assert lists(rewards) == given
 
 
-def test_what_is_returned_may_be_changed_without_changing_anything_else() -> None:
+def test_returned_lists_are_copies_of_estimates() -> None:
     rewards = [np.array([1.0, 2.0]), np.array([3.0])]
     advantages, returns = classic(lambda inputs, params: Advantages(values=inputs.rewards))(rewards)
     advantages[0] += 10
     assert (lists(rewards), lists(returns)) == ([[1, 2], [3]], [[1, 2], [3]])
 
 
-def test_the_config_and_options_by_keyword_become_the_estimator_s_options() -> None:
+def test_config_and_keywords_become_estimator_options() -> None:
     seen: list[Any] = []
 
     def remember(inputs: AdvantageInput, params: Any) -> Advantages:
@@ -62,7 +62,7 @@ def test_the_config_and_options_by_keyword_become_the_estimator_s_options() -> N
     assert seen == [("the config", {"strength": 3})]
 
 
-def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups() -> None:
+def test_estimator_reading_more_than_rewards_needs_groups() -> None:
     groups = make_groups([[0, 0], [0]], lengths=[[1, 2], [3]])
     rewards = [np.array([1.0, 2.0]), np.array([3.0])]
     with expect_error(AdvantageError, "missing-estimator-input", "'mine'", "response_lengths", "traj_groups="):
@@ -71,7 +71,7 @@ def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups() -> None
     assert lists(advantages) == [[1, 4], [9]], "the rewards that are given count, not those of the trajectories"
 
 
-def test_parts_of_the_reward_are_for_the_estimator_to_miss() -> None:
+def test_reward_parts_may_be_missing_for_the_estimator() -> None:
     def without_parts(inputs: AdvantageInput, params: Any) -> Advantages:
         assert inputs.reward_components is None
         return doubled(inputs, params)
@@ -97,7 +97,7 @@ ONE_GROUP = make_groups([[1, 1]])
         (lambda inputs, params: Advantages(values=np.ones(1)), {}, [np.ones(2)], None, ["'mine'", "(1,)"]),
     ],
 )
-def test_estimator_or_rewards_that_do_not_fit_are_refused(
+def test_unfitting_estimator_or_rewards_are_rejected(
     function: Any, record: Any, rewards: Any, groups: Any, values: list[Any]
 ) -> None:
     with expect_error(AdvantageError, "bad-estimator-signature", *values):

@@ -26,7 +26,7 @@ async def _later(rewards: Any, algorithm_config: Any, **kwargs: Any) -> None:
     pass
 
 
-def test_a_classic_function_is_given_rewards_group_by_group_the_config_and_the_groups() -> None:
+def test_classic_function_receives_rewards_config_and_groups() -> None:
     seen: list[Any] = []
 
     def remember(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def test_a_function_may_centre_its_rewards_in_place() -> None:
         (lambda rewards: ([rewards[0], [[1.0], [1.0, 2.0], []]], rewards), ["advantages", "'t1:agent'"]),
     ],
 )
-def test_what_it_returns_wrong_names_the_estimator_the_group_and_the_shapes(give: Any, values: list[Any]) -> None:
+def test_wrong_result_names_estimator_group_and_shapes(give: Any, values: list[Any]) -> None:
     with expect_error(AdvantageError, "bad-estimator-result", "'mine'", *values):
         estimated(lambda rewards, config, **kwargs: give(rewards), make_inputs([[1, 0], [1, 2, 3]]))
 
@@ -110,9 +110,7 @@ def test_what_it_returns_wrong_names_the_estimator_the_group_and_the_shapes(give
         (_later, ("bad-estimator-signature", "a coroutine function")),
     ],
 )
-def test_what_cannot_be_called_in_the_classic_signature_is_said_when_it_is_registered(
-    function: Any, message: tuple[str, ...]
-) -> None:
+def test_function_with_other_signature_fails_at_registration(function: Any, message: tuple[str, ...]) -> None:
     with expect_error(PluginError, *message):
         require_classic("mine", function)
     require_classic("mine", max)  # It does not tell its parameters.
@@ -128,7 +126,7 @@ def second_with_none(rewards: Any, norm_adv_by_std_in_grpo: bool | None = None, 
 
 
 @pytest.mark.parametrize("function", [second_without_default, second_with_none])
-def test_the_option_of_the_config_in_second_place_is_given_its_value_and_not_the_config(function: Any) -> None:
+def test_option_in_second_place_receives_its_value(function: Any) -> None:
     config = AlgorithmSection(norm_adv_by_std_in_grpo=False)
     inputs = replace(make_inputs([[1, 0]]), algorithm_config=config)
     assert estimated(function, inputs).values.tolist() == [1, 0]
@@ -155,5 +153,5 @@ class NotReading:
         (max, False),
     ],
 )
-def test_what_a_function_reads_is_found_in_objects_and_partials_too(function: Any, expected: bool) -> None:
+def test_reads_finds_names_in_objects_and_partials(function: Any, expected: bool) -> None:
     assert reads(function, NORM) is expected

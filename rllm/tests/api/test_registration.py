@@ -60,7 +60,7 @@ def lists(part: Any) -> list[list[float]]:
     return [np.asarray(array).tolist() for array in part]
 
 
-def test_a_decorated_function_stays_what_it_is_and_is_given_back() -> None:
+def test_decorated_function_stays_the_same_function() -> None:
     assert register_rllm_adv_estimator("mine")(by_batch_mean) is by_batch_mean
     assert get_rllm_adv_estimator("mine") is by_batch_mean
     assert get_rllm_adv_estimator("in-process/mine") is by_batch_mean
@@ -70,7 +70,7 @@ def test_a_decorated_function_stays_what_it_is_and_is_given_back() -> None:
         get_rllm_adv_estimator("grop")
 
 
-def test_a_classic_estimator_is_a_record_like_any_other() -> None:
+def test_classic_estimator_has_a_plugin_spec() -> None:
     register_rllm_adv_estimator("plain")(by_batch_mean)
     plain = record_of("estimator", "plain")
     assert (plain.level, plain.scope, plain.params) == ("trajectory", "group", NoParams)
@@ -124,7 +124,7 @@ def test_a_callable_object_is_known_by_its_class() -> None:
 
 
 @pytest.mark.parametrize("decorator", EVERY_DECORATOR.values(), ids=EVERY_DECORATOR)
-def test_an_unusable_name_or_argument_is_refused_at_once(decorator: Any) -> None:
+def test_unusable_name_or_argument_is_rejected_at_once(decorator: Any) -> None:
     with expect_error(PluginError, "bad-plugin-spec", f'@{decorator.__name__}("NAME").'):
         decorator(by_batch_mean)
     with expect_error(PluginError, "bad-plugin-spec"):
@@ -133,7 +133,7 @@ def test_an_unusable_name_or_argument_is_refused_at_once(decorator: Any) -> None
         decorator("mine", config_keys="rllm.algorithm.kl_beta")(by_batch_mean)
 
 
-def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
+def test_new_estimator_has_options_level_and_scope() -> None:
     def strong(inputs: AdvantageInput, params: Strength) -> Advantages:
         return Advantages(values=inputs.rewards * params.strength)
 
@@ -152,7 +152,7 @@ def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
         get_rllm_adv_estimator("per_step")
 
 
-def test_losses_groupings_and_rejections_are_registered_with_their_options() -> None:
+def test_losses_groupings_and_rejections_have_their_options() -> None:
     def loss(inputs: Any, params: Any) -> Any:
         return -inputs.advantages * params.strength
 
@@ -185,7 +185,7 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     assert [records[kind].summary for kind in ("grouping", "rejection")] == ["Mine.", "Keeps everything, too."]
 
 
-def test_a_built_in_estimator_works_on_lists_of_arrays() -> None:
+def test_built_in_estimator_works_on_lists_of_arrays() -> None:
     grpo: Any = get_rllm_adv_estimator("grpo")
     advantages, returns = grpo(REWARDS, AlgorithmSection())
     half = 1 / (1 + 2e-6)
@@ -194,7 +194,7 @@ def test_a_built_in_estimator_works_on_lists_of_arrays() -> None:
     assert lists(get_rllm_adv_estimator("rloo")(REWARDS, None)[0])[1] == [-2, 2]
 
 
-def test_a_built_in_estimator_takes_its_options_from_the_config_or_by_keyword() -> None:
+def test_built_in_estimator_reads_config_and_keywords() -> None:
     grpo: Any = get_rllm_adv_estimator("grpo")
     centred = [[0.5, -0.5, -0.5, 0.5], [-1, 1]]
     config = AlgorithmSection(norm_adv_by_std_in_grpo=False)

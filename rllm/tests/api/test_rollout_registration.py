@@ -70,7 +70,7 @@ def test_an_environment_is_made_with_its_options() -> None:
     assert chosen.plugin.defaults == {"rllm.rollout.n": 2}
 
 
-def test_a_workflow_may_have_a_model_of_its_options() -> None:
+def test_workflow_may_have_an_options_model() -> None:
     class Words(Params):
         words: int = 1
 
@@ -114,7 +114,7 @@ def test_a_reward_with_options_is_given_them() -> None:
     assert scored("waiting").value == 2.0
 
 
-def test_what_a_reward_needs_and_how_long_it_may_take_is_said() -> None:
+def test_reward_spec_has_needs_and_timeout() -> None:
     @register_rllm_reward("mine", needs={"solution"}, timeout=0.5)
     def mine(rollout: Rollout) -> float:
         return 1.0

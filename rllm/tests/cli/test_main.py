@@ -48,7 +48,7 @@ def test_help_lists_every_command_with_its_summary(capsys) -> None:
         assert entry.summary in printed
 
 
-def test_every_command_of_the_table_exists_and_explains_itself(capsys) -> None:
+def test_every_listed_command_exists_and_has_help(capsys) -> None:
     for name in COMMANDS:
         assert main([name, "--help"]) == 0
         assert f"Usage: rllm {name}" in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_mistake_in_a_command_has_a_hint(words: list[str], values: list[str], ca
 
 
 @pytest.mark.parametrize("error_class", [RllmError, ConfigError])
-def test_error_raised_on_purpose_has_its_exit_code_and_details(command, capsys, error_class) -> None:
+def test_rllm_error_has_exit_code_and_details(command, capsys, error_class) -> None:
     command(_raising(error_class("lamp-off", "Dark.", "Light it.", "  its log:\n    last words")))
 
     assert main(["act"]) == error_class.exit_code
@@ -98,7 +98,7 @@ def test_error_raised_on_purpose_has_its_exit_code_and_details(command, capsys, 
     assert captured.out == ""
 
 
-def test_an_unexpected_error_says_so_and_how_to_see_more(command, capsys) -> None:
+def test_unexpected_error_names_the_debug_flag(command, capsys) -> None:
     command(_raising(ValueError("seven\nis odd")))
 
     assert main(["act"]) == 1
@@ -138,7 +138,7 @@ def test_debug_is_also_an_environment_variable(command, capsys, monkeypatch, val
     assert ("Traceback" in capsys.readouterr().err) is shown
 
 
-def test_what_follows_two_dashes_is_left_to_the_command(command, capsys) -> None:
+def test_words_after_two_dashes_reach_the_command(command, capsys) -> None:
     @click.argument("words", nargs=-1)
     def act(words: tuple[str, ...]) -> None:
         click.echo(" ".join(words))

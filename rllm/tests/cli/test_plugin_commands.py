@@ -17,7 +17,7 @@ def _check_failed(finished, code: str, *values: object) -> None:
     check_printed(finished.stderr, code, *values)
 
 
-def test_a_plugins_command_runs_with_its_words_and_its_exit_code(rllm, install_command) -> None:
+def test_plugin_command_receives_words_and_sets_exit_code(rllm, install_command) -> None:
     install_command("third-party", "act")
 
     finished = rllm("act", "a", "b", "--debug")
@@ -26,7 +26,7 @@ def test_a_plugins_command_runs_with_its_words_and_its_exit_code(rllm, install_c
     assert (finished.returncode, finished.stdout, finished.stderr) == (2, "acting on a b, debug True\n", "")
 
 
-def test_help_lists_commands_of_plugins_with_their_distribution_and_imports_none(rllm, install_command) -> None:
+def test_help_lists_plugin_commands_without_importing_them(rllm, install_command) -> None:
     install_command("third-party", "act", "raise RuntimeError('imported')")
 
     finished = rllm("--help")
@@ -39,7 +39,7 @@ def test_help_lists_commands_of_plugins_with_their_distribution_and_imports_none
 
 
 @pytest.mark.long
-def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_command, tmp_path) -> None:
+def test_command_of_blocked_distribution_is_never_imported(rllm, install_command, tmp_path) -> None:
     trace = tmp_path / "imported"
     install_command("third-party", "act", f"open({str(trace)!r}, 'w').close()")
 
@@ -56,7 +56,7 @@ def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_com
 
 
 @pytest.mark.long
-def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> None:
+def test_core_command_wins_over_plugin_command(rllm, install_command) -> None:
     install_command("third-party", "train", "raise RuntimeError('imported')")
 
     assert rllm("train", "--help").stdout.startswith("Usage: rllm train")
@@ -65,7 +65,7 @@ def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> No
 
 
 @pytest.mark.long
-def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm, install_command) -> None:
+def test_ambiguous_command_names_both_distributions(rllm, install_command) -> None:
     install_command("one", "act")
     install_command("two", "act")
 
@@ -95,7 +95,7 @@ def test_unusable_command_names_its_package(rllm, install_command, code: str, at
 
 
 @pytest.mark.long
-def test_why_a_command_cannot_be_used_is_shown_by_debug_and_doctor(rllm, install_command) -> None:
+def test_debug_and_doctor_show_why_command_fails(rllm, install_command) -> None:
     install_command("bad-plugin", "act", "raise RuntimeError('half installed')")
 
     assert "raise RuntimeError('half installed')" in rllm("act", "--debug").stderr
@@ -105,7 +105,7 @@ def test_why_a_command_cannot_be_used_is_shown_by_debug_and_doctor(rllm, install
     assert "Traceback" in checked.stdout
 
 
-def test_the_nearest_command_may_be_one_of_a_plugin(rllm, install_command) -> None:
+def test_nearest_command_may_belong_to_a_plugin(rllm, install_command) -> None:
     install_command("third-party", "perform")
 
     _check_failed(rllm("perfrom"), "usage-error", "'perfrom'", "'perform'?")
@@ -128,11 +128,11 @@ sys.exit(main())
         (["episod"], "usage-error", ["'episode'"]),
     ],
 )
-def test_a_command_of_ours_that_is_not_installed_is_known(rllm_from_inside, words, code: str, values) -> None:
+def test_first_party_command_without_package_is_known(rllm_from_inside, words, code: str, values) -> None:
     _check_failed(rllm_from_inside(NOTHING_INSTALLED, *words), code, *values)
 
 
-def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
+def test_help_names_distributions_of_missing_commands(rllm_from_inside) -> None:
     told = " ".join(rllm_from_inside(NOTHING_INSTALLED, "--help", COLUMNS="120").stdout.split())
 
     assert "episode " in told

@@ -54,7 +54,7 @@ def _take(number: int) -> None:
     signal.pthread_kill(threading.get_ident(), number)
 
 
-def test_the_second_signal_ends_a_busy_loop_and_handlers_are_put_back() -> None:
+def test_second_signal_ends_loop_and_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     async def busy() -> None:

@@ -17,7 +17,7 @@ def _imported(rllm_from_inside, *arguments: str) -> set[str]:
     return set(finished.stderr.split())
 
 
-def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm_from_inside, install, install_command) -> None:
+def test_help_imports_no_command_plugin_or_pydantic(rllm_from_inside, install, install_command) -> None:
     install("third-party")
     install_command("with-command", "act")
 
@@ -32,7 +32,7 @@ def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm_from_inside, ins
     }
 
 
-def test_a_command_of_the_core_looks_for_no_commands_of_plugins(rllm_from_inside, install) -> None:
+def test_core_command_does_not_discover_plugin_commands(rllm_from_inside, install) -> None:
     install("third-party")
     assert "rllm.cli.plugin_commands" not in _imported(rllm_from_inside, "train", "--help")
     imported = _imported(rllm_from_inside, "plugins", "list", "--help")

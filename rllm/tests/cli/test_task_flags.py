@@ -29,27 +29,27 @@ def request_of(*words: str, flags: tuple[str, ...] = PLANNING_FLAGS) -> Request:
     return read[0]
 
 
-def test_data_is_a_file_or_a_name_as_it_was_typed() -> None:
+def test_data_flag_keeps_file_or_name_as_typed() -> None:
     for word in ("train.jsonl", "../it's a {file}, v1.jsonl", "my-package/mine", "hf:org/data-v1.5"):
         assert request_of("--data", word).choices == {"data.train_dataset": word}
         assert request_of("--val-data", word).choices == {"data.val_dataset": word}
         assert request_of("--data", word, flags=OF_EVAL).choices == {"data.val_dataset": word}
 
 
-def test_rewards_are_names_and_functions_in_files_in_order() -> None:
+def test_rewards_are_names_and_file_functions_in_order() -> None:
     words = ("--reward", "exact", "--reward", "my rewards.py:score", "--reward", "python:rewards.py:score")
     chosen = ["exact", "python:my rewards.py:score", "python:rewards.py:score"]
     assert request_of(*words).choices == {"rllm.reward": chosen}
 
 
-def test_tools_are_functions_in_files_and_choose_the_workflow_that_calls_them() -> None:
+def test_tools_flag_chooses_the_tool_calling_workflow() -> None:
     assert request_of("--tools", "my tools.py:add, b.py:look").choices == {
         "rllm.workflow.workflow_args.tools": ["my tools.py:add", "b.py:look"],
         "rllm.workflow.name": "tool_calling",
     }
 
 
-def test_flag_of_an_objective_chooses_it_and_sets_its_key() -> None:
+def test_objective_flag_chooses_objective_and_sets_its_key() -> None:
     request = request_of("--stored", "my sessions/", "--objective", "echo")
     assert request.choices == {
         "data.train_dataset": {"name": "stored", "path": "my sessions/"},
@@ -62,7 +62,7 @@ def test_flag_of_an_objective_chooses_it_and_sets_its_key() -> None:
         read_request((), None, (), {"data": "a.jsonl", "stored": "b"})
 
 
-def test_teacher_is_an_address_a_path_or_a_name() -> None:
+def test_teacher_flag_takes_address_path_or_name() -> None:
     for word, teacher in (
         ("http://127.0.0.1:8000/v1", "server:http://127.0.0.1:8000/v1"),
         ("./directory", "model:./directory"),

@@ -11,7 +11,7 @@ from program_registry import program_registry
 from pydantic import Field
 
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import Layer, layer_from_dotted, layers_from_overrides
+from rllm.config.layers import Layer, layer_from_keys, layers_from_overrides
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
@@ -212,7 +212,7 @@ def run_foreign(
         capabilities=Capabilities(),
     )
     registry.add(record, distribution="rllm-foreign")
-    chosen = layer_from_dotted({"rllm.backend": "foreign"}, "my.yaml")
+    chosen = layer_from_keys({"rllm.backend": "foreign"}, "my.yaml")
 
     def run(*given: str | Layer) -> Composed:
         layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume, given, strategies as st
 
 from rllm.config.choices import Reader
-from rllm.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_keys
 from rllm.config.merge import merge_layers
 from rllm.config.packaged import base_layer
 from rllm.config.paths import split_key
@@ -26,7 +26,7 @@ entries = st.tuples(keys, values) | st.tuples(sections, st.sampled_from([None, {
 
 @given(given=st.lists(st.tuples(entries, st.sampled_from(Tier)), max_size=5), key=st.sampled_from(READ))
 def test_reader_agrees_with_the_merge(given: list[Any], key: str) -> None:
-    layers = [base_layer(), *(layer_from_dotted(dict([entry]), f"{tier.name}", tier) for entry, tier in given)]
+    layers = [base_layer(), *(layer_from_keys(dict([entry]), f"{tier.name}", tier) for entry, tier in given)]
     try:
         merged = merge_layers(layers, [RunConfig])
         expected = selected_value(merged, key)

@@ -12,7 +12,7 @@ from expecting import expect_error
 
 from rllm.config.choices import plugins_section
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import layer_from_dotted, layers_from_overrides
+from rllm.config.layers import layer_from_keys, layers_from_overrides
 from rllm.config.paths import leaves
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -59,7 +59,7 @@ def test_of_two_sources_the_later_one_wins(
         elif source == "command line":
             user_layers += layers_from_overrides([f"rllm.rollout.n={value}"])
         else:
-            user_layers.append(layer_from_dotted({"rllm.rollout.n": value}, ORIGINS[source]))
+            user_layers.append(layer_from_keys({"rllm.rollout.n": value}, ORIGINS[source]))
 
     result = compose(registry, user_layers)
     assert result.config.rllm.rollout.n == values[upper]
@@ -112,7 +112,7 @@ def test_recipe_cannot_choose_another_model(composed: Compose, environment: dict
         composed(GUESS)
 
 
-def test_allowed_plugins_are_known_before_there_is_a_registry() -> None:
+def test_allowed_plugins_are_read_before_the_registry() -> None:
     assert plugins_section([]).allow is None
     words = ["rllm.plugins.allow=[a]", "rllm.plugins.allow=[]"]
     assert plugins_section(layers_from_overrides(words)).allow == []
@@ -120,7 +120,7 @@ def test_allowed_plugins_are_known_before_there_is_a_registry() -> None:
         plugins_section(layers_from_overrides(["rllm.plugins.allow=a"]))
 
 
-def test_the_tree_is_complete_and_every_value_has_an_origin(composed: Compose) -> None:
+def test_tree_is_complete_and_values_have_origins(composed: Compose) -> None:
     result = composed({"rllm": {"algorithm": {"estimator_map": {"solver": {"name": "rloo"}}}}})
     both = result.config.model_dump(mode="json") | result.backend_config.model_dump(mode="json")
     assert result.tree == both

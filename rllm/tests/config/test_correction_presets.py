@@ -8,14 +8,14 @@ import pytest
 
 from rllm.config.choices import SECTION
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_keys
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
 
 def composed(**keys: Any) -> Composed:
     values = {f"{SECTION}.{name}": value for name, value in keys.items()}
-    return compose(Registry.load(), [layer_from_dotted(values, "test", Tier.USER)])
+    return compose(Registry.load(), [layer_from_keys(values, "test", Tier.USER)])
 
 
 def test_preset_sets_other_keys() -> None:

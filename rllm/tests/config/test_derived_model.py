@@ -14,10 +14,10 @@ from program_registry import program_registry
 from pydantic import Field
 
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import Layer, Tier, layer_from_dotted, layers_from_overrides
+from rllm.config.layers import Layer, Tier, layer_from_keys, layers_from_overrides
 from rllm.config.saved_config import save_config
 from rllm.runs.run_directory import run_directory_path
-from rllm.training.starting import plan_resumed
+from rllm.training.starting import plan_resumption
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
@@ -76,7 +76,7 @@ def _registry(*derived: DerivedKey, yaml: Path | None = None, recipe: dict[str, 
 
 
 def _compose(registry: Registry, *given: str | Layer) -> Composed:
-    chosen = layer_from_dotted({"rllm.backend": "remote", "rllm.env.name": "guess"}, "my.yaml")
+    chosen = layer_from_keys({"rllm.backend": "remote", "rllm.env.name": "guess"}, "my.yaml")
     layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]
     return compose(registry, [chosen, *layers])
 
@@ -105,9 +105,7 @@ def run(tmp_path: Path) -> Run:
         (["model.name=large", "service_url=here"], "large", "command line"),
     ],
 )
-def test_the_model_follows_from_the_key_unless_a_user_sets_it_and_brings_its_recipe(
-    run: Run, words: list[str], model: str, origin: str
-) -> None:
+def test_derived_model_brings_its_recipe_unless_set(run: Run, words: list[str], model: str, origin: str) -> None:
     result = run(*words)
     assert result.value(MODEL) == model
     assert result.origins[MODEL] == origin
@@ -118,7 +116,7 @@ def test_the_model_follows_from_the_key_unless_a_user_sets_it_and_brings_its_rec
     assert (without_file.value(MODEL), without_file.value("training.learning_rate")) == (model, RATES[model])
 
 
-def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
+def test_plain_values_at_top_level_are_keys(run: Run) -> None:
     result = run("service_url=here", "service_timeout=5")
     assert isinstance(result.backend_config, RemoteSections)
     assert (result.backend_config.service_url, result.backend_config.service_timeout) == ("here", 5.0)
@@ -139,9 +137,7 @@ def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
 
 @pytest.mark.parametrize("words", [[], ["service_url=here"], ["service_url=here", "model.name=mine"]])
 @pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
-def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_the_users(
-    run: Run, words: list[str], tier: Tier
-) -> None:
+def test_saved_config_is_equal_and_keeps_user_keys(run: Run, words: list[str], tier: Tier) -> None:
     first = run(*words)
     whole = Layer("config.yaml", first.build_saved_config(), tier)
     again = run(whole)
@@ -160,7 +156,7 @@ def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_t
         (["service_url=here"], {"model": {"name": "mine"}}, "mine"),
     ],
 )
-def test_a_change_above_a_whole_configuration_reaches_the_model_unless_it_was_set(
+def test_change_over_saved_config_reaches_derived_model(
     run: Run, words: list[str], change: dict[str, Any], model: str
 ) -> None:
     whole = Layer("config.yaml", run(*words).build_saved_config())
@@ -169,7 +165,7 @@ def test_a_change_above_a_whole_configuration_reaches_the_model_unless_it_was_se
     assert run(Layer("the Python config", merged)).value(MODEL) == model
 
 
-def test_keys_of_the_core_and_of_sections_may_be_mixed_and_have_the_defaults_that_validation_gives() -> None:
+def test_mixed_keys_have_the_defaults_of_validation() -> None:
     given: list[Any] = []
 
     def derive(*values: Any) -> str:
@@ -182,7 +178,7 @@ def test_keys_of_the_core_and_of_sections_may_be_mixed_and_have_the_defaults_tha
     assert set(given) == {(8, 30.0, None, 3, None)}
 
 
-def test_a_value_that_no_model_follows_from_is_a_config_error() -> None:
+def test_value_without_derived_model_is_a_config_error() -> None:
     registry = _registry(DerivedKey(native=MODEL, of=("service_url",), derive=lambda url: url.upper()))
     with expect_error(ConfigError, "wrong-value", "`model.name`", "`service_url`"):
         _compose(registry)
@@ -201,7 +197,7 @@ def test_a_value_that_no_model_follows_from_is_a_config_error() -> None:
         (["service_url=here"], ["model.name=mine"], "now mine (from command line)"),
     ],
 )
-def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
+def test_resumed_run_keeps_its_model_or_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[str], resumed: list[str], problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -219,6 +215,6 @@ def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
     save_config(first.build_saved_config(), directory)
     if problem:
         with expect_error(ConfigError, "run-changed", problem):
-            plan_resumed(compose_over)
+            plan_resumption(compose_over)
     else:
-        assert plan_resumed(compose_over).composed.value(MODEL) == first.value(MODEL)
+        assert plan_resumption(compose_over).composed.value(MODEL) == first.value(MODEL)

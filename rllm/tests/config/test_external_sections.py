@@ -58,7 +58,7 @@ def test_values_of_the_packaged_types_are_taken(run: Callable[..., Composed]) ->
     assert composed.backend_config.model_dump()["data"] == {"extra": 2}
 
 
-def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Composed]) -> None:
+def test_empty_or_free_packaged_section_takes_anything(run: Callable[..., Composed]) -> None:
     run("engine.options.new=1", "engine.anything={a: 1}", "engine.passed_on.new=x", "engine.inner.left_out=1")
 
 
@@ -78,8 +78,6 @@ def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Com
         ("engine.steps=many", ("wrong-value", "`engine.steps`", '"many"')),
     ],
 )
-def test_an_unknown_key_or_another_type_is_an_error(
-    run: Callable[..., Composed], word: str, message: tuple[str, ...]
-) -> None:
+def test_unknown_key_or_other_type_is_error(run: Callable[..., Composed], word: str, message: tuple[str, ...]) -> None:
     with expect_error(ConfigError, *message):
         run(word)

@@ -42,7 +42,7 @@ def _with(env_args: Any) -> dict[str, Any]:
         ({"key": "${oc.env:EMPTY}", "price": r"\${x}"}, {"key": "", "price": "${x}"}),
     ],
 )
-def test_they_are_in_force_and_written_as_they_were_given(composed: Compose, given: Any, stored: Any) -> None:
+def test_environment_values_apply_and_are_saved_unresolved(composed: Compose, given: Any, stored: Any) -> None:
     result = composed(_with(given))
     assert result.value("rllm.env.env_args") == stored
     assert result.printable_tree["rllm"]["env"]["env_args"] == given
@@ -55,7 +55,7 @@ def test_other_interpolations_are_written_resolved(composed: Compose) -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
-def test_what_was_written_means_the_same_with_the_values_of_another_environment(
+def test_saved_text_resolves_in_a_different_environment(
     composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: Tier
 ) -> None:
     first = composed(_with({"key": "${oc.env:SECRET}", "steps": "${oc.decode:${oc.env:STEPS}}"}))
@@ -65,7 +65,7 @@ def test_what_was_written_means_the_same_with_the_values_of_another_environment(
     assert again.build_saved_config() == first.build_saved_config()
 
 
-def test_the_backends_name_of_a_shared_key_is_written_so_as_well(run_foreign: Compose) -> None:
+def test_native_shared_key_is_saved_unresolved_too(run_foreign: Compose) -> None:
     result = run_foreign(*layers_from_overrides(["rllm.trainer.total_epochs='${oc.decode:${oc.env:STEPS}}'"]))
     assert result.value("trainer.total_epochs") == 7
     assert result.printable_tree["trainer"]["total_epochs"] == "${oc.decode:${oc.env:STEPS}}"

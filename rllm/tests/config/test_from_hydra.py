@@ -13,8 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from rllm.config.compose import Composed, compose
-from rllm.config.from_python import layer_from_python, without_packaged
-from rllm.config.layers import layer_from_dotted, layers_from_overrides
+from rllm.config.from_python import layer_from_python, remove_packaged_values
+from rllm.config.layers import layer_from_keys, layers_from_overrides
 from rllm.config.packaged import DIRECTORY, HYDRA_VERSION_BASE
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -39,7 +39,7 @@ class Script:
         return own
 
     def composed(self, config: Any) -> Composed:
-        return compose(self._registry, without_packaged(layer_from_python(config), self._registry))
+        return compose(self._registry, remove_packaged_values(layer_from_python(config), self._registry))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def script(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scri
         ["rllm.rollout.n=${rllm.trainer.seed}", "rllm.trainer.seed=3", "sampling.val=${sampling.train}"],
     ],
 )
-def test_the_words_of_a_script_mean_what_they_mean_to_the_command(
+def test_script_overrides_mean_the_same_as_command_overrides(
     script: Script, registry: Registry, words: list[str]
 ) -> None:
     by_script, by_command = script.composed(script.config(*words)), compose(registry, layers_from_overrides(words))
@@ -96,7 +96,7 @@ def test_the_group_chooses_the_backend(script: Script, add_backend: AddBackend) 
         (["rllm.backend=null"], ["None", "rllm/backend=local"]),
     ],
 )
-def test_two_ways_to_choose_the_backend_must_not_contradict_each_other(
+def test_contradicting_backend_choices_are_an_error(
     script: Script, add_backend: AddBackend, words: list[str], values: list[str]
 ) -> None:
     add_backend("far", HEADER)
@@ -105,7 +105,7 @@ def test_two_ways_to_choose_the_backend_must_not_contradict_each_other(
         script.composed(config)
 
 
-def test_groups_of_the_script_and_deletions_are_no_keys(script: Script, tmp_path: Path) -> None:
+def test_script_groups_and_deletions_are_no_keys(script: Script, tmp_path: Path) -> None:
     own = tmp_path / "own" / "size" / "of_model" / "big.yaml"
     own.parent.mkdir(parents=True)
     own.write_text(HEADER + "model: {name: big}\n")
@@ -115,8 +115,8 @@ def test_groups_of_the_script_and_deletions_are_no_keys(script: Script, tmp_path
 
 
 def test_config_without_hydra_counts_as_set_by_user(script: Script, registry: Registry) -> None:
-    layer = layer_from_dotted({"rllm.rollout.n": 8}, "here")
-    assert without_packaged(layer, registry) == [layer], "there is no script"
+    layer = layer_from_keys({"rllm.rollout.n": 8}, "here")
+    assert remove_packaged_values(layer, registry) == [layer], "there is no script"
     script.config("rllm.trainer.seed=3")
     assert script.composed({"rllm": {"rollout": {"n": 3}}}).by_user == {"rllm.rollout.n"}
     assert script.composed(None).by_user == set()

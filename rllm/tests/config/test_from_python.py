@@ -43,7 +43,7 @@ def test_mappings_of_all_kinds_are_a_layer(config: Any) -> None:
     assert type(layer.tree["rllm"]) is dict
 
 
-def test_a_path_is_a_file_and_none_is_empty(tmp_path: Path) -> None:
+def test_path_is_a_file_and_none_is_empty(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("rllm: {rollout: {n: 4}}\n")
     layer = Layer(str(file), {"rllm": {"rollout": {"n": 4}}}, Tier.USER)

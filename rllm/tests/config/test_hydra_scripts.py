@@ -17,7 +17,7 @@ SCRIPT = """
 import json, sys
 import hydra
 from rllm.config.compose import compose
-from rllm.config.from_python import layer_from_python, without_packaged
+from rllm.config.from_python import layer_from_python, remove_packaged_values
 from rllm.planning.planner import make_plan
 from rllm_core import AgentTrainer
 from rllm_core.plugins.registry import Registry
@@ -29,7 +29,7 @@ def main(config):
     if config.rllm.rollout.n == "many":
         AgentTrainer(config=config).train()
     registry = Registry.load()
-    plan = make_plan(compose(registry, without_packaged(layer_from_python(config), registry)), registry)
+    plan = make_plan(compose(registry, remove_packaged_values(layer_from_python(config), registry)), registry)
     composed = plan.composed
     print(json.dumps([composed.tree, composed.origins, sorted(composed.by_user), plan.warnings]))
 

@@ -14,7 +14,7 @@ import pytest
 from expecting import expect_error
 from hypothesis import example, given, strategies as st
 
-from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.layers import Layer, Tier, layer_from_file, layer_from_keys, layers_from_overrides
 from rllm_core.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ def _file(directory: Path, text: str) -> Path:
     return file
 
 
-def test_a_file_becomes_a_layer_named_by_its_path(tmp_path: Path) -> None:
+def test_file_layer_is_named_by_its_path(tmp_path: Path) -> None:
     file = _file(tmp_path, "rllm:\n  backend: local\n")
     assert layer_from_file(file) == Layer(str(file), {"rllm": {"backend": "local"}})
 
@@ -110,7 +110,7 @@ def test_layer_rejects_invalid_unicode_and_numbers_too_large() -> None:
 @example(text="a: 2001-01-01 00:00:99")
 @example(text="? [1]\n: 2")
 @example(text="a: 9" + "9" * 5000)
-def test_any_text_is_a_layer_or_a_config_error(tmp_path: Path, text: str) -> None:
+def test_any_text_is_layer_or_config_error(tmp_path: Path, text: str) -> None:
     try:
         tree = layer_from_file(_file(tmp_path, text)).tree
     except ConfigError as error:
@@ -124,15 +124,15 @@ def test_each_override_is_a_separate_layer_in_order() -> None:
     assert layers == [Layer("command line", {"a": {"b": value}}, Tier.COMMAND_LINE) for value in (1, 2)]
 
 
-def test_files_and_python_are_the_users_unless_said_otherwise(tmp_path: Path) -> None:
+def test_files_and_python_default_to_user_tier(tmp_path: Path) -> None:
     assert layer_from_file(_file(tmp_path, "a: 1")).tier is Tier.USER
-    assert layer_from_dotted({"a": 1}, "here").tier is Tier.USER
+    assert layer_from_keys({"a": 1}, "here").tier is Tier.USER
     saved = layer_from_file(_file(tmp_path, "a: 1"), tier=Tier.SAVED, origin="backend local")
     assert (saved.tier, saved.origin) == (Tier.SAVED, "backend local")
 
 
 def test_dotted_keys_become_nested_mappings() -> None:
-    layer = layer_from_dotted({"rllm.workflow.name": "x", "rllm.rollout.n": 2, "data": {"a": 1}}, "environment guess")
+    layer = layer_from_keys({"rllm.workflow.name": "x", "rllm.rollout.n": 2, "data": {"a": 1}}, "environment guess")
     tree = {"rllm": {"workflow": {"name": "x"}, "rollout": {"n": 2}}, "data": {"a": 1}}
     assert layer == Layer("environment guess", tree)
 
@@ -148,4 +148,4 @@ def test_dotted_keys_become_nested_mappings() -> None:
 )
 def test_dotted_keys_that_contradict_each_other_are_refused(values: dict[Any, Any], message: tuple[str, ...]) -> None:
     with expect_error(ConfigError, *message):
-        layer_from_dotted(values, "here")
+        layer_from_keys(values, "here")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rllm.config.compose import Composed
-from rllm.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_keys
 
 Compose = Callable[..., Composed]
 EPOCHS, BATCHES = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
@@ -34,19 +34,19 @@ def test_of_epochs_and_batches_the_higher_tier_counts(
     for native in natives:
         keys = sorted(values, key=lambda key: tiers[key])
         names = {key: NATIVE[key] if key in native else key for key in keys}
-        given = [layer_from_dotted({names[key]: values[key]}, tiers[key].name, tiers[key]) for key in keys]
+        given = [layer_from_keys({names[key]: values[key]}, tiers[key].name, tiers[key]) for key in keys]
         result = run_foreign(*given)
         assert (result.value(EPOCHS), result.value(BATCHES)) == expected, native
         steps = None if expected[1] == -1 else 7
         assert [result.value(name) for name in NATIVE.values()] == [expected[0], steps], native
-    unlimited = layer_from_dotted({EPOCHS: 3}, "a", epochs), layer_from_dotted({BATCHES: -1}, "b", batches)
+    unlimited = layer_from_keys({EPOCHS: 3}, "a", epochs), layer_from_keys({BATCHES: -1}, "b", batches)
     result = run_foreign(*unlimited)
     assert (result.value(EPOCHS), result.value(BATCHES)) == (3, -1)
 
 
-def test_where_the_length_of_a_run_came_from_is_said(run_foreign: Compose) -> None:
-    result = run_foreign(layer_from_dotted({BATCHES: 7}, "my.yaml"), f"{EPOCHS}=3")
+def test_run_length_has_its_origin(run_foreign: Compose) -> None:
+    result = run_foreign(layer_from_keys({BATCHES: 7}, "my.yaml"), f"{EPOCHS}=3")
     assert (result.origins[EPOCHS], result.origins[BATCHES]) == ("command line", "command line")
-    result = run_foreign(layer_from_dotted({EPOCHS: 3}, "my.yaml"), f"{BATCHES}=7")
+    result = run_foreign(layer_from_keys({EPOCHS: 3}, "my.yaml"), f"{BATCHES}=7")
     assert (result.origins[EPOCHS], result.origins[BATCHES]) == ("default", "command line")
     assert EPOCHS not in result.by_user

@@ -10,7 +10,7 @@ from hypothesis import assume, given, strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
 
-from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.config.merge import merge_layers
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
@@ -61,10 +61,8 @@ def test_lists_scalars_and_values_of_another_kind_replace(lower: Any, upper: Any
         ("rllm", {"backend": "local"}, Tier.USER, {"backend": "local"}),
     ],
 )
-def test_an_empty_mapping_typed_empties_options_and_in_a_file_nothing(
-    key: str, value: Any, tier: Tier, left: Any
-) -> None:
-    layers = [layer_from_dotted({key: value}, "default", Tier.PACKAGED), layer_from_dotted({key: {}}, "typed", tier)]
+def test_typed_empty_mapping_empties_options_unlike_files(key: str, value: Any, tier: Tier, left: Any) -> None:
+    layers = [layer_from_keys({key: value}, "default", Tier.PACKAGED), layer_from_keys({key: {}}, "typed", tier)]
     node: Any = merge_layers(layers, [RunConfig]).tree
     for part in key.split("."):
         node = node[part]
@@ -94,7 +92,7 @@ def test_merging_does_not_change_the_layers() -> None:
         (None, {"name": "ppo"}, {"name": "ppo"}),
     ],
 )
-def test_options_of_a_replaced_plugin_do_not_reach_the_new_one(lower: Any, upper: Any, expected: Any) -> None:
+def test_options_of_replaced_plugin_are_dropped(lower: Any, upper: Any, expected: Any) -> None:
     assert _merged(lower, upper) == expected
     assert _merged(lower, upper, key="rllm.algorithm.estimator_map.solver") == expected
 
@@ -123,7 +121,7 @@ def test_section_of_the_backend_is_no_plugin_choice() -> None:
     assert _merged({"name": "tiny", "depth": 2}, {"name": "big"}, key="model") == {"name": "big", "depth": 2}
 
 
-def test_a_key_can_be_laid_over_an_interpolated_mapping() -> None:
+def test_key_merges_over_an_interpolated_mapping() -> None:
     layers = [
         Layer("default", {"train": {"top_p": 0.9, "temperature": 1}}),
         Layer("my.yaml", {"val": "${train}"}),
@@ -136,12 +134,12 @@ def test_a_key_can_be_laid_over_an_interpolated_mapping() -> None:
 
 
 @pytest.mark.parametrize("target", ["${nowhere}", "${val}", "${", "${number}"])
-def test_a_mapping_over_an_interpolation_that_is_no_mapping_replaces_it(target: str) -> None:
+def test_mapping_replaces_interpolation_of_plain_value(target: str) -> None:
     layers = [Layer("a", {"val": target, "number": 3}), Layer("b", {"val": {"x": 1}})]
     assert merge_layers(layers, []).tree["val"] == {"x": 1}
 
 
-def test_every_value_has_the_origin_of_the_layer_that_set_it() -> None:
+def test_every_value_has_its_layer_as_origin() -> None:
     low = {"a": {"x": 1, "y": 1}, "mapping": {"x": 1}, "scalar": 1, "same": [1], "empty": {}, "open": 1}
     high = {"a": {"y": 2, "new": {"deep": 3}}, "mapping": 1, "scalar": {"x": 1}, "empty": {}, "open": "???"}
     merged = merge_layers([Layer("low", low), Layer("high", high)], [])
@@ -156,11 +154,11 @@ def test_every_value_has_the_origin_of_the_layer_that_set_it() -> None:
 
 @pytest.mark.parametrize("key", ["adv_estimator", "loss_fn", "estimator_map.judge"])
 @pytest.mark.parametrize("tier", [Tier.USER, Tier.COMMAND_LINE])
-def test_an_empty_mapping_in_place_of_a_plugin_is_refused(key: str, tier: Tier) -> None:
+def test_empty_mapping_as_plugin_choice_is_rejected(key: str, tier: Tier) -> None:
     dotted = f"rllm.algorithm.{key}"
     layers = [
-        layer_from_dotted({dotted: "a"}, "default", Tier.PACKAGED),
-        layer_from_dotted({dotted: {}}, "somewhere", tier),
+        layer_from_keys({dotted: "a"}, "default", Tier.PACKAGED),
+        layer_from_keys({dotted: {}}, "somewhere", tier),
     ]
     with expect_error(ConfigError, "empty-choice", dotted):
         merge_layers(layers, [RunConfig])

@@ -51,7 +51,7 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
         ),
     ],
 )
-def test_all_distributions_of_ours_that_a_run_lacks_are_named_at_once(
+def test_all_missing_distributions_are_named_at_once(
     core_alone: Registry, words: list[str], what: str, line: str
 ) -> None:
     error = _refusal(core_alone, *words)
@@ -59,7 +59,7 @@ def test_all_distributions_of_ours_that_a_run_lacks_are_named_at_once(
     check_error(error, "missing-package", what, line)
 
 
-def test_a_name_that_nobody_offers_is_left_to_the_one_that_looks_it_up(core_alone: Registry) -> None:
+def test_unknown_plugin_name_is_left_to_the_lookup(core_alone: Registry) -> None:
     error = _refusal(core_alone, "rllm.env.name=nowhere", "rllm.backend=unheard_of")
 
     check_error(error, "unknown-plugin", "'unheard_of'")

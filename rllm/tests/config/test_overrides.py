@@ -103,14 +103,14 @@ def test_word_without_meaning_for_single_run_is_rejected(word: str, value: str) 
         ("a=" + "9" * 5000, "4300 digits"),
     ],
 )
-def test_what_hydra_cannot_read_gets_its_words_and_the_rule_of_quotes(word: str, reason: str) -> None:
+def test_unreadable_override_shows_hydra_error_and_quoting_rule(word: str, reason: str) -> None:
     with expect_error(ConfigError, "bad-override", reason) as caught:
         read_override(word)
     assert "goes in quotes" in caught.value.hint
     assert len(caught.value.message) < 400
 
 
-def test_a_key_that_is_no_text_is_told_how_to_be_written() -> None:
+def test_key_without_text_gets_a_hint() -> None:
     with expect_error(ConfigError, "key-not-text", "`a`", "key 1", "a.1=VALUE"):
         layers_from_overrides(["a={1:2}"])
     [layer] = layers_from_overrides(["a.1=2"])
@@ -123,9 +123,9 @@ override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.
 
 @pytest.mark.long
 @given(words=st.lists(override, min_size=1, max_size=4))
-def test_a_list_of_words_makes_what_hydra_makes_of_it(hydra: None, words: list[str]) -> None:
+def test_overrides_have_the_values_that_hydra_gives(hydra: None, words: list[str]) -> None:
     assert merge_layers(layers_from_overrides([LOWEST, *words]), []).tree == _by_hydra(words)
 
 
-def test_an_empty_mapping_empties_a_mapping_which_nothing_else_could() -> None:
+def test_empty_mapping_override_empties_a_mapping() -> None:
     assert merge_layers(layers_from_overrides([LOWEST, "a.d={}"]), []).tree == {"a": {"b": 1, "c": [1], "d": {}}}

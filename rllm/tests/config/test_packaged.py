@@ -30,23 +30,21 @@ def _layer(registry: Registry, name: str) -> Layer:
     return own
 
 
-def test_a_backends_layer_is_what_its_file_adds_to_the_cores_or_changes(
-    registry: Registry, add_backend: AddBackend
-) -> None:
+def test_backend_layer_has_only_its_own_values(registry: Registry, add_backend: AddBackend) -> None:
     add_backend("far", HEADER + "rllm: {backend: far, rollout: {n: 4, n_val: 1}}\nmodel: {name: big}\n")
     tree = {"rllm": {"backend": "far", "rollout": {"n": 4}}, "model": {"name": "big"}}
     assert _layer(registry, "far") == Layer("backend far", tree, Tier.PACKAGED)
     assert packaged_layers(registry.get("backend", "needy").plugin) == [base_layer()], "it has no file"
 
 
-def test_file_may_omit_its_backend_and_use_values_of_users(add_backend: AddBackend, composed: Compose) -> None:
+def test_file_may_omit_backend_and_interpolate_user_values(add_backend: AddBackend, composed: Compose) -> None:
     add_backend("far", HEADER + "model: {name: '${rllm.trainer.project_name}'}\n")
     result = composed({"rllm": {"backend": "far", "trainer": {"project_name": "mine"}}})
     assert (result.config.rllm.backend, result.tree["model"]["name"]) == ("far", "mine")
     assert result.origins["model.name"] == "backend far"
 
 
-def test_a_file_may_ask_for_others_with_a_defaults_list(registry: Registry, add_backend: AddBackend) -> None:
+def test_file_may_include_others_by_defaults_list(registry: Registry, add_backend: AddBackend) -> None:
     text = "defaults:\n  - /schedules@training: cosine\n  - _self_\ntraining:\n  betas: [0.5, 0.9]\n"
     directory = add_backend("far", HEADER + text)
     (directory / "schedules").mkdir()
@@ -55,7 +53,7 @@ def test_a_file_may_ask_for_others_with_a_defaults_list(registry: Registry, add_
     assert _layer(registry, "far").tree == {"rllm": {"backend": "far"}, "training": training}
 
 
-def test_a_file_may_ask_for_what_another_package_ships(
+def test_file_may_include_files_of_other_packages(
     registry: Registry, add_backend: AddBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream = tmp_path / "upstream_package"
@@ -72,7 +70,7 @@ def test_a_file_may_ask_for_what_another_package_ships(
     }
 
 
-def test_of_two_backends_of_one_name_the_chosen_ones_file_counts(add_backend: AddBackend, composed: Compose) -> None:
+def test_chosen_backend_file_applies_among_equal_names(add_backend: AddBackend, composed: Compose) -> None:
     for distribution in ("first", "second"):
         add_backend("far", f"{HEADER}model: {{name: of_{distribution}}}\n", distribution=distribution)
         result = composed({"rllm": {"backend": f"{distribution}/far"}})
@@ -90,7 +88,7 @@ def test_of_two_backends_of_one_name_the_chosen_ones_file_counts(add_backend: Ad
         ("model: {name: big}\n", "bad-backend-config", "`# @package _global_`"),
     ],
 )
-def test_a_broken_file_of_the_chosen_backend_is_a_config_error(
+def test_broken_file_of_chosen_backend_is_config_error(
     add_backend: AddBackend, composed: Compose, text: str, code: str, value: str
 ) -> None:
     add_backend("far", text)
@@ -121,7 +119,7 @@ def test_the_broken_file_of_another_backend_stops_nobody(
     assert capsys.readouterr().err == ""
 
 
-def test_scripts_find_the_backends_that_can_be_used_and_are_told_of_the_others(
+def test_scripts_find_usable_backends_and_warn_of_others(
     add_backend: AddBackend,
     registry: Registry,
     backend_yaml: Path,
@@ -140,7 +138,7 @@ def test_scripts_find_the_backends_that_can_be_used_and_are_told_of_the_others(
     assert "backend farther " in capsys.readouterr().err
 
 
-def test_scripts_look_into_another_package_only_for_the_chosen_backend(
+def test_scripts_search_packages_only_for_chosen_backend(
     add_backend: AddBackend, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Registry, "load", lambda **_: registry)
@@ -166,7 +164,7 @@ class _Outer(BaseModel):
     given: int = Field(3, alias="class")
 
 
-def test_fill_defaults_adds_missing_keys_and_returns_their_paths() -> None:
+def test_fill_defaults_adds_and_returns_missing_keys() -> None:
     class Either(BaseModel):
         one: _Inner | _Outer | None = None
 

@@ -35,7 +35,7 @@ def run(registry: Registry, add_backend: Callable[..., Path]) -> Run:
     return composed
 
 
-def test_a_profile_lies_above_the_backends_file_and_its_values_say_so(run: Run) -> None:
+def test_profile_wins_over_backend_file_and_is_origin(run: Run) -> None:
     composed = run("rllm.profile=small", "rllm.trainer.seed=3")
     assert composed.value("model.lora_rank") == 2
     assert composed.origins["model.lora_rank"] == "backend far, profile small"
@@ -58,7 +58,7 @@ def test_profile_without_settings_is_an_error(run: Run, words: list[str], code: 
         run(*words)
 
 
-def test_a_saved_configuration_and_a_resumed_run_keep_the_profile(run: Run, tmp_path: Path) -> None:
+def test_saved_config_and_resumed_run_keep_profile(run: Run, tmp_path: Path) -> None:
     composed = run("rllm.profile=small", "rllm.trainer.seed=3")
     save_config(composed.build_saved_config(), tmp_path)
     assert run(Layer("config.yaml", read_config(tmp_path))).tree == composed.tree

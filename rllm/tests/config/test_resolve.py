@@ -11,14 +11,14 @@ from omegaconf import OmegaConf
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, layers_from_overrides
-from rllm.config.merge import Merged, merge_layers
+from rllm.config.merge import MergedValues, merge_layers
 from rllm.config.resolve import escape, resolve
 from rllm_core.errors import ConfigError
 
 Compose = Callable[..., Composed]
 
 
-def test_interpolations_take_the_final_value_of_the_other_key(composed: Compose) -> None:
+def test_interpolation_takes_the_final_value(composed: Compose) -> None:
     file = {"rllm": {"rollout": {"n_val": "${rllm.rollout.n}"}}, "sampling": {"val": "${sampling.train}"}}
     result = composed(file, *layers_from_overrides(["rllm.rollout.n=3", "sampling.train.top_p=0.5"]))
     assert result.config.rllm.rollout.n_val == 3
@@ -27,7 +27,7 @@ def test_interpolations_take_the_final_value_of_the_other_key(composed: Compose)
     assert result.origins["sampling.val.top_p"] == "my.yaml"
 
 
-def test_a_value_left_open_by_the_backend_must_be_given(composed: Compose, backend_yaml: Path) -> None:
+def test_value_left_open_by_backend_is_required(composed: Compose, backend_yaml: Path) -> None:
     backend_yaml.write_text("# @package _global_\nmodel:\n  name: ???\ntraining:\n  learning_rate: ???\n")
     with expect_error(ConfigError, "missing-key", "model.name=VALUE") as caught:
         composed()
@@ -40,7 +40,7 @@ def test_a_value_left_open_by_the_backend_must_be_given(composed: Compose, backe
 @pytest.mark.parametrize("text", ["${x}", r"\${x}", r"\\${x} ${", "plain", "a\\", "$ {x}", r"\\"])
 def test_escaped_text_resolves_to_itself(text: str) -> None:
     tree = {"a": text, "b": [{"c": text}]}
-    assert resolve(Merged({"x": 1, **escape(tree)})) == {"x": 1, **tree}
+    assert resolve(MergedValues({"x": 1, **escape(tree)})) == {"x": 1, **tree}
 
 
 def test_resolver_result_that_is_not_yaml_is_rejected() -> None:

@@ -11,7 +11,7 @@ import pytest
 from expecting import check_error, expect_error
 
 from rllm.config.choices import registry_for
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry, forget_in_process, records_in_process
 
@@ -46,7 +46,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def registry(names: Any) -> Registry:
-    return registry_for([layer_from_dotted({"rllm.plugins.import_modules": names}, "my.yaml")])
+    return registry_for([layer_from_keys({"rllm.plugins.import_modules": names}, "my.yaml")])
 
 
 def failure(names: Any) -> ConfigError:
@@ -55,7 +55,7 @@ def failure(names: Any) -> ConfigError:
     return caught.value
 
 
-def test_what_a_module_of_the_current_directory_registers_can_be_chosen(module: Callable[..., str]) -> None:
+def test_plugin_of_local_module_can_be_chosen(module: Callable[..., str]) -> None:
     name = module("my_estimators", REGISTERING.replace("NAME", "from_my_module"))
     found = registry([name]).get("estimator", "from_my_module")
     assert found.qualified_name == "in-process/from_my_module"
@@ -64,7 +64,7 @@ def test_what_a_module_of_the_current_directory_registers_can_be_chosen(module: 
         registry([module("misnamed", REGISTERING.replace("NAME", "My-Own"))])
 
 
-def test_nothing_is_put_on_the_path_unless_a_module_is_named(module: Callable[..., str]) -> None:
+def test_path_is_unchanged_without_a_listed_module(module: Callable[..., str]) -> None:
     before = list(sys.path)
     registry([])
     assert sys.path == before
@@ -83,7 +83,7 @@ def test_nothing_is_put_on_the_path_unless_a_module_is_named(module: Callable[..
         ("def (", "SyntaxError: "),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_paragraph(module: Callable[..., str], code: str, reason: str) -> None:
+def test_module_that_cannot_be_imported_is_one_paragraph(module: Callable[..., str], code: str, reason: str) -> None:
     error = failure([module("bad_module", code)])
     check_error(error, "plugin-failed", "'bad_module' of `rllm.plugins.import_modules`", reason, "import bad_module")
     assert "\n" not in error.message

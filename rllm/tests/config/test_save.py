@@ -32,7 +32,7 @@ def test_what_is_read_is_what_was_saved(tmp_path: Path, tree: dict[str, Any]) ->
     assert read_config(tmp_path) == tree
 
 
-def test_the_file_is_plain_yaml_in_the_order_of_the_tree(tmp_path: Path) -> None:
+def test_file_is_plain_yaml_in_tree_order(tmp_path: Path) -> None:
     save_config({"a": 1}, tmp_path)
     file = save_config({"b": {"y": 1, "x": [1, "two"]}, "a": None}, tmp_path)
     assert file.read_text() == "b:\n  y: 1\n  x:\n  - 1\n  - two\na: null\n"

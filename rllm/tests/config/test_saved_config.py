@@ -33,9 +33,7 @@ def _given_back(first: Composed, *changes: dict[str, Any], tier: Tier = Tier.USE
         ["actor.mini_batch_size=5", "rllm.trainer.total_epochs=2"],
     ],
 )
-def test_as_it_is_it_gives_the_same_tree_and_only_what_was_set_is_set_by_the_user(
-    run_foreign: Compose, words: list[str], tier: Tier
-) -> None:
+def test_unchanged_config_gives_same_tree_and_user_keys(run_foreign: Compose, words: list[str], tier: Tier) -> None:
     first = run_foreign(*words)
     again = run_foreign(_given_back(first, tier=tier))
     assert again.tree == first.tree
@@ -46,7 +44,7 @@ def test_as_it_is_it_gives_the_same_tree_and_only_what_was_set_is_set_by_the_use
     assert again.config.rllm.composed is None
 
 
-def test_a_change_of_the_core_reaches_what_is_mirrored_and_derived(run_foreign: Compose) -> None:
+def test_changed_core_key_reaches_shared_and_derived_keys(run_foreign: Compose) -> None:
     core = {"rllm": {"algorithm": {"eps_clip": 0.3}, "rollout": {"n": 2}}, "data": {"train_batch_size": 10}}
     result = run_foreign(_given_back(run_foreign(), core))
     assert [result.value(f"actor.clip_ratio{end}") for end in ("", "_low", "_high")] == [0.3, 0.3, 0.3]
@@ -57,14 +55,14 @@ def test_a_change_of_the_core_reaches_what_is_mirrored_and_derived(run_foreign: 
     assert "deprecated" in warning
 
 
-def test_words_of_the_command_line_lie_above_a_whole_configuration(run_foreign: Compose) -> None:
+def test_command_line_wins_over_saved_config(run_foreign: Compose) -> None:
     first = run_foreign("rllm.algorithm.kl_beta=0.3")
     result = run_foreign(_given_back(first), "rllm.algorithm.kl_beta=0.1", "rllm.algorithm.eps_clip=0.4")
     assert (result.value("actor.kl_loss_coef"), result.value("actor.clip_ratio_high")) == (0.1, 0.4)
     assert result.warnings == ()
 
 
-def test_values_of_an_environment_stay_and_are_not_the_users(composed: Compose) -> None:
+def test_environment_values_stay_without_user_tier(composed: Compose) -> None:
     first = composed({"rllm": {"env": {"name": "guess"}}})
     again = composed(_given_back(first))
     assert again.tree == first.tree
@@ -74,7 +72,7 @@ def test_values_of_an_environment_stay_and_are_not_the_users(composed: Compose) 
     assert changed.by_user == {"rllm.env.name", "training.learning_rate"}
 
 
-def test_what_the_user_gave_keeps_its_origins_and_is_written_once(composed: Compose) -> None:
+def test_user_layers_keep_origins_and_are_stored_once(composed: Compose) -> None:
     first = composed({"rllm": {"rollout": {"n": 3}}}, *layers_from_overrides(["rllm.trainer.seed=3"] * 2))
     again = composed(_given_back(first), *layers_from_overrides(["rllm.trainer.seed=3"]))
     assert again.origins == first.origins
@@ -102,14 +100,14 @@ def test_saved_file_gives_the_same_configuration(composed: Compose, tmp_path: Pa
     assert (again.tree, again.config, again.origins) == (first.tree, first.config, first.origins)
 
 
-def test_text_like_an_interpolation_stays_text_whoever_resolves_the_tree(composed: Compose) -> None:
+def test_text_like_an_interpolation_stays_text(composed: Compose) -> None:
     first = composed(*layers_from_overrides([r"rllm.trainer.output_dir='\${x}'"]))
     assert first.value("rllm.trainer.output_dir") == "${x}"
     resolved: Any = OmegaConf.to_container(OmegaConf.create(first.build_saved_config()), resolve=True)
     assert composed(Layer("x", resolved)).tree == composed(_given_back(first)).tree == first.tree
 
 
-def test_a_word_that_emptied_a_mapping_does_so_again(composed: Compose) -> None:
+def test_override_that_emptied_a_mapping_applies_again(composed: Compose) -> None:
     words = layers_from_overrides(["rllm.env.name=guess", "rllm.workflow.workflow_args={}"])
     first = composed(*words)
     assert first.value("rllm.workflow.workflow_args") == {}
@@ -127,7 +125,7 @@ def test_a_key_may_be_forgotten_whoever_gave_it(composed: Compose) -> None:
 
 
 @pytest.mark.parametrize("damaged", [[3], [{"from": "x"}], [{"from": "x", "set": "{"}], [{"from": "x", "set": "3"}]])
-def test_what_the_user_gave_is_refused_where_it_is_damaged(composed: Compose, damaged: list[Any]) -> None:
+def test_damaged_user_layers_are_rejected(composed: Compose, damaged: list[Any]) -> None:
     tree = composed().build_saved_config()
     tree["rllm"]["composed"] = damaged
     with expect_error(ConfigError, "wrong-value", "`rllm.composed`"):

@@ -70,7 +70,7 @@ def test_importing_does_not_import_omegaconf_or_yaml() -> None:
     assert result.stdout.strip() == "set()"
 
 
-def test_run_name_has_letters_digits_dashes_and_inner_dots() -> None:
+def test_run_name_allows_letters_digits_dashes_inner_dots() -> None:
     for key in ("project_name", "experiment_name"):
         for name in ("a", "-", "_a", "run-2.5", "é"):
             assert TrainerSection.model_validate({key: name}).model_dump()[key] == name

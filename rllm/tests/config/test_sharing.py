@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm.config.layers import Tier, layer_from_dotted
-from rllm.config.merge import Merged, merge_layers
+from rllm.config.layers import Tier, layer_from_keys
+from rllm.config.merge import MergedValues, merge_layers
 from rllm.config.passes import share_keys
 from rllm.config.resolve import resolve_interpolations
 from rllm_core.contracts.backend import SharedKey
@@ -32,10 +32,10 @@ DEFAULTS = {KL: 0.0, NATIVE_KL: 0.5, EPS: 0.2, CLIP: 0.2, CLIP_LOW: 0.2, EPS_HIG
 DEFAULTS |= {WARMUP: None, NATIVE_WARMUP: 0.1, STEPS: -1, "rllm.trainer.total_epochs": 10, "trainer.total_epochs": 30}
 
 
-def _merged(*values: tuple[Tier, str, Any]) -> Merged:
+def _merged(*values: tuple[Tier, str, Any]) -> MergedValues:
     """Packaged defaults and above them the values given, each of its tier."""
-    layers = [layer_from_dotted(DEFAULTS, "default", Tier.PACKAGED)]
-    layers += [layer_from_dotted({key: value}, ORIGINS[tier], tier) for tier, key, value in sorted(values, key=_tier)]
+    layers = [layer_from_keys(DEFAULTS, "default", Tier.PACKAGED)]
+    layers += [layer_from_keys({key: value}, ORIGINS[tier], tier) for tier, key, value in sorted(values, key=_tier)]
     return merge_layers(layers, [])
 
 
@@ -43,14 +43,14 @@ def _tier(value: tuple[Tier, str, Any]) -> Tier:
     return value[0]
 
 
-def _at(merged: Merged | dict[str, Any], key: str) -> Any:
-    node: Any = merged.tree if isinstance(merged, Merged) else merged
+def _at(merged: MergedValues | dict[str, Any], key: str) -> Any:
+    node: Any = merged.tree if isinstance(merged, MergedValues) else merged
     for part in key.split("."):
         node = node[part]
     return node
 
 
-def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table) -> None:
+def test_higher_tier_wins_and_core_wins_ties(table: Table) -> None:
     for core, native in product(Tier, Tier):
         unset = share_keys(_merged((core, KL, None), (native, NATIVE_KL, 0.2)), table)
         assert (_at(unset, KL), _at(unset, NATIVE_KL)) == (0.2, 0.2), "null is no value"
@@ -60,12 +60,12 @@ def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table) -> None:
         assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
 
 
-def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table) -> None:
+def test_null_or_open_backend_value_is_unset(table: Table) -> None:
     for core, native in product(Tier, Tier):
         for nothing in (None, "???"):
             layers = [
-                layer_from_dotted({NATIVE_KL: nothing}, ORIGINS[native], native),
-                layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
+                layer_from_keys({NATIVE_KL: nothing}, ORIGINS[native], native),
+                layer_from_keys({KL: 0.1}, ORIGINS[core], core),
             ]
             merged = share_keys(merge_layers(layers, []), table)
             said = nothing is None and native in BY_USER and native >= core
@@ -74,7 +74,7 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table) -> None:
 
 
 @pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))
-def test_both_set_and_different_names_both_and_which_counts(table: Table, core: Tier, native: Tier) -> None:
+def test_different_values_warn_with_both_and_the_winner(table: Table, core: Tier, native: Tier) -> None:
     sides = [f"`{KL}` is 0.1 (from {ORIGINS[core]})", f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]})"]
     loser, winner = sides if native > core else reversed(sides)
     (line,) = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table).warnings
@@ -83,7 +83,7 @@ def test_both_set_and_different_names_both_and_which_counts(table: Table, core: 
 
 
 @pytest.mark.parametrize("native", Tier)
-def test_a_user_of_a_deprecated_path_is_told_the_cores(table: Table, native: Tier) -> None:
+def test_deprecated_native_key_warns_with_core_key(table: Table, native: Tier) -> None:
     told = f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]}), which is deprecated: set `{KL}` instead."
     assert share_keys(_merged((native, NATIVE_KL, 0.2)), table).warnings == ((told,) if native in BY_USER else ())
     for core in BY_USER if native in BY_USER else ():
@@ -117,7 +117,7 @@ tiers = st.sampled_from(Tier)
 
 
 @given(values=st.lists(st.tuples(tiers, rated, rates) | st.tuples(tiers, counted, counts), max_size=6))
-def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Table, values: list[Any]) -> None:
+def test_shared_sides_agree_and_sharing_is_idempotent(table: Table, values: list[Any]) -> None:
     merged = share_keys(_merged(*values), table)
     tree = resolve_interpolations(merged)
     for row in table:

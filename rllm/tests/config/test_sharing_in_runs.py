@@ -63,7 +63,7 @@ def test_interpolations_see_the_agreed_value(run_foreign: Compose) -> None:
     assert other.config.sampling.val.temperature == 0.3
 
 
-def test_derived_keys_follow_the_core_unless_a_user_sets_them(run_foreign: Compose) -> None:
+def test_derived_keys_follow_core_unless_user_sets_them(run_foreign: Compose) -> None:
     result = run_foreign("data.train_batch_size=10", "rllm.rollout.n=${data.train_batch_size}")
     assert result.value("actor.mini_batch_size") == 25
     assert result.origins["actor.mini_batch_size"] == "data.train_batch_size and rllm.rollout.n, by derivation"
@@ -79,14 +79,14 @@ def test_derived_keys_follow_the_core_unless_a_user_sets_them(run_foreign: Compo
         ("actor=5", "not-a-mapping", ["`actor` is 5 (from command line)", "`actor."]),
     ],
 )
-def test_value_without_meaning_for_a_shared_key_is_an_error(
+def test_value_without_meaning_for_shared_key_is_error(
     run_foreign: Compose, word: str, code: str, values: list[str]
 ) -> None:
     with expect_error(ConfigError, code, *values):
         run_foreign(word)
 
 
-def test_a_run_that_goes_on_may_change_what_others_fall_back_on(run_foreign: Compose, tmp_path: Path) -> None:
+def test_resumed_run_may_change_a_fallback_key(run_foreign: Compose, tmp_path: Path) -> None:
     saved = layer_from_file(
         save_config(run_foreign("rllm.algorithm.eps_clip=0.3").build_saved_config(), tmp_path), tier=Tier.SAVED
     )

@@ -65,7 +65,7 @@ def test_every_argument_reaches_its_key() -> None:
     assert build_train_config(total_epochs=4).rllm.trainer.total_epochs == 4
 
 
-def test_a_file_lies_beneath_the_arguments_and_words_above(tmp_path: Path) -> None:
+def test_file_is_below_arguments_and_overrides_above(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("rllm: {rollout: {n: 4, n_val: 4}, trainer: {seed: 4}}\n")
     words = ["rllm.trainer.seed=6", "model.name=big"]
@@ -76,7 +76,7 @@ def test_a_file_lies_beneath_the_arguments_and_words_above(tmp_path: Path) -> No
     assert tree == plan_for(command).composed.tree
 
 
-def test_which_keys_of_a_backend_the_arguments_set_is_said_by_its_record(installed: Registry) -> None:
+def test_arguments_set_the_keys_of_the_backend_spec(installed: Registry) -> None:
     keys = {"model_key": "model.cache", "learning_rate_key": "training.betas", "lora_rank_key": "model.lora_rank"}
     local = installed.get("backend", "local").plugin
     installed.add(BackendPlugin(**{**vars(local), "name": "odd", "config_yaml": None, **keys}), distribution="rllm-odd")
@@ -84,7 +84,7 @@ def test_which_keys_of_a_backend_the_arguments_set_is_said_by_its_record(install
     assert (tree["model"]["cache"], tree["training"]["betas"], tree["model"]["lora_rank"]) == ("m", [0.5, 0.75], 2)
 
 
-def test_the_result_is_complete_and_given_back_the_same(installed: Registry) -> None:
+def test_result_is_complete_and_composes_again_equally(installed: Registry) -> None:
     config = build_train_config(environment="guess", model_name="big", total_steps=7)
     plan = _plan(config, installed)
     assert plan.composed.build_saved_config() == OmegaConf.to_container(config)
@@ -94,7 +94,7 @@ def test_the_result_is_complete_and_given_back_the_same(installed: Registry) -> 
     assert plan.warnings == ()
 
 
-def test_all_ways_to_give_a_value_make_the_same_configuration(installed: Registry, tmp_path: Path) -> None:
+def test_all_ways_to_set_values_are_equal(installed: Registry, tmp_path: Path) -> None:
     words = ["rllm.env.name=guess", "rllm.rollout.n=5", "training.learning_rate=0.25"]
     values = {"rllm": {"env": {"name": "guess"}, "rollout": {"n": 5}}, "training": {"learning_rate": 0.25}}
     file = tmp_path / "my.yaml"

@@ -40,7 +40,7 @@ def test_plain_scalars_are_those_of_yaml_1_2() -> None:
 @pytest.mark.parametrize(
     "text", ["010", "1:30", "no", "1e-4", "0o17", "0x1F", "1_000", "null", "2024-01-01", "<<", "=", ""]
 )
-def test_text_that_looks_like_something_else_is_written_so_that_all_readers_take_it_for_text(text: str) -> None:
+def test_ambiguous_text_is_quoted_for_all_readers(text: str) -> None:
     written = as_yaml({"a": text})
     readers: list[Any] = [lambda each: read_yaml(each, ""), yaml.safe_load, lambda each: dict(OmegaConf.create(each))]
     assert [reader(written) for reader in readers] == [{"a": text}] * 3
@@ -69,7 +69,7 @@ def _bomb(levels: int) -> str:
         ("a: &x\n  b: *x\n", None),
     ],
 )
-def test_what_is_too_large_is_refused_before_it_is_built(text: str, limit: int | str | None) -> None:
+def test_too_large_text_is_rejected_before_it_loads(text: str, limit: int | str | None) -> None:
     if limit is None:
         assert read_yaml(text, "my.yaml")
         return

@@ -23,7 +23,7 @@ def test_every_data_source_has_a_row() -> None:
     assert [(row.name, row.tasks, row.passes[1].value) for row in rows] == [("mixed/x", 1, 1.0), ("mixed/y", 1, 0.0)]
 
 
-def test_pass_at_k_needs_k_rollouts_of_every_task() -> None:
+def test_pass_at_k_needs_k_rollouts_per_task() -> None:
     (row,) = compute_metrics("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
     assert list(row.passes) == [1]
     assert row.passes[1].value == 0.25
@@ -107,7 +107,7 @@ def test_first_rollouts_are_shown_in_order() -> None:
     assert heads == [f"══ sums, task {id}, rollout 0: solved ══" for id in "ab"]
 
 
-def test_what_a_model_wrote_does_nothing_to_the_terminal() -> None:
+def test_model_text_cannot_control_the_terminal() -> None:
     games = Games(1)
     games.expect("sums", iter([(Task(id="a"), 0)]))
     games.take("sums", make_episode("a", 0, response="\x1b[2J\u202e"))

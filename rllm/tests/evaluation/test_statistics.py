@@ -21,7 +21,7 @@ from rllm.evaluation.statistics import (
 )
 
 
-def test_the_ks_are_powers_of_two_and_all_rollouts() -> None:
+def test_ks_are_powers_of_two_and_all_rollouts() -> None:
     ks = [choose_ks(rollouts) for rollouts in (1, 2, 3, 8, 10)]
     assert ks == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 10]]
 
@@ -33,7 +33,7 @@ def test_one_rollout_per_task_has_wilson_s_interval() -> None:
     assert wilson(0.7, 10) == pytest.approx((0.39678, 0.89221), abs=1e-5)  # statsmodels' proportion_confint
 
 
-def test_rollouts_that_end_alike_within_each_task_count_once() -> None:
+def test_rollouts_that_agree_within_tasks_count_once() -> None:
     of_tasks = [1.0] * 7 + [0.0] * 3
     assert share(of_tasks, rollouts=160) == share(of_tasks, rollouts=10)
     estimate = share([1.0] * 16, rollouts=256)
@@ -72,7 +72,7 @@ def test_rewards_at_one_bound_have_wilsons_interval(same: float) -> None:
     assert estimate.interval == "wilson"
 
 
-def test_rewards_of_0_and_1_have_the_interval_of_passes() -> None:
+def test_binary_rewards_have_the_interval_of_passes() -> None:
     rewards = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
     shares = [float(np.mean(of_task)) for of_task in rewards]
     assert mean_reward(rewards) == share(shares, rollouts=12)
@@ -90,7 +90,7 @@ def test_equal_unbounded_rewards_have_no_interval(same: float) -> None:
     assert mean_reward([[same]] * 9) == Estimate(same, None, None)
 
 
-def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
+def test_rewards_outside_unit_interval_have_students_interval() -> None:
     rewards = [[2.0], [0.0], [1.0]]
     assert mean_reward(rewards) == estimate_mean([2.0, 0.0, 1.0])
     assert mean_reward(rewards).interval == "student"
@@ -110,7 +110,7 @@ def test_intervals_of_rare_rewards_cover_truth(chance: float) -> None:
     assert 0.93 <= np.mean(covered) <= 0.99
 
 
-def test_no_task_that_differs_says_how_far_others_may() -> None:
+def test_equal_tasks_have_tangos_interval() -> None:
     # Tango (1998), the score interval without a discordant pair.
     estimate = estimate_difference([0.0] * 200)
     assert (estimate.low, estimate.high) == pytest.approx((-0.018846, 0.018846), abs=1e-6)
@@ -128,7 +128,7 @@ def test_p_is_near_the_share_of_all_signs() -> None:
     assert sign_flip_p([0.1 * each for each in DIFFERENCES]) == pytest.approx(beyond.mean(), abs=NEAR)
 
 
-def test_one_rollout_per_task_is_near_mcnemar_s_exact_test() -> None:
+def test_one_rollout_per_task_is_near_mcnemars_test() -> None:
     better, worse = 9, 2
     tail = sum(comb(11, count) for count in range(worse + 1)) / 2**11
     assert sign_flip_p([1] * better + [-1] * worse + [0] * 40) == pytest.approx(2 * tail, abs=NEAR)

@@ -52,14 +52,14 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         ["sum", r"rllm.env.env_args.prompt='a: \${b}'", "--loss", "reinforce", "--seed", "3"],
     ],
 )
-def test_what_is_shown_is_the_same_run_when_given_back(rllm: Rllm, words: list[str]) -> None:
+def test_shown_config_gives_the_same_run(rllm: Rllm, words: list[str]) -> None:
     shown = rllm("config", "show", *words)
     assert (shown.code, [line for line in shown.err.splitlines() if "default" not in line]) == (0, [])
     Path("again.yaml").write_text(shown.out)
     assert rllm("config", "show", "--config", "again.yaml") == Finished(0, shown.out, "")
 
 
-def test_shown_config_has_every_key_and_doubts_are_apart(rllm: Rllm) -> None:
+def test_shown_config_has_all_keys_and_separate_warnings(rllm: Rllm) -> None:
     shown = rllm("config", "show", "sum", "rllm.rollout.n=1")
     assert shown.err.startswith("warning: rllm.rollout.n=1 ")
     check_values(shown.err, "estimator grpo")
@@ -160,7 +160,7 @@ def test_a_section_lists_its_keys(rllm: Rllm) -> None:
     assert any(line.split()[:2] == ["rllm.algorithm.entropy", "section"] for line in sections.splitlines())
 
 
-def test_a_key_that_does_not_exist_gets_the_one_that_was_meant(rllm: Rllm) -> None:
+def test_unknown_key_gets_the_probable_key(rllm: Rllm) -> None:
     for key, meant in (
         ("rllm.algoritm", "`rllm.algorithm`"),
         ("learning_rate", "`training.learning_rate` or `critic.learning_rate`"),
@@ -174,7 +174,7 @@ def test_a_key_that_does_not_exist_gets_the_one_that_was_meant(rllm: Rllm) -> No
 # schema
 
 
-def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
+def test_schema_for_people_lists_every_key(rllm: Rllm) -> None:
     names = [line.split()[0] for line in rllm("config", "schema").out.splitlines()]
     assert {key.dotted for key in core_keys(RunConfig())} < set(names)
     assert "training.learning_rate" in names
@@ -186,7 +186,7 @@ def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
 # flags
 
 
-def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_with_another_choice(rllm: Rllm) -> None:
+def test_unused_values_give_way_to_a_different_choice(rllm: Rllm) -> None:
     Path("again.yaml").write_text(rllm("config", "show", "guess", "--loss", "reinforce").out)
     assert "eps_clip" in Path("again.yaml").read_text()
     again = rllm("config", "show", "--config", "again.yaml", "--loss", "ppo")
@@ -194,7 +194,7 @@ def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_wi
     assert yaml.safe_load(again.out)["rllm"]["algorithm"] == yaml.safe_load(direct.out)["rllm"]["algorithm"]
 
 
-def test_values_of_the_environment_are_shown_as_they_are_written(rllm: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_values_are_shown_unresolved(rllm: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "sk-7f3a")
     words = ["guess", "rllm.trainer.project_name=${oc.env:SECRET}"]
     shown = [

@@ -48,7 +48,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ("data: {val_dataset: {name: jsonl, path: my.yaml}}", "not-json", "my.yaml, line 1"),
     ],
 )
-def test_a_mistake_in_a_file_gets_the_same_answer_as_from_a_run(judge: Judge, text: str, code: str, value: str) -> None:
+def test_mistake_in_file_gives_the_error_of_runs(judge: Judge, text: str, code: str, value: str) -> None:
     Path("my.yaml").write_text(text)
     result = judge("config", "validate", "my.yaml", "sum")
     check_printed(result.err, code, value)
@@ -69,7 +69,7 @@ def test_a_mistake_in_a_file_gets_the_same_answer_as_from_a_run(judge: Judge, te
         (["my.yaml", "sum", "rllm.rollout.n"], "bad-override"),
     ],
 )
-def test_a_mistake_in_the_words_gets_the_same_answer_as_from_a_run(judge: Judge, words: list[str], code: str) -> None:
+def test_mistake_in_overrides_gives_the_error_of_runs(judge: Judge, words: list[str], code: str) -> None:
     Path("my.yaml").write_text("rllm: {rollout: {n: 4}}")
     result = judge("config", "validate", *words)
     assert (result.code, result.out) == (2, "")
@@ -82,9 +82,7 @@ def test_a_file_that_is_no_text_is_named(judge: Judge) -> None:
     check_printed(judge("config", "validate", "my.yaml", "sum").err, "not-utf8", "`my.yaml`", "byte 6", "UTF-8.\n")
 
 
-def test_a_plugin_that_cannot_be_loaded_is_found_as_a_run_finds_it(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unloadable_plugin_gives_the_error_of_runs(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     Path("my.yaml").write_text("rllm: {trainer: {logger: [wandb]}}")
     result = judge("config", "validate", "my.yaml", "sum")

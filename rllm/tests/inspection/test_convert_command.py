@@ -37,9 +37,7 @@ def converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return run
 
 
-def test_a_file_of_rllm_becomes_a_configuration_that_a_dry_run_accepts(
-    converted: Convert, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_converted_rllm_file_passes_a_dry_run(converted: Convert, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, errors = converted("theirs.yaml", TINKER)
     assert code == 0, errors
     assert yaml.safe_load(out) == {
@@ -65,13 +63,13 @@ def test_a_file_of_rllm_becomes_a_configuration_that_a_dry_run_accepts(
     assert main(["train", "--config", "ours.yaml", "--dry-run"]) == 0, capsys.readouterr().err
 
 
-def test_the_backend_is_the_one_that_has_the_keys(converted: Convert) -> None:
+def test_backend_with_most_keys_is_chosen(converted: Convert) -> None:
     assert yaml.safe_load(converted("a.yaml", "validation: {group_size: 2}")[1])["rllm"]["backend"] == "tinker"
     assert yaml.safe_load(converted("a.yaml", "local: {torch_threads: 2}")[1])["rllm"]["backend"] == "local"
     assert yaml.safe_load(converted("a.yaml", "rllm: {rollout: {n: 2}}")[1])["rllm"]["backend"] == "local"
 
 
-def test_words_that_are_no_overrides_and_values_known_at_the_run_are_listed(converted: Convert) -> None:
+def test_unreadable_words_and_run_time_values_are_listed(converted: Convert) -> None:
     script = "python train.py rllm.rollout.n=$(nproc) rllm.rollout.n_val=2 ~rllm.agent rllm/backend=local\n"
     code, out, errors = converted("run.sh", script)
     assert code == 0

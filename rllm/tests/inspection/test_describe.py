@@ -49,7 +49,7 @@ class Options(Params):
     silent: bool = True
 
 
-def test_options_are_described_with_default_and_meaning_sections_dotted() -> None:
+def test_options_have_defaults_meanings_and_dotted_sections() -> None:
     assert list(list_options(Options)) == [
         Option("target", "text", "required", "Where to."),
         Option("share", "number > 0, ≤ 1 or null", "null", "How much."),
@@ -63,7 +63,7 @@ def test_options_are_described_with_default_and_meaning_sections_dotted() -> Non
     assert describe_field("rllm.x", Options.model_fields["text"]) == Option("rllm.x", "text", '""', "Any words.")
 
 
-def test_every_key_of_the_core_is_described_in_words_without_pythons() -> None:
+def test_core_keys_have_types_without_python_terms() -> None:
     options = list(list_options(RunConfig))
     keys = [".".join(path) for path in known_keys(RunConfig)]
     assert [option.name for option in options] == [

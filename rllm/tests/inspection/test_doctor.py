@@ -18,7 +18,7 @@ def _only(registry: Registry) -> Finding:
     return finding
 
 
-def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
+def test_broken_plugin_is_an_error_with_traceback(site) -> None:
     site.install("bad-plugin", "raise RuntimeError('half installed')")
     broken = site.load().broken
 
@@ -50,7 +50,7 @@ def test_plugin_that_cannot_be_loaded_is_found(error: Any, code: str, severity: 
     check_values(f"{finding.problem} {finding.remedy}", value)
 
 
-def test_backend_needs_its_file_of_defaults_where_hydra_finds_it(tmp_path: Path) -> None:
+def test_backend_file_must_be_where_hydra_searches(tmp_path: Path) -> None:
     file = tmp_path / "rllm" / "backend" / "bare.yaml"
     registry, misplaced = Registry(), Registry()
     registry.add(_backend("bare", None, config_yaml=lambda: file))
@@ -63,7 +63,7 @@ def test_backend_needs_its_file_of_defaults_where_hydra_finds_it(tmp_path: Path)
     assert examine(registry) == []
 
 
-def test_a_clash_of_names_is_a_warning_with_both_qualified_names() -> None:
+def test_name_clash_warns_with_both_qualified_names() -> None:
     registry = Registry()
     for distribution in ("one", "two"):
         registry.add(estimator_record("same"), distribution=distribution)
@@ -129,7 +129,7 @@ def test_the_worst_findings_come_first(site) -> None:
     assert [finding.severity for finding in examine(registry)] == ["error", "warning", "note"]
 
 
-def test_what_several_backends_say_of_gpus_is_said_once() -> None:
+def test_equal_gpu_findings_are_reported_once() -> None:
     driver, flash = (
         Finding(code="made-up", severity="note", subject=each, problem="fine", remedy="nothing")
         for each in ("GPU", "flash")

@@ -6,7 +6,7 @@ from written_distribution import write_distribution
 
 
 @pytest.mark.long
-def test_doctor_exits_with_1_when_something_cannot_be_used(rllm, tmp_path) -> None:
+def test_doctor_exits_with_1_for_unusable_plugin(rllm, tmp_path) -> None:
     write_distribution(tmp_path, "bad-plugin", "raise RuntimeError('half installed')")
 
     finished = rllm("plugins", "doctor")

@@ -66,7 +66,7 @@ def _objects(node: Any) -> Iterator[dict[str, Any]]:
             yield from _objects(inner)
 
 
-def test_every_key_of_the_core_and_of_the_backend_is_in_it() -> None:
+def test_schema_has_keys_of_core_and_backend() -> None:
     assert [path for model in (RunConfig, Sections) for path in known_keys(model) if _at(path) is None] == []
 
 

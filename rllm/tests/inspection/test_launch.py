@@ -42,7 +42,7 @@ WORDS = (
 """What a script sets before, a word that it writes, and what the shell makes of it."""
 
 
-def test_a_word_is_what_the_shell_makes_of_it() -> None:
+def test_word_equals_the_expansion_of_the_shell() -> None:
     for before, word, read in WORDS:
         assert texts(before, word) == [read]
 
@@ -59,7 +59,7 @@ def test_bash_reads_the_word_the_same() -> None:
         assert done.stdout == f"{read.replace('${oc.env:HOME}', 'H')}|"
 
 
-def test_lines_that_go_on_and_comments_and_redirections_are_no_words() -> None:
+def test_continuations_comments_and_redirections_are_no_words() -> None:
     script = """
     # python3 -m verl.trainer.main_ppo old.key=1 \\
     A=1  # a variable
@@ -111,7 +111,7 @@ def test_arrays_are_their_words() -> None:
         ("", "a.b=$((N * 2))", "`N * 2`"),
     ],
 )
-def test_what_is_known_when_the_script_runs_is_said(before: str, word: str, why: str) -> None:
+def test_values_known_at_run_time_are_reported(before: str, word: str, why: str) -> None:
     (read,) = launch(before, f"{word} c.d=1").words[:1]
     assert read.text == word
     assert why in read.undecided

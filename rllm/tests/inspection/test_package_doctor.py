@@ -26,7 +26,7 @@ def test_a_plugin_for_another_core_is_one_error(site) -> None:
     assert finding.remedy.startswith("pip install 'rllm-core<9,>=8.1'")
 
 
-def test_a_command_for_another_core_is_found_with_what_to_run() -> None:
+def test_command_for_other_core_has_a_remedy() -> None:
     def load() -> object:
         raise AssertionError("it is not imported")
 
@@ -71,7 +71,7 @@ def test_the_doctor_finds_packages_that_are_missing(site, findings: Callable[[st
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_packages_of_an_extra_count_once_all_of_them_are_there(
+def test_packages_of_extra_count_if_all_are_installed(
     site, findings: Callable[[str], list[Finding]], complete: bool
 ) -> None:
     site.install_package("somelib", "1.0")

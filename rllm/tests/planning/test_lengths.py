@@ -71,12 +71,12 @@ def test_tokens_and_effects_of_the_limit(
     assert (found.unit, [*found.measured.values()], found.effects) == ("tokens", sizes, effects)
 
 
-def test_run_without_a_row_that_fits_does_not_start(measured: Any) -> None:
+def test_run_without_fitting_row_does_not_start(measured: Any) -> None:
     with expect_error(ConfigError, "row-too-long", "2 rows of", "--max-length 5"):
         measured("sft", [chat(1), chat(24)], {"max_length": 5})
 
 
-def test_row_that_stops_the_run_is_named_before_it(measured: Any) -> None:
+def test_row_that_stops_run_is_named_first(measured: Any) -> None:
     with expect_error(ConfigError, "row-too-long", "'2'", "30 tokens", "--max-length 9"):
         measured("sft", [chat(1), chat(24)], {"max_length": 9, "long_rows": "error"})
 
@@ -92,7 +92,7 @@ def test_characters_are_counted_without_a_tokenizer(
     assert (found.unit, [*found.measured.values()], found.limit) == ("characters", sizes, "")
 
 
-def test_sample_is_evenly_spaced_and_smaller_for_long_rows(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_is_spaced_and_smaller_for_long_rows(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lengths, "SAMPLE", 4)
     rows = [chat(length) for length in range(1, 13)]
     (found,) = measured("sft", rows, {})

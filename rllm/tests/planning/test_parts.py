@@ -19,7 +19,7 @@ def pick(kind: str, choice: Any, where: str) -> Any:
     return resolve_parts(choose(Registry.load(), kind, choice, where, SHARED), pick, where)
 
 
-def test_mix_has_the_needs_and_the_widest_scope_of_its_parts() -> None:
+def test_mix_has_needs_and_widest_scope_of_parts() -> None:
     mixed = pick("estimator", {"name": "mix", "parts": ["grpo", "gae", "remax"]}, "here")
     assert mixed.plugin.needs == {"values", "step_rewards", "greedy_rewards"}
     assert mixed.plugin.scope == "role"

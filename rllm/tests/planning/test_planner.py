@@ -7,7 +7,7 @@ from rllm.planning import shared_options
 from rllm_core.schema.run_config import RunConfig
 
 
-def test_shared_options_contain_values_for_one_kind_without_nulls() -> None:
+def test_shared_options_have_values_of_kind_without_nulls() -> None:
     options = shared_options(RunConfig(), "loss")
     assert options["eps_clip"] == RunConfig().rllm.algorithm.eps_clip
     assert "eps_clip_high" not in options, "it is null"

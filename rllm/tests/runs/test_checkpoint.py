@@ -159,7 +159,7 @@ def test_damaged_checkpoints_are_skipped(store: CheckpointStore, saved: Path, da
     assert "so the run continues from step_000001. To use it, " in warning
 
 
-def test_every_byte_of_the_manifest_matters_or_is_harmless(store: CheckpointStore, saved: Path) -> None:
+def test_every_manifest_byte_matters_or_is_harmless(store: CheckpointStore, saved: Path) -> None:
     manifest = saved / "step_000002" / "manifest.json"
     whole = manifest.read_bytes()
     for position in range(len(whole)):

@@ -225,7 +225,7 @@ def test_metrics_are_on_disk_as_json_numbers(open_directory: OpenDirectory) -> N
 
 
 @pytest.mark.parametrize("cut_off", ['{"step": 3, "rew', '{"step": 3, "reward": 0.5}', "{"])
-def test_a_line_cut_off_by_a_crash_is_dropped(finished: Path, open_directory: OpenDirectory, cut_off: str) -> None:
+def test_line_cut_off_by_crash_is_dropped(finished: Path, open_directory: OpenDirectory, cut_off: str) -> None:
     with (finished / "metrics.jsonl").open("a") as file:
         file.write(cut_off)
     directory = open_directory(resume=True)

@@ -112,7 +112,7 @@ def test_a_tracker_that_cannot_start_is_switched_off(directory: RunDirectory, ru
     assert (given, good.got) == ([run], [(0, {})])
 
 
-def test_only_the_failing_one_of_equal_names_is_switched_off(trackers: MakeTrackers) -> None:
+def test_only_the_failing_tracker_is_switched_off(trackers: MakeTrackers) -> None:
     bad, good = ListTracker(raises=("log",)), ListTracker()
     made, warnings = trackers(("file", bad), ("file", good))
     made.log(0, {})
@@ -121,11 +121,11 @@ def test_only_the_failing_one_of_equal_names_is_switched_off(trackers: MakeTrack
     assert len(warnings) == 1
 
 
-def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: MakeTrackers) -> None:
+def test_loop_events_reach_trackers_that_observe(trackers: MakeTrackers) -> None:
     plain, watching = ListTracker(), WatchingTracker()
     made, warnings = trackers(("plain", plain), ("watching", watching))
-    made.tell("on_train_start", 10, 3)
-    made.tell("on_epoch_start", 0)
+    made.notify("on_train_start", 10, 3)
+    made.notify("on_epoch_start", 0)
     assert (plain.calls, watching.calls, watching.events) == ([], ["on_train_start"], [(10, 3)])
     assert warnings == []
 
@@ -146,7 +146,7 @@ def test_every_failure_has_one_warning(
     made, warnings = trackers(("bad", bad), ("good", good))
     for step in range(2):
         made.log(step, {})
-        made.tell("on_epoch_end", step)
+        made.notify("on_epoch_end", step)
     for _ in range(2):
         made.close()
     assert len(warnings) == 1
@@ -164,7 +164,7 @@ def test_an_interrupt_during_a_call_is_no_failure(trackers: MakeTrackers) -> Non
     assert warnings == []
 
 
-def test_a_tracker_that_cannot_be_loaded_stops_the_run(directory: RunDirectory, run: TrackedRun) -> None:
+def test_tracker_that_cannot_load_stops_the_run(directory: RunDirectory, run: TrackedRun) -> None:
     def load() -> Any:
         raise ImportError("libmetrics.so: cannot open shared object file")
 
@@ -188,7 +188,7 @@ def _step(global_step: int) -> TrainStep:
     return TrainStep(global_step=global_step, epoch=0, total_steps=4, tasks=[], generated=episodes)
 
 
-def test_a_step_s_episodes_are_read_with_their_batch(tmp_path: Path) -> None:
+def test_logged_episodes_have_their_batch(tmp_path: Path) -> None:
     directory = tmp_path / "not" / "there" / "yet"
     step, second = _step(3), _step(3)
     del second.generated[1:]
@@ -201,7 +201,7 @@ def test_a_step_s_episodes_are_read_with_their_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first_step", [0, 2, 4])
-def test_episodes_of_steps_that_are_made_again_are_dropped(tmp_path: Path, first_step: int) -> None:
+def test_episodes_of_repeated_steps_are_dropped(tmp_path: Path, first_step: int) -> None:
     for step in range(4):
         EpisodeLog(tmp_path).on_batch_end(_step(step))
     (tmp_path / "step_notes.txt").touch()
@@ -223,7 +223,7 @@ def _logged(directory: Path, run: Path, steps: range, first_step: int = 0) -> li
     return sorted(file.name for file in directory.iterdir())
 
 
-def test_a_run_finds_its_own_episodes_again_by_the_marker(tmp_path: Path) -> None:
+def test_marker_identifies_the_episodes_of_a_run(tmp_path: Path) -> None:
     directory, run = tmp_path / "episodes", tmp_path / "runs" / "p" / "e"
     assert len(_logged(directory, run, range(3))) == 4
     assert json.loads((directory / "run.json").read_text()) == {"run_directory": str(run)}

@@ -169,5 +169,5 @@ VALUES: list[Callable[[int], Any]] = [
 
 
 @pytest.mark.parametrize("make", VALUES)
-def test_equal_values_have_equal_hashes_and_others_do_not(make: Callable[[int], Any]) -> None:
+def test_hashes_are_equal_only_for_equal_values(make: Callable[[int], Any]) -> None:
     assert hash_of({"x": make(1)}) == hash_of({"x": make(1)}) != hash_of({"x": make(2)})

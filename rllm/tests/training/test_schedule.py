@@ -22,7 +22,7 @@ def test_an_epoch_has_enough_batches_for_all_tasks(n_tasks: int, batch_size: int
     assert 0 <= len(batches) * batch_size - n_tasks < batch_size
 
 
-def test_a_seed_is_the_same_number_on_every_machine() -> None:
+def test_seed_is_the_same_on_every_machine() -> None:
     assert derive_seed(0, "rollout", 7, "guess-3", 1) == 3133744676911803674
     assert all(0 <= derive_seed(seed, "place") < 2**63 for seed in range(1000))
 

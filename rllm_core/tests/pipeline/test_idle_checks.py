@@ -10,7 +10,7 @@ from expecting import check_values, expect_error
 from pydantic import Field
 
 from rllm.config.compose import compose
-from rllm.config.layers import COMMAND_LINE, Tier, layer_from_dotted
+from rllm.config.layers import COMMAND_LINE, Tier, layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
@@ -58,7 +58,7 @@ def typed(make: MakePlan, registry: Registry) -> MakePlan:
 
     def planned(settings: Mapping[str, Any]) -> RunPlan:
         chosen = {"rllm.backend": "deals", "rllm.env.name": "world", **settings}
-        return make_plan(compose(registry, [layer_from_dotted(chosen, COMMAND_LINE, Tier.COMMAND_LINE)]), registry)
+        return make_plan(compose(registry, [layer_from_keys(chosen, COMMAND_LINE, Tier.COMMAND_LINE)]), registry)
 
     return planned
 

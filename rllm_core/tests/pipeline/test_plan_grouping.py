@@ -10,7 +10,7 @@ import pytest
 from expecting import check_values, expect_error
 
 from rllm.config.compose import compose
-from rllm.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
@@ -160,7 +160,7 @@ def test_a_backend_that_hosts_none_ends_the_run(plan: MakePlan) -> None:
 
 
 def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(registry: Registry) -> None:
-    layers = [layer_from_dotted({KEY: "fast", "rllm.backend": "probe"}, "config.yaml of the run", Tier.SAVED)]
+    layers = [layer_from_keys({KEY: "fast", "rllm.backend": "probe"}, "config.yaml of the run", Tier.SAVED)]
     made = make_plan(compose(registry, layers), registry)
     assert made.engine is None
     assert made.config.rllm.rollout.engine is None

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tinker_in_process import RunningServer
 
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
@@ -97,9 +97,7 @@ def run(
         patch.setattr(Sampler, "sample", late_sample)
         patch.setattr(TinkerBackend, "update", late_update)
         named = {"rllm.trainer.experiment_name": name, "tinker_base_url": server.url}
-        plan = make_plan(
-            compose(registry, [layer_from_dotted({**SETTINGS, **named, **settings}, "the test")]), registry
-        )
+        plan = make_plan(compose(registry, [layer_from_keys({**SETTINGS, **named, **settings}, "the test")]), registry)
         tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=False, resume=resume)
         made = RunRecorder(stop_after)

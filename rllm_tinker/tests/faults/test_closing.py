@@ -12,7 +12,7 @@ from tinker.lib import internal_client_holder
 from tinker_in_process import RunningServer
 
 from rllm.config.compose import compose
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError
@@ -29,7 +29,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _context(registry: Registry, url: str, **settings: Any) -> RunContext:
     values = {"rllm.backend": "tinker", "tinker_base_url": url, "model.name": "tiny", "rllm.env.name": "guess"}
-    composed = compose(registry, [layer_from_dotted(values | settings, "the test")])
+    composed = compose(registry, [layer_from_keys(values | settings, "the test")])
     return RunContext(
         config=composed.config, backend_config=composed.backend_config, seed=0, total_steps=1, needs=frozenset()
     )

@@ -10,7 +10,7 @@ import omegaconf
 import pytest
 
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layers_from_overrides
+from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_keys, layers_from_overrides
 from rllm.config.paths import put_at, split_key
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
@@ -49,7 +49,7 @@ def run(registry: Registry) -> Run:
 
     One composition takes 0.4 s. Words are composed once per process, so what they decide must not be patched.
     """
-    chosen = layer_from_dotted({"rllm.backend": "verl"}, COMMAND_LINE, Tier.COMMAND_LINE)
+    chosen = layer_from_keys({"rllm.backend": "verl"}, COMMAND_LINE, Tier.COMMAND_LINE)
 
     def compose_layers(*given: str | Layer) -> Composed:
         layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]

@@ -8,7 +8,7 @@ import pytest
 from expecting import check_values, expect_error
 
 from rllm.config.keys import idle_reason, known_keys
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm.config.paths import ABSENT, leaves, split_key, value_at
 from rllm.inspection.explain import Explanation, explain_key
 from rllm_core.errors import ConfigError
@@ -28,7 +28,7 @@ def test_unknown_keys_are_listed_with_the_closest(run: Any) -> None:
         f"{ACTOR}.optim.learning_rate=1e-6",
         "+trainer.n_gpus_per_nodes=2",
         "data.prompts=2",
-        layer_from_dotted({f"{ROLLOUT}.gpu_memory": 0.5}, "my.yaml"),
+        layer_from_keys({f"{ROLLOUT}.gpu_memory": 0.5}, "my.yaml"),
     )
     places = (
         f"`{ACTOR}.ppo_epoch` from command line). Write `{ACTOR}.ppo_epochs=2`",
@@ -78,7 +78,7 @@ def test_mappings_that_verl_hands_on_take_anything(run: Any) -> None:
         f"{ACTOR}.fsdp_config.mixed_precision={{param_dtype: bf16}}",
         "actor_rollout_ref.model.target_modules=[q_proj, v_proj]",
         f"{ACTOR}.optim.lr=1",
-        layer_from_dotted(optional, "my.yaml"),
+        layer_from_keys(optional, "my.yaml"),
     )
     native = composed.backend_config.native()
     assert native["actor_rollout_ref"]["model"]["override_config"] == {"attention_dropout": 0.1}
@@ -181,7 +181,7 @@ def test_values_of_rllm_table_are_only_warnings(plan: Any, backend: Any) -> None
         f"{ACTOR}.use_remove_padding": True,
         f"{ROLLOUT}.gpu_memory_utilization": 0.5,
     }
-    before, given = plan(CPU), plan(CPU, layer_from_dotted(table, "my.yaml"))
+    before, given = plan(CPU), plan(CPU, layer_from_keys(table, "my.yaml"))
     assert given.composed.tree == before.composed.tree
     new = [line for line in given.warnings if line not in before.warnings]
     assert {line.partition("` is ")[0] for line in new} == {

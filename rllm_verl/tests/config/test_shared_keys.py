@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rllm.config.compose import Composed
-from rllm.config.layers import layer_from_dotted
+from rllm.config.layers import layer_from_keys
 from rllm_verl.keys import SHARED_KEYS
 
 ACTOR = "actor_rollout_ref.actor"
@@ -143,7 +143,7 @@ def test_length_and_choices_have_other_forms_in_verl(run: Any) -> None:
     assert composed.value("trainer.total_training_steps") is None
     assert composed.value("algorithm.adv_estimator") == "grpo"
     composed = run(
-        layer_from_dotted({"rllm.trainer.total_epochs": 3}, "my.yaml"),
+        layer_from_keys({"rllm.trainer.total_epochs": 3}, "my.yaml"),
         "trainer.total_training_steps=5",
         f"{ACTOR}.policy_loss.loss_mode=ppo",
     )

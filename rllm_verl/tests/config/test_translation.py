@@ -14,7 +14,7 @@ from expecting import check_values
 from rllm.cli.main import main
 from rllm.config.packaged import packaged_values
 from rllm.config.paths import leaves, split_key, value_at
-from rllm.inspection.conversion import Converted, convert_keys
+from rllm.inspection.conversion import Conversion, convert_keys
 from rllm_core.plugins.registry import Registry
 from rllm_verl import translation
 from rllm_verl.installed import config_search_path
@@ -24,7 +24,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 OF_RLLM = {"rllm.backend": "verl"}
-Convert = Callable[..., Converted]
+Convert = Callable[..., Conversion]
 SCRIPT = """
 #!/usr/bin/env bash
 set -xeuo pipefail

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rllm.config.compose import compose
-from rllm.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_keys
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit import BackendContract
 
@@ -27,7 +27,7 @@ class TestVerl(BackendContract):
 
     def params_from(self, options: Mapping[str, Any]) -> Any:
         """Validate the whole configuration with the profile `cpu`, because rllm has no defaults for verl's sections."""
-        layer = layer_from_dotted(dict(options), "the contract", Tier.USER)
+        layer = layer_from_keys(dict(options), "the contract", Tier.USER)
         return super().params_from(compose(Registry.load(), [layer]).backend_config.model_dump())
 
 

@@ -14,7 +14,7 @@ import pytest
 from expecting import expect_error
 
 from rllm.config.compose import compose
-from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -101,7 +101,7 @@ def batch_of(*completions: Completion) -> TokenBatch:
 def running(ray_cluster: None) -> Iterator[RunningBackend]:
     """Tests below are in an order: the last one kills what the first ones need."""
     registry = Registry.load()
-    layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
+    layers: list[Layer] = [layer_from_keys(SETTINGS, "the test", Tier.USER)]
     composed = compose(registry, layers)
     loss = choose(registry, "loss", "ppo", "the test")
     run = RunContext(config=composed.config, backend_config=composed.backend_config, seed=0, total_steps=10)

@@ -14,7 +14,7 @@ import pytest
 from expecting import expect_error
 
 from rllm.config.compose import compose
-from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.loss import LossPlugin
@@ -73,7 +73,7 @@ class RunningBackend:
 def running(ray_cluster: None) -> Iterator[RunningBackend]:
     """Tests below are in an order: the last ones kill what the first ones need."""
     registry = Registry.load()
-    layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
+    layers: list[Layer] = [layer_from_keys(SETTINGS, "the test", Tier.USER)]
     composed = compose(registry, layers)
     loss = choose(registry, "loss", "ppo", "the test")
     run = RunContext(

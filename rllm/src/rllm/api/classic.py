@@ -165,10 +165,10 @@ class FromClassic:
                 f"estimator {self.name!r} returned {result!r:.200}.",
                 "Return the pair (advantages, returns).",
             )
-        advantages, _ = (self._checked(what, part, inputs) for what, part in zip(PARTS, result, strict=True))
+        advantages, _ = (self._check_part(what, part, inputs) for what, part in zip(PARTS, result, strict=True))
         return Advantages(values=np.concatenate([np.empty(0), *advantages]))
 
-    def _checked(self, what: str, part: Any, inputs: AdvantageInput) -> list[NDArray[np.float64]]:
+    def _check_part(self, what: str, part: Any, inputs: AdvantageInput) -> list[NDArray[np.float64]]:
         """Return one of the two lists as arrays with the shapes of the rewards."""
         if not isinstance(part, list | tuple | np.ndarray):
             raise AdvantageError(

@@ -40,7 +40,7 @@ def offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields:
     """Return a decorator that registers the decorated object as a plugin, whose spec has these fields."""
 
     def record(thing: Any) -> Plugin[Any]:
-        given = {field: frozen(value) for field, value in fields.items()}
+        given = {field: freeze_set(value) for field, value in fields.items()}
         return record_class(name=name, summary=summary or read_summary(thing), load=lambda: thing, **given)
 
     return registering(f"register_rllm_{record_class.kind}", name, record)
@@ -78,7 +78,7 @@ def read_summary(thing: object) -> str:
     return line or f"{_read_attribute(thing, '__qualname__')} of this process."
 
 
-def frozen(value: Any) -> Any:
+def freeze_set(value: Any) -> Any:
     """Return a set as a frozenset."""
     # Keep a value that is not a set unchanged, so that the check of the plugin spec reports it.
     return frozenset(value) if isinstance(value, Set) else value
@@ -123,9 +123,9 @@ def register_rllm_adv_estimator(
             summary=summary or read_summary(function),
             load=lambda: FromClassic(name, function),
             scope=scope,
-            needs=frozen(needs),
+            needs=freeze_set(needs),
             default_loss=default_loss,
-            config_keys=frozen(config_keys | read if isinstance(config_keys, Set) else config_keys),
+            config_keys=freeze_set(config_keys | read if isinstance(config_keys, Set) else config_keys),
         )
 
     return registering("register_rllm_adv_estimator", name, record)

@@ -12,7 +12,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from rllm.api.python_plugins import workflow_plugin
-from rllm.api.registration import NONE, ThingT, frozen, read_summary, registering
+from rllm.api.registration import NONE, ThingT, freeze_set, read_summary, registering
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout
@@ -87,7 +87,7 @@ def register_rllm_environment(
             defaults=dict(defaults or {}),
             needs_keys=dict(needs_keys or {}),
             best_possible=dict(best_possible or {}),
-            config_keys=frozen(config_keys),
+            config_keys=freeze_set(config_keys),
         )
 
     return registering("register_rllm_environment", name, record)
@@ -146,7 +146,7 @@ def register_rllm_reward(
             summary=summary or read_summary(thing),
             params=NoParams if params is None else params,
             load=lambda: make,
-            needs=frozen(needs),
+            needs=freeze_set(needs),
             timeout=timeout,
             blocking=blocking,
         )
@@ -167,19 +167,19 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
             f"({', '.join(arguments)}): {error}.",
             "Write `def f(rollout)`, or with `params=` `def f(rollout, params)`.",
         ) from error
-    return partial(_bound, thing) if with_params else lambda params: thing
+    return partial(_bind_options, thing) if with_params else lambda params: thing
 
 
-def _bound(function: Callable[..., Any], params: Any) -> Reward:
+def _bind_options(function: Callable[..., Any], params: Any) -> Reward:
     """Bind a function to its options. A coroutine function stays one, because other functions run in a thread."""
     if iscoroutinefunction(function):
 
-        async def waited(rollout: Rollout) -> Any:
+        async def call_async(rollout: Rollout) -> Any:
             return await function(rollout, params)
 
-        return waited
+        return call_async
 
-    def called(rollout: Rollout) -> Awaitable[Any] | Any:
+    def call(rollout: Rollout) -> Awaitable[Any] | Any:
         return function(rollout, params)
 
-    return called
+    return call

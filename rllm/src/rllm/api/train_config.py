@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rllm.config.choices import chosen_backend, registry_for
 from rllm.config.compose import compose
-from rllm.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.layers import Layer, layer_from_file, layer_from_keys, layers_from_overrides
 from rllm.planning.planner import make_plan
 from rllm_core.errors import ConfigError, hide_tracebacks
 
@@ -94,4 +94,4 @@ def build_train_config(
 
 
 def _layer(values: dict[str, Any]) -> Layer:
-    return layer_from_dotted({key: value for key, value in values.items() if value is not None}, "build_train_config")
+    return layer_from_keys({key: value for key, value in values.items() if value is not None}, "build_train_config")

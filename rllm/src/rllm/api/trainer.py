@@ -20,8 +20,8 @@ from rllm.api.python_plugins import (
 )
 from rllm.config.choices import registry_for
 from rllm.config.compose import Composed, compose
-from rllm.config.from_python import PythonConfig, layer_from_python, replaced_in_script, without_packaged
-from rllm.config.layers import Layer, layer_from_dotted
+from rllm.config.from_python import PythonConfig, layer_from_python, remove_packaged_values, replaced_in_script
+from rllm.config.layers import Layer, layer_from_keys
 from rllm.config.merge import merge_layers
 from rllm.config.paths import ABSENT, value_at
 from rllm.config.problems import wrong_value
@@ -250,7 +250,7 @@ class _Parts:
             chosen["rllm.algorithm.estimator_map"] = {
                 str(role): estimator_choice(value) for role, value in self.estimators.items()
             }
-        return [Layer("backend_args", dict(self.backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
+        return [Layer("backend_args", dict(self.backend_args)), layer_from_keys(chosen, "the trainer's arguments")]
 
     def refuse_argument_given_twice(self, given: Sequence[Layer]) -> None:
         """Raise ConfigError if the configuration also sets an argument of the workflow's class."""
@@ -269,11 +269,11 @@ class _Parts:
 
 
 def _plan(given: Layer, parts: _Parts, *, resume: bool, overwrite: bool) -> RunPlan:
-    def compose_over(beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
-        registry = registry_for([*beneath, given])
-        own = without_packaged(given, registry)
+    def compose_over(lower_layers: Sequence[Layer]) -> tuple[Composed, Registry]:
+        registry = registry_for([*lower_layers, given])
+        own = remove_packaged_values(given, registry)
         parts.refuse_argument_given_twice(own)
-        return compose(registry, [*beneath, *own, *parts.as_layers(registry)]), registry
+        return compose(registry, [*lower_layers, *own, *parts.as_layers(registry)]), registry
 
     plan = plan_run(compose_over, resume=resume, overwrite=overwrite)
     return replace(plan, warnings=(*plan.warnings, *replaced_in_script(plan.composed)))

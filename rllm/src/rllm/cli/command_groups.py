@@ -117,7 +117,7 @@ class ExtensibleGroup(LazyGroup):
         super().format_commands(ctx, formatter)
         ours = self._here(indexed_summaries(COMMAND))
         offers = {name: found for name, found in self._offers(ctx).items() if not _is_own(found)}
-        rows = [(name, _described(ours.get(name, ""), found)) for name, found in offers.items()]
+        rows = [(name, _describe_offers(ours.get(name, ""), found)) for name, found in offers.items()]
         missing = self._here(self.plugin_commands(ctx).missing())
         rows += [(name, f"{ours[name]} Not installed: pip install {home}") for name, home in missing.items()]
         if rows:
@@ -153,6 +153,6 @@ def _is_own(offers: list[Candidate]) -> bool:
     return {candidate.distribution for candidate in offers} == {PROGRAM}
 
 
-def _described(summary: str, offers: list[Candidate]) -> str:
+def _describe_offers(summary: str, offers: list[Candidate]) -> str:
     names = " and ".join(candidate.distribution for candidate in offers)
     return f"{summary} From {names}.".strip() if len(offers) == 1 else f"From {names}: using it is an error."

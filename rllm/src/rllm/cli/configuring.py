@@ -15,7 +15,7 @@ import click
 
 from rllm.config.choices import OBJECTIVE_KEY, chosen_backend, registry_for
 from rllm.config.compose import Composed, compose
-from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_file, layer_from_keys, layers_from_overrides
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.training.starting import plan_run
@@ -186,31 +186,31 @@ def _is_in_file(reward: str) -> bool:
     return reward.partition(FAMILY)[0].endswith(".py")
 
 
-def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
-    """Compose and resolve a request. `beneath` are layers under the user's own, such as a resumed run's config."""
-    return plan_and_registry(request, beneath)[0]
+def plan_for(request: Request, lower_layers: Sequence[Layer] = ()) -> RunPlan:
+    """Compose and resolve a request. `lower_layers` are layers under the user's own, such as a resumed run's config."""
+    return plan_and_registry(request, lower_layers)[0]
 
 
 def run_plan_for(request: Request, *, resume: bool, overwrite: bool) -> RunPlan:
     """Return the plan as `plan_for`, with the run's name, and its saved values beneath if it is resumed."""
-    return plan_run(lambda beneath: _composed_for(request, beneath), resume=resume, overwrite=overwrite)
+    return plan_run(lambda lower_layers: _composed_for(request, lower_layers), resume=resume, overwrite=overwrite)
 
 
-def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:
+def plan_and_registry(request: Request, lower_layers: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:
     """Return the plan as `plan_for`, and its registry."""
-    composed, registry = _composed_for(request, beneath)
+    composed, registry = _composed_for(request, lower_layers)
     return make_plan(composed, registry), registry
 
 
-def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
-    layers = [*beneath, *(layer_from_file(file) for file in request.files)]
+def _composed_for(request: Request, lower_layers: Sequence[Layer]) -> tuple[Composed, Registry]:
+    layers = [*lower_layers, *(layer_from_file(file) for file in request.files)]
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
-    layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
+    layers.append(layer_from_keys({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)
     registry = registry_for([*layers, *overrides])
     if request.model is not None:
         key = chosen_backend(registry, [*layers, *overrides]).model_key
-        layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
+        layers.append(layer_from_keys({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
     return compose(registry, layers), registry
 

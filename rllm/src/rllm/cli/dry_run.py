@@ -48,7 +48,7 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
     )
     click.echo("\nLosses:")
     show_losses(plan)
-    for line in (*batches_ahead(plan), *recommended(plan)):
+    for line in (*batches_ahead(plan), *list_recommendations(plan)):
         click.echo(line)
     others = len(plan.composed.origins) - len(keys)
     click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
@@ -105,7 +105,7 @@ def batches_ahead(plan: RunPlan) -> Iterator[str]:
     yield from (f"  {name:14}{value}" for name, value in rows)
 
 
-def recommended(plan: RunPlan) -> Iterator[str]:
+def list_recommendations(plan: RunPlan) -> Iterator[str]:
     """Yield lines with the settings that an asynchronous run should change, and why. Yield nothing if it has none."""
     found = {f"{each.key}={json.dumps(each.value)}": each.reason for each in recommend(plan)}
     if found:

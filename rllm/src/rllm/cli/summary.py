@@ -30,7 +30,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))
     directory = trainer.directory.path
-    of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
+    of_them = "" if trainer.num_new_steps == trainer.finished_steps else f", the last {trainer.num_new_steps} of them"
     steps = f"{trainer.finished_steps} step{'s' * (trainer.finished_steps != 1)}"
     console.print(f"{steps}{of_them} in {seconds:.0f} s; everything is in {directory}")
     if (directory / REPORT).exists():

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rllm.config.keys import known_keys
-from rllm.config.layers import Layer, Tier, layer_from_dotted
-from rllm.config.merge import Merged, merge_layers
+from rllm.config.layers import Layer, Tier, layer_from_keys
+from rllm.config.merge import MergedValues, merge_layers
 from rllm.config.missing_packages import require_packages
 from rllm.config.packaged import base_layer, packaged_layers
 from rllm.config.passes import derive_keys, share_keys
@@ -72,7 +72,7 @@ class Reader:
         """Return the origin of a key's value."""
         return self.merge(path).origin(path)
 
-    def merge(self, *paths: KeyPath) -> Merged:
+    def merge(self, *paths: KeyPath) -> MergedValues:
         """Merge the values of these keys."""
         parts = [
             Layer(layer.origin, part_around(layer.tree, path), layer.tier)
@@ -83,10 +83,10 @@ class Reader:
         values = (value for part in parts for _, value in leaves(part.tree, into_lists=True))
         # An interpolation may point to any key.
         is_open = any(isinstance(value, str) and "${" in value for value in values)
-        return self._merged if is_open else merge_layers(parts, self._schemas)
+        return self._all_values if is_open else merge_layers(parts, self._schemas)
 
     @cached_property
-    def _merged(self) -> Merged:
+    def _all_values(self) -> MergedValues:
         return merge_layers(self._layers, self._schemas)
 
 
@@ -123,12 +123,12 @@ def read_choices(registry: Registry, user_layers: Sequence[Layer]) -> Choices:
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
     if environment_name != NO_ENVIRONMENT:
         environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
-        lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
+        lower.append(layer_from_keys(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
         model = _read_model([*lower, *user_layers], backend)
         recipe = f"{backend.name}/{model}"
         if isinstance(model, str) and recipe in environment.recipes:
             origin = f"recipe {environment.name} {recipe}"
-            lower.append(layer_from_dotted(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
+            lower.append(layer_from_keys(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
             decided[backend.model_key] = model
     lower += _objective_layers(registry, chosen.value(OBJECTIVE_KEY))
     all_layers = Reader([*lower, *user_layers], (RunConfig, backend.params))
@@ -173,7 +173,7 @@ def _read_model(layers: Sequence[Layer], backend: Any) -> Any:
 def _objective_layers(registry: Registry, names: str | Sequence[str] | None) -> list[Layer]:
     """Return the default values of objectives, as layers under the user's values."""
     return [
-        layer_from_dotted(each.defaults, f"objective {each.name}", Tier.ENVIRONMENT)
+        layer_from_keys(each.defaults, f"objective {each.name}", Tier.ENVIRONMENT)
         for each in chosen_objectives(registry, names)
         if each.defaults
     ]
@@ -192,7 +192,7 @@ def _preset_layer(name: object, origin: str) -> Layer:
             did_you_mean(str(name), PRESETS) or f"Use one of {', '.join(PRESETS)}.",
         )
     values = {f"{SECTION}.{key}": value for key, value in PRESETS[name].items()}
-    return layer_from_dotted(values, f"preset {name}", Tier.ENVIRONMENT)
+    return layer_from_keys(values, f"preset {name}", Tier.ENVIRONMENT)
 
 
 def _plugin(registry: Registry, kind: str, name: str, key: str, chosen: Reader) -> Any:

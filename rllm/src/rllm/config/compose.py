@@ -18,15 +18,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rllm.config.choices import Choices, read_choices
-from rllm.config.external_sections import unlike_packaged
+from rllm.config.external_sections import compare_with_packaged_values
 from rllm.config.keys import find_section, idle_reason, known_keys
 from rllm.config.layers import Layer, Tier
-from rllm.config.merge import Merged, Origin, merge_layers
+from rllm.config.merge import MergedValues, Origin, merge_layers
 from rllm.config.packaged import DEFAULT, fill_defaults
 from rllm.config.passes import derive_keys, list_passes
-from rllm.config.paths import ABSENT, KeyPath, leaves, picked, split_key, value_at
+from rllm.config.paths import ABSENT, KeyPath, leaves, pick_keys, split_key, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, option_hints, parse, wrong_value
-from rllm.config.resolve import environment_hidden, format_tree, from_environment, resolve, resolve_interpolations
+from rllm.config.resolve import format_tree, from_environment, hide_environment, resolve, resolve_interpolations
 from rllm.config.saved_config import NUMBERED, UNUSED, add_layers, changed_since, is_saved_config, stored_layers
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
@@ -73,7 +73,7 @@ class Composed:
 
     def build_saved_config(self) -> dict[str, Any]:
         """Return `printable_tree` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
-        return add_layers(self.printable_tree, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
+        return add_layers(self.printable_tree, [*self.user_layers, Layer(UNUSED, pick_keys(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key."""
@@ -102,11 +102,11 @@ def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
-    layers = [part for layer in user_layers for part in _open_saved(layer, registry)]
+    layers = [part for layer in user_layers for part in _split_saved_layer(layer, registry)]
     values = _merge(registry, layers)
     choices = values.choices
-    with environment_hidden(values.from_environment):
-        if problems := unlike_packaged(values.tree, values.merged, choices.backend, choices.profile):
+    with hide_environment(values.from_environment):
+        if problems := compare_with_packaged_values(values.tree, values.merged, choices.backend, choices.profile):
             raise as_config_error(problems)
         composed = _validate(registry, values)
     unused = [split_key(key) for key in composed.by_user if idle_reason(choices.backend, key)]
@@ -123,7 +123,7 @@ class _Values:
     """The values of a run before validation."""
 
     choices: Choices
-    merged: Merged
+    merged: MergedValues
     tree: dict[str, Any]
     """Values of `merged`, resolved."""
     from_environment: Mapping[KeyPath, tuple[Any, Any]]
@@ -152,10 +152,10 @@ def _values_without_user(values: _Values, layers: Sequence[Layer], keys: Sequenc
     for path in known:
         value = value_at(lower.tree, path)
         merged.put(path, None if value is ABSENT else value, DEFAULT, lower.tier(path))
-    return picked(resolve_interpolations(derive_keys(merged, backend.derived_keys, backend.params)), known)
+    return pick_keys(resolve_interpolations(derive_keys(merged, backend.derived_keys, backend.params)), known)
 
 
-def _open_saved(layer: Layer, registry: Registry) -> list[Layer]:
+def _split_saved_layer(layer: Layer, registry: Registry) -> list[Layer]:
     """Split a saved configuration into its user's layers and a layer of later changes. Other layers stay unchanged."""
     if not is_saved_config(layer):
         return [layer]

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from rllm.config.keys import known_keys
 from rllm.config.layers import Tier
-from rllm.config.merge import Merged
+from rllm.config.merge import MergedValues
 from rllm.config.packaged import packaged_values
 from rllm.config.paths import KeyPath, leaves, split_key
 from rllm.config.problems import MOST_SHOWN, ConfigLine, unknown_key, wrong_value
@@ -23,7 +23,9 @@ from rllm_core.schema.section import ExternalSection
 _MEANT: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (float, "a number"))
 
 
-def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profile: str | None) -> list[ConfigLine]:
+def compare_with_packaged_values(
+    tree: Mapping[str, Any], merged: MergedValues, backend: Any, profile: str | None
+) -> list[ConfigLine]:
     """Return a line for each key in an `ExternalSection` section that is unknown or has another type than packaged.
 
     Args:
@@ -73,7 +75,7 @@ def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
 class _Comparison:
     """Comparison of a section's values with the packaged values."""
 
-    def __init__(self, merged: Merged, mark: ExternalSection, keys: tuple[KeyPath, ...]) -> None:
+    def __init__(self, merged: MergedValues, mark: ExternalSection, keys: tuple[KeyPath, ...]) -> None:
         self._merged = merged
         self._free = frozenset(split_key(key) for key in mark.free)
         self._optional = frozenset(split_key(key) for key in mark.optional)

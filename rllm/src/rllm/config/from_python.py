@@ -14,13 +14,13 @@ from rllm.config.layers import (
     COMMAND_LINE,
     Layer,
     Tier,
-    layer_from_dotted,
     layer_from_file,
+    layer_from_keys,
     read_override,
 )
 from rllm.config.merge import merge_layers
 from rllm.config.packaged import base_layer, packaged_layers
-from rllm.config.paths import KeyPath, leaves, picked, split_by, split_key
+from rllm.config.paths import KeyPath, leaves, pick_keys, split_by, split_key
 from rllm.config.saved_config import is_saved_config
 from rllm.config.yaml_text import DEEPEST
 from rllm_core.errors import ConfigError
@@ -54,7 +54,7 @@ def layer_from_python(config: PythonConfig) -> Layer:
     return Layer(PYTHON, plain)
 
 
-def without_packaged(layer: Layer, registry: Registry) -> list[Layer]:
+def remove_packaged_values(layer: Layer, registry: Registry) -> list[Layer]:
     """Return the user's part of a configuration as layers. Outside of ``@hydra.main``, this is the whole configuration.
 
     In a script under ``@hydra.main``, the configuration also contains all packaged values. Only keys that differ from
@@ -130,9 +130,9 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> l
     chosen = {} if profile is None else {PROFILE_KEY: profile}
     return [
         Layer(PYTHON, own),
-        layer_from_dotted(chosen, COMMAND_LINE, Tier.COMMAND_LINE),
-        Layer(PYTHON, picked(tree, _keys_of_primary_file(hydra))),
-        Layer(COMMAND_LINE, picked(tree, _keys_of_words(words)), Tier.COMMAND_LINE),
+        layer_from_keys(chosen, COMMAND_LINE, Tier.COMMAND_LINE),
+        Layer(PYTHON, pick_keys(tree, _keys_of_primary_file(hydra))),
+        Layer(COMMAND_LINE, pick_keys(tree, _keys_of_words(words)), Tier.COMMAND_LINE),
     ]
 
 

@@ -65,7 +65,7 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
     if not isinstance(values, dict):
         raise ConfigError(
             "not-a-mapping",
-            f"`{name}` contains {_described(values)}, but a configuration is a mapping of `key: value` lines.",
+            f"`{name}` contains {_describe_value(values)}, but a configuration is a mapping of `key: value` lines.",
             "Write lines such as `data: {train_batch_size: 8}`.",
         )
     return Layer(name, values, tier)
@@ -117,10 +117,10 @@ def layers_from_overrides(words: Iterable[str]) -> list[Layer]:
     ``rllm.backend=local``. Hydra needs a ``+`` before a new key. It makes no difference here.
     """
     read = map(read_override, words)
-    return [layer_from_dotted({key: value}, COMMAND_LINE, Tier.COMMAND_LINE) for key, value in read]
+    return [layer_from_keys({key: value}, COMMAND_LINE, Tier.COMMAND_LINE) for key, value in read]
 
 
-def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.USER) -> Layer:
+def layer_from_keys(values: Mapping[str, Any], origin: str, tier: Tier = Tier.USER) -> Layer:
     """Make nested mappings of dotted keys: ``{"rllm.workflow.name": "x"}``."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -206,7 +206,7 @@ def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
         )
 
 
-def _described(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return "a list" if isinstance(value, list) else f"only the value {value!r}"
 
 

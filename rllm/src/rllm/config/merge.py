@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 
 
 @dataclass
-class Merged:
+class MergedValues:
     """Values of several layers in one tree, interpolations not yet resolved."""
 
     tree: dict[str, Any] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class Merged:
     warnings: tuple[str, ...] = ()
     """Warnings for the user about values that do not apply."""
 
-    def copy(self) -> Merged:
+    def copy(self) -> MergedValues:
         """Return the same values and origins. A change to them does not change the original."""
-        return Merged(deepcopy(self.tree), dict(self.marks), self.warnings)
+        return MergedValues(deepcopy(self.tree), dict(self.marks), self.warnings)
 
     def origin(self, path: KeyPath) -> str:
         """Return the origin of a key's value. For a section with several origins, return all of them."""
@@ -85,10 +85,10 @@ class Merged:
             self.marks.pop(key, None)
 
 
-def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> Merged:
+def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> MergedValues:
     """Merge layers, lowest first. The schemas say which keys are plugin choices."""
     choices, holders, sections, no_null = _rules(tuple(schemas))
-    merged = Merged()
+    merged = MergedValues()
 
     def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: Origin) -> None:
         if at in sections:
@@ -169,7 +169,7 @@ def remaining_options(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drop_options_of_replaced_name(
-    merged: Merged, lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, options_key: str
+    merged: MergedValues, lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, options_key: str
 ) -> None:
     """Apply the rule of `remaining_options` to ``rllm.env`` and ``rllm.workflow``, whose options are next to the name.
 

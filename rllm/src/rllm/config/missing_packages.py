@@ -36,7 +36,7 @@ def require_packages(registry: Registry, value: Value) -> None:
     """
     needed: dict[str, str] = {}
     without_gpu: dict[str, None] = {}
-    for kind, name in _chosen(value):
+    for kind, name in _list_choices(value):
         try:
             found = registry.get(kind, name).distribution
         except PluginError:
@@ -98,7 +98,7 @@ def _with_extras(distribution: str, extras: tuple[str, ...]) -> str:
     return f"{distribution}[{','.join(extras)}]" if extras else distribution
 
 
-def _chosen(value: Value) -> Iterator[tuple[str, str]]:
+def _list_choices(value: Value) -> Iterator[tuple[str, str]]:
     """Yield kind and name of the plugins that keys choose."""
     for path, kind in plugin_keys(RunConfig).items():
         chosen = value(".".join(path))
@@ -109,12 +109,12 @@ def _chosen(value: Value) -> Iterator[tuple[str, str]]:
         else:
             choices = chosen if isinstance(chosen, list) else [chosen]
         for choice in choices:
-            yield from _named(kind, choice)
+            yield from _list_names(kind, choice)
             if by_role and isinstance(choice, Mapping):
-                yield from _named("loss", choice.get(ROLE_LOSS))
+                yield from _list_names("loss", choice.get(ROLE_LOSS))
 
 
-def _named(kind: str, choice: Any) -> Iterator[tuple[str, str]]:
+def _list_names(kind: str, choice: Any) -> Iterator[tuple[str, str]]:
     name = choice.get("name") if isinstance(choice, Mapping) else choice
     if isinstance(name, str) and name:
         yield kind, name

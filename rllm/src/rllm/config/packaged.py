@@ -107,7 +107,7 @@ class _Sources(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _resolved(sources: _Sources) -> dict[str, Any]:
+def _resolve_sources(sources: _Sources) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     return _plain(OmegaConf.create(_composed_by_hydra(sources)), resolve=True)
@@ -115,7 +115,7 @@ def _resolved(sources: _Sources) -> dict[str, Any]:
 
 def packaged_values(backend: Any, profile: str | None) -> dict[str, Any]:
     """Return all packaged values for a backend (its plugin spec), with interpolations resolved."""
-    return _resolved(_sources(backend, profile))
+    return _resolve_sources(_sources(backend, profile))
 
 
 def _sources(backend: Any, profile: str | None) -> _Sources:

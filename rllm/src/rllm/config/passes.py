@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from rllm.config.keys import value_keys
 from rllm.config.layers import Tier
-from rllm.config.merge import MISSING, Merged
+from rllm.config.merge import MISSING, MergedValues
 from rllm.config.packaged import DEFAULT, base_layer, fill_defaults
 from rllm.config.paths import ABSENT, identical, leaves, put_at, split_key, value_at
 from rllm.config.problems import show_value, typed_value, wrong_value
@@ -27,7 +27,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
-Pass = Callable[[Merged], Merged]
+Pass = Callable[[MergedValues], MergedValues]
 
 
 def list_passes(registry: Registry, backend: Any, decided: Mapping[str, str]) -> list[Pass]:
@@ -41,7 +41,7 @@ def list_passes(registry: Registry, backend: Any, decided: Mapping[str, str]) ->
         partial(share_keys, shared=backend.shared_keys),
         partial(choose_length, shared=backend.shared_keys),
         partial(derive_keys, derived=backend.derived_keys, schema=backend.params),
-        partial(require_unchanged, decided=decided),
+        partial(check_choices, decided=decided),
         partial(require_own_sections, backend=backend, registry=registry),
     ]
 
@@ -70,7 +70,7 @@ class _Side:
         return f"`{self.key}` is {show_value(self.value)} (from {self.origin})"
 
 
-def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> Merged:
+def share_keys(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValues:
     """Make all shared keys agree. The result has warnings for the user."""
     if not shared:
         return merged
@@ -88,7 +88,7 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> Merged:
     return replace(merged, warnings=(*merged.warnings, *warnings))
 
 
-def choose_length(merged: Merged, shared: Sequence[SharedKey]) -> Merged:
+def choose_length(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValues:
     """Use either epochs or steps: of the two keys for the length of a run, only the one from the higher tier applies.
 
     The core's key and the backend's native key for the same setting agree already, and this keeps them equal.
@@ -105,7 +105,7 @@ def choose_length(merged: Merged, shared: Sequence[SharedKey]) -> Merged:
     return merged
 
 
-def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[BaseModel]) -> Merged:
+def derive_keys(merged: MergedValues, derived: Sequence[DerivedKey], schema: type[BaseModel]) -> MergedValues:
     """Set the derived keys that have no value from the user.
 
     Args:
@@ -128,7 +128,7 @@ def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[Base
     return merged
 
 
-def require_unchanged(merged: Merged, decided: Mapping[str, str]) -> Merged:
+def check_choices(merged: MergedValues, decided: Mapping[str, str]) -> MergedValues:
     """Check that the choices made from the user's layers are unchanged. If not, the wrong layers were merged."""
     for key, value in decided.items():
         if (now := selected_value(merged, key)) != value:
@@ -141,7 +141,7 @@ def require_unchanged(merged: Merged, decided: Mapping[str, str]) -> Merged:
     return merged
 
 
-def require_own_sections(merged: Merged, backend: Any, registry: Registry) -> Merged:
+def require_own_sections(merged: MergedValues, backend: Any, registry: Registry) -> MergedValues:
     """Check that each section belongs to this run.
 
     Raises:
@@ -174,7 +174,9 @@ def require_own_sections(merged: Merged, backend: Any, registry: Registry) -> Me
     return merged
 
 
-def _put_both(merged: Merged, shared: Sequence[SharedKey], core_key: str, value: Any, origin: str, tier: Tier) -> None:
+def _put_both(
+    merged: MergedValues, shared: Sequence[SharedKey], core_key: str, value: Any, origin: str, tier: Tier
+) -> None:
     """Set a key of the core, and the native keys that share it."""
     merged.put(split_key(core_key), value, origin, tier)
     for row in shared:
@@ -182,7 +184,7 @@ def _put_both(merged: Merged, shared: Sequence[SharedKey], core_key: str, value:
             merged.put(split_key(row.native), _native_spelling(value, row), origin, tier)
 
 
-def _derive(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:
+def _derive(merged: MergedValues, tree: dict[str, Any], row: DerivedKey) -> Any:
     sources = {split_key(key): value_at(tree, split_key(key)) for key in row.of}
     sources = {path: None if value in (ABSENT, MISSING) else value for path, value in sources.items()}
     try:
@@ -198,7 +200,7 @@ def _derive(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:
         raise ConfigError("wrong-value", f"`{row.native}` cannot be derived, as {given}: {error}.") from error
 
 
-def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
+def _agree(merged: MergedValues, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
     core = _side(merged, tree, core_key, ())
     natives = [_side(merged, tree, row.native, row.spelled) for row in rows]
     own = [side for row, side in zip(rows, natives, strict=True) if not _is_idle(merged, tree, side, row)]
@@ -220,7 +222,7 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
 
 
-def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey) -> bool:
+def _is_idle(merged: MergedValues, tree: dict[str, Any], native: _Side, row: SharedKey) -> bool:
     """True if a native key has no value from a user.
 
     If null for the core's key means "same as another key", a packaged default is ignored. A value that an earlier
@@ -245,7 +247,7 @@ def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iter
         yield f"{native}, which is deprecated: set `{core.key}` instead."
 
 
-def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
+def _side(merged: MergedValues, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
     path = split_key(key)
     value = value_at(tree, path)
     for core_value, native_value in spelled:
@@ -275,7 +277,7 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, source: _Side, origin: str) -> None:
+def _put(merged: MergedValues, tree: dict[str, Any], key: str, value: Any, source: _Side, origin: str) -> None:
     path = split_key(key)
     written = value_at(merged.tree, split_key(source.key))
     merged.put(path, written if is_from_environment(written) else escape(value), origin, source.tier)

@@ -57,7 +57,7 @@ def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) 
             yield path, value
 
 
-def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
+def pick_keys(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
     """Return the part of a tree with the given keys. Missing keys are ignored."""
     part: dict[str, Any] = {}
     for path in paths:
@@ -77,7 +77,7 @@ def part_around(tree: Any, path: KeyPath) -> Any:
     head, *rest = path
     if head in tree:
         return {head: part_around(tree[head], tuple(rest))}
-    return picked(tree, [next(leaves(tree))[0]])
+    return pick_keys(tree, [next(leaves(tree))[0]])
 
 
 def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:

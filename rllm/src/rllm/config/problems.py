@@ -97,8 +97,8 @@ def describe(
         if detail["type"] == "extra_forbidden":
             unknown.append(unknown_key(path, origin(path), keys, detail["input"]))
         elif detail["type"] == "missing":
-            text = f"`{_dotted(path)}` has no value, and must have one."
-            unknown.append(ConfigLine("missing-key", text, f"Add {_dotted(path)}=VALUE, or set it in a file."))
+            text = f"`{_join_key(path)}` has no value, and must have one."
+            unknown.append(ConfigLine("missing-key", text, f"Add {_join_key(path)}=VALUE, or set it in a file."))
         else:
             # The variants of a union (a number, or the text "none") each report their own error.
             wrong.setdefault(path, (detail["input"], []))[1].append(detail)
@@ -112,7 +112,7 @@ def describe(
 
 
 def _explain(path: KeyPath, keys: Sequence[KeyPath]) -> str:
-    return f"`rllm config explain {_dotted(path)}` explains the key." if path in keys else ""
+    return f"`rllm config explain {_join_key(path)}` explains the key." if path in keys else ""
 
 
 def as_config_error(lines: Sequence[ConfigLine], hint: str = "") -> ConfigError:
@@ -125,7 +125,7 @@ def as_config_error(lines: Sequence[ConfigLine], hint: str = "") -> ConfigError:
 
 def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
     """Return the beginning of a message about a value: `` `rllm.rollout.n` is "many" (from my.yaml)``."""
-    return f"`{_dotted(path) or 'the configuration'}` is {show_value(value)} (from {origin})"
+    return f"`{_join_key(path) or 'the configuration'}` is {show_value(value)} (from {origin})"
 
 
 def show_value(value: Any) -> str:
@@ -143,7 +143,7 @@ def typed_value(value: Any) -> str:
 
 def expected_mapping(path: KeyPath, value: Any, origin: str) -> ConfigError:
     """Return the error for a section that has a plain value."""
-    place = _dotted(path)
+    place = _join_key(path)
     return ConfigError(
         "wrong-value",
         f"{wrong_value(path, value, origin)}: expected a mapping.",
@@ -159,15 +159,15 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath], value: Any 
     name, section = path[-1], path[:-1]
     siblings = [key[-1] for key in keys if key[:-1] == section]
     typed = typed_value(value) if origin == COMMAND_LINE else ""
-    meant = _find_meant(name, section, siblings, keys)
-    hint = f"Write {' or '.join(f'`{_dotted(key)}{typed}`' for key in meant)}." if meant else ""
+    meant = _find_similar_keys(name, section, siblings, keys)
+    hint = f"Write {' or '.join(f'`{_join_key(key)}{typed}`' for key in meant)}." if meant else ""
     if "." in name and split_key(name) in keys:
         hint = f"Write it as nested mappings, or as {name}=VALUE on the command line."
     if section:
-        place = _dotted(section)
+        place = _join_key(section)
         return ConfigLine(
             "unknown-key",
-            f"`{name}` is not a key of {place} (`{_dotted(path)}` from {origin}).",
+            f"`{name}` is not a key of {place} (`{_join_key(path)}` from {origin}).",
             hint or f"`rllm config explain {place}` lists its keys.",
         )
     sections = {key[0] for key in keys if len(key) > 1}
@@ -192,7 +192,7 @@ def option_hints(error: ValidationError, registry: Registry) -> Iterator[str]:
                 yield _option_hint(path[-1], kind, ".".join(key), owners, detail["input"])
 
 
-def _find_meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> list[KeyPath]:
+def _find_similar_keys(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> list[KeyPath]:
     """Return the keys that were probably meant: a sibling, the same name elsewhere, or a similar one there."""
     close = [(*section, match) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
     same = [key for key in keys if key[-1] == name]
@@ -243,7 +243,7 @@ def _initials(name: str) -> str:
     return "".join(word[:1] for word in name.split("_"))
 
 
-def _dotted(path: KeyPath) -> str:
+def _join_key(path: KeyPath) -> str:
     return ".".join(path)
 
 

@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import Any
 
 from rllm.config.layers import require_plain
-from rllm.config.merge import MISSING, Merged
+from rllm.config.merge import MISSING, MergedValues
 from rllm.config.paths import KeyPath, leaves, put_at, split_key, value_at
 from rllm.config.problems import expected_mapping
 from rllm_core.errors import ConfigError, RllmError
@@ -20,7 +20,7 @@ CUT = 20
 """Minimum number of characters of a long value that a message shows."""
 
 
-def resolve(merged: Merged) -> dict[str, Any]:
+def resolve(merged: MergedValues) -> dict[str, Any]:
     """Return the tree with every interpolation replaced by its value. Raise ConfigError if a value is missing."""
     tree = resolve_interpolations(merged)
     missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
@@ -30,7 +30,7 @@ def resolve(merged: Merged) -> dict[str, Any]:
     return tree
 
 
-def resolve_interpolations(merged: Merged) -> dict[str, Any]:
+def resolve_interpolations(merged: MergedValues) -> dict[str, Any]:
     """Return the tree with every interpolation replaced. A ``???`` stays unless an interpolation points to it."""
     if not any(isinstance(value, str) and "${" in value for _, value in leaves(merged.tree, into_lists=True)):
         return merged.tree
@@ -40,7 +40,7 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
     try:
         tree = OmegaConf.to_container(OmegaConf.create(merged.tree), resolve=True)
     except OmegaConfBaseException as error:
-        raise _unresolved(merged, error.full_key or "", str(error).partition("\n")[0]) from error
+        raise _interpolation_error(merged, error.full_key or "", str(error).partition("\n")[0]) from error
     except RecursionError:
         raise ConfigError(
             "bad-interpolation", "An interpolation is nested too deeply.", "Write the value itself instead of ${KEY}."
@@ -51,7 +51,7 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
     return plain
 
 
-def selected_value(merged: Merged, key: str) -> Any:
+def selected_value(merged: MergedValues, key: str) -> Any:
     """Return the value of a key before everything is resolved. None if it has no value yet."""
     node: Any = merged.tree
     path = split_key(key)
@@ -62,11 +62,11 @@ def selected_value(merged: Merged, key: str) -> Any:
             return None
         node = node[part]
         if isinstance(node, str) and "${" in node:
-            return selected_value(Merged(resolve_interpolations(merged), merged.marks), key)
+            return selected_value(MergedValues(resolve_interpolations(merged), merged.marks), key)
     return None if node == MISSING else node
 
 
-def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
+def resolved_at(merged: MergedValues, keys: Iterable[KeyPath]) -> dict[str, Any]:
     """Return a copy of the tree in which the values of these keys are resolved. Others may be unresolved.
 
     Another system's configuration may contain hundreds of interpolations, and resolving these is very slow.
@@ -81,7 +81,7 @@ def is_from_environment(written: Any) -> bool:
     return "${oc.env:" in str(written)
 
 
-def from_environment(merged: Merged, resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
+def from_environment(merged: MergedValues, resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
     """Return values that contain environment variables, also through other keys: unresolved and resolved.
 
     They may be secrets. The unresolved text has the same meaning, because it is read at the same place.
@@ -136,7 +136,7 @@ def _is_open(tree: Any, path: KeyPath) -> bool:
     return any(isinstance(value, str) and "${" in value for _, value in leaves({"": tree}, into_lists=True))
 
 
-def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
+def _interpolation_error(merged: MergedValues, full_key: str, reason: str) -> ConfigError:
     path = tuple(part for part in re.split(r"[.\[\]]+", full_key) if part)
     value: Any = merged.tree
     for part in path:
@@ -154,7 +154,7 @@ def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
 
 
 @contextmanager
-def environment_hidden(values: Mapping[KeyPath, tuple[Any, Any]]) -> Iterator[None]:
+def hide_environment(values: Mapping[KeyPath, tuple[Any, Any]]) -> Iterator[None]:
     """Show the user's unresolved text instead of environment variables in rllm's errors, because they may be secrets.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 from rllm.config.keys import known_keys
 from rllm.config.layers import Layer, layer_from_file
 from rllm.config.merge import merge_layers
-from rllm.config.paths import KeyPath, identical, leaves, picked, put_at, value_at, without
+from rllm.config.paths import KeyPath, identical, leaves, pick_keys, put_at, value_at, without
 from rllm.config.resolve import resolve
 from rllm.config.yaml_text import as_yaml
 from rllm_core.errors import ConfigError
@@ -109,4 +109,4 @@ def select_core_values(layer: Layer) -> Layer:
     known = known_keys(RunConfig)
     sections = {path[:depth] for path in known for depth in range(1, len(path))}
     paths = set(known) - sections - {KEY, ("rllm", "backend"), ("rllm", "profile")}
-    return Layer(layer.origin, picked(layer.tree, sorted(paths)), layer.tier)
+    return Layer(layer.origin, pick_keys(layer.tree, sorted(paths)), layer.tier)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rllm.evaluation.metadata import Environment, Metadata
 from rllm.evaluation.metrics import Outcome, build_outcome, known_rewards
-from rllm.evaluation.saving import read_rollouts, require_saved
+from rllm.evaluation.saving import read_rollouts, require_evaluation
 from rllm.evaluation.statistics import Estimate, drop_residues, estimate_difference, estimate_mean, sign_flip_p
 from rllm_core.errors import ConfigError
 
@@ -68,7 +68,7 @@ def compare(first: Path, second: Path) -> Comparisons:
         ConfigError: a directory contains no evaluation, they share no environment, or an environment's tasks differ.
         RllmError: a file is damaged.
     """
-    one, other = require_saved(first), require_saved(second)
+    one, other = require_evaluation(first), require_evaluation(second)
     shared = [name for name in one.environments if name in other.environments]
     if not shared:
         raise ConfigError(
@@ -113,14 +113,14 @@ def _different_tasks(sides: tuple[_Side, _Side], first: Path, second: Path) -> I
     one, other = (side.digests for side in sides)
     for here, there, directory in ((one, other, first), (other, one, second)):
         if unmatched := sorted(here.keys() - there.keys()):
-            yield f"{_named(unmatched)} only in {directory}"
+            yield f"{_list_tasks(unmatched)} only in {directory}"
     if changed := sorted(task for task in one.keys() & other.keys() if one[task] != other[task]):
-        yield f"{_named(changed)} with other content"
+        yield f"{_list_tasks(changed)} with other content"
     if not one and not other:
         yield "neither has any"
 
 
-def _named(tasks: Sequence[str]) -> str:
+def _list_tasks(tasks: Sequence[str]) -> str:
     more = f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
     return f"{', '.join(map(repr, tasks[:SHOWN]))}{more}"
 

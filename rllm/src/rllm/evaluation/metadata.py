@@ -147,7 +147,7 @@ def write_metadata(directory: Path, metadata: Metadata) -> None:
     write_atomically(directory / FILE_NAME, json.dumps(asdict(metadata), indent=1) + "\n")
 
 
-def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path) -> Metadata:
+def merge_metadata(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path) -> Metadata:
     """Return the metadata of the directory after these jobs, with the earlier evaluations in it.
 
     Raises:

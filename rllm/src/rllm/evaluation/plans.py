@@ -81,10 +81,10 @@ def plan_evaluation(request: Request) -> EvaluationPlan:
     Raises:
         ConfigError: as `make_plan`, or an override on the command line is only for training.
     """
-    beneath = config_of_checkpoint(request)
-    run = Path(beneath.origin).parent if beneath else None
+    lower = config_of_checkpoint(request)
+    run = Path(lower.origin).parent if lower else None
     try:
-        plan = plan_for(request, [beneath] if beneath else [])
+        plan = plan_for(request, [lower] if lower else [])
     except (ConfigError, PluginError) as error:
         raise _with_advice(error, run) from error
     evaluation = EvaluationPlan(plan, run)
@@ -220,7 +220,7 @@ def config_of_checkpoint(request: Request) -> Layer | None:
         return None
     path = Path(request.model).expanduser().absolute()
     runs = [directory.parent for directory in (path, *path.parents) if directory.name == "checkpoints"]
-    saved = saved_config(_as_given(runs[0])) if runs else None
+    saved = saved_config(_relative_path(runs[0])) if runs else None
     if saved is None:
         return None
     if request.environment not in (None, saved_value(saved, "rllm.env.name")):
@@ -249,6 +249,6 @@ def _read_backend(request: Request) -> str | None:
     return name.rpartition("/")[2] if isinstance(name, str) else None
 
 
-def _as_given(directory: Path) -> Path:
+def _relative_path(directory: Path) -> Path:
     """Return a path relative to the working directory if it is inside, as users write it."""
     return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

@@ -24,7 +24,7 @@ from rllm.evaluation.metadata import (
     Environment,
     Metadata,
     build_metadata,
-    merged,
+    merge_metadata,
     read_metadata,
     write_metadata,
 )
@@ -41,7 +41,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Lock a directory, and create it if it is missing. The lock always ends with the process.
 
     Raises:
@@ -76,7 +76,7 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
         ConfigError: the directory contains a different evaluation, or tasks have changed since.
         RllmError: a different process has locked the directory, or it is damaged.
     """
-    with locked(directory):
+    with lock_directory(directory):
         now = build_metadata(jobs)
         before = read_metadata(directory)
         if before is None and any(entry.name != LOCK for entry in directory.iterdir()):
@@ -85,7 +85,7 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
                 f"{directory} contains files, but no evaluation.",
                 "Choose another directory with --save.",
             )
-        metadata = now if before is None else merged(before, now, jobs, directory)
+        metadata = now if before is None else merge_metadata(before, now, jobs, directory)
         kept = {job.name: _read_earlier_outcomes(directory, metadata.environments[job.name], job) for job in jobs}
         (directory / "episodes").mkdir(exist_ok=True)
         write_metadata(directory, metadata)
@@ -103,7 +103,7 @@ class SaveDirectory:
         self._stack = stack
         self._files: dict[str, MemberFile] = {}
 
-    def done(self, job: Job) -> Sequence[Outcome]:
+    def finished_outcomes(self, job: Job) -> Sequence[Outcome]:
         return self._kept[job.name]
 
     def keep(self, job: Job, finished: FinishedRollout) -> None:
@@ -114,7 +114,7 @@ class SaveDirectory:
         self._files[job.name].append(rollout_to_line(finished))
 
 
-def require_saved(directory: Path) -> Metadata:
+def require_evaluation(directory: Path) -> Metadata:
     """Return the metadata of the evaluation in a directory.
 
     Raises:

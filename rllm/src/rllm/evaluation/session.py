@@ -22,7 +22,7 @@ from rllm.evaluation.games import Games
 from rllm.evaluation.metrics import Outcome, build_outcome
 from rllm.evaluation.plans import Job
 from rllm.evaluation.rollouts import FinishedRollout, missing_rollouts, run_job
-from rllm.evaluation.stopping import until_stopped
+from rllm.evaluation.stopping import run_until_signal
 from rllm.planning import RunPlan
 from rllm.planning.rendering_check import check_rendering
 from rllm_core.contracts.backend import Backend, RunContext
@@ -42,7 +42,7 @@ class Session:
         self._keeper = keeper
         self._games = games
         self.outcomes: dict[str, list[Outcome]] = {
-            job.name: [] if keeper is None else list(keeper.done(job)) for job in jobs
+            job.name: [] if keeper is None else list(keeper.finished_outcomes(job)) for job in jobs
         }
         """By environment; grows while it is evaluated."""
 
@@ -62,7 +62,7 @@ class Session:
         Raises:
             StoppedError: a signal ended it early.
         """
-        asyncio.run(until_stopped(self._run()))
+        asyncio.run(run_until_signal(self._run()))
 
     async def _run(self) -> None:
         jobs = [job for job in self._jobs if self._missing(job)]

@@ -26,13 +26,13 @@ class StoppedError(Exception):
 def run_command(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of a command's work. A signal ends the command with the exit code of that signal."""
     try:
-        return asyncio.run(until_stopped(work))
+        return asyncio.run(run_until_signal(work))
     except StoppedError as error:
         click.echo("interrupted", err=True)
         click.get_current_context().exit(error.exit_code)
 
 
-async def until_stopped(work: Coroutine[Any, Any, T]) -> T:
+async def run_until_signal(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. The first Ctrl-C or SIGTERM cancels it. The next one has its previous effect.
 
     The handlers belong to the event loop, because a handler of `signal.signal` may run too late: a signal just before

@@ -97,7 +97,7 @@ def _of_script(file: Path) -> tuple[dict[str, Any], dict[str, str], Launch]:
     return given, unread, launch
 
 
-def _report(converted: Converted, given: dict[str, Any], launch: Launch | None) -> Iterable[str]:
+def _report(converted: Conversion, given: dict[str, Any], launch: Launch | None) -> Iterable[str]:
     yield f"Keys with another name ({len(converted.renamed)}):"
     yield from _table(converted.renamed)
     yield f"Keys that keep their name: {len(converted.kept)}"
@@ -127,7 +127,7 @@ _OF_HYDRA = "It belongs to Hydra; `--config FILE` may be given several times."
 
 
 @dataclass(kw_only=True)
-class Converted:
+class Conversion:
     """The result of a conversion: new values, and the keys that have no counterpart."""
 
     backend: str
@@ -157,7 +157,7 @@ class Converted:
         return tree
 
 
-def convert_keys(given: Mapping[str, Any], registry: Registry) -> Converted:
+def convert_keys(given: Mapping[str, Any], registry: Registry) -> Conversion:
     """Translate each key to a key of rllm.
 
     Args:
@@ -168,7 +168,9 @@ def convert_keys(given: Mapping[str, Any], registry: Registry) -> Converted:
     """
     record = registry.get("backend", find_backend(given, registry)).plugin
     translation = record.translate(given) if record.translate else Translation()
-    found = Converted(backend=record.name, values={BACKEND: record.name, **translation.values}, notes=translation.notes)
+    found = Conversion(
+        backend=record.name, values={BACKEND: record.name, **translation.values}, notes=translation.notes
+    )
     found.renamed |= {theirs: ours for theirs, ours in translation.renamed.items() if theirs != ours}
     found.kept += [theirs for theirs, ours in translation.renamed.items() if theirs == ours]
     found.left_out |= translation.left_out
@@ -205,7 +207,7 @@ def iterate_leaves(tree: Mapping[str, Any], at: KeyPath = ()) -> Iterator[tuple[
             yield ".".join(path), value
 
 
-def _classify(key: str, value: Any, record: Any, profile: str | None, found: Converted) -> None:
+def _classify(key: str, value: Any, record: Any, profile: str | None, found: Conversion) -> None:
     if key.startswith("--") or split_key(key)[0] in _HYDRA:
         found.left_out[key] = _OF_HYDRA
     elif (row := next((row for row in record.shared_keys if row.native == key), None)) is not None:
@@ -244,7 +246,7 @@ def _is_known(key: str, record: Any, profile: str | None) -> bool:
     return of_core or path in list_fields(record.params) or takes_key(record, profile, path)
 
 
-def _only_trackers_there_are(found: Converted, registry: Registry) -> None:
+def _only_trackers_there_are(found: Conversion, registry: Registry) -> None:
     names = found.values.get(TRACKERS)
     if names is None:
         return

@@ -56,13 +56,13 @@ def doctor(debug: bool | None, gpu: bool) -> int:
 def examine(registry: Registry) -> list[Finding]:
     """Check all plugins and call every `load`, which may import torch and take a while. Return worst findings first."""
     findings = [
-        *_broken(registry),
+        *_list_broken_plugins(registry),
         *_loads(registry),
         *_clashes(registry),
         *_entry_points(registry),
         *_unknown_names(registry),
-        *_deprecated(registry),
-        *_blocked(registry),
+        *_list_deprecated_plugins(registry),
+        *_list_blocked_plugins(registry),
     ]
     return worst_first(findings)
 
@@ -96,7 +96,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
-def _broken(registry: Registry) -> Iterator[Finding]:
+def _list_broken_plugins(registry: Registry) -> Iterator[Finding]:
     for plugin in registry.broken:
         yield Finding(
             code="broken-plugin",
@@ -182,7 +182,7 @@ def _unknown_names(registry: Registry) -> Iterator[Finding]:
             )
 
 
-def _deprecated(registry: Registry) -> Iterator[Finding]:
+def _list_deprecated_plugins(registry: Registry) -> Iterator[Finding]:
     for kind in KINDS:
         for entry in registry.all(kind):
             if entry.plugin.deprecated:
@@ -195,7 +195,7 @@ def _deprecated(registry: Registry) -> Iterator[Finding]:
                 )
 
 
-def _blocked(registry: Registry) -> Iterator[Finding]:
+def _list_blocked_plugins(registry: Registry) -> Iterator[Finding]:
     commands = [command for command in registry.discovery.commands if command.blocked_by]
     blocked = {candidate.distribution: candidate for candidate in (*commands, *registry.discovery.blocked)}
     for _, candidate in sorted(blocked.items()):

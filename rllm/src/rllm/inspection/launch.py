@@ -172,7 +172,7 @@ class _Script:
                 launch = self._launch([word for word in words[first:] if isinstance(word, str)])
                 if launch is not None:
                     given = (_ASSIGNMENT.fullmatch(word) for word in words[:first] if isinstance(word, str))
-                    launch.environment.update({found[1]: self._shown(found[3]) for found in given if found})
+                    launch.environment.update({found[1]: self._expand_or_keep(found[3]) for found in given if found})
                     yield launch
 
     def _drop_keywords(self, words: Sequence[str | _Array]) -> Sequence[str | _Array]:
@@ -220,7 +220,7 @@ class _Script:
         return Launch(
             program=arguments[at].text,
             words=tuple(arguments[at + 1 :]),
-            environment={name: self._shown(f"${name}") for name in self._exported},
+            environment={name: self._expand_or_keep(f"${name}") for name in self._exported},
         )
 
     def _arguments(self, word: str) -> list[Word]:
@@ -229,7 +229,7 @@ class _Script:
         except _UndecidedError as error:
             return [Word(word, str(error))]
 
-    def _shown(self, raw: str) -> str:
+    def _expand_or_keep(self, raw: str) -> str:
         try:
             return self._text(raw)
         except _UndecidedError:

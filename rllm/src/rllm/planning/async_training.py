@@ -29,7 +29,7 @@ TIS = "rllm.algorithm.rollout_correction.tis_mode"
 BYPASS = "rllm.algorithm.rollout_correction.bypass_mode"
 
 
-def staleness_is_whole(plan: RunPlan) -> Iterator[Problem]:
+def check_staleness_is_integer(plan: RunPlan) -> Iterator[Problem]:
     """Check that the staleness threshold is an integer, because it counts updates."""
     section = plan.config.rllm.async_training
     threshold = section.staleness_threshold

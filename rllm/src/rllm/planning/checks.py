@@ -46,7 +46,7 @@ CHECKS: tuple[Check, ...] = (
     idle_checks.rejection_rejects,
     idle_checks.filtering_masks,
     idle_checks.checkpoints_are_many,
-    async_training.staleness_is_whole,
+    async_training.check_staleness_is_integer,
     async_training.staleness_is_within_the_run,
     async_training.batches_are_generated_ahead,
     async_training.rollouts_may_overlap,

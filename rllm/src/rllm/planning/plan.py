@@ -142,7 +142,7 @@ class RunPlan:
         rejection = self.config.rllm.rejection_sample
         return self.config.data.train_batch_size * (rejection.multiplier if rejection.enable else 1)
 
-    def tasks_drawn(self, tasks: int) -> int:
+    def max_batch_tasks(self, tasks: int) -> int:
         """Return the maximum number of tasks in a rollout batch of a run with `tasks` training tasks, at least 1."""
         return min(self.tasks_per_step, max(tasks, 1))
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from rllm.config.choices import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.compose import Composed
-from rllm.config.resolve import environment_hidden
+from rllm.config.resolve import hide_environment
 from rllm.planning.async_training import with_correction
 from rllm.planning.checks import find_problems
 from rllm.planning.parts import resolve_parts
@@ -44,7 +44,7 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
             or a value that a user set would have no effect.
     """
-    with environment_hidden(composed.from_environment):
+    with hide_environment(composed.from_environment):
         return _plan(composed, registry)
 
 
@@ -73,7 +73,9 @@ class _Planner:
     def plan(self) -> RunPlan:
         config, data = self._config, self._composed.config.data
         estimators, losses = self._algorithms(config.algorithm)
-        workflow = self._pick_named("workflow", config.workflow.name, "rllm.workflow", config.workflow.workflow_args)
+        workflow = self._pick_in_section(
+            "workflow", config.workflow.name, "rllm.workflow", config.workflow.workflow_args
+        )
         rejection = config.rejection_sample
         stages = tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where)))
         return RunPlan(
@@ -184,7 +186,7 @@ class _Planner:
         ]
         return (*chosen, *(choose(self._registry, "observer", name, "an observer of such a run") for name in others))
 
-    def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> PluginChoice[Any]:
+    def _pick_in_section(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> PluginChoice[Any]:
         """Return a plugin whose name and options are separate keys of a section."""
         options_key = f"{section}.{section.rpartition('.')[2]}_args"
         return self._pick_apart(kind, name, f"{section}.name", options, options_key)
@@ -206,13 +208,15 @@ class _Planner:
         if (own := self._of_workflow(workflow, "environment", "env", env)) is not None:
             return own
         return (
-            self._pick_named("environment", env.name, "rllm.env", env.env_args) if env.name != NO_ENVIRONMENT else None
+            self._pick_in_section("environment", env.name, "rllm.env", env.env_args)
+            if env.name != NO_ENVIRONMENT
+            else None
         )
 
     def _agent(self, workflow: PluginChoice[Any]) -> PluginChoice[Any]:
         agent = self._config.agent
         own = self._of_workflow(workflow, "agent", "agent", agent)
-        return own or self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
+        return own or self._pick_in_section("agent", agent.name, "rllm.agent", agent.agent_args)
 
     def _of_workflow(
         self, workflow: PluginChoice[Any], kind: str, section: str, settings: Section
@@ -266,16 +270,16 @@ class _Planner:
                 )
             chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
 
-        def unless_chosen(estimator: PluginChoice[EstimatorPlugin[Any]]) -> PluginChoice[LossPlugin[Any]]:
+        def pick_loss(estimator: PluginChoice[EstimatorPlugin[Any]]) -> PluginChoice[LossPlugin[Any]]:
             if algorithm.loss_fn is not None or estimator.plugin.default_loss is None:
                 chosen = FALLBACK_LOSS if algorithm.loss_fn is None else algorithm.loss_fn
                 return pick("loss", chosen, f"{at}.loss_fn")
             where = f"default_loss of estimator {estimator.plugin.name}"
             return pick("loss", estimator.plugin.default_loss, where)
 
-        by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
+        by_role = {role: pick_loss(estimator) for role, estimator in estimators.by_role.items()}
         by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}
-        return estimators, ByRole(unless_chosen(estimators.default), by_role)
+        return estimators, ByRole(pick_loss(estimators.default), by_role)
 
 
 def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:

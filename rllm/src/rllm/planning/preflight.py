@@ -51,7 +51,7 @@ def check_to_train(
     problems = [_step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks)]
     # Stored episodes need no rollouts. If the run does not validate either, no workflow runs.
     if plan.rows is None and (not plan.off_policy or val_tasks):
-        problems.insert(0, _world_is_there(plan))
+        problems.insert(0, environment_is_set(plan))
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
         warn_once(line)
     if plan.rows is None:
@@ -82,7 +82,7 @@ def load_plugins(plan: RunPlan) -> None:
 def check_evaluation(plan: RunPlan, tasks: Sequence[Task]) -> None:
     """Raise ConfigError if the tasks of an evaluation cannot be run and scored."""
     check_plugins(plan)
-    settle(_world_is_there(plan), plan.config.rllm.unused_keys)
+    settle(environment_is_set(plan), plan.config.rllm.unused_keys)
     check_tasks(plan, (), tasks)
 
 
@@ -129,7 +129,7 @@ def _check_tools(plan: RunPlan) -> None:
         )
 
 
-def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
+def environment_is_set(plan: RunPlan) -> Iterator[Problem]:
     if plan.environment is None and plan.workflow.plugin.needs_environment:
         yield refused(
             "no-environment",

@@ -14,7 +14,7 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.row_objective import RowObjective
 from rllm.planning.task_checks import name_of_source
 from rllm.rows.example import Conversation
-from rllm.rows.hidden_parts import TOOLS, Form, check_shown, form_of
+from rllm.rows.hidden_parts import TOOLS, Form, check_visible_parts, form_of
 from rllm.rows.problem import naming
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message
@@ -73,7 +73,7 @@ def _check_prompts(
         control_tokens.add(task.id, [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
         if not isinstance(prompt, str):
             with naming(f"{source}, task {task.id!r}"):
-                check_shown(prompt, TOOLS if has_tools else (), renderer, "prompt[{}]".format)
+                check_visible_parts(prompt, TOOLS if has_tools else (), renderer, "prompt[{}]".format)
     control_tokens.report()
 
 

@@ -18,7 +18,7 @@ def make_sampler(plan: RunPlan, tasks: Sequence[Task]) -> Sampler:
         PluginError: the sampler failed.
     """
     chosen = plan.sampler
-    setup = SamplerSetup(tasks=tasks, batch_size=plan.tasks_drawn(len(tasks)), seed=plan.config.rllm.trainer.seed)
+    setup = SamplerSetup(tasks=tasks, batch_size=plan.max_batch_tasks(len(tasks)), seed=plan.config.rllm.trainer.seed)
     with failures_as(PluginError, f"Sampler {chosen.qualified_name}"):
         made = chosen.registered.load()(chosen.params, setup)
     if not isinstance(made, Sampler):

@@ -61,12 +61,12 @@ class Scorer:
             value=None if missing else sum(components[name] for name in self._rewards),
             correct=all(known) if known else None,
             components=components,
-            extracted=self._extracted(scores),
+            extracted=self._join_answers(scores),
             metrics=metrics,
             feedback="; ".join(missing),
         )
 
-    def _extracted(self, scores: Sequence[Score]) -> str | None:
+    def _join_answers(self, scores: Sequence[Score]) -> str | None:
         """Return the extracted answer, with the rewards' names if several rewards report one."""
         found = {name: score.extracted for name, score in zip(self._rewards, scores, strict=True)}
         said = [f"{name}: {text}" for name, text in found.items() if text is not None]

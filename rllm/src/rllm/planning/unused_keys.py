@@ -261,7 +261,7 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
     if not acting:
         return "No installed plugin reads it. Remove it."
     kinds = {entry.kind for entry in acting}
-    used = ", ".join(_used(entry, key) for entry in chosen if entry.kind in kinds)
+    used = ", ".join(_describe_plugin(entry, key) for entry in chosen if entry.kind in kinds)
     own = [entry for entry in chosen if entry.kind in kinds and entry.distribution == IN_PROCESS]
     declare = (
         f" If {own[0].kind} {own[0].name} reads the key, register it with config_keys={{{key.dotted!r}}}."
@@ -276,7 +276,7 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
     return f"{_list('Plugins that read it:', acting)} This run uses {used or 'none of these kinds'}.{remedy}{declare}"
 
 
-def _used(entry: Registered[Any], key: Key) -> str:
+def _describe_plugin(entry: Registered[Any], key: Key) -> str:
     """Return a plugin's kind and name as text, with its options if the key would be an option."""
     options = ", ".join(entry.plugin.params.model_fields) if key.options_of else ""
     return f"{entry.kind} {entry.name}" + (f" (its options: {options})" if options else "")

@@ -51,7 +51,7 @@ class Form(NamedTuple):
 _HIDDEN: WeakKeyDictionary[Renderer, dict[Form, str | None]] = WeakKeyDictionary()
 
 
-def check_shown(
+def check_visible_parts(
     messages: Sequence[Message], tools: Sequence[Tool], renderer: Renderer, place_of: Callable[[int], str]
 ) -> None:
     """Check that a renderer shows each part of each message, at least while the message is the last one.

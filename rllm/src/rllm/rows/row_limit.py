@@ -102,9 +102,11 @@ class RowFitter:
         why = f"longer than {self._limit.text}"
         for outcome, metric, rows in (("cut off", "cut", self.cut), ("dropped", "dropped", self.dropped)):
             if rows:
-                warn_once(f"{_named(rows)} {why}: {outcome}. {prefix}/rows_{metric} counts them. {self._limit.remedy}.")
+                warn_once(
+                    f"{_list_rows(rows)} {why}: {outcome}. {prefix}/rows_{metric} counts them. {self._limit.remedy}."
+                )
         if self.empty:
-            warn_once(f"{_named(self.empty)} without a trained token: dropped. {prefix}/rows_dropped counts them.")
+            warn_once(f"{_list_rows(self.empty)} without a trained token: dropped. {prefix}/rows_dropped counts them.")
 
 
 def report_rows(fitters: Mapping[str, RowFitter]) -> dict[str, float]:
@@ -133,7 +135,7 @@ def _cut_off(trajectory: Trajectory, tokens: int) -> Trajectory:
     return cut
 
 
-def _named(rows: list[str]) -> str:
+def _list_rows(rows: list[str]) -> str:
     """Return the subject and the verb of a sentence about rows. Stored rollouts of a task are its rows."""
     different = [*dict.fromkeys(rows)]
     first = ", ".join(map(repr, different[:NAMED]))

@@ -72,12 +72,12 @@ class RowSummary:
         used = [column for column in self.columns if column in self.used]
         others = [column for column in self.columns if column not in self.used and column not in NAMES]
         if used:
-            yield f"  columns used: {self._named(used)}"
+            yield f"  columns used: {self._list_columns(used)}"
         if others:
             kind = "ignored" if self.used else "for the environment and the rewards"
-            yield f"  columns {kind}: {self._named(others)}"
+            yield f"  columns {kind}: {self._list_columns(others)}"
 
-    def _named(self, columns: Sequence[str]) -> str:
+    def _list_columns(self, columns: Sequence[str]) -> str:
         """Return names of columns. A column that some rows lack has the number of rows that have it."""
         names = [
             column if self.columns[column] == self.rows else f"{column} ({_count(self.columns[column], 'row')})"

@@ -26,14 +26,15 @@ def read_tools(value: Any, place: str = "tools", unknown: Unknown = refuse) -> t
     Raises:
         RowError: a part of the tools cannot be used.
     """
-    found = _parsed(value, place)
+    found = _parse_json(value, place)
     if is_empty(found):
         return ()
     if not isinstance(found, list | tuple):
         hint = "Put it into a list." if isinstance(found, Mapping) else _EXAMPLE
         raise RowError(place, f"{shown(found)} instead of a list of tools", hint)
     tools = [
-        _tool(_parsed(each, f"{place}[{number}]"), f"{place}[{number}]", unknown) for number, each in enumerate(found)
+        _tool(_parse_json(each, f"{place}[{number}]"), f"{place}[{number}]", unknown)
+        for number, each in enumerate(found)
     ]
     names = [tool["function"]["name"] for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -59,7 +60,7 @@ def _tool(found: Any, place: str, unknown: Unknown) -> Tool:
     if "description" in kept and not isinstance(kept["description"], str):
         raise RowError(f"{place}.function.description", f"{shown(kept['description'])} instead of text", _EXAMPLE)
     if "parameters" in kept:
-        kept["parameters"] = _parsed(kept["parameters"], f"{place}.function.parameters")
+        kept["parameters"] = _parse_json(kept["parameters"], f"{place}.function.parameters")
         if not isinstance(kept["parameters"], Mapping):
             raise RowError(
                 f"{place}.function.parameters", f"{shown(kept['parameters'])} instead of an object", _EXAMPLE
@@ -71,7 +72,7 @@ def _tool(found: Any, place: str, unknown: Unknown) -> Tool:
     return {"type": "function", "function": kept}
 
 
-def _parsed(value: Any, place: str) -> Any:
+def _parse_json(value: Any, place: str) -> Any:
     """Return what JSON text contains, because columns of files often store tools as text."""
     if not isinstance(value, str) or not value.strip():
         return value

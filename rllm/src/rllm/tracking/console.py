@@ -72,7 +72,9 @@ class ConsoleTracker(Observer):
         is_last = finished == step.total_steps
         if is_last or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            self._console.print(f"{finished}/{step.total_steps} steps  {metrics}  {self._time_left(finished)} left")
+            self._console.print(
+                f"{finished}/{step.total_steps} steps  {metrics}  {self._remaining_time(finished)} left"
+            )
 
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
         risen = self._best.note(global_step, metrics)
@@ -93,7 +95,7 @@ class ConsoleTracker(Observer):
     def close(self) -> None:
         self.on_train_end(0)
 
-    def _time_left(self, finished: int) -> str:
+    def _remaining_time(self, finished: int) -> str:
         made = finished - self._first_step
         seconds = (time.monotonic() - self._started) / made * (self._total_steps - finished)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

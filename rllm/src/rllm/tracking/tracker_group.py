@@ -43,7 +43,7 @@ class Trackers:
         self._directory.log(global_step, metrics)
         self._each(lambda tracker: tracker.log(global_step, metrics))
 
-    def tell(self, event: str, *arguments: Any) -> None:
+    def notify(self, event: str, *arguments: Any) -> None:
         """Pass an event of the loop on to the trackers that also watch it, such as the progress display."""
         self._each(lambda tracker: getattr(tracker, event)(*arguments) if isinstance(tracker, Observer) else None)
 

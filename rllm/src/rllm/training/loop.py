@@ -80,7 +80,7 @@ class TrainingLoop:
         self._train_tasks, self._val_tasks = train_tasks, val_tasks
         self._resume = resume
         self._warn = warn
-        self._schedule = TaskSchedule(train_tasks, plan.tasks_drawn(len(train_tasks)))
+        self._schedule = TaskSchedule(train_tasks, plan.max_batch_tasks(len(train_tasks)))
         self._draws = TaskDraws(plan, train_tasks)
         ahead = plan.config.rllm.async_training
         self._identity = RunIdentity(
@@ -99,7 +99,7 @@ class TrainingLoop:
         self._sources = RunSources(plan.chosen, self._settings.on_changed_source)
         self._run_tasks = RunTasks(plan, train_tasks, val_tasks)
         self._store = CheckpointStore(directory.checkpoints, self._settings.keep_checkpoints)
-        self._finished = self._taken_up = 0
+        self._finished = self._steps_before = 0
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
@@ -120,9 +120,9 @@ class TrainingLoop:
         return self._finished
 
     @property
-    def steps_made(self) -> int:
+    def num_new_steps(self) -> int:
         """Number of steps since this start. It is smaller than `finished_steps` in a resumed run."""
-        return self._finished - self._taken_up
+        return self._finished - self._steps_before
 
     @property
     def stopped_early(self) -> bool:
@@ -132,7 +132,7 @@ class TrainingLoop:
     def _generates_again(self) -> bool:
         """True if a resumed run repeats unfinished batches exactly. No checkpoint has the weights that generated them,
         so recorded model calls replace new samples."""
-        return self._identity.pins_weights and self._states.answers_again
+        return self._identity.pins_weights and self._states.can_replay
 
     def _around(self, engine: RolloutEngine) -> RolloutEngine:
         """Return the engine that rollouts sample with: the given engine, wrapped by the observers."""
@@ -161,8 +161,8 @@ class TrainingLoop:
         try:
             # Before anything starts: the wrong checkpoint is refused in seconds.
             checkpoint = self._find_checkpoint(backend)
-            score = await self._unless_stopped(create_scorer(self.plan))
-            engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
+            score = await self._run_until_stop(create_scorer(self.plan))
+            engine = self._around(await self._run_until_stop(backend.start(run_context(self.plan, self.total_steps))))
             check_rendering(self.plan, engine.renderer, self._train_tasks, self._val_tasks)
             opening = open_runner(self.plan, engine, self.directory.path, score, replaces=self.directory.replaces)
             async with opening as runner:
@@ -179,7 +179,7 @@ class TrainingLoop:
                 )
                 self._report_lengths(engine)
                 self.has_begun = True
-                drawn = await self._take_up(checkpoint, backend, pipeline)
+                drawn = await self._restore(checkpoint, backend, pipeline)
                 batches = RolloutBatches(
                     partial(self._begin_step, engine.renderer),
                     pipeline.generate,
@@ -209,7 +209,7 @@ class TrainingLoop:
             await backend.close()
         return self.last_validation
 
-    async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T:
+    async def _run_until_stop(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Raises _StoppedError when `stop` was called, before or meanwhile."""
         task = asyncio.ensure_future(waiting)
         # From a signal handler or another thread, neither of which wakes the loop by itself.
@@ -236,7 +236,7 @@ class TrainingLoop:
 
     async def _loop(self, parts: _Parts) -> None:
         first = self._finished
-        self._tell("on_train_start", self.total_steps, first)
+        self._notify("on_train_start", self.total_steps, first)
         if first >= self.total_steps and not self._settings.val_only:
             self._warn(f"all {self.total_steps} steps are made already; set rllm.trainer.total_batches to go further")
             await self._validate_last(parts)
@@ -255,13 +255,13 @@ class TrainingLoop:
             if not self._generates_again:
                 await parts.batches.close()
             await self._save(parts)
-        self._tell("on_train_end", self._finished)
+        self._notify("on_train_end", self._finished)
 
     async def _train_step(self, global_step: int, parts: _Parts) -> None:
         step = parts.batches.start(self.total_steps - self._finished)
         step.global_step = global_step
         self._begin_epoch(parts.batches)
-        self._tell("on_batch_start", step)
+        self._notify("on_batch_start", step)
         await parts.batches.take()
         step.weight_version = self._weight_version
         first = parts.batches.taken - 1
@@ -271,9 +271,9 @@ class TrainingLoop:
             require_responses(step)
         if step.weight_version != self._weight_version:
             self._weight_version = step.weight_version
-            self._tell("on_policy_updated", step)
+            self._notify("on_policy_updated", step)
         self._finished = global_step + 1
-        self._tell("on_batch_end", step)
+        self._notify("on_batch_end", step)
         self._end_epoch(parts.batches)
 
     async def _next_batch(self, batches: RolloutBatches) -> TrainStep:
@@ -286,12 +286,12 @@ class TrainingLoop:
     def _begin_epoch(self, batches: RolloutBatches) -> None:
         """Report the start of an epoch if the next batch is its first one."""
         if batches.taken % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_start", self._schedule.epoch_of(batches.taken))
+            self._notify("on_epoch_start", self._schedule.epoch_of(batches.taken))
 
     def _end_epoch(self, batches: RolloutBatches) -> None:
         """Report the end of an epoch if the last batch was its final one."""
         if batches.taken % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_end", self._schedule.epoch_of(batches.taken - 1))
+            self._notify("on_epoch_end", self._schedule.epoch_of(batches.taken - 1))
 
     def _begin_step(self, renderer: Renderer, index: int, before: int) -> TrainStep:
         """Create the step for a batch of tasks. `before` is the number of batches to train on before it."""
@@ -320,7 +320,7 @@ class TrainingLoop:
         self._validated_after = self._finished
         # Log with the index of the step before the validation. Before the first step it is -1.
         parts.trackers.log(self._finished - 1, self.last_validation)
-        self._tell("on_validation_end", self._finished, self.last_validation)
+        self._notify("on_validation_end", self._finished, self.last_validation)
 
     async def _validate_last(self, parts: _Parts) -> None:
         """Run the validation after the last step if an earlier start was stopped before this step was the last."""
@@ -350,10 +350,10 @@ class TrainingLoop:
         }
         self.directory.sync()
         # Trackers have no state here. This makes them write the steps that a resumed run does not repeat.
-        self._trackers.tell("state_dict")
+        self._trackers.notify("state_dict")
         await self._store.save(self._finished, state, parts.backend.save, self._run_tasks.files())
         self._saved = self._finished
-        self._tell("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])
+        self._notify("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])
 
     def _find_checkpoint(self, backend: Backend) -> Checkpoint | None:
         """Return the newest usable checkpoint if the run is resumed. None if there is no checkpoint.
@@ -372,7 +372,7 @@ class TrainingLoop:
         backend.check_checkpoint(run_context(self.plan, self.total_steps), checkpoint.backend_directory)
         return checkpoint
 
-    async def _take_up(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
+    async def _restore(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
         """Continue from a checkpoint. A resumed run without a checkpoint starts from the beginning.
 
         Return the number of task batches drawn so far. It exceeds the number of steps if rejection drew several for
@@ -388,7 +388,7 @@ class TrainingLoop:
         pipeline.load_state_dict(checkpoint.state["stages"])
         self._states.load_state_dict(checkpoint.state["observers"])
         self._draws.load_state_dict(checkpoint.state["sampler"])
-        self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
+        self._finished = self._steps_before = self._saved = checkpoint.state["finished_steps"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
         self._validated_after = checkpoint.state.get("validated_after")
@@ -408,10 +408,10 @@ class TrainingLoop:
     def _is_last(self) -> bool:
         return self._finished == self.total_steps
 
-    def _tell(self, event: str, *arguments: Any) -> None:
+    def _notify(self, event: str, *arguments: Any) -> None:
         for observer in self._observers:
             getattr(observer, event)(*arguments)
-        self._trackers.tell(event, *arguments)
+        self._trackers.notify(event, *arguments)
 
 
 def _episode_log(directory: RunDirectory, elsewhere: str | None) -> EpisodeLog:

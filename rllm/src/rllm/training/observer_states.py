@@ -19,9 +19,9 @@ class ObserverStates:
         }
 
     @property
-    def answers_again(self) -> bool:
+    def can_replay(self) -> bool:
         """True if an observer replays the recorded model calls of unfinished batches after a resume."""
-        return any(observer.answers_again for observer in self._observers.values())
+        return any(observer.can_replay for observer in self._observers.values())
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the states of the observers that have one."""

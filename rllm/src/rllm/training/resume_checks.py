@@ -127,11 +127,11 @@ def _difference(before: str, now: str) -> str:
     pairs = zip_longest(before.splitlines(), now.splitlines())
     for number, (was, is_now) in enumerate(pairs, 1):
         if was != is_now:
-            return f"line {number} was {_shown(was)} and is {_shown(is_now)}."
+            return f"line {number} was {_quote_line(was)} and is {_quote_line(is_now)}."
     return "its line ends differ."
 
 
-def _shown(line: str | None) -> str:
+def _quote_line(line: str | None) -> str:
     return "not there" if line is None else repr(line[:LONGEST])
 
 

@@ -37,11 +37,11 @@ def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
     if dataset is not None:
         give = dataset.registered.load()
         name = f"Dataset {dataset.plugin.name!r}"
-        return _checked(name, name, split, lambda: give(dataset.params))
+        return _check_tasks(name, name, split, lambda: give(dataset.params))
     if plan.environment is not None:
         environment, params = plan.environment.registered.load(), plan.environment.params
         name, where = f"Environment {plan.environment.plugin.name!r}", described_function(environment.tasks)
-        return _checked(name, f"{name}: {where}", split, lambda: environment.tasks(split, params))
+        return _check_tasks(name, f"{name}: {where}", split, lambda: environment.tasks(split, params))
     if split == "val" and plan.train_dataset is not None:
         return []
     raise ConfigError(
@@ -63,7 +63,7 @@ def load_local_tasks(plan: RunPlan, split: Split) -> Sequence[Task] | None:
     return None if dataset and is_remote and is_remote(dataset.params) else load_tasks(plan, split)
 
 
-def _checked(name: str, where: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
+def _check_tasks(name: str, where: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
     """Return the result of `give`, after checking that it contains tasks with unique ids. Lazy tasks stay lazy."""
     try:
         given = give()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.config.compose import Composed
-from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file
+from rllm.config.layers import Layer, Tier, layer_from_file, layer_from_keys
 from rllm.config.paths import ABSENT, split_key, value_at
 from rllm.config.saved_config import FILE_NAME, NUMBERED, read_config, remove_keys
 from rllm.planning.plan import RunPlan
@@ -42,7 +42,7 @@ def plan_run(compose_over: ComposeOver, *, resume: bool, overwrite: bool) -> Run
     if resume:
         if not name:
             _require_named_run(run_directory_path(composed.config.rllm.trainer))
-        return plan_resumed(lambda beneath: compose_over([*beneath, *name]))
+        return plan_resumption(lambda lower_layers: compose_over([*lower_layers, *name]))
     return make_plan(*(compose_over(name) if name else (composed, registry)))
 
 
@@ -99,7 +99,7 @@ def _name_layers(composed: Composed, *, latest: bool) -> list[Layer]:
         return []
     project, environment = run_directory_path(composed.config.rllm.trainer).parent, composed.config.rllm.env.name
     name = (latest_name(project, environment) if latest else None) or next_name(project, environment)
-    return [layer_from_dotted({NAME_KEY: name}, NUMBERED, Tier.ENVIRONMENT)]
+    return [layer_from_keys({NAME_KEY: name}, NUMBERED, Tier.ENVIRONMENT)]
 
 
 ComposeOver = Callable[[Sequence[Layer]], tuple[Composed, Registry]]
@@ -109,7 +109,7 @@ OF_ONE_START = (("rllm", "trainer", "val_only"), ("rllm", "trainer", "on_changed
 """Keys that a resumed run does not keep."""
 
 
-def plan_resumed(compose_over: ComposeOver) -> RunPlan:
+def plan_resumption(compose_over: ComposeOver) -> RunPlan:
     """Return the plan of a run that continues in the directory that the user's values give.
 
     The saved values may contain a name from a Python program (``in-process/…``). If the program registers it again, the

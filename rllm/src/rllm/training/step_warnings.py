@@ -24,12 +24,12 @@ class StepWarnings(Observer):
     def __init__(self, config: RunConfig, warn: Callable[[str], None]) -> None:
         self._algorithm = config.rllm.algorithm
         self._warn = warn
-        self._left = [self._failures, self._unseen_roles, self._precomputed]
+        self._left = [self._warn_of_failures, self._warn_of_unseen_roles, self._warn_of_precomputed_advantages]
 
     def on_batch_end(self, step: TrainStep) -> None:
         self._left = [look for look in self._left if not look(step)]
 
-    def _failures(self, step: TrainStep) -> bool:
+    def _warn_of_failures(self, step: TrainStep) -> bool:
         """Warn about a failed rollout, and return True if there was one."""
         failed = [episode for episode in step.generated if episode.error]
         if failed:
@@ -39,7 +39,7 @@ class StepWarnings(Observer):
             )
         return bool(failed)
 
-    def _unseen_roles(self, step: TrainStep) -> bool:
+    def _warn_of_unseen_roles(self, step: TrainStep) -> bool:
         """Warn about roles in `estimator_map` or `loss_map` that the first groups lack, such as misspelled names."""
         groups = step.offered_groups or step.trajectory_groups
         if not groups:
@@ -55,7 +55,7 @@ class StepWarnings(Observer):
                 )
         return True
 
-    def _precomputed(self, step: TrainStep) -> bool:
+    def _warn_of_precomputed_advantages(self, step: TrainStep) -> bool:
         """Warn if the workflow's advantages are not used, or if none exist although the run should use them."""
         if ignored := step.metrics.get("advantage/precomputed_ignored"):
             self._warn(

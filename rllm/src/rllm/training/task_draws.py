@@ -124,7 +124,7 @@ class TaskDraws:
             positions = [index(position) for position in drawn]
         except TypeError:
             raise self._unusable(f"returned {drawn!r:.80}", "Return a list of positions.") from None
-        size = self._plan.tasks_drawn(len(self._tasks))
+        size = self._plan.max_batch_tasks(len(self._tasks))
         if not 0 < len(positions) <= size:
             raise self._unusable(f"returned {len(positions)} tasks", f"Return 1 to {size}: see `batch_size`.")
         unknown = [position for position in positions if not 0 <= position < len(self._tasks)]

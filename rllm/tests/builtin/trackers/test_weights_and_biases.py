@@ -202,7 +202,7 @@ def _trackers(directory: RunDirectory, run: TrackedRun, mode: str) -> tuple[Trac
 
 def test_training_continues_without_a_key(directory: RunDirectory, run: TrackedRun) -> None:
     trackers, warnings = _trackers(directory, run, "online")
-    trackers.tell("on_train_start", 2, 0)
+    trackers.notify("on_train_start", 2, 0)
     trackers.log(0, {"reward": 0.5})
     trackers.close()
     assert len(warnings) == 1

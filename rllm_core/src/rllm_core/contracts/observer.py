@@ -19,7 +19,7 @@ class Observer:
     """A listener of the training loop. Override the methods for the events that you need. Exceptions stop the run."""
 
     @property
-    def answers_again(self) -> bool:
+    def can_replay(self) -> bool:
         """True if the engine from `wrap_engine` repeats its responses when a resumed run generates the same rollout
         batches again. Batches that older weights generate are then finished before a checkpoint is written, and are
         generated again after a resume."""

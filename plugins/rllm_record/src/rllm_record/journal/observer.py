@@ -116,7 +116,7 @@ class Journal(Observer):
         self._required: dict[int, int] = {}
 
     @property
-    def answers_again(self) -> bool:
+    def can_replay(self) -> bool:
         return True
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:

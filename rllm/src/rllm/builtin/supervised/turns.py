@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.rows.example import Conversation, PlainText
-from rllm.rows.hidden_parts import check_shown, form_of, hidden_part
+from rllm.rows.hidden_parts import check_visible_parts, form_of, hidden_part
 from rllm.rows.problem import RowError
 from rllm_core.contracts.renderer import PlainTextRenderer, Renderer
 from rllm_core.data.messages import Message, Tool, read_text
@@ -81,7 +81,7 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
     own row of the batch, as in rollouts.
     """
     read = 0
-    check_shown(example.messages, example.tools, renderer, example.place_of)
+    check_visible_parts(example.messages, example.tools, renderer, example.place_of)
     for place, message in enumerate(example.messages):
         if message["role"] != "assistant" or place < example.trained_from or place in example.untrained:
             continue

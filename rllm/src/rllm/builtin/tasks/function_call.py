@@ -9,7 +9,7 @@ from typing import Any
 
 from rllm.builtin.tasks.function_file import find_place
 from rllm.builtin.tasks.reward_file import load_function, split
-from rllm.builtin.tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
+from rllm.builtin.tasks.signatures import SignatureError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 from rllm.rows.results import ResultError, score_of
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import described_function
@@ -50,7 +50,7 @@ class FunctionCall:
         """Convert the function's result to a score.
 
         Raises:
-            UnfitError, ResultError: it is no result of a function with this signature.
+            SignatureError, ResultError: it is no result of a function with this signature.
         """
         if self._parameters.style == "trl":
             result = result_of_trl(result)
@@ -60,7 +60,7 @@ class FunctionCall:
 
     def failed(self, error: BaseException) -> Score:
         """Return a missing reward for a call that raised an exception or returned no reward."""
-        if isinstance(error, UnfitError | ResultError):
+        if isinstance(error, SignatureError | ResultError):
             return Score(value=None, feedback=f"{described_function(self._function)} {error}")
         place = find_place(error, self._path)
         return Score(value=None, feedback=f"{self._name} ({place}) raised {type(error).__name__}: {error}")

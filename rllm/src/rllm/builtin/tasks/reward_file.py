@@ -21,7 +21,7 @@ from rllm.builtin.tasks.function_file import (
     split_function,
     unnamed_function,
 )
-from rllm.builtin.tasks.signatures import Parameters, UnfitError, check_fits
+from rllm.builtin.tasks.signatures import Parameters, SignatureError, check_fits
 from rllm_core.errors import ConfigError
 
 SIGNATURES = (
@@ -66,7 +66,7 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
         return
     try:
         check_fits(Parameters.of_source(found.args), data)
-    except UnfitError as error:
+    except SignatureError as error:
         raise ConfigError(
             "bad-reward-signature",
             f"{path}, line {found.lineno}: {name} {error}.",

@@ -25,7 +25,7 @@ OF_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 OF_TRL = ("prompts", "completions")
 
 
-class UnfitError(Exception):
+class SignatureError(Exception):
     """A function does not fit the data or its signature. The message begins with a verb, after the function's name."""
 
 
@@ -86,7 +86,7 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, rollout: R
     As in TRL, prompts and completions are text if the task's prompt is text, and lists of messages otherwise.
 
     Raises:
-        UnfitError: the function needs a column that the task does not have.
+        SignatureError: the function needs a column that the task does not have.
     """
     asked = rollout.data.get(prompt_column(rollout.data) or "")
     conversational = asked is None or isinstance(asked, list | tuple)
@@ -105,7 +105,7 @@ def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: 
     """Call a function written for verl, with the values that verl reads from a row.
 
     Raises:
-        UnfitError: the task's data has no answer.
+        SignatureError: the task's data has no answer.
     """
     check_fits(parameters, rollout.data)
     data = rollout.data
@@ -122,14 +122,14 @@ def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:
     """Check that a task's data has the values that a function needs.
 
     Raises:
-        UnfitError: a TRL function needs a missing column, or the task has no answer for a verl function.
+        SignatureError: a TRL function needs a missing column, or the task has no answer for a verl function.
     """
     if parameters.style == "trl":
         if lacking := [name for name in parameters.required if name not in {*OF_TRL, *data}]:
             known = ", ".join(sorted(data)) or "nothing"
-            raise UnfitError(f"takes {', '.join(lacking)}, and the task's data has {known}")
+            raise SignatureError(f"takes {', '.join(lacking)}, and the task's data has {known}")
     elif parameters.style == "verl" and _truth(data) is None:
-        raise UnfitError(
+        raise SignatureError(
             "takes ground_truth, and the task's data has no reward_model.ground_truth, ground_truth or answer"
         )
 
@@ -145,10 +145,12 @@ def result_of_trl(result: Any) -> Any:
     """Return the only number of a list.
 
     Raises:
-        UnfitError: it is not a list with one element.
+        SignatureError: it is not a list with one element.
     """
     if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
-        raise UnfitError(f"returned {result!r:.80} for one completion. Return a list with one number per completion")
+        raise SignatureError(
+            f"returned {result!r:.80} for one completion. Return a list with one number per completion"
+        )
     return next(iter(result))
 
 
@@ -159,17 +161,17 @@ def result_of_verl(result: Any) -> Any:
     the extracted answer.
 
     Raises:
-        UnfitError: the mapping has no ``score``, or its ``acc`` is no number.
+        SignatureError: the mapping has no ``score``, or its ``acc`` is no number.
     """
     if not isinstance(result, Mapping):
         return result
     if "score" not in result:
-        raise UnfitError(f"returned {dict(result)!r:.80} without 'score'. Return a number or {{'score': NUMBER}}")
+        raise SignatureError(f"returned {dict(result)!r:.80} without 'score'. Return a number or {{'score': NUMBER}}")
     # Numbers of numpy and torch have no dimension.
     plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in result.items()}
     accuracy = plain.get("acc")
     if not isinstance(accuracy, int | float | None):
-        raise UnfitError(f"returned {accuracy!r:.80} as 'acc'. Return a number or a bool")
+        raise SignatureError(f"returned {accuracy!r:.80} as 'acc'. Return a number or a bool")
     return {
         "value": result["score"],
         "correct": None if accuracy is None else accuracy >= 1,
