@@ -21,9 +21,8 @@ from rllm.builtin.sandboxes.plugin import BwrapParams
 from rllm.builtin.tasks.options import TaskDirectoriesParams
 from rllm.builtin.tasks.task_directories import TaskDirectories
 from rllm_gateway.running.episodes import make_trajectories
-from rllm_gateway.running.harnesses import HARNESSES, check_harness
+from rllm_gateway.running.harnesses import HARNESSES, HarnessRunner, check_harness
 from rllm_gateway.running.runners import environment_of
-from rllm_gateway.running.sandboxed import SandboxRunner
 from rllm_gateway.sampling.link_trainer import step_of
 
 REPAIR = """python3 -c "text = open('mean.py').read(); open('mean.py', 'w').write(text.replace(' - 1', ''))" """
@@ -102,9 +101,8 @@ def repair(world: World, directory: Path, agent: str, response: Callable[[str], 
     (task,) = TaskDirectories.tasks("train", TaskDirectoriesParams(directory=str(directory / "task")))
     world.policy.response = response
     world.policy.max_context = LONGEST_PROMPT
-    harness = check_harness(agent)
     session = world.open(max_tokens=1000)
-    runner = SandboxRunner([*harness.command, *arguments], start(), 600, harness.environment, is_named=True)
+    runner = HarnessRunner(check_harness(agent), arguments, start(), 600)
     outcome = asyncio.run(runner.run(task.data, environment_of(session, {})))
     trace = world.close(session)
     assert outcome.code == 0, outcome.last_lines

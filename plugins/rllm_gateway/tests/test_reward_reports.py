@@ -14,6 +14,7 @@ from gateway_world import World
 
 from rllm.builtin.sandboxes.local import start_local
 from rllm_gateway.client import REWARD_KEY
+from rllm_gateway.running.harnesses import Harness, HarnessRunner
 from rllm_gateway.running.runners import TASK, CommandRunner, FunctionRunner, Outcome, environment_of
 from rllm_gateway.running.sandboxed import SandboxRunner
 from rllm_gateway.running.target import Target
@@ -126,16 +127,21 @@ def test_function_reports_its_reward(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_named", "source", "returned", "rejected"),
+    ("is_harness", "source", "returned", "rejected"),
     [(False, "program", {"reward": 50}, False), (True, "rllm.reward", None, True)],
 )
-def test_agent_with_a_name_prints_no_reward(is_named: bool, source: str, returned: Any, rejected: bool) -> None:
+def test_agent_with_a_name_prints_no_reward(is_harness: bool, source: str, returned: Any, rejected: bool) -> None:
     print_reward = ["sh", "-c", f"""echo "${{{TASK}-no task}}" >&2; echo '{{"reward": 50}}'"""]
-    runner = SandboxRunner(print_reward, lambda setup: start_local(None, setup), 60.0, is_named=is_named)
+    runner: SandboxRunner
+    if is_harness:
+        harness = Harness(install="", command=tuple(print_reward))
+        runner = HarnessRunner(harness, (), lambda setup: start_local(None, setup), 60.0)
+    else:
+        runner = SandboxRunner(print_reward, lambda setup: start_local(None, setup), 60.0)
     outcome = asyncio.run(runner.run({}, environment_of(OpenedSession(id="x", key="k", url="http://127.0.0.1:9"), {})))
     assert runner.reward_source({}) == source
     assert (outcome.result, outcome.rejected_reward) == (returned, rejected)
-    assert outcome.last_lines == ("no task" if is_named else "{}",), "the task can contain the answer"
+    assert outcome.last_lines == ("no task" if is_harness else "{}",), "the task can contain the answer"
 
 
 @pytest.mark.parametrize("way", ["program", "sandbox"])

@@ -148,7 +148,7 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """Open the gateway of a run, and prepare the runner that starts agents."""
-    from rllm_gateway.running.harnesses import HARNESSES
+    from rllm_gateway.running.harnesses import HARNESSES, HarnessRunner
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.sandboxed import SandboxRunner, warn_of_readable_tests
     from rllm_gateway.running.target import check_target, described_target
@@ -160,8 +160,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         directory = files.path
         harness, name = HARNESSES.get(params.agent or ""), "The agent"
         if harness is not None and run.sandbox is not None:
-            command = [*harness.command, *params.arguments]
-            runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment, is_named=True)
+            runner: Any = HarnessRunner(harness, params.arguments, run.sandbox, params.timeout)
         elif params.agent is not None:
             target = check_target(params.agent)
             name = described_target(target)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from rllm.builtin.tasks.task_directories import INSTRUCTION
+from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import ConfigError
-from rllm_gateway.running.sandboxed import BASE_URL, INSTRUCTION_WORD
+from rllm_gateway.running.runners import TASK
+from rllm_gateway.running.sandboxed import BASE_URL, INSTRUCTION_WORD, SandboxRunner
+from rllm_gateway.sessions.link import RewardSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +26,33 @@ class Harness:
     """The program. It receives the instruction as `INSTRUCTION_WORD`, or else on standard input."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables with which it calls only the gateway, and asks its user nothing."""
+
+
+class HarnessRunner(SandboxRunner):
+    """Starts a coding agent for which rllm has a name. Its standard input is the instruction.
+
+    Its output is no reward, because the model may have written it.
+    """
+
+    other_reward_source: RewardSource = "rllm.reward"
+
+    def __init__(
+        self,
+        harness: Harness,
+        arguments: Sequence[str],
+        start: Callable[[SandboxSetup], Awaitable[Sandbox]],
+        seconds: float,
+    ) -> None:
+        """Start nothing yet. See `SandboxRunner`."""
+        super().__init__([*harness.command, *arguments], start, seconds)
+        self._environment = harness.environment
+
+    def _variables(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the environment variables for the agent, without `TASK`, which may contain the answer."""
+        return {**self._environment, **{name: value for name, value in environment.items() if name != TASK}}
+
+    def _stdin(self, task: Mapping[str, Any]) -> str:
+        return str(task.get(INSTRUCTION, ""))
 
 
 OPENCODE_CONFIG = {

@@ -16,7 +16,7 @@ from rllm.builtin.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, Tas
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
-from rllm_gateway.running.runners import LONGEST, TASK, URL, Outcome, parse_result
+from rllm_gateway.running.runners import LONGEST, URL, Outcome, parse_result
 from rllm_gateway.sessions.link import RewardSource
 
 TIMED_OUT = 124
@@ -69,20 +69,20 @@ def _virtual_environment(program: Path) -> list[Path]:
 
 
 class SandboxRunner:
-    """Starts a program in a new sandbox for every rollout.
+    """Starts the user's program in a new sandbox for every rollout. Its standard input is the task as a JSON object.
 
     If the task is a directory (environment ``tasks``), the sandbox contains the files of its ``environment/``. The
     tests run after the agent has ended, also if it failed or was stopped. Their reward is the rollout's result.
     """
+
+    other_reward_source: RewardSource = "program"
+    """The source of rewards of tasks without tests."""
 
     def __init__(
         self,
         command: Sequence[str],
         start: Callable[[SandboxSetup], Awaitable[Sandbox]],
         seconds: float,
-        environment: Mapping[str, str] | None = None,
-        *,
-        is_named: bool = False,
     ) -> None:
         """Start nothing yet.
 
@@ -91,12 +91,7 @@ class SandboxRunner:
                 `BASE_URL` by the gateway's URL.
             start: starts a sandbox.
             seconds: time limit of agents whose task has none.
-            environment: environment variables of the program.
-            is_named: True if rllm has a name for the agent. Its standard input is the instruction, and it reports no
-                result. False: its standard input is the task as a JSON object.
         """
-        self._is_named = is_named
-        self._environment = environment or {}
         self._program = Program.from_command(command)
         self._start = start
         self._seconds = seconds
@@ -107,10 +102,8 @@ class SandboxRunner:
         return self._program.readable
 
     def reward_source(self, task: Mapping[str, Any]) -> RewardSource:
-        """Return ``program`` if the task has no tests, and if the program is the user's own."""
-        if TASK_DIRECTORY in task:
-            return "tests"
-        return "rllm.reward" if self._is_named else "program"
+        """Return ``tests`` if the task has tests."""
+        return "tests" if TASK_DIRECTORY in task else self.other_reward_source
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str], reward_key: str = "") -> Outcome:
         """Run the agent and the tests. If this is cancelled, delete the sandbox. The agent gets no reward key.
@@ -131,8 +124,8 @@ class SandboxRunner:
             result = await sandbox.run(
                 command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
-                environment={**self._environment, **self._visible(environment), **variables},
-                stdin=(instruction if self._is_named else json.dumps(without_facts(task))).encode(),
+                environment={**self._variables(environment), **variables},
+                stdin=self._stdin(task).encode(),
                 port=urlsplit(environment[URL]).port,
             )
             tested = None if facts is None else await run_tests(sandbox, facts, result)
@@ -149,9 +142,12 @@ class SandboxRunner:
             rejected_reward=not reports and printed is not None and REWARD in printed,
         )
 
-    def _visible(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for the agent. An agent with a name needs no `TASK`, which may contain the answer."""
-        return {name: value for name, value in environment.items() if name != TASK or not self._is_named}
+    def _variables(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the environment variables for the program."""
+        return environment
+
+    def _stdin(self, task: Mapping[str, Any]) -> str:
+        return json.dumps(without_facts(task))
 
     def _command(self, instruction: str, environment: Mapping[str, str]) -> list[str]:
         """Return the command with the instruction and the gateway's URL."""
