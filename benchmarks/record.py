@@ -27,7 +27,7 @@ from rllm_core import AgentTrainer
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.observer import Observer
 from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
-from rllm_gateway.calls.tables import INSERT, encoded
+from rllm_gateway.calls.tables import INSERT, encode_call
 from rllm_record.journal import engine as journal_engine, records
 from rllm_record.journal.segments import Segments
 
@@ -105,7 +105,7 @@ def cpu_of_records(directory: Path) -> float:
     completion = Completion(token_ids=RESPONSE, logprobs=LOGPROBS, finish_reason="stop", weight_version=0)
     begun = time.process_time()
     for seed in range(CALLS):
-        segments.append(0, records.encoded(seed, records.checksum_of_call(PROMPT, sampling), completion))
+        segments.append(0, records.encode_call(seed, records.checksum_of_call(PROMPT, sampling), completion))
     segments.sync()
     return (time.process_time() - begun) / CALLS
 
@@ -229,7 +229,7 @@ def commits_per_row(path: Path, row: CallRow, seconds: float) -> tuple[float, fl
 
 
 def insert(connection: sqlite3.Connection, row: Any) -> None:
-    for record in encoded(row):
+    for record in encode_call(row):
         connection.execute(INSERT[record.table], record.values)
 
 

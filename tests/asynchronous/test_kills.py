@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scripted_world import ahead
 
-from rllm_record.journal.records import CONFIG, KeptCall, decoded, read_frames
+from rllm_record.journal.records import CONFIG, StoredCall, decode_call, read_frames
 
 SETTINGS = {
     "rllm.trainer.save_freq": 2,
@@ -35,8 +35,8 @@ def run_until_killed(run: Any, settings: dict[str, Any], seconds: float) -> None
 def read_call_seeds() -> set[int]:
     """Return the seeds of the calls in the journal."""
     bodies = [body for path in (RUN / "journal").glob("*.calls") for body in read_frames(path).records]
-    calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
-    return {call.seed for call in calls if isinstance(call, KeptCall)}
+    calls = [decode_call(body) for body in bodies if not body.startswith(CONFIG)]
+    return {call.seed for call in calls if isinstance(call, StoredCall)}
 
 
 @pytest.mark.parametrize(

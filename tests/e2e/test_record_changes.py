@@ -13,7 +13,7 @@ import pytest
 
 from rllm_record.check.checking import check_run
 from rllm_record.steps.files import DIGESTS_KEY, KINDS, StepFiles, add_own_digest, digest_of, digests_mark
-from rllm_record.steps.parquet import encoded, write_file
+from rllm_record.steps.parquet import encode_table, write_file
 
 SETTINGS: dict[str, Any] = {
     "rllm.record": "tokens",
@@ -72,7 +72,7 @@ def seal(files: StepFiles) -> None:
         table = file.read()
     found = {kind: digest_of(files.place(kind, 0).read_bytes()) for kind in KINDS if kind != "outcomes"}
     marks = {**table.schema.metadata, DIGESTS_KEY: digests_mark(found)}
-    write_file(place, add_own_digest(encoded(table.replace_schema_metadata(None), marks)))
+    write_file(place, add_own_digest(encode_table(table.replace_schema_metadata(None), marks)))
 
 
 ESTIMATED: dict[str, dict[str, Any]] = {

@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Path:
     return directory
 
 
-def as_recorded(step: int, batch: int, episodes: Sequence[Episode]) -> list[RecordedEpisode]:
+def record_rollouts(step: int, batch: int, episodes: Sequence[Episode]) -> list[RecordedEpisode]:
     return [
         RecordedEpisode(
             uid=f"{step}.{batch}:{episode.id}",
@@ -88,7 +88,9 @@ def keep(run: Path) -> Callable[..., Path]:
     """Record a step's episodes, one mapping of rewards for each rollout batch, and return the file."""
 
     def keep(step: int, *batches: Rewards, content: Literal["outcomes", "tokens"] = "tokens", **options: Any) -> Path:
-        rollouts = [as_recorded(step, batch, episodes_of(rewards, **options)) for batch, rewards in enumerate(batches)]
+        rollouts = [
+            record_rollouts(step, batch, episodes_of(rewards, **options)) for batch, rewards in enumerate(batches)
+        ]
         StepFiles(run / "record").write(step, [*chain(*rollouts)], [], content)
         return run / "record" / "episodes" / f"step_{step:06d}.parquet"
 

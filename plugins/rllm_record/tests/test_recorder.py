@@ -92,7 +92,7 @@ class Letters:
         return [chr(97 + int(token)) for token in token_ids]
 
 
-def spoken(number: int, *ids: int) -> TrainStep:
+def text_step(number: int, *ids: int) -> TrainStep:
     """Return a step in which the model samples tokens after a prompt of the token 0."""
     trajectory = Trajectory("agent", [Step([0], ids)], 1.0)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
@@ -101,8 +101,8 @@ def spoken(number: int, *ids: int) -> TrainStep:
 
 
 def test_each_token_has_its_text_once(tmp_path: Path) -> None:
-    record_steps(recorder(tmp_path, record="tokens"), spoken(0, 1, 5), spoken(1, 5, 2), spoken(2, 7))
-    record_steps(recorder(tmp_path, record="tokens"), spoken(2, 2, 9), first=2)
+    record_steps(recorder(tmp_path, record="tokens"), text_step(0, 1, 5), text_step(1, 5, 2), text_step(2, 7))
+    record_steps(recorder(tmp_path, record="tokens"), text_step(2, 2, 9), first=2)
 
     files = StepFiles(tmp_path / "record")
     assert files.vocabulary(0) == {0: "a", 1: "b", 5: "f"}
@@ -122,7 +122,7 @@ def test_record_off_stores_nothing(tmp_path: Path) -> None:
             recorder(tmp_path, record=value)
 
 
-def test_resumed_run_drops_repeated_steps_and_keeps_waiting_groups(tmp_path: Path) -> None:
+def test_resume_drops_repeated_steps_keeps_waiting_groups(tmp_path: Path) -> None:
     a = rollout("t:0")
     waiting = group("t:agent", a)
     first = step(0, [a], [])

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from expecting import expect_error
-from recorded_episodes import as_recorded
+from recorded_episodes import record_rollouts
 
 from rllm_backend_kit.portable_renderer import remember_origin, tokenizer_digest
 from rllm_core.contracts.plugin import NoParams
@@ -22,7 +22,7 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit import stage_context
 from rllm_record.plugin import StoredParams
 from rllm_record.steps import Sampler, StepFiles
-from rllm_record.stored import BringStored, StoredTask, read_stored
+from rllm_record.stored import LoadStored, StoredTask, read_tasks
 from rllm_record.stored_episodes import EpisodesError, find_episodes, read_batches
 
 Make = Callable[..., list[Episode]]
@@ -30,29 +30,29 @@ Make = Callable[..., list[Episode]]
 
 def record(directory: Path, step: int, episodes: Sequence[Episode], sampler: Sampler | None = None) -> None:
     """Write a step in the format of a run."""
-    StepFiles(directory).write(step, as_recorded(step, 0, episodes), (), "tokens", sampler)
+    StepFiles(directory).write(step, record_rollouts(step, 0, episodes), (), "tokens", sampler)
 
 
 def stored_in(directory: Path, **options: Any) -> list[StoredTask]:
-    return read_stored(StoredParams(path=str(directory), **options))
+    return read_tasks(StoredParams(path=str(directory), **options))
 
 
-def brought(tasks: Sequence[Task], renderer: Any = None, *, max_context: int = 100, **sampling: Any) -> TrainStep:
+def run_stage(tasks: Sequence[Task], renderer: Any = None, *, max_context: int = 100, **sampling: Any) -> TrainStep:
     """A step after the stage, in a run with `renderer`, this context and these settings of its sampling."""
     step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=list(tasks), renderer=renderer)
     config = RunConfig.model_validate({"sampling": {"train": sampling}})
     context = stage_context(config=config, max_context=max_context)
-    asyncio.run(BringStored(context, NoParams())(step))
+    asyncio.run(LoadStored(context, NoParams())(step))
     return step
 
 
-def test_rollouts_of_steps_are_apart_unless_grouped_by_task(tmp_path: Path, episodes: Make) -> None:
+def test_rollouts_are_grouped_by_step_or_task(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     record(tmp_path, 1, episodes({"a": [0.25]}))
     tasks = stored_in(tmp_path)
     expected = [("a@0", {"name": "a"}, 2), ("b", {"name": "b"}, 1), ("a@1", {"name": "a"}, 1)]
     assert [(task.id, task.data, len(task.rollouts)) for task in tasks] == expected
-    assert [episode.task_id for episode in brought(tasks).episodes] == ["a@0", "a@0", "b", "a@1"]
+    assert [episode.task_id for episode in run_stage(tasks).episodes] == ["a@0", "a@0", "b", "a@1"]
 
     tasks = stored_in(tmp_path, group_by="task")
     expected = [("a", {"name": "a"}, 3), ("b", {"name": "b"}, 1)]
@@ -74,7 +74,7 @@ def test_unused_rollouts_are_counted(tmp_path: Path, episodes: Make, capsys: Any
 
 def test_stage_loads_all_rollouts_of_its_tasks(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5, 0.5, 0.0], "c": [1.0]}))
-    step = brought(stored_in(tmp_path)[:2])
+    step = run_stage(stored_in(tmp_path)[:2])
     assert [episode.id for episode in step.episodes] == ["a:0", "a:1", "b:0", "b:1", "b:2"]
     assert step.generated == step.episodes
     assert step.metrics["batch/episodes"] == 5
@@ -84,31 +84,31 @@ def test_rollouts_above_the_context_are_masked(tmp_path: Path, episodes: Make) -
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     tasks = stored_in(tmp_path)
     buffer = tasks[0].rollouts[0].episode.trajectories[0].tokens
-    step = brought(tasks, max_context=len(buffer) - 1)
+    step = run_stage(tasks, max_context=len(buffer) - 1)
     assert (step.episodes, len(step.decisions), step.metrics["batch/rows_dropped"]) == ([], 3, 3)
     assert (step.decisions[0].rule, step.decisions[0].numbers["tokens"]) == ("stored/too_long", len(buffer))
-    assert len(brought(tasks, max_context=len(buffer)).episodes) == 3
+    assert len(run_stage(tasks, max_context=len(buffer)).episodes) == 3
 
 
 def test_changes_of_stages_do_not_reach_the_store(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}))
     tasks = stored_in(tmp_path)
-    first = brought(tasks).episodes[0].trajectories[0]
+    first = run_stage(tasks).episodes[0].trajectories[0]
     first.reward, first.name = 0.0, "changed"
-    again = brought(tasks).episodes[0].trajectories[0]
+    again = run_stage(tasks).episodes[0].trajectories[0]
     assert (again.reward, again.name) == (1.0, "agent")
 
 
 def test_tasks_without_rollouts_are_skipped_or_rejected() -> None:
-    assert brought([]).skip_reason == "nothing_stored"
+    assert run_stage([]).skip_reason == "nothing_stored"
     with expect_error(ConfigError, "no-stored-rollout", "'new'"):
-        brought([Task(id="new")])
+        run_stage([Task(id="new")])
 
 
 def test_tokens_without_log_probs_are_rejected(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}, logprobs_known=False))
     with expect_error(ConfigError, "missing-logprobs", "'a:0/agent'"):
-        brought(stored_in(tmp_path))
+        run_stage(stored_in(tmp_path))
 
 
 def renderer_of(vocabulary: dict[str, int]) -> Any:
@@ -128,13 +128,13 @@ def test_tokens_of_a_different_sampler_are_rejected(tmp_path: Path, episodes: Ma
     sampler = Sampler(tokenizer=digest_of({"x": 1, "y": 2}), temperature=0.7)
     record(tmp_path / "known", 0, episodes({"a": [1.0]}), sampler)
     tasks, same = stored_in(tmp_path / "known"), renderer_of({"y": 2, "x": 1})
-    assert brought(tasks, same, temperature=0.7).episodes
+    assert run_stage(tasks, same, temperature=0.7).episodes
     with expect_error(ConfigError, "tokenizer-mismatch"):
-        brought(tasks, renderer_of({"x": 2, "y": 1}), temperature=0.7)
+        run_stage(tasks, renderer_of({"x": 2, "y": 1}), temperature=0.7)
     with expect_error(ConfigError, "temperature-mismatch", "sampling.train.temperature"):
-        brought(tasks, same)
+        run_stage(tasks, same)
     record(tmp_path / "unknown", 0, episodes({"a": [1.0]}))
-    assert brought(stored_in(tmp_path / "unknown"), renderer_of({"x": 1}), temperature=0.5).episodes
+    assert run_stage(stored_in(tmp_path / "unknown"), renderer_of({"x": 1}), temperature=0.5).episodes
 
 
 def test_a_vocabulary_with_more_tokens_is_accepted(tmp_path: Path, episodes: Make) -> None:
@@ -142,9 +142,9 @@ def test_a_vocabulary_with_more_tokens_is_accepted(tmp_path: Path, episodes: Mak
     stored.trajectories[0].steps[0].text = "zz"
     record(tmp_path, 0, [stored], Sampler(tokenizer=digest_of({"x": 1, "z": 3})))
     tasks = stored_in(tmp_path)
-    assert brought(tasks, renderer_of({"x": 1, "z": 3, "<pad>": 4})).episodes
+    assert run_stage(tasks, renderer_of({"x": 1, "z": 3, "<pad>": 4})).episodes
     with expect_error(ConfigError, "tokenizer-mismatch", "'a:0'"):
-        brought(tasks, renderer_of({"x": 3, "z": 1}))
+        run_stage(tasks, renderer_of({"x": 3, "z": 1}))
 
 
 def test_directories_and_files_lead_to_the_run(run: Path, keep: Callable[..., Path]) -> None:

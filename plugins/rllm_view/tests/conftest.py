@@ -20,7 +20,7 @@ from rllm_record.run_files import one_run
 from rllm_view.serving import KEY_VARIABLE
 
 from .asking import Asking
-from .made_runs import Made, make_run
+from .made_runs import RunShape, make_run
 from .visiting import MadeRun, Visit
 
 KEY = "key-of-the-tests"
@@ -34,15 +34,15 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that tests only read."""
     return make_run(tmp_path_factory.mktemp("finished") / "runs" / "project" / "made")
 
 
 @pytest.fixture(scope="session")
-def ask(finished: Path) -> Iterator[Asking]:
+def ask(finished_run: Path) -> Iterator[Asking]:
     """The answers about the run that tests only read."""
-    asking = Asking(finished)
+    asking = Asking(finished_run)
     asking.library.runs()[0].index.refresh()
     yield asking
     asking.library.close()
@@ -110,7 +110,7 @@ def visit(window: Visit) -> Iterator[Visit]:
 
 
 @pytest.fixture
-def opened(chromium: Any) -> Iterator[Callable[[Path], Visit]]:
+def open_page(chromium: Any) -> Iterator[Callable[[Path], Visit]]:
     """Opens a file in a browser that has no network."""
     contexts = []
 
@@ -128,10 +128,10 @@ def opened(chromium: Any) -> Iterator[Callable[[Path], Visit]]:
 
 
 @pytest.fixture(scope="session")
-def made(directory_of_runs: Path) -> MadeRun:
+def shared_run(directory_of_runs: Path) -> MadeRun:
     """Make a run, and return its directory and id. Tests that change it give it a name of their own."""
 
-    def make(name: str = "run", what: Made | None = None) -> tuple[Path, str]:
+    def make(name: str = "run", what: RunShape | None = None) -> tuple[Path, str]:
         directory = directory_of_runs / "made" / name
         if not directory.exists():
             make_run(directory, what)

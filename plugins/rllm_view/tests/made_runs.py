@@ -32,7 +32,7 @@ model: {name: tiny}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class RunShape:
     """Settings of a run. Each step runs `groups` tasks with `members` rollouts each. The first rollout is solved.
 
     If a step has several tasks, the last task is dropped.
@@ -57,36 +57,36 @@ class Made:
         return self.texts.get(name, usual)
 
 
-def make_run(directory: Path, made: Made | None = None) -> Path:
+def make_run(directory: Path, shape: RunShape | None = None) -> Path:
     """Write a whole run, and return its directory."""
-    made = made or Made()
+    shape = shape or RunShape()
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(CONFIG, encoding="utf-8")
     used = [
-        {"kind": kind, "name": made.text(kind, name), "distribution": "rllm-core", "version": "0.1.0"}
+        {"kind": kind, "name": shape.text(kind, name), "distribution": "rllm-core", "version": "0.1.0"}
         for kind, name in {"backend": "local", "estimator": "grpo", "loss": "ppo"}.items()
     ]
     (directory / "plugins.json").write_text(json.dumps(used))
     (directory / "length.json").write_text('{"total_steps": 4}')
-    for step in range(made.steps):
-        write_step(directory, step, made)
+    for step in range(shape.steps):
+        write_step(directory, step, shape)
     return directory
 
 
-def write_step(directory: Path, step: int, made: Made) -> None:
+def write_step(directory: Path, step: int, shape: RunShape) -> None:
     """Write the files of one step, outcomes last, and its line of metrics."""
-    rows = step_rows(step, made)
-    losses = {"agent": {"name": made.text("loss", "rllm-core/ppo"), "params": {}}}
+    rows = step_rows(step, shape)
+    losses = {"agent": {"name": shape.text("loss", "rllm-core/ppo"), "params": {}}}
     objective = {
         "rollout_correction": None,
         "losses": losses,
         "entropy_coeff": 0.01,
-        "aggregation": made.text("aggregation", "token-mean"),
+        "aggregation": shape.text("aggregation", "token-mean"),
     }
     for kind in KINDS:
         if kind in rows:
             more = {OBJECTIVE_KEY: json.dumps(objective)} if kind == "updates" else {}
-            write_file(directory / "record", kind, step, rows[kind], made.content, more)
+            write_file(directory / "record", kind, step, rows[kind], shape.content, more)
     with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(metrics_of(step)) + "\n")
 
@@ -125,24 +125,26 @@ def write_file(
     return place
 
 
-def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
+def step_rows(step: int, shape: RunShape) -> dict[str, list[dict[str, Any]]]:
     """Return the rows by kind of file."""
     rows: dict[str, list[dict[str, Any]]] = {"episodes": [], "outcomes": []}
-    for number in range(made.groups):
-        uids = [f"{step}.0:task-{number}:{member}/0" for member in range(made.members)]
+    for number in range(shape.groups):
+        uids = [f"{step}.0:task-{number}:{member}/0" for member in range(shape.members)]
         for member, uid in enumerate(uids):
-            rows["episodes"].append(_episode(step, number, member, made))
-            rows["outcomes"].append(_outcome(step, number, uid, [each for each in uids if each != uid], member, made))
-    if made.content == "tokens":
-        rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + made.response)]
+            rows["episodes"].append(_episode(step, number, member, shape))
+            rows["outcomes"].append(_outcome(step, number, uid, [each for each in uids if each != uid], member, shape))
+    if shape.content == "tokens":
+        rows["vocabulary"] = [
+            {"id": id, "text": shape.text("token", f" w{id}")} for id in range(PROMPT + shape.response)
+        ]
         trained = [row["trajectory"] for row in rows["outcomes"] if row["outcome"] == "trained"]
-        epochs: Sequence[int | None] = range(made.epochs) if made.traced else [None]
-        rows["traces"] = [_trace(step, uid, epoch, made) for epoch in epochs for uid in trained]
+        epochs: Sequence[int | None] = range(shape.epochs) if shape.traced else [None]
+        rows["traces"] = [_trace(step, uid, epoch, shape) for epoch in epochs for uid in trained]
         rows["updates"] = [{"epoch": epoch, "optimizer_step": epoch, **UPDATE} for epoch in epochs if epoch is not None]
     return rows
 
 
-def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
+def _episode(step: int, number: int, member: int, shape: RunShape) -> dict[str, Any]:
     uid = f"{step}.0:task-{number}:{member}"
     reward = 1.0 if member == 0 else 0.0
     trajectory: dict[str, Any] = {
@@ -150,16 +152,16 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
         "own_uid": f"task-{number}:{member}/agent",
         "name": "agent",
         "reward_given": reward,
-        "reward_used": reward if _is_trained(number, made) else None,
+        "reward_used": reward if _is_trained(number, shape) else None,
         "reward": reward,
-        "components": [(made.text("component", "exact"), reward)],
-        "steps": [_turn(step, turn, made) for turn in range(made.turns)],
+        "components": [(shape.text("component", "exact"), reward)],
+        "steps": [_turn(step, turn, shape) for turn in range(shape.turns)],
     }
-    if made.content == "tokens":
-        places = range(made.turns * (PROMPT + made.response))
+    if shape.content == "tokens":
+        places = range(shape.turns * (PROMPT + shape.response))
         trajectory |= {
-            "ids": [at % (PROMPT + made.response) for at in places],
-            "logprobs": [0.0 if at % (PROMPT + made.response) < PROMPT else -1.0 - 0.01 * at for at in places],
+            "ids": [at % (PROMPT + shape.response) for at in places],
+            "logprobs": [0.0 if at % (PROMPT + shape.response) < PROMPT else -1.0 - 0.01 * at for at in places],
             "info": "{}",
         }
     return {
@@ -167,66 +169,70 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
         "step": step,
         "batch": 0,
         "id": f"task-{number}:{member}",
-        "task_id": made.text("task_id", f"task-{number}"),
-        "data_source": made.text("data_source", "sums"),
+        "task_id": shape.text("task_id", f"task-{number}"),
+        "data_source": shape.text("data_source", "sums"),
         "is_correct": member == 0,
         "termination_reason": "env_done",
-        "error": made.text("error", ""),
+        "error": shape.text("error", ""),
         "tries": 1,
-        "metrics": [(made.text("metric", "guesses"), 3.0)],
+        "metrics": [(shape.text("metric", "guesses"), 3.0)],
         "trajectories": [trajectory],
-        "task": json.dumps({"question": made.text("task", "1 + 1?")}) if made.content == "tokens" else None,
+        "task": json.dumps({"question": shape.text("task", "1 + 1?")}) if shape.content == "tokens" else None,
     }
 
 
-def _turn(step: int, turn: int, made: Made) -> dict[str, Any]:
-    start = turn * (PROMPT + made.response)
+def _turn(step: int, turn: int, shape: RunShape) -> dict[str, Any]:
+    start = turn * (PROMPT + shape.response)
     row: dict[str, Any] = {
         "segment_start": 0,
         "prompt_start": start,
         "response_start": start + PROMPT,
-        "end": start + PROMPT + made.response,
+        "end": start + PROMPT + shape.response,
         "weight_version": step,
         "version_spans": [],
-        "finish_reason": made.text("finish_reason", "stop"),
+        "finish_reason": shape.text("finish_reason", "stop"),
         "reward": None,
         "advantage": None,
     }
-    if made.content == "tokens":
+    if shape.content == "tokens":
         observations = [
-            {"role": made.text("role", "user"), "text": made.text("message", f"question {turn}"), "data": None}
+            {
+                "role": shape.text("role", "user"),
+                "text": shape.text("message", f"question {turn}"),
+                "data": None,
+            }
         ]
-        row |= {"messages": observations, "text": made.text("response", f"answer {turn}"), "info": "{}"}
+        row |= {"messages": observations, "text": shape.text("response", f"answer {turn}"), "info": "{}"}
     return row
 
 
-def _is_trained(number: int, made: Made) -> bool:
-    return made.groups == 1 or number < made.groups - 1
+def _is_trained(number: int, shape: RunShape) -> bool:
+    return shape.groups == 1 or number < shape.groups - 1
 
 
-def _outcome(step: int, number: int, uid: str, peers: list[str], member: int, made: Made) -> dict[str, Any]:
-    trained = _is_trained(number, made)
+def _outcome(step: int, number: int, uid: str, peers: list[str], member: int, shape: RunShape) -> dict[str, Any]:
+    trained = _is_trained(number, shape)
     return {
         "step": step,
         "trajectory": uid,
         "outcome": "trained" if trained else "dropped",
-        "rule": "" if trained else made.text("rule", "reject/all_solved"),
+        "rule": "" if trained else shape.text("rule", "reject/all_solved"),
         "numbers": [] if trained else [("solved", 4.0)],
-        "group": made.text("group", f"task-{number}:agent"),
+        "group": shape.text("group", f"task-{number}:agent"),
         "peers": peers,
         "name": "agent",
         "episode": uid.rpartition("/")[0],
         "rollout_step": step,
         "batch": 0,
-        "estimator": made.text("estimator", "grpo") if trained else None,
+        "estimator": shape.text("estimator", "grpo") if trained else None,
         "baseline": 0.25 if trained else None,
-        "advantage": made.advantages[member != 0] if trained else None,
+        "advantage": shape.advantages[member != 0] if trained else None,
     }
 
 
-def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]:
-    at = [turn * (PROMPT + made.response) + PROMPT + k for turn in range(made.turns) for k in range(made.response)]
-    advantage = made.advantages[not uid.endswith(":0/0")]
+def _trace(step: int, uid: str, epoch: int | None, shape: RunShape) -> dict[str, Any]:
+    at = [turn * (PROMPT + shape.response) + PROMPT + k for turn in range(shape.turns) for k in range(shape.response)]
+    advantage = shape.advantages[not uid.endswith(":0/0")]
     row: dict[str, Any] = {
         "trajectory": uid,
         "segment": 0,
@@ -244,10 +250,10 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
         "logprob": [-1.0 - 0.01 * place + 0.1 * epoch for place in at],
         "entropy": [2.0] * len(at),
         "weight": [0.125] * len(at),
-        "clipped": [place == at[-1] for place in at] if made.clips else None,
+        "clipped": [place == at[-1] for place in at] if shape.clips else None,
         # Growing with the place, and 0 for the last one: the loss clips it.
         "policy_part": [-advantage * 0.001 * place * (place != at[-1]) for place in at],
-        "kl_part": [made.kl_part] * len(at),
+        "kl_part": [shape.kl_part] * len(at),
         "entropy_part": [-0.01] * len(at),
     }
 

@@ -16,26 +16,26 @@ from rllm_record.steps import RecordError
 from rllm_view.answers import NotFoundError
 
 from .asking import Asking, column
-from .made_runs import CLIP_FACTOR, Made, make_run, write_step
+from .made_runs import CLIP_FACTOR, RunShape, make_run, write_step
 
 
-def test_run_list_has_progress_and_results(ask: Asking, finished: Path) -> None:
+def test_run_list_has_progress_and_results(ask: Asking, finished_run: Path) -> None:
     (found,) = ask("runs")["runs"]
 
     assert found["name"] == "project/made"
-    assert found["directory"] == str(finished)
+    assert found["directory"] == str(finished_run)
     assert (found["estimator"], found["loss"], found["model"]) == ("grpo", "ppo", "tiny")
     assert (found["steps"], found["total_steps"], found["recorded_steps"]) == (3, 4, 3)
     assert (found["solved"], found["content"]) == (0.25, "tokens")
     assert found["reward"] == pytest.approx(0.27)
 
 
-def test_later_runs_are_found_and_equal_names_are_two_runs(tmp_path: Path) -> None:
+def test_later_runs_and_runs_with_equal_names(tmp_path: Path) -> None:
     asking = Asking(tmp_path / "here", tmp_path / "there")
     assert asking.ids == []
 
     for place in ("here", "there"):
-        make_run(tmp_path / place / "project" / "made", Made(steps=1))
+        make_run(tmp_path / place / "project" / "made", RunShape(steps=1))
 
     assert [each["name"] for each in asking("runs")["runs"]] == ["project/made", "project/made"]
     assert len(set(asking.ids)) == 2
@@ -58,7 +58,7 @@ def test_panels_group_curves_by_quantity(ask: Asking) -> None:
 
 
 def test_curves_metric_outside_panels_is_chosen(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "project" / "made", Made(steps=1))
+    run = make_run(tmp_path / "runs" / "project" / "made", RunShape(steps=1))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 0, "mine/a,b": 3.0}\n')
 
@@ -86,7 +86,7 @@ def test_step_summary_counts_outcomes(ask: Asking) -> None:
 
 
 def test_group_without_advantage_has_no_gradient(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "project" / "made", Made(steps=1, groups=3, advantages=(0.0, 0.0)))
+    run = make_run(tmp_path / "runs" / "project" / "made", RunShape(steps=1, groups=3, advantages=(0.0, 0.0)))
 
     summary = Asking(run).of_run("step", step="0")["summary"]
 
@@ -94,7 +94,7 @@ def test_group_without_advantage_has_no_gradient(tmp_path: Path) -> None:
 
 
 def test_panel_of_loss_is_for_runs_on_examples(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "project" / "made", Made(steps=0))
+    run = make_run(tmp_path / "runs" / "project" / "made", RunShape(steps=0))
     (run / "metrics.jsonl").write_text('{"step": 0, "actor/loss": 4.5, "batch/examples": 3.0}\n')
 
     panels = {panel["id"]: panel["names"] for panel in Asking(run).of_run("curves")["panels"]}
@@ -155,19 +155,19 @@ def test_a_trajectory_knows_its_neighbors(ask: Asking) -> None:
     assert (found["previous_step"], found["next_step"]) == (0, 2)
 
 
-def test_new_and_repeated_steps_are_in_the_next_answer(run: Path) -> None:
+def test_next_answer_has_new_and_repeated_steps(run: Path) -> None:
     asking = Asking(run)
     before = asking.of_run("state")
     assert asking.of_run("steps")["recorded"] == 3
 
-    write_step(run, 3, Made())
+    write_step(run, 3, RunShape())
 
     assert asking.of_run("state") != before
     asking.library.runs()[0].index.refresh()
     assert [each["step"] for each in asking.of_run("steps")["steps"]] == [0, 1, 2, 3]
     assert asking.of_run("curves")["curves"]["reward/agent/mean"]["steps"] == [0, 1, 2, 3]
     assert asking.of_run("rollouts", step="2")["found"]["total"] == 8
-    write_step(run, 2, Made(members=3))
+    write_step(run, 2, RunShape(members=3))
     assert asking.of_run("rollouts", step="2")["found"]["total"] == 6
 
 
@@ -177,8 +177,8 @@ class SlowToStart(threading.Thread):
         super().start()
 
 
-def test_several_pages_may_ask_at_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asking = Asking(finished)
+def test_several_pages_may_ask_at_once(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = Asking(finished_run)
     index = asking.library.runs()[0].index
     with ThreadPoolExecutor(8) as pool:
         pool.submit(int).result()
@@ -226,7 +226,7 @@ def test_runs_are_compared_by_settings_and_tasks(tmp_path: Path) -> None:
     # Only steps that are readable in both runs count.
     file = second / "record/outcomes/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
-    write_step(first, 3, Made())
+    write_step(first, 3, RunShape())
     compared = Asking(first, second)("compare", runs=",".join(asking.ids))
     assert compared["problems"][1][0].startswith("Step 1: ")
     assert compared["compared_steps"] == 2
@@ -236,12 +236,12 @@ def test_runs_are_compared_by_settings_and_tasks(tmp_path: Path) -> None:
 FIRST = "1.0:task-0:0/0"
 
 
-def answer_for(directory: Path, made: Made) -> Any:
+def answer_for(directory: Path, shared_run: RunShape) -> Any:
     """The answer about the first trajectory of step 1 in such a run."""
-    return Asking(make_run(directory / "p" / "r", made)).of_run("episode", step="1", uid=FIRST)
+    return Asking(make_run(directory / "p" / "r", shared_run)).of_run("episode", step="1", uid=FIRST)
 
 
-def test_a_trajectory_has_its_turns_its_peers_and_its_texts(ask: Asking) -> None:
+def test_trajectory_has_its_turns_peers_and_text(ask: Asking) -> None:
     answer = ask.of_run("episode", step="1", uid=FIRST)
 
     assert [turn["text"] for turn in answer["rollout"]["turns"]] == ["answer 0", "answer 1"]
@@ -289,7 +289,7 @@ def test_dropped_trajectory_has_its_rule(ask: Asking) -> None:
 
 
 def test_backend_without_traces_is_reported(tmp_path: Path) -> None:
-    answer = answer_for(tmp_path, Made(steps=2, traced=False))
+    answer = answer_for(tmp_path, RunShape(steps=2, traced=False))
 
     missing = {each["id"]: each["missing"] for each in answer["columns"] if each["column"] is None}
     assert missing["push"] == missing["entropy"] == missing["logprob"]
@@ -299,7 +299,7 @@ def test_backend_without_traces_is_reported(tmp_path: Path) -> None:
 
 
 def test_record_without_tokens_shows_the_setting(tmp_path: Path) -> None:
-    answer = answer_for(tmp_path, Made(steps=2, content="outcomes"))
+    answer = answer_for(tmp_path, RunShape(steps=2, content="outcomes"))
 
     assert (answer["texts"], answer["ids"]) == (None, None)
     assert "rllm.record=tokens" in next(each["missing"] for each in answer["columns"] if each["id"] == "push")
@@ -307,7 +307,7 @@ def test_record_without_tokens_shows_the_setting(tmp_path: Path) -> None:
 
 
 def test_missing_clipping_and_rollout_correction_are_reported(tmp_path: Path) -> None:
-    answer = answer_for(tmp_path, Made(steps=2, clips=False))
+    answer = answer_for(tmp_path, RunShape(steps=2, clips=False))
 
     clipped, weight = (
         {each["missing"] for each in answer["columns"] if each["id"] == id} for id in ("clipped", "rollout_weight")

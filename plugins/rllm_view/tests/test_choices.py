@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .addresses import of_episode, of_run
-from .made_runs import Made
+from .made_runs import RunShape
 from .test_pages import UID
 from .visiting import MadeRun, Visit
 
@@ -18,7 +18,7 @@ CHOSEN = '[data-panel="metric time/step"]'
 HEADS = "main th[aria-sort]"
 
 
-def drawn(page: Any, panel: str, curve: str = "path.curve:not(.raw)") -> list[float]:
+def curve_heights(page: Any, panel: str, curve: str = "path.curve:not(.raw)") -> list[float]:
     """Heights of the points of a curve, from the top of the picture."""
     path: str = page.locator(f"{panel} svg[role] {curve}").first.get_attribute("d")
     return [float(point.split(" ")[1]) for point in path[1:].split("L")]
@@ -29,8 +29,8 @@ def column(page: Any, number: int) -> list[str]:
     return found
 
 
-def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_metrics_any_is_found_and_kept_in_address(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_run(run), "/run")
 
     page.keyboard.press("m")
@@ -52,8 +52,8 @@ def test_metrics_any_is_found_and_kept_in_address(visit: Visit, made: MadeRun) -
     assert page.url.endswith(run)
 
 
-def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_run(run) + "?metrics=actor/entropy&smooth=0.5", "/run")
     panel = '[data-panel="metric actor/entropy"]'
 
@@ -61,8 +61,8 @@ def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun)
     low, high = 1.8, 2.0
     second, third = (0.5 * 2.0 + 1.9) / 1.5, (0.25 * 2.0 + 0.5 * 1.9 + 1.8) / 1.75
     expected = [168 - 160 * (value - low) / (high - low) for value in (2.0, second, third)]
-    assert all(abs(a - b) < 0.06 for a, b in zip(drawn(page, panel), expected, strict=True))
-    assert drawn(page, panel, "path.raw") == [8.0, 88.0, 168.0]
+    assert all(abs(a - b) < 0.06 for a, b in zip(curve_heights(page, panel), expected, strict=True))
+    assert curve_heights(page, panel, "path.raw") == [8.0, 88.0, 168.0]
     assert f"{third:.3g} (raw 1.8)" in page.locator(panel).inner_text()
 
     page.locator('[name="smooth"]').fill("0")
@@ -71,8 +71,8 @@ def test_metrics_smoothed_curve_is_a_moving_average(visit: Visit, made: MadeRun)
     assert "smooth" not in page.url
 
 
-def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) -> None:
-    directory, run = made("logarithmic", Made(steps=1))
+def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, shared_run: MadeRun) -> None:
+    directory, run = shared_run("logarithmic", RunShape(steps=1))
     with (directory / "metrics.jsonl").open("a") as file:
         file.writelines(
             f'{{"step": {step}, "mine": {value}}}\n' for step, value in enumerate([1.0, 1000.0, 10.0, -1.0])
@@ -83,14 +83,14 @@ def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) 
     page.get_by_label("log axis").check()
 
     assert page.url.endswith("&log=1")
-    heights = drawn(page, panel)
+    heights = curve_heights(page, panel)
     assert all(math.isclose(a, b, abs_tol=0.1) for a, b in zip(heights, [168, 8, 168 - 160 / 3], strict=True))
     assert "1 value of 0 or less" in page.locator(panel).inner_text()
     assert {"1", "10", "100", "1000"} <= set(page.locator(f"{panel} svg[role] text").all_text_contents())
 
 
-def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) -> None:
-    _, run = made("eleven members", Made(steps=1, groups=2, members=11))
+def test_list_header_sorts_and_address_keeps_order(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run("eleven members", RunShape(steps=1, groups=2, members=11))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
     assert page.locator(HEADS).count() == 10
     assert column(page, 2)[:11] == [f"0.0:task-0:{member}/0" for member in range(11)]
@@ -108,8 +108,8 @@ def test_list_header_sorts_and_address_keeps_order(visit: Visit, made: MadeRun) 
     assert column(page, 2)[0] == "0.0:task-1:10/0"
 
 
-def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
-    (_, run), (_, outcomes) = made(), made("outcomes", Made(content="outcomes"))
+def test_list_is_filtered_by_name_and_text(visit: Visit, shared_run: MadeRun) -> None:
+    (_, run), (_, outcomes) = shared_run(), shared_run("outcomes", RunShape(content="outcomes"))
     page = visit.open(of_run(run, "rollouts"), "Trajectories")
 
     visit.press("/")
@@ -131,8 +131,8 @@ def test_list_is_filtered_by_name_and_text(visit: Visit, made: MadeRun) -> None:
     assert page.locator('[name="phrase"]').is_hidden()
 
 
-def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_digits_choose_what_colors_tokens(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_episode(run, 1, UID), UID)
     last = page.locator('[data-t="11"]')
 
@@ -150,8 +150,8 @@ def test_digits_choose_what_colors_tokens(visit: Visit, made: MadeRun) -> None:
     assert page.locator("dialog").is_hidden()
 
 
-def test_values_of_a_chart_are_read_by_arrows(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_values_of_a_chart_are_read_by_arrows(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_run(run), "/run")
     page.locator('[data-panel="reward"] svg[role]').focus()
 

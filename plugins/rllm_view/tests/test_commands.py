@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 from rllm_view.commands import episode, list_runs, runs, view, why
 from rllm_view.commands.choices import format_value
 
-from .made_runs import Made, make_run
+from .made_runs import RunShape, make_run
 from .test_pages import FIELDS
 
 Say = Callable[..., str]
@@ -54,7 +54,7 @@ def test_runs_are_listed_with_progress_newest_first(say: Say, tmp_path: Path) ->
     assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2
 
 
-def test_path_of_a_run_is_whole_on_a_terminal(
+def test_terminal_shows_the_whole_path_of_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path / "project" / ("a-long-name-of-an-experiment" * 3))
@@ -87,8 +87,8 @@ def test_run_of_unknown_length_shows_only_its_steps(say: Say, run: Path, content
     assert row.split()[3] == "3"
 
 
-def test_an_episode_is_printed(say: Say, finished: Path) -> None:
-    said = say("episode", finished, 1, "task-0:0").splitlines()
+def test_an_episode_is_printed(say: Say, finished_run: Path) -> None:
+    said = say("episode", finished_run, 1, "task-0:0").splitlines()
 
     assert said[0] == "1.0:task-0:0/0  agent, task task-0, generated in step 1"
     assert said[1] == 'task: {"question": "1 + 1?"}'
@@ -98,8 +98,8 @@ def test_an_episode_is_printed(say: Say, finished: Path) -> None:
     assert any(line.startswith("filter: trained in step 1; ") for line in said)
 
 
-def test_why_names_the_strongest_tokens(say: Say, finished: Path) -> None:
-    said = say("why", finished, 1, "task-0:0", "--top", 1)
+def test_why_names_the_strongest_tokens(say: Say, finished_run: Path) -> None:
+    said = say("why", finished_run, 1, "task-0:0", "--top", 1)
 
     assert "estimator: grpo, baseline 0.25" in said
     # Place 11 is clipped: place 10 is the last that pushes, by 0.5 of 0.75 of 0.010.
@@ -107,8 +107,8 @@ def test_why_names_the_strongest_tokens(say: Say, finished: Path) -> None:
     assert "--token 10" in said
 
 
-def test_why_of_a_token_prints_every_fact_as_text(say: Say, finished: Path) -> None:
-    prompt, kept, clipped = (say("why", finished, 1, "task-0:0", "--token", position) for position in (0, 10, 11))
+def test_why_token_prints_every_fact_as_text(say: Say, finished_run: Path) -> None:
+    prompt, kept, clipped = (say("why", finished_run, 1, "task-0:0", "--token", position) for position in (0, 10, 11))
 
     lines = kept.splitlines()
     titles = [line.partition(":")[0] for line in lines if line and not line.startswith((" ", "token", "The "))]
@@ -125,11 +125,13 @@ def test_why_of_a_token_prints_every_fact_as_text(say: Say, finished: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["why", "episode"])
-def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, finished: Path, command: str) -> None:
-    steps, trajectories = say(command, finished).splitlines(), say(command, finished, 1).splitlines()
+def test_commands_without_arguments_list_runs_steps_and_trajectories(
+    say: Say, finished_run: Path, command: str
+) -> None:
+    steps, trajectories = say(command, finished_run).splitlines(), say(command, finished_run, 1).splitlines()
     assert steps[0].split()[:2] == ["step", "trajectories"]
     assert [line.split()[0] for line in steps[1:4]] == ["2", "1", "0"]
-    assert steps[-1] == f"next: rllm {command} {finished} 2"
+    assert steps[-1] == f"next: rllm {command} {finished_run} 2"
     assert trajectories[1].endswith("  answer 1")
     assert trajectories[1].split()[0] == trajectories[-1].split()[-1]
     assert say(command, *trajectories[-1].split()[3:])
@@ -137,7 +139,7 @@ def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, f
 
 def test_a_run_without_recorded_trajectories_is_an_error(say: Say, tmp_path: Path) -> None:
     with expect_error(ConfigError, "nothing-recorded", tmp_path / "empty"):
-        say("episode", make_run(tmp_path / "empty", Made(groups=0, content="outcomes")))
+        say("episode", make_run(tmp_path / "empty", RunShape(groups=0, content="outcomes")))
 
 
 def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,7 @@ def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monk
     with expect_error(ConfigError, "run-not-found", "rllm train guess"):
         say("why")
     for name in ("first", "second"):
-        make_run(tmp_path / "runs" / name, Made(steps=1))
+        make_run(tmp_path / "runs" / name, RunShape(steps=1))
     os.utime(tmp_path / "runs" / "first" / "metrics.jsonl", (0, 0))
     lines = say("why").splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["runs/second", "runs/first"]
@@ -162,7 +164,7 @@ def test_why_without_a_run_lists_latest_run_first(say: Say, tmp_path: Path, monk
     ],
 )
 def test_why_of_advantage_0_shows_other_loss_terms(say: Say, tmp_path: Path, kl_part: float, values: list[str]) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(steps=1, advantages=(0.0, 0.0), kl_part=kl_part))
+    run = make_run(tmp_path / "p" / "r", RunShape(steps=1, advantages=(0.0, 0.0), kl_part=kl_part))
 
     said = say("why", run, 0, "task-0:0")
 
@@ -171,7 +173,7 @@ def test_why_of_advantage_0_shows_other_loss_terms(say: Say, tmp_path: Path, kl_
 
 
 def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(steps=1, texts=dict.fromkeys(FIELDS, HOSTILE)))
+    run = make_run(tmp_path / "p" / "r", RunShape(steps=1, texts=dict.fromkeys(FIELDS, HOSTILE)))
 
     said = say("episode", run, 0, "task-0:0") + say("why", run, 0, "task-0:0") + say("why", run, 0, "task-1:0")
     said += say("why", run, 0, "task-0:0", "--token", 3)
@@ -180,19 +182,19 @@ def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path
     assert "\\x1b[2Jgone" in said
 
 
-def test_unknown_or_ambiguous_trajectory_is_rejected(say: Say, finished: Path) -> None:
+def test_unknown_or_ambiguous_trajectory_is_rejected(say: Say, finished_run: Path) -> None:
     with expect_error(ConfigError, "ambiguous-trajectory", "matches 4 trajectories"):
-        say("episode", finished, 1, "task-0")
+        say("episode", finished_run, 1, "task-0")
     with expect_error(ConfigError, "unknown-trajectory", "'nobody'"):
-        say("why", finished, 1, "nobody")
+        say("why", finished_run, 1, "nobody")
     with expect_error(ConfigError, "run-not-found"):
-        say("why", finished / "checkpoints", 1, "nobody")
+        say("why", finished_run / "checkpoints", 1, "nobody")
     with expect_error(ConfigError, "unknown-token"):
-        say("why", finished, 1, "task-0:0", "--token", 12)
+        say("why", finished_run, 1, "task-0:0", "--token", 12)
 
 
 def test_exact_task_name_is_preferred(say: Say, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(steps=1, groups=12, members=1))
+    run = make_run(tmp_path / "p" / "r", RunShape(steps=1, groups=12, members=1))
 
     assert say("episode", run, 0, "task-1").startswith("0.0:task-1:0/0  ")
     assert say("episode", run, 0, "task-1:0").startswith("0.0:task-1:0/0  ")

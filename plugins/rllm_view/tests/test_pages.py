@@ -6,7 +6,7 @@ import pytest
 from expecting import check_values
 
 from .addresses import of_episode, of_run
-from .made_runs import PROMPT, RESPONSE, Made, write_step
+from .made_runs import PROMPT, RESPONSE, RunShape, write_step
 from .visiting import MadeRun, Visit
 
 pytestmark = pytest.mark.long
@@ -23,8 +23,8 @@ FIELDS = (
 )  # fmt: skip
 
 
-def test_chosen_runs_are_compared(visit: Visit, made: MadeRun) -> None:
-    (_, first), (_, second) = made("first"), made("second")
+def test_chosen_runs_are_compared(visit: Visit, shared_run: MadeRun) -> None:
+    (_, first), (_, second) = shared_run("first"), shared_run("second")
     page = visit.open("#/?", "Runs")
 
     for run in (first, second):
@@ -40,8 +40,8 @@ def test_chosen_runs_are_compared(visit: Visit, made: MadeRun) -> None:
     assert staleness == ["1: staleness/max", "1: staleness/mean", "2: staleness/max", "2: staleness/mean"]
 
 
-def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_a_run_has_a_chart_of_every_metric(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_run(run), "/run")
 
     titles = page.locator("figure h3").all_inner_texts()
@@ -57,8 +57,8 @@ def test_a_run_has_a_chart_of_every_metric(visit: Visit, made: MadeRun) -> None:
     assert len(dashes) == len(set(dashes)) == 2
 
 
-def test_step_is_a_funnel_and_groups_are_side_by_side(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_step_page_has_funnel_and_adjacent_groups(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_run(run, "step", 1), "Step 1")
 
     stages = [line.split("\n")[:2] for line in page.locator(".stage").all_inner_texts()]
@@ -77,8 +77,8 @@ def test_step_is_a_funnel_and_groups_are_side_by_side(visit: Visit, made: MadeRu
     assert page.locator(".member.solved").inner_text().count("✓ solved") == 1
 
 
-def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_trajectory_page_shows_tokens_and_one_tokens_facts(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_episode(run, 1, UID, 10), UID)
 
     page.get_by_role("heading", name="Token 10").wait_for()
@@ -94,30 +94,30 @@ def test_a_trajectory_shows_its_tokens_and_all_facts_of_one(visit: Visit, made: 
     assert token.evaluate("node => getComputedStyle(node).borderBottomStyle") == "dashed"
 
 
-def test_step_written_while_page_is_open_appears(visit: Visit, made: MadeRun) -> None:
-    directory, run = made("growing")
+def test_step_written_while_page_is_open_appears(visit: Visit, shared_run: MadeRun) -> None:
+    directory, run = shared_run("growing")
     page = visit.open(of_run(run), "/growing")
 
-    write_step(directory, 3, Made())
+    write_step(directory, 3, RunShape())
 
     page.locator(f'a[href="#/run/{run}/step/3"]').wait_for()
     page.locator('[data-panel="reward"] .where').get_by_text("step 3").wait_for()
 
 
-def test_run_shows_steps_that_are_damaged_unread_or_absent(visit: Visit, made: MadeRun) -> None:
-    directory, run = made("damaged")
+def test_run_page_shows_damaged_unread_and_absent_steps(visit: Visit, shared_run: MadeRun) -> None:
+    directory, run = shared_run("damaged")
     (directory / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
     page = visit.open(of_run(run), "/damaged")
     page.locator(f'a[href="#/run/{run}/step/2"]').wait_for()
     page.locator(".problem").get_by_text("Step 1:").wait_for()
 
-    _, run = made()
+    _, run = shared_run()
     page.route(f"**/api/runs/{run}/steps", lambda route: route.fulfill(json={"steps": [], "indexed": 0, "recorded": 3}))
     visit.open(of_run(run), "/run")
     page.get_by_text("Reading 3 steps …").wait_for()
     assert "No step" not in visit.text()
 
-    _, run = made("unrecorded", Made(steps=0))
+    _, run = shared_run("unrecorded", RunShape(steps=0))
     visit.open(of_run(run), "/unrecorded")
     assert "No step" in visit.text()
 
@@ -137,8 +137,8 @@ def test_unknown_address_and_missing_key_are_explained(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1600, "light")])
-def test_no_page_is_wider_than_its_window(visit: Visit, made: MadeRun, width: int, scheme: str) -> None:
-    _, run = made()
+def test_no_page_is_wider_than_its_window(visit: Visit, shared_run: MadeRun, width: int, scheme: str) -> None:
+    _, run = shared_run()
     visit.page.set_viewport_size({"width": width, "height": 800})
     visit.page.emulate_media(color_scheme=scheme)
     for address, heading in {
@@ -155,10 +155,10 @@ def test_no_page_is_wider_than_its_window(visit: Visit, made: MadeRun, width: in
 
 
 @pytest.mark.parametrize("response", [RESPONSE, 8_000 - PROMPT], ids=["many short turns", "few long turns"])
-def test_long_trajectory_has_few_elements(visit: Visit, made: MadeRun, response: int) -> None:
+def test_long_trajectory_has_few_elements(visit: Visit, shared_run: MadeRun, response: int) -> None:
     turns = TOKENS // (PROMPT + response)
-    what = Made(steps=1, groups=1, members=1, turns=turns, response=response, epochs=1)
-    _, run = made(f"{turns} turns", what)
+    what = RunShape(steps=1, groups=1, members=1, turns=turns, response=response, epochs=1)
+    _, run = shared_run(f"{turns} turns", what)
     uid = "0.0:task-0:0/0"
     page = visit.open(of_episode(run, 0, uid), uid)
     page.locator("[data-t]").first.wait_for()
@@ -177,10 +177,10 @@ def test_long_trajectory_has_few_elements(visit: Visit, made: MadeRun, response:
 
 
 @pytest.mark.parametrize("hostile", [SCRIPT + CHARACTERS, ELEMENTS], ids=["script", "elements"])
-def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile: str) -> None:
+def test_every_field_is_text_on_every_page(visit: Visit, shared_run: MadeRun, hostile: str) -> None:
     kind = f"<img src=x onerror=window.hacked=1>\u202e{len(hostile)}"
     (_, run), (_, other) = (
-        made(f"{kind} {name}", Made(steps=2, texts=dict.fromkeys(FIELDS, hostile))) for name in "ab"
+        shared_run(f"{kind} {name}", RunShape(steps=2, texts=dict.fromkeys(FIELDS, hostile))) for name in "ab"
     )
     page, shown = visit.page, []
     for address, found in {

@@ -19,16 +19,16 @@ from rllm_view.answers import Library
 from rllm_view.reading.run import Run
 
 from .asking import Asking
-from .made_runs import Made, make_run, write_step
+from .made_runs import RunShape, make_run, write_step
 
 STEPS = 15
 
 
-def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> None:
+def test_readers_see_whole_steps_while_run_writes(tmp_path: Path) -> None:
     duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
-    run = make_run(tmp_path / "p" / "r", Made(steps=1))
+    run = make_run(tmp_path / "p" / "r", RunShape(steps=1))
     asking = Asking(run)
-    writer = threading.Thread(target=lambda: [write_step(run, step, Made()) for step in range(1, STEPS)])
+    writer = threading.Thread(target=lambda: [write_step(run, step, RunShape()) for step in range(1, STEPS)])
     writer.start()
     looks = 0
     try:
@@ -78,10 +78,10 @@ def test_unreadable_metrics_lines_are_reported_and_skipped(run: Path) -> None:
     first, second, third = place.read_bytes().splitlines(keepends=True)
     place.write_bytes(first + b"\xff\n" + second + b"[1]\n" + third)
 
-    opened = Run(one_run(run))
+    open_page = Run(one_run(run))
 
-    assert opened.summary().steps == 3
-    (problem,) = opened.problems()
+    assert open_page.summary().steps == 3
+    (problem,) = open_page.problems()
     check_values(problem, "metrics.jsonl", "2, 4")
     # A cut line ends the file.
     place.write_bytes((first + second + third)[:-20])
@@ -90,12 +90,12 @@ def test_unreadable_metrics_lines_are_reported_and_skipped(run: Path) -> None:
 
 def test_removed_run_still_answers_running_requests(run: Path) -> None:
     library = Library([run.parent])
-    (opened,) = library.runs()
-    opened.index.refresh()
+    (open_page,) = library.runs()
+    open_page.index.refresh()
     shutil.rmtree(run)
 
     assert library.runs() == []
-    assert opened.index.rows("SELECT count(*) AS n FROM outcomes") == [{"n": 24}]
+    assert open_page.index.rows("SELECT count(*) AS n FROM outcomes") == [{"n": 24}]
 
 
 UID = "1.0:task-0:0/0"

@@ -15,15 +15,15 @@ from rllm_view.reading import texts as searching
 from rllm_view.reading.rollouts import Order, RolloutRow
 
 from .asking import Asking
-from .made_runs import Made, make_run, write_step
+from .made_runs import RunShape, make_run, write_step
 
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
     """A run whose steps 0 and 1 have other text than step 2, with 11 rollouts of each of 11 tasks."""
-    run = make_run(tmp_path_factory.mktemp("runs") / "p" / "r", Made(steps=1, members=2))
-    write_step(run, 1, Made(members=2, texts={"response": "Größer: <b>100 %</b>\\"}))
-    write_step(run, 2, Made(groups=11, members=11, texts={"task": 'Say "é"', "message": "a.c"}))
+    run = make_run(tmp_path_factory.mktemp("runs") / "p" / "r", RunShape(steps=1, members=2))
+    write_step(run, 1, RunShape(members=2, texts={"response": "Größer: <b>100 %</b>\\"}))
+    write_step(run, 2, RunShape(groups=11, members=11, texts={"task": 'Say "é"', "message": "a.c"}))
     found = Asking(run)
     found.library.runs()[0].index.refresh()
     return found
@@ -80,7 +80,7 @@ def test_search_damaged_file_finds_other_steps(asking: Asking, tmp_path: Path) -
     assert again.of_run("rollouts", phrase="answer 0")["found"]["total"] == 4
     with expect_error(ConfigError, "bad-query", "1000"):
         again.of_run("rollouts", phrase="a" * 1001)
-    textless = Asking(make_run(tmp_path / "p" / "r", Made(steps=1, content="outcomes")))
+    textless = Asking(make_run(tmp_path / "p" / "r", RunShape(steps=1, content="outcomes")))
     answer = textless.of_run("rollouts", phrase="answer")
     assert (answer["texts"], answer["found"]["total"]) == (False, 0)
 

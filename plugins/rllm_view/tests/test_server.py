@@ -25,8 +25,8 @@ LARGEST = 150_000
 
 
 @pytest.fixture(scope="module")
-def browser(finished: Path) -> Iterator[TestClient]:
-    library = Library([finished])
+def browser(finished_run: Path) -> Iterator[TestClient]:
+    library = Library([finished_run])
     with TestClient(create_app(Answers(library), KEY), base_url=URL, headers={KEY_HEADER: KEY}) as client:
         yield client
     library.close()
@@ -71,9 +71,9 @@ def test_assets_are_small_and_safe() -> None:
 
 
 @pytest.mark.smoke
-def test_the_command_serves_until_a_signal(finished: Path, tmp_path: Path) -> None:
+def test_the_command_serves_until_a_signal(finished_run: Path, tmp_path: Path) -> None:
     place = tmp_path / "view.json"
-    command = [sys.executable, "-m", "rllm", "view", str(finished), "--announce", str(place)]
+    command = [sys.executable, "-m", "rllm", "view", str(finished_run), "--announce", str(place)]
     with subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()
@@ -98,8 +98,8 @@ def test_nothing_is_changed_by_any_method(browser: TestClient, method: str) -> N
     assert refused.json()["message"] == f"{method} is not supported."
 
 
-def test_failing_index_returns_a_message(finished: Path) -> None:
-    library = Library([finished])
+def test_failing_index_returns_a_message(finished_run: Path) -> None:
+    library = Library([finished_run])
     (opened,) = library.runs()
     opened.index.refresh()
     with TestClient(create_app(Answers(library), KEY), base_url=URL, headers={KEY_HEADER: KEY}) as client:

@@ -25,7 +25,7 @@ from rllm_view.report import ReportTracker
 from rllm_view.static import join_modules, write_page
 
 from .addresses import of_run
-from .made_runs import Made, make_run
+from .made_runs import RunShape, make_run
 from .test_choices import CHOSEN, column
 from .test_pages import CHARACTERS, ELEMENTS, FIELDS, SCRIPT, UID
 from .visiting import MadeRun, Visit
@@ -40,10 +40,10 @@ def read_data(page: Path) -> dict[str, Any]:
     return found
 
 
-def test_copy_has_whole_groups_and_reproducible_bytes(finished: Path, tmp_path: Path) -> None:
+def test_copy_has_whole_groups_and_reproducible_bytes(finished_run: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first.html", tmp_path / "second.html"
     for page in (first, second):
-        write_page([finished], page, episodes=11)
+        write_page([finished_run], page, episodes=11)
 
     (found,) = read_data(first)["runs"].values()
     assert {step: len(uids) for step, uids in found["episode"].items()} == {"2": 8}
@@ -53,11 +53,9 @@ def test_copy_has_whole_groups_and_reproducible_bytes(finished: Path, tmp_path: 
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_copy_of_a_long_run_has_only_its_latest_steps(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_of_long_run_has_latest_steps(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_view.static.STEPS", 2)
-    write_page([finished], tmp_path / "run.html", episodes=0)
+    write_page([finished_run], tmp_path / "run.html", episodes=0)
 
     (found,) = read_data(tmp_path / "run.html")["runs"].values()
     assert [each["step"] for each in found["steps"]["steps"]] == [1, 2]
@@ -89,8 +87,8 @@ def test_modules_share_no_top_level_name() -> None:
 
 
 @pytest.mark.smoke
-def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None:
-    _, run = made()
+def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, shared_run: MadeRun) -> None:
+    _, run = shared_run()
     page = visit.open(of_run(run), "/run")
 
     for keys, heading in [
@@ -113,12 +111,12 @@ def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, made: MadeRun) -> None
 
 
 @pytest.mark.smoke
-def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "p" / "r", Made(groups=2, members=11))
+def test_copy_opens_without_a_server(open_page: Open, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", RunShape(groups=2, members=11))
     trainer = TrainerSection(output_dir=str(tmp_path), project_name="p", experiment_name="r")
     with closing(RunDirectory.open(trainer, resume=True)), record_status(run, lambda: False):
         write_page([run], tmp_path / "run.html", episodes=22)
-    visit = opened(tmp_path / "run.html")
+    visit = open_page(tmp_path / "run.html")
     page = visit.page
     page.get_by_text("running when this copy was written").wait_for()
     id = page.url.rpartition("/")[2]
@@ -143,11 +141,11 @@ def test_copy_opens_without_a_server(opened: Open, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_copy_shows_text_as_text_and_offers_no_search(opened: Open, tmp_path: Path) -> None:
+def test_copy_escapes_text_and_offers_no_search(open_page: Open, tmp_path: Path) -> None:
     hostile = ELEMENTS + SCRIPT + CHARACTERS
-    run = make_run(tmp_path / "p" / "r", Made(steps=2, content="outcomes", texts=dict.fromkeys(FIELDS, hostile)))
+    run = make_run(tmp_path / "p" / "r", RunShape(steps=2, content="outcomes", texts=dict.fromkeys(FIELDS, hostile)))
     write_page([run], tmp_path / "run.html")
-    visit = opened(tmp_path / "run.html")
+    visit = open_page(tmp_path / "run.html")
 
     visit.press("]")
     visit.page.get_by_text("Groups (").wait_for()
@@ -163,27 +161,27 @@ STEP = {"train/weight_version": 1.0}
 
 
 @pytest.fixture
-def tracked(tmp_path: Path) -> TrackedRun:
-    directory = make_run(tmp_path / "p" / "r", Made(steps=1))
+def tracked_run(tmp_path: Path) -> TrackedRun:
+    directory = make_run(tmp_path / "p" / "r", RunShape(steps=1))
     config = {"rllm": {"rollout": {"n": 8}, "trainer": {"seed": 1}}}
     origins = {"rllm.rollout.n": "recipe", "rllm.trainer.seed": "default"}
     return TrackedRun(directory=directory, project_name="p", experiment_name="r", config=config, origins=origins)
 
 
-def test_finished_run_writes_pages_with_changed_values(tracked: TrackedRun) -> None:
-    tracker = ReportTracker(tracked, NoParams())
+def test_finished_run_writes_pages_with_changed_values(tracked_run: TrackedRun) -> None:
+    tracker = ReportTracker(tracked_run, NoParams())
     tracker.on_train_start(1, 0)
     tracker.close()
 
-    (found,) = read_data(tracked.directory / REPORT)["runs"].values()
+    (found,) = read_data(tracked_run.directory / REPORT)["runs"].values()
     assert found["overview"]["given"] == [{"key": "rllm.rollout.n", "value": "8", "origin": "recipe"}]
     assert len(found["episode"]["0"]) == 8
 
 
-def test_pages_are_written_after_steps_that_double(tracked: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_written_after_steps_that_double(tracked_run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[Path, int]] = []
     monkeypatch.setattr("rllm_view.report.write_page", lambda _, page, episodes, __: written.append((page, episodes)))
-    tracker = ReportTracker(tracked, NoParams())
+    tracker = ReportTracker(tracked_run, NoParams())
     tracker.on_train_start(9, 0)
     tracker.log(0, {"val/guess/pass@1": 0.5})  # A validation is no step.
     counts = []
@@ -192,12 +190,12 @@ def test_pages_are_written_after_steps_that_double(tracked: TrackedRun, monkeypa
         counts.append(len(written))
 
     assert counts == [1, 2, 2, 3, 3, 3, 3, 4, 4]
-    assert set(written) == {(tracked.directory / REPORT, 0)}
+    assert set(written) == {(tracked_run.directory / REPORT, 0)}
 
 
-def test_run_that_never_started_keeps_the_old_report(tracked: TrackedRun) -> None:
-    (tracked.directory / REPORT).write_text("of another run")
+def test_run_that_never_started_keeps_the_old_report(tracked_run: TrackedRun) -> None:
+    (tracked_run.directory / REPORT).write_text("of another run")
 
-    ReportTracker(tracked, NoParams()).close()
+    ReportTracker(tracked_run, NoParams()).close()
 
-    assert (tracked.directory / REPORT).read_text() == "of another run"
+    assert (tracked_run.directory / REPORT).read_text() == "of another run"

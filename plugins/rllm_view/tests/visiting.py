@@ -9,7 +9,7 @@ from typing import Any
 MILLISECONDS = 30_000
 """Maximum time that a page may take to show something."""
 MadeRun = Callable[..., tuple[Path, str]]
-"""Makes a run of a name and `Made`, or finds the one of this name, and returns its directory and id."""
+"""Makes a run of a name and `RunShape`, or finds the one of this name, and returns its directory and id."""
 
 
 class Visit:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from rllm_record.check.chain import Report
-    from rllm_record.journal.replay import Compared
+    from rllm_record.check.chain import CheckReport
+    from rllm_record.journal.replay import CheckpointComparison
 
 SHOWN = 20
 """Maximum number of problems that are printed."""
@@ -57,7 +57,7 @@ def check(run: Path) -> None:
         raise SystemExit(1)
 
 
-def _lines(report: Report) -> list[str]:
+def _lines(report: CheckReport) -> list[str]:
     lines = [each.text for each in report.problems[:SHOWN]]
     if len(report.problems) > SHOWN:
         lines.append(f"and {len(report.problems) - SHOWN} more")
@@ -103,6 +103,6 @@ def replay(run: Path) -> None:
     click.echo(f"checkpoints: {len(checkpoints)}, all with the same weights")
 
 
-def _line(compared: Compared) -> str:
+def _line(compared: CheckpointComparison) -> str:
     after = f"after {compared.step} steps"
     return f"{after}: other {', '.join(compared.differing)}" if compared.differing else f"{after}: the same weights"

@@ -91,7 +91,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         name="stored",
         summary="Tasks of stored episodes, with the rollouts that the stage `stored` trains on.",
         params=StoredParams,
-        load=load_from("rllm_record.stored", "read_stored"),
+        load=load_from("rllm_record.stored", "read_tasks"),
     )
 
 
@@ -100,7 +100,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="stored",
         summary="Load the stored rollouts of each task instead of generating them.",
-        load=load_from("rllm_record.stored", "BringStored"),
+        load=load_from("rllm_record.stored", "LoadStored"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
         config_keys=frozenset({"sampling.train.temperature"}),

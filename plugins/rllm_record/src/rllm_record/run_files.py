@@ -120,7 +120,7 @@ RUNS = Path("runs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlace:
+class RunLocation:
     """The directory of a run."""
 
     id: str
@@ -131,7 +131,7 @@ class RunPlace:
     """Absolute path."""
 
 
-def find_runs(directories: Sequence[Path]) -> list[RunPlace]:
+def find_runs(directories: Sequence[Path]) -> list[RunLocation]:
     """Return the runs in and below `directories`, sorted by path. A directory may be missing."""
     found = {
         place.id: place for directory in directories for place in map(_place, _runs_below(directory.absolute(), DEPTH))
@@ -139,7 +139,7 @@ def find_runs(directories: Sequence[Path]) -> list[RunPlace]:
     return sorted(found.values(), key=lambda place: str(place.directory))
 
 
-def one_run(directory: Path) -> RunPlace:
+def one_run(directory: Path) -> RunLocation:
     """Return the run in `directory`.
 
     Raises:
@@ -149,7 +149,7 @@ def one_run(directory: Path) -> RunPlace:
     if len(runs) == 1:
         return runs[0]
     if not runs:
-        raise no_run(directory)
+        raise no_run_error(directory)
     names = ", ".join(str(place.directory) for place in runs[:5])
     raise ConfigError(
         "several-runs",
@@ -158,7 +158,7 @@ def one_run(directory: Path) -> RunPlace:
     )
 
 
-def no_run(directory: Path) -> ConfigError:
+def no_run_error(directory: Path) -> ConfigError:
     """Return the error of a directory without a run. Its hint is the path of the run with this name."""
     paths = [place.directory for place in find_runs([RUNS]) if place.directory.name == directory.name]
     hint = (
@@ -180,9 +180,9 @@ def is_run(directory: Path) -> bool:
     return any((directory / name).exists() for name in (PLUGINS, METRICS, "record"))
 
 
-def _place(directory: Path) -> RunPlace:
+def _place(directory: Path) -> RunLocation:
     digest = hashlib.blake2b(os.fsencode(directory), digest_size=4).hexdigest()
-    return RunPlace(id=digest, name="/".join(directory.parts[-2:]), directory=directory)
+    return RunLocation(id=digest, name="/".join(directory.parts[-2:]), directory=directory)
 
 
 def _runs_below(directory: Path, depth: int) -> Iterator[Path]:

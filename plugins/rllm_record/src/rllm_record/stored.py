@@ -90,7 +90,7 @@ class StoredTask(Task):
         return episode
 
 
-def read_stored(params: StoredParams) -> list[StoredTask]:
+def read_tasks(params: StoredParams) -> list[StoredTask]:
     """Return the tasks, in the order in which they were first run. All episodes are kept in memory.
 
     A task with rollouts in several steps becomes a task per step, unless `params.group_by` is ``task``.
@@ -104,7 +104,7 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     unused: Counter[str] = Counter()
     for step, file in find_episodes(path).files:
         for rollout, task in _rollouts(file):
-            if reason := _why_unused(rollout, params.min_reward):
+            if reason := _unused_reason(rollout, params.min_reward):
                 unused[reason] += 1
                 continue
             name = rollout.episode.task_id
@@ -131,7 +131,7 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     ]
 
 
-def _why_unused(rollout: StoredRollout, min_reward: float | None) -> str:
+def _unused_reason(rollout: StoredRollout, min_reward: float | None) -> str:
     """Return the reason why a rollout is not used. Empty if every trajectory has at least this reward."""
     trajectories = rollout.episode.trajectories
     if not any(trajectory.steps for trajectory in trajectories):
@@ -149,7 +149,7 @@ def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | N
         yield StoredRollout(generated.episode, sampler), generated.task
 
 
-class BringStored:
+class LoadStored:
     """Loads all stored rollouts of every task in the batch, each time the batch is drawn."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
@@ -163,7 +163,7 @@ class BringStored:
         step.metrics |= episode_metrics(*step.generated_by_batch)
         step.episodes, dropped = [], []
         for episode in brought:
-            if rule := self._why_dropped(episode):
+            if rule := self._drop_rule(episode):
                 dropped.append((rule, episode))
                 numbers = {"tokens": _longest_row(episode), "limit": self._max_context} if rule == TOO_LONG else {}
                 step.decide("masked", rule, episode.trajectories, numbers=numbers)
@@ -175,7 +175,7 @@ class BringStored:
         if not step.episodes:
             step.skip("nothing_stored")
 
-    def _why_dropped(self, episode: Episode) -> str:
+    def _drop_rule(self, episode: Episode) -> str:
         """Return the rule that drops an episode. Empty if it fits.
 
         A response that is cut off would have the reward of a different response, so the whole episode is dropped.

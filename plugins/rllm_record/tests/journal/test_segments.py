@@ -15,7 +15,14 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import RolloutError
 from rllm_record.journal.engine import JournalEngine
-from rllm_record.journal.records import JournalError, KeptCall, checksum_of_call, decoded, encoded, read_frames
+from rllm_record.journal.records import (
+    JournalError,
+    StoredCall,
+    checksum_of_call,
+    decode_call,
+    encode_call,
+    read_frames,
+)
 from rllm_record.journal.segments import OPEN_FILES, Segments
 
 PROMPT = np.array([3, 1, 4], np.int32)
@@ -30,7 +37,7 @@ def completion(version: int = 5, tokens: int = 3) -> Completion:
 
 
 def body(seed: int, version: int = 5) -> bytes:
-    return encoded(seed, checksum_of_call(PROMPT, SAMPLING), completion(version))
+    return encode_call(seed, checksum_of_call(PROMPT, SAMPLING), completion(version))
 
 
 @pytest.fixture
@@ -61,8 +68,8 @@ TWO_VERSIONS = Completion(
     ("made", "latest"), [(completion(), 5), (completion(tokens=0), 5), (TWO_VERSIONS, 4)], ids=["nan", "empty", "two"]
 )
 def test_stored_call_is_read_unchanged(made: Completion, latest: int) -> None:
-    call = decoded(encoded(2**63 - 1, 2**32 - 1, made))
-    assert isinstance(call, KeptCall)
+    call = decode_call(encode_call(2**63 - 1, 2**32 - 1, made))
+    assert isinstance(call, StoredCall)
     assert (call.seed, call.asked, call.latest_version) == (2**63 - 1, 2**32 - 1, latest)
     for name, dtype in (("token_ids", np.int32), ("logprobs", np.float32)):
         read, written = getattr(call.completion, name), getattr(made, name)

@@ -17,15 +17,15 @@ from rllm_record.check.checking import check_run
 from rllm_record.steps import RecordError, StepFiles, parquet
 from rllm_record.steps.accounting import Accounting
 from rllm_record.steps.files import KINDS
-from rllm_record.steps.parquet import VERSION, VERSION_KEY, encoded, read_rows, write_file
+from rllm_record.steps.parquet import VERSION, VERSION_KEY, encode_table, read_rows, write_file
 
 from .made_steps import rollout, step
-from .test_traces import batch_of, make_trajectory, recorded, trace_of
+from .test_traces import batch_of, make_trajectory, record_step, trace_of
 
 
 def write_record(directory: Path) -> StepFiles:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
-    return recorded(directory / "record", trajectory, trace=trace_of(batch_of(trajectory)))
+    return record_step(directory / "record", trajectory, trace=trace_of(batch_of(trajectory)))
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +140,9 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
 
 
-def named(place: Path, *names: str) -> Path:
+def write_names(place: Path, *names: str) -> Path:
     table = pa.table({"name": list(names), "number": pa.array(range(len(names)), pa.int32())}, NAMES)
-    write_file(place, encoded(table, {}))
+    write_file(place, encode_table(table, {}))
     return place
 
 
@@ -152,18 +152,18 @@ def numbers(place: Path, name: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_rows_with_a_value_are_found_in_all_groups(tmp_path: Path) -> None:
-    place = named(tmp_path / "names.parquet", *("abcd" * 50))
+def test_value_is_found_in_all_row_groups(tmp_path: Path) -> None:
+    place = write_names(tmp_path / "names.parquet", *("abcd" * 50))
     assert pq.ParquetFile(place).num_row_groups > 10
 
     assert numbers(place, "b") == [*range(1, 200, 4)]
     assert numbers(place, "nobody") == []
-    assert numbers(named(tmp_path / "empty.parquet"), "a") == []
+    assert numbers(write_names(tmp_path / "empty.parquet"), "a") == []
 
 
 @pytest.mark.usefixtures("small_groups")
 def test_the_other_groups_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = named(tmp_path / "names.parquet", *(f"{number:04}" for number in range(200)))
+    place = write_names(tmp_path / "names.parquet", *(f"{number:04}" for number in range(200)))
     real, whole = pq.ParquetFile.read_row_group, []
 
     def noting(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
@@ -178,7 +178,7 @@ def test_the_other_groups_are_not_read(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_a_rollout_is_found_by_each_of_its_trajectories(tmp_path: Path) -> None:
+def test_rollout_is_found_by_each_trajectory(tmp_path: Path) -> None:
     generated = Accounting().account_for(
         step(3, [rollout(f"t:{n}", 0.0, "solver", "judge") for n in range(9)], []), {}
     )[0]
@@ -192,10 +192,10 @@ def test_a_rollout_is_found_by_each_of_its_trajectories(tmp_path: Path) -> None:
 
 
 def test_other_files_are_rejected(tmp_path: Path) -> None:
-    place = named(tmp_path / "names.parquet", "a")
+    place = write_names(tmp_path / "names.parquet", "a")
     pq.write_table(pq.read_table(place).replace_schema_metadata({VERSION_KEY: str(VERSION + 1)}), place)
     with expect_error(RecordError, "wrong-schema-version"):
         numbers(place, "a")
-    write_file(place, encoded(pa.table({"other": ["a"]}), {}))
+    write_file(place, encode_table(pa.table({"other": ["a"]}), {}))
     with expect_error(RecordError, "file-unreadable"):
         numbers(place, "a")

@@ -64,7 +64,7 @@ def episodes(draw: st.DrawFn) -> Episode:
     )
 
 
-def as_recorded(*some: Episode) -> list[RecordedEpisode]:
+def record_episodes(*some: Episode) -> list[RecordedEpisode]:
     return Accounting().account_for(step(12, list(some), []), {})[0]
 
 
@@ -72,7 +72,7 @@ def as_recorded(*some: Episode) -> list[RecordedEpisode]:
 @given(generated=st.lists(episodes(), max_size=3))
 def test_episodes_are_read_unchanged(tmp_path_factory: pytest.TempPathFactory, generated: list[Episode]) -> None:
     files = StepFiles(tmp_path_factory.getbasetemp() / "read unchanged")
-    files.write(12, as_recorded(*generated), [], "tokens")
+    files.write(12, record_episodes(*generated), [], "tokens")
 
     read = [each.episode for each in files.episodes(12)]
 
@@ -124,7 +124,7 @@ def test_messages_and_their_first_tokens_are_stored(tmp_path: Path) -> None:
     trajectory.add_step([1, 2, 3, 4], [5], None, messages=[call])
     trajectory.add_step([9], [6], None)
     files = StepFiles(tmp_path)
-    files.write(0, as_recorded(Episode(id="t:0", trajectories=[trajectory])), [], "tokens")
+    files.write(0, record_episodes(Episode(id="t:0", trajectories=[trajectory])), [], "tokens")
 
     turns = files.episode_table(0)["trajectories"].to_pylist()[0][0]["steps"]
     read = files.episodes(0)[0].episode.trajectories[0].steps
@@ -142,7 +142,7 @@ def test_parts_of_rewards_and_odd_values_are_stored(tmp_path: Path) -> None:
     trajectory.info |= {"reward_components": {"exact": 1.0, "format": np.float32(0.5)}, "answer": {1j}}
     trajectory.steps[0].text = "a\ud800b"
     files = StepFiles(tmp_path)
-    files.write(0, as_recorded(generated), [], "tokens")
+    files.write(0, record_episodes(generated), [], "tokens")
 
     (row,) = files.episode_table(0).to_pylist()
     assert row["trajectories"][0]["components"] == [("exact", 1.0), ("format", 0.5)]
@@ -180,7 +180,7 @@ def test_step_exists_after_its_outcomes_are_written(tmp_path: Path) -> None:
 def test_repeated_steps_are_deleted_or_replaced(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
     for number in range(4):
-        files.write(number, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
+        files.write(number, record_episodes(rollout("t:0")), [OUTCOME], "tokens")
 
     files.forget_from(2)
 
@@ -191,17 +191,17 @@ def test_repeated_steps_are_deleted_or_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def marked(path: Path, **marks: str) -> None:
+def write_marked_file(path: Path, **marks: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table({"step": pa.array([0], pa.int32()), "outcome": ["trained"]})
     pq.write_table(table.replace_schema_metadata({f"rllm.record.{key}": value for key, value in marks.items()}), path)
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "newer": (lambda path: marked(path, version=str(VERSION + 1)), "wrong-schema-version"),
-    "older": (lambda path: marked(path, version=str(VERSION - 1)), "wrong-schema-version"),
-    "another program's": (marked, "wrong-file-type"),
-    "no number": (lambda path: marked(path, version="one"), "wrong-file-type"),
+    "newer": (lambda path: write_marked_file(path, version=str(VERSION + 1)), "wrong-schema-version"),
+    "older": (lambda path: write_marked_file(path, version=str(VERSION - 1)), "wrong-schema-version"),
+    "another program's": (write_marked_file, "wrong-file-type"),
+    "no number": (lambda path: write_marked_file(path, version="one"), "wrong-file-type"),
     "text": (lambda path: path.write_text("no parquet"), "file-unreadable"),
     "empty": (lambda path: path.write_bytes(b""), "file-unreadable"),
     "directory": (lambda path: path.mkdir(), "file-unreadable"),
@@ -228,7 +228,7 @@ def test_outcomes_file_contains_no_episodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["outcomes", "episodes"])
 def test_truncated_file_is_rejected(tmp_path: Path, kind: str) -> None:
     files = StepFiles(tmp_path)
-    files.write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
+    files.write(0, record_episodes(rollout("t:0")), [OUTCOME], "tokens")
     file = tmp_path / kind / "step_000000.parquet"
     whole = file.read_bytes()
     for sixteenth in range(16):
@@ -244,9 +244,9 @@ def test_unwritable_directory_is_in_the_error(tmp_path: Path) -> None:
         StepFiles(tmp_path / "record").write(0, [], [], "outcomes")
 
 
-def test_same_rollouts_give_the_same_bytes_with_a_version(tmp_path: Path) -> None:
+def test_equal_rollouts_have_equal_bytes_with_version(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        StepFiles(tmp_path / name).write(0, as_recorded(rollout("t:0")), [OUTCOME], "tokens")
+        StepFiles(tmp_path / name).write(0, record_episodes(rollout("t:0")), [OUTCOME], "tokens")
 
     first, second = (sorted((tmp_path / name).rglob("*.parquet")) for name in ("a", "b"))
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]

@@ -53,7 +53,7 @@ def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
     return TokenTrace(**(given | columns))
 
 
-def recorded(directory: Path, *trajectories: Trajectory, **fields: Any) -> StepFiles:
+def record_step(directory: Path, *trajectories: Trajectory, **fields: Any) -> StepFiles:
     """The record of a step that generated trajectories and trained on them."""
     files = StepFiles(directory)
     done = TerminationReason.ENV_DONE
@@ -72,7 +72,7 @@ def recorded(directory: Path, *trajectories: Trajectory, **fields: Any) -> StepF
 def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
     last_first = np.array([1.0, 0.0, 1.0] * 2, np.float32)
-    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), epochs=2, clipped=last_first))
+    files = record_step(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), epochs=2, clipped=last_first))
 
     rows = files.trace_table(0).to_pylist()
 
@@ -95,7 +95,7 @@ def test_values_missing_in_episodes_are_stored(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, float("nan"), -3.0)
     batch = batch_of(trajectory)
     computed = batch.with_columns(old_logprobs=batch.old_logprobs_from(np.full(len(batch.tokens), -7.0, np.float32)))
-    files = recorded(tmp_path, trajectory, batch=computed, rollout_steps=[None])
+    files = record_step(tmp_path, trajectory, batch=computed, rollout_steps=[None])
 
     first, second = files.trace_table(0).to_pylist()
 
@@ -109,7 +109,7 @@ def test_values_missing_in_the_backend_are_null(tmp_path: Path) -> None:
     unknown = np.full(3, np.nan, np.float32)
     given = {"optimizer_steps": [OptimizerStep(epoch=0, number=0, loss=0.25)]}
     batch = batch_of(trajectory)
-    files = recorded(tmp_path, trajectory, trace=trace_of(batch, entropy=unknown, clipped=unknown), **given)
+    files = record_step(tmp_path, trajectory, trace=trace_of(batch, entropy=unknown, clipped=unknown), **given)
 
     (row, _) = files.trace_table(0).to_pylist()
     (update,) = files.update_table(0).to_pylist()
@@ -120,7 +120,7 @@ def test_values_missing_in_the_backend_are_null(tmp_path: Path) -> None:
 
 
 def test_update_without_trace_has_trained_tokens(tmp_path: Path) -> None:
-    files = recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0))
+    files = record_step(tmp_path, make_trajectory(-1.0, -2.0, -3.0))
 
     (row, _) = files.trace_table(0).to_pylist()
 
@@ -147,9 +147,9 @@ def test_texts_of_tokens_add_up(tmp_path: Path) -> None:
     assert StepFiles(tmp_path / "elsewhere").vocabulary(9) == {}
 
 
-def test_a_trajectory_that_waited_is_found_in_its_rollout_step(tmp_path: Path) -> None:
+def test_waiting_trajectory_is_found_in_its_rollout_step(tmp_path: Path) -> None:
     trajectory = make_trajectory(-1.0, -2.0, -3.0)
-    files = recorded(tmp_path, trajectory)
+    files = record_step(tmp_path, trajectory)
     batch = batch_of(trajectory)
     update = RecordedUpdate(batch=batch, uids=["0.0:t:0/0"], rollout_steps=[0], objective=OBJECTIVE)
     files.write(1, [], [], "tokens", update=update)
@@ -157,11 +157,11 @@ def test_a_trajectory_that_waited_is_found_in_its_rollout_step(tmp_path: Path) -
     assert [row["ids"] for row in files.trace_table(1).to_pylist()] == [[3, 4], [5]]
 
 
-def test_trace_of_one_trajectory_is_part_of_all_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_one_trajectory_equals_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
     trajectories = [make_trajectory(-float(number), -2.0, -3.0) for number in range(5)]
     batch = batch_of(*trajectories)
-    files = recorded(tmp_path, *trajectories, trace=trace_of(batch, epochs=2))
+    files = record_step(tmp_path, *trajectories, trace=trace_of(batch, epochs=2))
 
     of_all = files.trace_table(0).to_pylist()
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from rllm_core.errors import ConfigError, RllmError
 from rllm_record.run_files import find_runs, read_status
 from rllm_record.steps import StepFiles
-from rllm_view.as_json import packed
+from rllm_view.as_json import pack_column
 from rllm_view.comparison import compare
 from rllm_view.reading.account import Account, account_of, facts_of
 from rllm_view.reading.columns import Column
@@ -102,7 +102,7 @@ def _column(column: Column) -> dict[str, Any]:
         "epoch": column.epoch,
         "missing": column.missing,
         "words": column.words,
-        "column": packed(column.values),
+        "column": pack_column(column.values),
     }
 
 
@@ -112,7 +112,7 @@ MEMBERS = 8
 
 def group(run: Run, query: Query) -> dict[str, Any]:
     """Return `MEMBERS` members of a group, starting at `offset`."""
-    step, name = whole_number(query, "step"), required(query, "group")
+    step, name = whole_number(query, "step"), require_value(query, "group")
     run.require_step(step)
     run.index.ensure([step])
     offset = number_or(query, "offset", 0)
@@ -139,7 +139,7 @@ WAIT = 0.3
 """Seconds that an answer waits for steps that are not in memory yet."""
 
 
-def refreshed(run: Run) -> dict[str, int]:
+def refresh_steps(run: Run) -> dict[str, int]:
     """Read new steps for a moment, and return how many of the recorded steps are read."""
     run.index.refresh_for(WAIT)
     return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(outcome_files(run.record))}
@@ -153,7 +153,7 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
     wanted = filter_of({name: value for name, value in query.items() if name not in ("phrase", "until")})
     if wanted.step is not None:
         run.index.ensure([wanted.step])
-    found = refreshed(run)
+    found = refresh_steps(run)
     search: Search | None = None
     if query.get("phrase"):
         latest = whole_number(query, "until") if query.get("until") else None
@@ -205,7 +205,7 @@ class Answers:
             case ["runs"]:
                 return {"runs": newest_first(run.summary() for run in self.library.runs())}
             case ["compare"]:
-                return compare([self.library.run(id) for id in required(query, "runs").split(",")])
+                return compare([self.library.run(id) for id in require_value(query, "runs").split(",")])
             case ["runs", id, *what] if len(what) < 2 and "".join(what) in self._of_runs:
                 return self._of_runs["".join(what)](self.library.run(id), query)
         raise NotFoundError("page-not-found", f"{path!r} is not a page.")
@@ -223,7 +223,7 @@ def state(run: Run, query: Query) -> dict[str, Any]:
 
 
 def overview(run: Run, query: Query) -> dict[str, Any]:
-    refreshed(run)
+    refresh_steps(run)
     return describe_run(run)
 
 
@@ -245,7 +245,7 @@ def curves(run: Run, query: Query) -> dict[str, Any]:
 
 
 def steps(run: Run, query: Query) -> dict[str, Any]:
-    return refreshed(run) | {"steps": step_summaries(run.index, run.lines())}
+    return refresh_steps(run) | {"steps": step_summaries(run.index, run.lines())}
 
 
 def one_step(run: Run, query: Query) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def episode(run: Run, query: Query) -> dict[str, Any]:
     step = whole_number(query, "step")
     run.require_step(step)
     run.index.ensure([step])
-    uid = required(query, "uid")
+    uid = require_value(query, "uid")
     account = account_json(account_of(run, step, uid))
     return account | {"neighbors": neighbors_of(run.index, step, uid)} | _around(run, step)
 
@@ -276,7 +276,7 @@ def _around(run: Run, step: int) -> dict[str, Any]:
     return {"previous_step": before, "next_step": after}
 
 
-def required(query: Query, name: str) -> str:
+def require_value(query: Query, name: str) -> str:
     """Return a value of the query. Raise ConfigError if it is missing."""
     if name not in query:
         raise ConfigError("bad-query", f"The query has no {name!r}.")
@@ -285,7 +285,7 @@ def required(query: Query, name: str) -> str:
 
 def whole_number(query: Query, name: str) -> int:
     """Return a whole number of the query. Raise ConfigError if it is missing or not a whole number."""
-    return int(_number(name, required(query, name), int))
+    return int(_number(name, require_value(query, name), int))
 
 
 def number_or(query: Query, name: str, otherwise: int) -> int:

@@ -23,7 +23,7 @@ def as_json(data: Any) -> bytes:
         return json.dumps(_plain(data), allow_nan=False).encode()
 
 
-def packed(values: NDArray[np.float64] | None) -> Any:
+def pack_column(values: NDArray[np.float64] | None) -> Any:
     """Return a column as ``{"n": n, "runs": [[first, value], …]}`` or ``{"values": […]}``. None stays None."""
     if values is None:
         return None

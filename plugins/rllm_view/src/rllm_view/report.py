@@ -9,7 +9,7 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_record.run_files import REPORT
-from rllm_view.reading.run import Given, leaves
+from rllm_view.reading.run import ChangedValue, leaves
 from rllm_view.static import write_page
 
 EPISODES = 32
@@ -46,11 +46,11 @@ class ReportTracker(Observer):
         write_page([self._directory], self._directory / REPORT, episodes, self._given)
 
 
-def _list_changed_values(run: TrackedRun) -> list[Given]:
+def _list_changed_values(run: TrackedRun) -> list[ChangedValue]:
     """Return the values that are not the core's defaults, including values of a recipe."""
     origins = run.origins
     return [
-        Given(key=key, value=json.dumps(value), origin=origins[key])
+        ChangedValue(key=key, value=json.dumps(value), origin=origins[key])
         for key, value in leaves(run.config)
         if origins.get(key, "default") != "default"
     ]

@@ -75,7 +75,7 @@ def create_app(answers: Answers, key: str) -> ASGIApp:
             Route("/assets/{name}", _asset, methods=["GET"]),
         ],
         redirect_slashes=False,
-        default=_nothing,
+        default=_answer_missing_path,
     )
     return LoopbackNames(SafeHeaders(router), INSTEAD)
 
@@ -89,7 +89,7 @@ class _Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         if request.method not in METHODS:
-            await _not_allowed(request.method)(scope, receive, send)
+            await _method_response(request.method)(scope, receive, send)
             return
         # `path` is the whole path. In starlette before 0.35 it was only the part below the mount.
         path = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
@@ -112,19 +112,19 @@ async def _page(request: Request) -> Response:
 async def _asset(request: Request) -> Response:
     found = assets().get(request.path_params["name"])
     if found is None:
-        return _not_there()
+        return _missing_path_response()
     return Response(found.body, media_type=found.media_type)
 
 
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    await _not_there()(scope, receive, send)
+async def _answer_missing_path(scope: Scope, receive: Receive, send: Send) -> None:
+    await _missing_path_response()(scope, receive, send)
 
 
-def _not_there() -> Response:
+def _missing_path_response() -> Response:
     return JSONResponse({"message": "This path does not exist.", "hint": "The pages start at /."}, 404)
 
 
-def _not_allowed(method: str) -> Response:
+def _method_response(method: str) -> Response:
     body = {"message": f"{method} is not supported.", "hint": "Use GET."}
     return JSONResponse(body, 405, {"Allow": ", ".join(METHODS)})
 
@@ -154,7 +154,7 @@ def serve(
     url = f"{url_of(listening)}/#key={key}"
     library = Library(directories)
 
-    def announced() -> None:
+    def announce_url() -> None:
         if announcement is not None:
             announce(announcement, listening)
         ready(url)
@@ -162,7 +162,7 @@ def serve(
     async def main() -> int:
         stop = Stop()
         server = HttpServer(create_app(Answers(library), key), listening)
-        await serve_until(stop.event, server, announced, before_stopping=lambda: None)
+        await serve_until(stop.event, server, announce_url, before_stopping=lambda: None)
         return stop.exit_code
 
     try:

@@ -22,7 +22,7 @@ from rllm_view.reading.account import account_of
 from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import outcome_files
 from rllm_view.reading.rollouts import Filter, find_rollouts
-from rllm_view.reading.run import Given, Run
+from rllm_view.reading.run import ChangedValue, Run
 from rllm_view.reading.steps import neighbors_of, step_summaries
 
 STEPS = 100
@@ -121,7 +121,7 @@ EPISODES = 100
 
 
 def write_page(
-    directories: Sequence[Path], out: Path, episodes: int = EPISODES, given: Sequence[Given] | None = None
+    directories: Sequence[Path], out: Path, episodes: int = EPISODES, given: Sequence[ChangedValue] | None = None
 ) -> None:
     """Write the pages of runs as one file that a browser opens without a server.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from recorded_episodes import keep, run
 
-from rllm.builtin.rescoring.estimators import Rescored, rescore
+from rllm.builtin.rescoring.estimators import RescoredGroups, rescore
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins.registry import Registry
@@ -38,10 +38,10 @@ def _half(inputs: AdvantageInput, params: NoParams) -> Advantages:
 
 
 @pytest.fixture
-def rescored(run: Path, registry: Registry) -> Callable[..., Rescored]:
+def rescored(run: Path, registry: Registry) -> Callable[..., RescoredGroups]:
     """Rescore the run with these estimators."""
 
-    def make(*estimators: Any, grouping: Any = None) -> Rescored:
+    def make(*estimators: Any, grouping: Any = None) -> RescoredGroups:
         return asyncio.run(rescore(run, estimators, grouping, registry))
 
     return make

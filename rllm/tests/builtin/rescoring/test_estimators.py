@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.rescoring.estimators import Rescored, label, read_stored_config
+from rllm.builtin.rescoring.estimators import RescoredGroups, label, read_stored_config
 from rllm.cli.main import main
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
@@ -18,11 +18,11 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
-Rescore = Callable[..., Rescored]
+Rescore = Callable[..., RescoredGroups]
 Keep = Callable[..., Path]
 
 
-def _advantages(result: Rescored, index: int) -> dict[tuple[int, str], list[float]]:
+def _advantages(result: RescoredGroups, index: int) -> dict[tuple[int, str], list[float]]:
     return {(group.step, group.group_id): group.advantages[index].round(4).tolist() for group in result.groups}
 
 

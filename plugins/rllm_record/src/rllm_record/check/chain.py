@@ -28,7 +28,7 @@ class Mismatch:
 
 
 @dataclass
-class Report:
+class CheckReport:
     """The findings for a whole run."""
 
     first_step: int = 0
@@ -88,7 +88,7 @@ LOGGED = {"grad_norm": "actor/grad_norm", "learning_rate": "actor/lr"}
 NORM_TOLERANCE = 1e-6
 
 
-def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[Mismatch]:
+def check_metrics(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[Mismatch]:
     """Check that the logged metrics are the means over the optimizer steps."""
     for column, metric in LOGGED.items():
         values = [update[column] for update in updates]
@@ -178,7 +178,7 @@ def check_traces(
         found = None if row["rollout_step"] is None else steps[row["rollout_step"]].get(row["trajectory"])
         if found is None or found[1]["ids"] is None:
             continue
-        sampled = _sampled(found[1]["steps"], row["segment"])
+        sampled = _sampled_positions(found[1]["steps"], row["segment"])
         if any(a >= b for a, b in zip(row["positions"], row["positions"][1:], strict=False)) or not (
             sampled.issuperset(row["positions"])
         ):
@@ -202,7 +202,7 @@ def check_traces(
             )
 
 
-def _sampled(steps: Sequence[Row], segment: int) -> set[int]:
+def _sampled_positions(steps: Sequence[Row], segment: int) -> set[int]:
     """Return the positions of the sampled tokens in a segment of a trajectory."""
     starts = sorted({step["segment_start"] for step in steps})
     start = starts[segment] if segment < len(starts) else None

@@ -21,12 +21,12 @@ from rllm_core.errors import RllmError
 from rllm_core.plugins import resolve
 from rllm_core.updates.aggregation import token_weights
 from rllm_record.check.chain import (
+    CheckReport,
     Mismatch,
     RecordedSteps,
-    Report,
     changed_files,
     check_ids,
-    check_logged,
+    check_metrics,
     check_traces,
 )
 from rllm_record.run_files import METRICS, read_metrics
@@ -100,7 +100,7 @@ class _Roles:
             self.role[row["row"]] = self.roles.index(row["role"])
 
 
-def recomputed(step: OptimizerRows, plan: UpdatePlan, seed: int, losses: RoleLosses) -> Coefficients | None:
+def recompute_loss(step: OptimizerRows, plan: UpdatePlan, seed: int, losses: RoleLosses) -> Coefficients | None:
     """Return the loss and the coefficients of an optimizer step. None if a required column is not recorded."""
     logprobs, weights = step.tensor("logprob"), step.tensor("weight")
     if logprobs is None or weights is None or step.column("old_logprob") is None or step.column("advantage") is None:
@@ -126,7 +126,7 @@ SHOWN = 3
 """Maximum number of tokens of an optimizer step that are listed."""
 
 
-def check_run(directory: Path) -> Report:
+def check_run(directory: Path) -> CheckReport:
     """Check the record in a run directory.
 
     Raises:
@@ -136,7 +136,7 @@ def check_run(directory: Path) -> Report:
     steps = files.steps()
     if not steps:
         raise RecordError("no-record", f"{directory} has no record.", "Train with rllm.record=tokens.")
-    checker = _Checker(files, _logged(directory))
+    checker = _Checker(files, _read_update_metrics(directory))
     checker.report.first_step = files.first_step()
     for step in range(checker.report.first_step, steps[-1] + 1):
         checker.check(step)
@@ -160,7 +160,7 @@ class _Checker:
     """Checks the steps of a record in order."""
 
     def __init__(self, files: StepFiles, logged: Mapping[int, Mapping[str, float]]) -> None:
-        self.report = Report()
+        self.report = CheckReport()
         self.with_tokens = False
         self._files = files
         self._logged = logged
@@ -212,7 +212,7 @@ class _Checker:
         report.problems += _missing(trained, step, rows)
         report.problems += check_traces(step, rows, outcomes, self._generated)
         logged = self._logged.get(step, {})
-        report.problems += check_logged(step, updates, logged)
+        report.problems += check_metrics(step, updates, logged)
         if not updates or not rows or rows[0]["epoch"] is None:
             report.untraced.append(step)
             return
@@ -226,7 +226,7 @@ def _check_step(
     objective: Mapping[str, Any],
     step: int,
     logged: float | None,
-    report: Report,
+    report: CheckReport,
     losses: RoleLosses,
 ) -> Iterator[Mismatch]:
     plan = plan_of(objective, step)
@@ -242,7 +242,7 @@ def _check_step(
         if update["policy_loss"] is None:
             report.unexplained += 1
             continue
-        found = recomputed(these, plan, update["loss_seed"] or 0, losses)
+        found = recompute_loss(these, plan, update["loss_seed"] or 0, losses)
         if found is not None:
             report.optimizer_steps += 1
             yield from _check_loss(update, found, where, report)
@@ -273,7 +273,7 @@ def _check_weights(step: OptimizerRows, objective: Mapping[str, Any], where: str
     yield from _unequal(step, "weight", recorded, expected, LOSS_TOLERANCE * float(np.abs(expected).max()), where)
 
 
-def _check_loss(update: Mapping[str, Any], found: Coefficients, where: str, report: Report) -> Iterator[Mismatch]:
+def _check_loss(update: Mapping[str, Any], found: Coefficients, where: str, report: CheckReport) -> Iterator[Mismatch]:
     parts = {"policy_loss": found.policy_loss, "kl_loss": found.kl_loss, "entropy_loss": found.entropy_loss}
     size = max(1.0, found.size)
     for name, value in ({"loss": sum(parts.values())} | parts).items():
@@ -287,7 +287,9 @@ def _differs(what: str, recorded: float, value: float, size: float) -> Iterator[
         yield Mismatch("loss-mismatch", f"{what} is {recorded:.9g}, and {value:.9g} follows from the record")
 
 
-def _check_coefficients(step: OptimizerRows, found: Coefficients, where: str, report: Report) -> Iterator[Mismatch]:
+def _check_coefficients(
+    step: OptimizerRows, found: Coefficients, where: str, report: CheckReport
+) -> Iterator[Mismatch]:
     for name in ("policy_part", "kl_part", "entropy_part"):
         recorded, expected = step.column(name), getattr(found, name).numpy()
         if recorded is None:
@@ -320,6 +322,6 @@ def _unequal(
         yield Mismatch("token-mismatch", f"{where}: {name} of {len(wrong) - SHOWN} more tokens")
 
 
-def _logged(directory: Path) -> dict[int, Mapping[str, float]]:
+def _read_update_metrics(directory: Path) -> dict[int, Mapping[str, float]]:
     """Return step -> metrics of its update. Empty if the run has no file of metrics."""
     return {line["step"]: line for line in read_metrics(directory) if LOSS in line}

@@ -14,11 +14,11 @@ from rllm_core.errors import RolloutError
 from rllm_record.journal.records import (
     WITHOUT,
     JournalError,
-    KeptCall,
-    KeptFailure,
+    StoredCall,
+    StoredFailure,
     checksum_of_call,
-    encoded,
-    encoded_failure,
+    encode_call,
+    encode_failure,
 )
 from rllm_record.journal.segments import Segments
 
@@ -33,7 +33,7 @@ class JournalEngine(EngineWrapper):
     def __init__(self, engine: RolloutEngine) -> None:
         super().__init__(engine)
         self._segments: Segments | None = None
-        self._known: dict[int, dict[int, KeptCall | KeptFailure]] = {}
+        self._known: dict[int, dict[int, StoredCall | StoredFailure]] = {}
         self._first_version = 0
 
     def open(self, segments: Segments, first_version: int) -> None:
@@ -58,7 +58,7 @@ class JournalEngine(EngineWrapper):
         asked = checksum_of_call(prompt, sampling)
         kept = self._known_calls(sampling.task_batch, self._segments).get(sampling.seed)
         known = kept if kept is not None and kept.asked == asked else None
-        if isinstance(known, KeptCall):
+        if isinstance(known, StoredCall):
             return known.completion
         if sampling.weight_version is not None and sampling.weight_version < self._first_version:
             if known is not None:
@@ -72,12 +72,12 @@ class JournalEngine(EngineWrapper):
         try:
             completion = await self.inner.generate(prompt, sampling, session=session)
         except (Exception, asyncio.CancelledError) as error:
-            self._segments.append(sampling.task_batch, encoded_failure(sampling.seed, asked, error))
+            self._segments.append(sampling.task_batch, encode_failure(sampling.seed, asked, error))
             raise
-        self._segments.append(sampling.task_batch, encoded(sampling.seed, asked, completion))
+        self._segments.append(sampling.task_batch, encode_call(sampling.seed, asked, completion))
         return completion
 
-    def _known_calls(self, batch: int, segments: Segments) -> dict[int, KeptCall | KeptFailure]:
+    def _known_calls(self, batch: int, segments: Segments) -> dict[int, StoredCall | StoredFailure]:
         """Return the stored calls of a task batch. They are read once, before new calls of this batch are written."""
         known = self._known.get(batch)
         if known is None:
@@ -85,7 +85,7 @@ class JournalEngine(EngineWrapper):
         return known
 
 
-async def fail_again(failure: KeptFailure) -> NoReturn:
+async def fail_again(failure: StoredFailure) -> NoReturn:
     """Repeat a failure: raise the stored error, or wait until the caller cancels the call.
 
     Raises:

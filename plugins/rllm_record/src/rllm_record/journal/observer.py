@@ -26,7 +26,7 @@ FILE = "checkpoints.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptCheckpoint:
+class CheckpointDigests:
     """Entry of a checkpoint of the run."""
 
     step: int
@@ -52,13 +52,13 @@ def forget_checkpoints(run: Path, after: int) -> None:
     """
     path = run / DIRECTORY / FILE
     if path.is_file():
-        kept = [asdict(checkpoint) for checkpoint in _noted(run) if checkpoint.step <= after]
+        kept = [asdict(checkpoint) for checkpoint in _read_entries(run) if checkpoint.step <= after]
         write_atomically(path, "".join(f"{json.dumps(checkpoint)}\n" for checkpoint in kept))
 
 
-def noted_steps(run: Path) -> set[int]:
+def checkpoint_steps(run: Path) -> set[int]:
     """Return the number of finished steps of each entry."""
-    return {checkpoint.step for checkpoint in _noted(run)}
+    return {checkpoint.step for checkpoint in _read_entries(run)}
 
 
 def latest_digests(run: Path) -> dict[str, str]:
@@ -67,13 +67,13 @@ def latest_digests(run: Path) -> dict[str, str]:
     return {name: digest for name, digest in manifest["sha256"].items() if name.startswith(f"{BACKEND}/")}
 
 
-def kept_checkpoints(run: Path) -> dict[int, KeptCheckpoint]:
+def read_checkpoints(run: Path) -> dict[int, CheckpointDigests]:
     """Return the checkpoints of a run by number of finished steps. If a checkpoint was repeated, return the last.
 
     Raises:
         RllmError: the run has no journal of all its task batches, or no checkpoint yet.
     """
-    noted = _noted(run)
+    noted = _read_entries(run)
     if not noted:
         raise RllmError(
             "no-journal",
@@ -83,12 +83,12 @@ def kept_checkpoints(run: Path) -> dict[int, KeptCheckpoint]:
     return {checkpoint.step: checkpoint for checkpoint in noted}
 
 
-def _noted(run: Path) -> list[KeptCheckpoint]:
+def _read_entries(run: Path) -> list[CheckpointDigests]:
     path = run / DIRECTORY / FILE
     # Ignore the last line if it has no line end, because it is incomplete.
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     try:
-        return [KeptCheckpoint(**json.loads(line)) for line in lines]
+        return [CheckpointDigests(**json.loads(line)) for line in lines]
     except (ValueError, TypeError) as error:
         raise RllmError(
             "damaged-file",
@@ -167,7 +167,7 @@ class WholeJournal(Journal):
         if self._run is not None:
             forget_checkpoints(self._run.directory, first_step)
             # If the run was killed after a checkpoint and before its entry here, add the entry now.
-            if first_step and first_step not in noted_steps(self._run.directory):
+            if first_step and first_step not in checkpoint_steps(self._run.directory):
                 append_checkpoint(self._run.directory, first_step, self._taken)
 
     def on_checkpoint(self, finished_steps: int, first_batch: int) -> None:

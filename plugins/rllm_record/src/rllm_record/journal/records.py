@@ -38,7 +38,7 @@ _OVERHEAD = _HEAD.size + _SUM.size
 
 
 @dataclass(frozen=True)
-class Whole:
+class CompleteRecords:
     """The complete records of a file."""
 
     records: list[bytes]
@@ -46,13 +46,13 @@ class Whole:
     """Size of the records in the file, in bytes. Bytes after that belong to an incomplete record."""
 
 
-def framed(number: int, body: bytes) -> bytes:
+def frame_record(number: int, body: bytes) -> bytes:
     """Return the bytes of a record. `number` is its number in the file, from 0."""
     head = _HEAD.pack(len(body), number, crc32(body))
     return head + _SUM.pack(crc32(head)) + body
 
 
-def read_frames(path: Path) -> Whole:
+def read_frames(path: Path) -> CompleteRecords:
     """Return the complete records of a file.
 
     Raises:
@@ -63,7 +63,7 @@ def read_frames(path: Path) -> Whole:
     for body, end in _frames(content, path):
         records.append(body)
         place = end
-    return Whole(records, place)
+    return CompleteRecords(records, place)
 
 
 def _frames(content: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
@@ -74,18 +74,18 @@ def _frames(content: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
         length, named, expected = _HEAD.unpack(head)
         (checksum,) = _SUM.unpack_from(content, place + _HEAD.size)
         if checksum != crc32(head) or named != number:
-            raise _damaged(path, number)
+            raise _damage_error(path, number)
         start = place + _OVERHEAD
         body = content[start : start + length]
         if len(body) < length:
             return
         if crc32(body) != expected:
-            raise _damaged(path, number)
+            raise _damage_error(path, number)
         place, number = start + length, number + 1
         yield body, place
 
 
-def _damaged(path: Path, number: int) -> JournalError:
+def _damage_error(path: Path, number: int) -> JournalError:
     return JournalError(
         "damaged-journal",
         f"Record {number} of {path} has changed since it was written.",
@@ -104,7 +104,7 @@ _FINISH: tuple[Literal["stop", "length"], ...] = ("stop", "length")
 
 
 @dataclass(frozen=True, eq=False)
-class KeptCall:
+class StoredCall:
     """A call with a response."""
 
     seed: int
@@ -121,12 +121,12 @@ class KeptCall:
 
 
 @dataclass(frozen=True)
-class KeptFailure:
+class StoredFailure:
     """A call without a response."""
 
     seed: int
     asked: int
-    """See `KeptCall`."""
+    """See `StoredCall`."""
     error: str | None
     """Message of the engine's error. None if the call was cancelled, for example by a time limit."""
 
@@ -156,7 +156,7 @@ def _checksum_of(parameters: tuple[object, ...]) -> int:
     return crc32(repr(parameters).encode())
 
 
-def encoded(seed: int, asked: int, completion: Completion) -> bytes:
+def encode_call(seed: int, asked: int, completion: Completion) -> bytes:
     """Return the body of a call's record."""
     spans = completion.version_spans
     fixed = _FIXED.pack(
@@ -176,20 +176,20 @@ def _bytes(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     return (array if array.dtype == dtype else array.astype(dtype)).tobytes()
 
 
-def encoded_failure(seed: int, asked: int, error: BaseException) -> bytes:
+def encode_failure(seed: int, asked: int, error: BaseException) -> bytes:
     """Return the body of the record of a failed call."""
     gone = isinstance(error, asyncio.CancelledError)
     return _FAILED.pack(_UNANSWERED, seed, asked, gone) + str(error).encode("utf-8", "replace")
 
 
-def decoded(body: bytes) -> KeptCall | KeptFailure:
+def decode_call(body: bytes) -> StoredCall | StoredFailure:
     """Return the call of a record."""
     if body.startswith(_UNANSWERED):
         _, seed, asked, gone = _FAILED.unpack_from(body)
-        return KeptFailure(seed, asked, None if gone else body[_FAILED.size :].decode())
+        return StoredFailure(seed, asked, None if gone else body[_FAILED.size :].decode())
     _, seed, asked, finish, version, tokens, spans = _FIXED.unpack_from(body)
     place = _FIXED.size + spans * _SPAN.size
-    return KeptCall(
+    return StoredCall(
         seed,
         asked,
         Completion(

@@ -17,14 +17,14 @@ from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine,
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_record.journal.engine import fail_again
-from rllm_record.journal.observer import DIRECTORY, KeptCheckpoint, kept_checkpoints, latest_digests
+from rllm_record.journal.observer import DIRECTORY, CheckpointDigests, latest_digests, read_checkpoints
 from rllm_record.journal.records import (
     CONFIG,
     JournalError,
-    KeptCall,
-    KeptFailure,
+    StoredCall,
+    StoredFailure,
     checksum_of_call,
-    decoded,
+    decode_call,
     read_frames,
 )
 from rllm_record.journal.segments import path_of_batch
@@ -40,7 +40,7 @@ OVERRIDES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class CheckpointComparison:
     """Comparison of a run's checkpoint with the checkpoint of its replay."""
 
     step: int
@@ -49,18 +49,18 @@ class Compared:
     """Files of the backend that differ. Empty if none differs."""
 
 
-def replay(run: Path, tell: Callable[[Compared], None]) -> list[Compared]:
+def replay(run: Path, report: Callable[[CheckpointComparison], None]) -> list[CheckpointComparison]:
     """Repeat the updates of a run, up to its last checkpoint, without sampling and validation.
 
     Args:
         run: directory of the run, which is only read.
-        tell: called after each comparison of a checkpoint.
+        report: called after each comparison of a checkpoint.
 
     Raises:
         RllmError: the run has no journal of all its task batches, or cannot be repeated on this machine.
         JournalError: a record is damaged, or the journal does not contain a call of the replay.
     """
-    replayer = _Replayer(run, kept_checkpoints(run), tell)
+    replayer = _Replayer(run, read_checkpoints(run), report)
     with tempfile.TemporaryDirectory(prefix="rllm-replay-") as directory:
         overrides = [*OVERRIDES, f"rllm.trainer.output_dir={directory}"]
         config = build_train_config(config_file=run / "config.yaml", overrides=overrides)
@@ -74,11 +74,13 @@ class _DoneError(Exception):
 
 
 class _Replayer(Observer):
-    def __init__(self, run: Path, checkpoints: dict[int, KeptCheckpoint], tell: Callable[[Compared], None]) -> None:
-        self.found = list[Compared]()
+    def __init__(
+        self, run: Path, checkpoints: dict[int, CheckpointDigests], report: Callable[[CheckpointComparison], None]
+    ) -> None:
+        self.found = list[CheckpointComparison]()
         self._run = run
         self._checkpoints = checkpoints
-        self._tell = tell
+        self._report = report
         self._replayed = Path()
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
@@ -93,9 +95,9 @@ class _Replayer(Observer):
         if kept is not None:
             now = latest_digests(self._replayed)
             differing = sorted(name for name in {*kept.sha256, *now} if kept.sha256.get(name) != now.get(name))
-            compared = Compared(step=finished_steps, differing=tuple(differing))
+            compared = CheckpointComparison(step=finished_steps, differing=tuple(differing))
             self.found.append(compared)
-            self._tell(compared)
+            self._report(compared)
         if finished_steps >= max(self._checkpoints):
             raise _DoneError
 
@@ -108,7 +110,7 @@ class ReplayEngine(EngineWrapper):
         super().__init__(engine)
         self._run = run
         self._last_batch = last_batch
-        self._known: dict[int, dict[int, KeptCall | KeptFailure]] = {}
+        self._known: dict[int, dict[int, StoredCall | StoredFailure]] = {}
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
@@ -132,11 +134,11 @@ class ReplayEngine(EngineWrapper):
                 "Check if the environment, the workflow or a value of the run has changed since, or if the journal "
                 "was off.",
             )
-        if isinstance(kept, KeptFailure):
+        if isinstance(kept, StoredFailure):
             await fail_again(kept)
         return kept.completion
 
-    def _calls(self, batch: int) -> dict[int, KeptCall | KeptFailure]:
+    def _calls(self, batch: int) -> dict[int, StoredCall | StoredFailure]:
         """Return the calls of a task batch by seed. If a call was repeated, return its last version.
 
         After a resume, repeated updates may have changed the weights that sampled it.
@@ -144,7 +146,7 @@ class ReplayEngine(EngineWrapper):
         if batch not in self._known:
             path = path_of_batch(self._run / DIRECTORY, batch)
             bodies = read_frames(path).records if path.is_file() else []
-            calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
-            failures = {call.seed: call for call in calls if isinstance(call, KeptFailure)}
-            self._known[batch] = failures | {call.seed: call for call in calls if isinstance(call, KeptCall)}
+            calls = [decode_call(body) for body in bodies if not body.startswith(CONFIG)]
+            failures = {call.seed: call for call in calls if isinstance(call, StoredFailure)}
+            self._known[batch] = failures | {call.seed: call for call in calls if isinstance(call, StoredCall)}
         return self._known[batch]

@@ -13,10 +13,10 @@ from rllm_record.journal.records import (
     CONFIG,
     WITHOUT,
     JournalError,
-    KeptCall,
-    KeptFailure,
-    decoded,
-    framed,
+    StoredCall,
+    StoredFailure,
+    decode_call,
+    frame_record,
     read_frames,
 )
 
@@ -76,7 +76,7 @@ class Segments:
             self._write(segment, self._config)
         self._write(segment, body)
 
-    def calls(self, batch: int, up_to_version: int) -> dict[int, KeptCall | KeptFailure]:
+    def calls(self, batch: int, up_to_version: int) -> dict[int, StoredCall | StoredFailure]:
         """Return the usable calls of a task batch by seed.
 
         A call is usable if the run had the same config, or if only weights up to `up_to_version` sampled it, because
@@ -85,13 +85,13 @@ class Segments:
         Raises:
             JournalError: a record is damaged.
         """
-        segment, known, same = self._segments.get(batch), dict[int, KeptCall | KeptFailure](), False
+        segment, known, same = self._segments.get(batch), dict[int, StoredCall | StoredFailure](), False
         for body in [] if segment is None else read_frames(segment.path).records:
             if body.startswith(CONFIG):
                 same = body == self._config
                 continue
-            call = decoded(body)
-            if isinstance(call, KeptFailure):
+            call = decode_call(body)
+            if isinstance(call, StoredFailure):
                 # The same call may also have a response, before or after this record.
                 known.setdefault(call.seed, call)
             elif same or call.latest_version <= up_to_version:
@@ -134,7 +134,7 @@ class Segments:
         _close_all(self._segments)
 
     def _write(self, segment: _Segment, body: bytes) -> None:
-        frame = framed(segment.records, body)
+        frame = frame_record(segment.records, body)
         try:
             written = os.write(self._descriptor(segment), frame)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -40,10 +41,11 @@ def estimates_of(step: TrainStep) -> dict[int, Estimate]:
         value[owners[first]] = advantages[first]
         equal[owners[first]] = np.minimum.reduceat(advantages, first) == np.maximum.reduceat(advantages, first)
     values = [float(one) if same else None for one, same in zip(value, equal, strict=True)]
-    told = [None] * len(values) if step.baselines is None else [None if b != b else b for b in step.baselines.tolist()]
+    found = [math.nan] * len(values) if step.baselines is None else step.baselines.tolist()
+    baselines = [None if math.isnan(baseline) else baseline for baseline in found]
     names = [name for group, name in zip(batch.groups, step.estimators, strict=True) for _ in group.trajectories]
     trajectories = (each for group in batch.groups for each in group.trajectories)
-    estimates = map(Estimate, names, told, values)
+    estimates = map(Estimate, names, baselines, values)
     return {id(trajectory): estimate for trajectory, estimate in zip(trajectories, estimates, strict=True)}
 
 
@@ -61,7 +63,7 @@ class Origin(NamedTuple):
     name: str
 
 
-class Account(NamedTuple):
+class StepAccount(NamedTuple):
     """Episodes and outcomes of a step."""
 
     episodes: list[RecordedEpisode]
@@ -96,7 +98,7 @@ class Accounting:
         for together, origins in by_peers.items():
             self._recorded[groups[together]].append(origins)
 
-    def account_for(self, step: TrainStep, tasks: dict[str, Any]) -> Account:
+    def account_for(self, step: TrainStep, tasks: dict[str, Any]) -> StepAccount:
         """Return the episodes and outcomes of a step.
 
         Args:
@@ -111,7 +113,7 @@ class Accounting:
             self._recognize(group, origins)
         for group in step.trajectory_groups:
             self._recognize(group, origins)
-        named = _Named(step, origins)
+        named = _StepTrajectories(step, origins)
         for known, (trajectory, decision) in decided.items():
             outcomes[known] = _outcome(
                 named, trajectory, decision.outcome, decision.rule, decision.group, dict(decision.numbers)
@@ -134,7 +136,7 @@ class Accounting:
         trained = {known for known, recorded in outcomes.items() if recorded.outcome.outcome == "trained"}
         groups = () if step.batch is None else step.batch.groups
         in_batch = [_origin(step, each, origins) for group in groups for each in group.trajectories]
-        return Account(list(_episodes(step, trained, tasks)), list(outcomes.values()), in_batch)
+        return StepAccount(list(_episodes(step, trained, tasks)), list(outcomes.values()), in_batch)
 
     def _recognize(self, group: TrajectoryGroup | None, origins: dict[int, Origin]) -> None:
         """Add the origins of a group's trajectories, if the group waited before a resume."""
@@ -184,7 +186,7 @@ def _uid(step: int, number: int, episode: str) -> str:
 _NONE = Estimate()
 
 
-class _Named:
+class _StepTrajectories:
     """Origins, peers and estimates of a step's trajectories."""
 
     def __init__(self, step: TrainStep, origins: dict[int, Origin]) -> None:
@@ -213,7 +215,7 @@ class _Named:
 
 
 def _outcome(
-    named: _Named,
+    named: _StepTrajectories,
     trajectory: Trajectory,
     outcome: OutcomeName,
     rule: str,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from rllm_record.steps import schemas, tables
-from rllm_record.steps.parquet import RecordError, encoded, read_marks, read_rows, read_table, write_file
+from rllm_record.steps.parquet import RecordError, encode_table, read_marks, read_rows, read_table, write_file
 from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedUpdate, Sampler
 from rllm_record.steps.tables import episode_table, outcome_table
 from rllm_record.steps.traces import fill_traces, trace_table
@@ -118,9 +118,9 @@ class StepFiles:
             found: dict[str, str] = {}
             for kind, (table, marks) in contents.items():
                 if kind == LAST_KIND:
-                    data = add_own_digest(encoded(table, {**marks, DIGESTS_KEY: digests_mark(found)}))
+                    data = add_own_digest(encode_table(table, {**marks, DIGESTS_KEY: digests_mark(found)}))
                 else:
-                    data = encoded(table, marks)
+                    data = encode_table(table, marks)
                     found[kind] = digest_of(data)
                 write_file(self.place(kind, step), data)
         except (OSError, pa.ArrowException) as error:

@@ -75,7 +75,7 @@ _FORM: dict[str, Any] = {
 }
 
 
-def encoded(table: pa.Table, marks: Mapping[bytes, str]) -> bytes:
+def encode_table(table: pa.Table, marks: Mapping[bytes, str]) -> bytes:
     """Return the contents of a Parquet file.
 
     Raises:
@@ -117,7 +117,7 @@ def read_table(place: Path, schema: pa.Schema) -> pa.Table:
     Raises:
         RecordError: the file cannot be read, or has a different schema version.
     """
-    with _opened(place) as file:
+    with _open_file(place) as file:
         return _with_all_columns(file.read(), schema)
 
 
@@ -135,7 +135,7 @@ def read_rows(place: Path, schema: pa.Schema, column: str, value: str) -> pa.Tab
     Raises:
         RecordError: as `read_table`.
     """
-    with _opened(place) as file:
+    with _open_file(place) as file:
         found = [file.schema_arrow.empty_table()]
         for group in range(file.num_row_groups):
             rows = _rows_with(file.read_row_group(group, columns=[column])[column.partition(".")[0]], value)
@@ -150,7 +150,7 @@ def read_marks(place: Path) -> Mapping[bytes, bytes]:
     Raises:
         RecordError: as `read_table`.
     """
-    with _opened(place) as file:
+    with _open_file(place) as file:
         marks: Mapping[bytes, bytes] = file.schema_arrow.metadata
         return marks
 
@@ -165,7 +165,7 @@ def _rows_with(column: pa.ChunkedArray, value: str) -> pa.Array:
 
 
 @contextmanager
-def _opened(place: Path) -> Iterator[pq.ParquetFile]:
+def _open_file(place: Path) -> Iterator[pq.ParquetFile]:
     try:
         # Open it as one file. A Parquet dataset would look for some columns in the path.
         with pq.ParquetFile(place) as file:

@@ -28,7 +28,7 @@ def trace_table(update: RecordedUpdate) -> pa.Table:
     episodes contain them. `old_logprob` is null if it equals `rollout_logprob`.
     """
     batch = update.batch
-    laid = _laid_out(batch, update.trace)
+    laid = _lay_out(batch, update.trace)
     owners = batch.trajectory[laid.row]
     segments = _segments(batch)
     given = np.array([update.rollout_steps[owner] is None for owner in owners], np.bool_)
@@ -58,11 +58,11 @@ def trace_table(update: RecordedUpdate) -> pa.Table:
         else:
             values = getattr(update.trace, name)[laid.order]
             columns[name] = laid.lists(values, laid.any(~np.isnan(values)))
-    columns["clipped"] = _clipped(laid, update.trace)
+    columns["clipped"] = _clipped_tokens(laid, update.trace)
     return pa.table({field.name: _cast(columns[field.name], field.type) for field in TRACES})
 
 
-def _clipped(laid: _Layout, trace: TokenTrace | None) -> pa.Array:
+def _clipped_tokens(laid: _Layout, trace: TokenTrace | None) -> pa.Array:
     """Return one list of bools per row. A list is null if the row's loss does not report clipping."""
     if trace is None:
         return pa.nulls(len(laid.row))
@@ -104,7 +104,7 @@ class _Layout:
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)
 
 
-def _laid_out(batch: TokenBatch, trace: TokenTrace | None) -> _Layout:
+def _lay_out(batch: TokenBatch, trace: TokenTrace | None) -> _Layout:
     if trace is None:
         tokens = np.flatnonzero(batch.loss_mask)
         row = (np.searchsorted(batch.row_offsets, tokens, side="right") - 1).astype(np.int32)

@@ -9,7 +9,7 @@ import click
 
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless, one_line
-from rllm_record.run_files import RUNS, find_runs, no_run, short_path
+from rllm_record.run_files import RUNS, find_runs, no_run_error, short_path
 from rllm_view.commands.explaining import short_uid
 from rllm_view.commands.tables import print_runs, print_table
 from rllm_view.reading.rollouts import Filter, find_rollouts
@@ -32,7 +32,7 @@ def list_choices(command: str, directory: Path | None, step: int | None) -> None
     """
     places = find_runs([directory or RUNS])
     if not places:
-        raise no_run(directory or RUNS)
+        raise no_run_error(directory or RUNS)
     if len(places) > 1:
         _list_runs(command, [Run(place) for place in places])
         return

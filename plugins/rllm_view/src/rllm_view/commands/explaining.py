@@ -119,7 +119,7 @@ TERMS = {"kl_part": "the KL term", "entropy_part": "the entropy bonus"}
 
 def no_push(account: Account) -> str:
     """Return why a trajectory's tokens have no push."""
-    pushes = _known(account, "push")
+    pushes = _filled_columns(account, "push")
     if not pushes:
         return next((each.missing for each in account.columns if each.id == "push"), "not recorded")
     if account.decided.advantage != 0.0:
@@ -135,7 +135,7 @@ def no_advantage(account: Account) -> Iterator[str]:
 
 def _movers(account: Account) -> Iterator[str]:
     for name, term in TERMS.items():
-        values = [each.values for each in _known(account, name) if each.values is not None]
+        values = [each.values for each in _filled_columns(account, name) if each.values is not None]
         known = np.concatenate(values) if values else np.zeros(0)
         known = known[~np.isnan(known)]
         if known.any():
@@ -145,7 +145,7 @@ def _movers(account: Account) -> Iterator[str]:
             )
 
 
-def _known(account: Account, name: str) -> list[Column]:
+def _filled_columns(account: Account, name: str) -> list[Column]:
     return [each for each in account.columns if each.id == name and each.values is not None]
 
 
@@ -213,10 +213,10 @@ def _value_lines(account: Account, name: str, position: int) -> Iterator[str]:
         value = value_at(column, position)
         epoch = "" if column.epoch is None else f", epoch {column.epoch}"
         unit = "" if not column.unit or value is None else f" {column.unit}"
-        yield f"    {column.title}{epoch}: {column.missing if value is None else _shown(column, value)}{unit}"
+        yield f"    {column.title}{epoch}: {column.missing if value is None else _format_column(column, value)}{unit}"
 
 
-def _shown(column: Column, value: float) -> str:
+def _format_column(column: Column, value: float) -> str:
     return column.words.get(number(value), number(value))
 
 

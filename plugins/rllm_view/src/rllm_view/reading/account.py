@@ -25,7 +25,7 @@ class Peer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class TrajectoryOutcome:
     """Outcome of the trajectory in the step."""
 
     step: int
@@ -43,7 +43,7 @@ class Account:
     """A trajectory in a step."""
 
     rollout: Rollout
-    decided: Decided
+    decided: TrajectoryOutcome
     group: Sequence[Peer]
     """Members of its group, itself included, in the order of their uids. Empty if it has no group."""
     columns: Sequence[Column]
@@ -72,7 +72,7 @@ def account_of(run: Run, step: int, uid: str) -> Account:
     objective = None if trace is None else _objective(files, step)
     return Account(
         rollout=rollout,
-        decided=Decided(
+        decided=TrajectoryOutcome(
             step=step,
             outcome=recorded.outcome.outcome,
             rule=recorded.outcome.rule,

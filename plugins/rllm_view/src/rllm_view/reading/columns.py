@@ -175,16 +175,16 @@ def columns_of(rollout: Rollout, trace: Trace | None, reason: str, objective: Ma
         reason: the reason why the trace is not available.
         objective: parts of the loss of the update. None: not recorded.
     """
-    sampled = None if rollout.logprobs is None else _of_sampled(rollout)
+    sampled = None if rollout.logprobs is None else _sampled_logprobs(rollout)
     known = dict.fromkeys(OF_BATCH) if trace is None else dict(trace.batch)
     found = [
         _column("rollout_logprob", None, sampled, NOT_BY_RECORD if rollout.logprobs is None else "not sampled"),
-        *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
+        *(_column(name, None, known[name], _batch_missing_reason(name, trace, reason)) for name in OF_BATCH[1:]),
         *_correction(rollout, trace, reason, objective),
     ]
     for epoch in trace.epochs if trace is not None else ():
-        values = _with_derived(epoch, known.get("old_logprob"))
-        found += [_column(name, epoch.epoch, values.get(name), _why_not_traced(name)) for name in OF_EPOCH]
+        values = _compute_derived_values(epoch, known.get("old_logprob"))
+        found += [_column(name, epoch.epoch, values.get(name), _trace_missing_reason(name)) for name in OF_EPOCH]
     if trace is None or not trace.epochs:
         why = reason if trace is None else NOT_BY_BACKEND
         found += [_column(name, None, None, why) for name in OF_EPOCH]
@@ -198,13 +198,13 @@ def _column(name: str, epoch: int | None, values: NDArray[np.float64] | None, mi
     return Column(id=name, title=title, unit=unit, epoch=epoch, values=values, missing=missing, words=words)
 
 
-def _why(name: str, trace: Trace | None, reason: str) -> str:
+def _batch_missing_reason(name: str, trace: Trace | None, reason: str) -> str:
     if trace is None:
         return reason
     return "the run has no reference model, or did not use it" if name == "ref_logprob" else NOT_BY_BACKEND
 
 
-def _why_not_traced(name: str) -> str:
+def _trace_missing_reason(name: str) -> str:
     return NOT_CLIPPING if name == "clipped" else NOT_BY_BACKEND
 
 
@@ -231,7 +231,7 @@ def _correction(
     return [_column("rollout_weight", None, weights, missing), _column("rejected_by", None, rules, missing)]
 
 
-def _of_sampled(rollout: Rollout) -> NDArray[np.float64]:
+def _sampled_logprobs(rollout: Rollout) -> NDArray[np.float64]:
     """Return the log-probs of sampled tokens. Prompts have log-prob 0 in the record, and NaN here."""
     assert rollout.logprobs is not None
     values = np.full(rollout.length, np.nan)
@@ -240,7 +240,9 @@ def _of_sampled(rollout: Rollout) -> NDArray[np.float64]:
     return values
 
 
-def _with_derived(epoch: EpochTrace, old: NDArray[np.float64] | None) -> dict[str, NDArray[np.float64] | None]:
+def _compute_derived_values(
+    epoch: EpochTrace, old: NDArray[np.float64] | None
+) -> dict[str, NDArray[np.float64] | None]:
     values = dict(epoch.values)
     logprob, policy, kl = values["logprob"], values["policy_part"], values["kl_part"]
     clip_factor = values["clip_factor"]

@@ -62,7 +62,7 @@ def curves_of(names: Set[str], lines: Sequence[Mapping[str, Any]]) -> dict[str, 
         for name in names & line.keys():
             steps, values = found.setdefault(name, ([], []))
             steps.append(line["step"])
-            values.append(rounded(line[name]))
+            values.append(round_value(line[name]))
     return {name: Curve(steps=steps, values=values) for name, (steps, values) in found.items()}
 
 
@@ -91,7 +91,7 @@ def _longest(curves: Mapping[str, Curve], names: Sequence[str]) -> list[str]:
     return by_length[:STAGES_SHOWN]
 
 
-def rounded(value: object) -> float | None:
+def round_value(value: object) -> float | None:
     """Return a number with six significant digits. None if the value is not a finite number."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from rllm_record.run_files import CONFIG, LENGTH, METRICS, PLUGINS, RunPlace, parse_line, read_status
+from rllm_record.run_files import CONFIG, LENGTH, METRICS, PLUGINS, RunLocation, parse_line, read_status
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
 from rllm_view.reading.record_files import Vocabulary, outcome_files, state_of
@@ -82,7 +82,7 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class ChangedValue:
     """A value that is not a default."""
 
     key: str
@@ -97,7 +97,7 @@ class Settings:
 
     values: Mapping[str, Any]
     """Values by dotted key."""
-    given: tuple[Given, ...]
+    given: tuple[ChangedValue, ...]
 
     def text(self, key: str) -> str | None:
         """Return a value if it is a string."""
@@ -128,9 +128,9 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _read_layers(composed: Any) -> Iterator[Given]:
+def _read_layers(composed: Any) -> Iterator[ChangedValue]:
     """Yield the values of layers. A layer is a tree as JSON with its origin. Later layers override earlier layers."""
-    found: dict[str, Given] = {}
+    found: dict[str, ChangedValue] = {}
     for layer in composed if isinstance(composed, list) else ():
         try:
             tree = json.loads(layer["set"])
@@ -138,7 +138,7 @@ def _read_layers(composed: Any) -> Iterator[Given]:
         except (KeyError, TypeError, ValueError, AttributeError):
             continue  # A different version wrote this layer. The values themselves are available.
         for key, value in values:
-            found[key] = Given(key=key, value=json.dumps(value), origin=str(layer.get("from", "")))
+            found[key] = ChangedValue(key=key, value=json.dumps(value), origin=str(layer.get("from", "")))
     yield from found.values()
 
 
@@ -187,7 +187,7 @@ def newest_first(summaries: Iterable[RunSummary]) -> list[RunSummary]:
 class Run:
     """The metrics, settings and record of a run. It is safe to use from several threads."""
 
-    def __init__(self, place: RunPlace) -> None:
+    def __init__(self, place: RunLocation) -> None:
         self.place = place
         self.record = place.directory / "record"
         self.index = StepIndex(place.directory)

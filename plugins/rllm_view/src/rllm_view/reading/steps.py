@@ -11,7 +11,7 @@ from rllm_view.reading.index import StepIndex
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class DecisionCount:
     """Number of trajectories with one outcome by one rule."""
 
     outcome: str
@@ -41,7 +41,7 @@ class StepSummary:
     """Mean of the rewards given in this step."""
     solved: float | None
     """Share of this step's rollouts that are solved. None if they have no rewards."""
-    decisions: Sequence[Decision]
+    decisions: Sequence[DecisionCount]
 
 
 _OUTCOMES = """
@@ -94,7 +94,7 @@ def _summary(
         waiting=having("waiting"),
         trained=having("trained"),
         clipped=clipped,
-        decisions=[Decision(outcome=row["outcome"], rule=row["rule"], trajectories=row["n"]) for row in rows],
+        decisions=[DecisionCount(outcome=row["outcome"], rule=row["rule"], trajectories=row["n"]) for row in rows],
         **values,
     )
 

@@ -57,7 +57,7 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rescored:
+class RescoredGroups:
     """The result of `rescore`."""
 
     estimators: tuple[Estimators, ...]
@@ -67,7 +67,7 @@ class Rescored:
 
 async def rescore(
     path: Path, names: Sequence[Choice], grouping: Choice | None = None, registry: Registry | None = None
-) -> Rescored:
+) -> RescoredGroups:
     """Compute the advantages of stored episodes under several estimators.
 
     Args:
@@ -89,13 +89,13 @@ async def rescore(
         return choose(registry, kind, choice, where, shared_options(config, kind))
 
     own = _own_estimators(config, pick) if len(names) < 2 else []
-    estimators = (*own, *(ByRole(_require_stored(pick("estimator", name, "--estimator"))) for name in names))
+    estimators = (*own, *(ByRole(_check_stored_inputs(pick("estimator", name, "--estimator"))) for name in names))
     chosen_grouping = pick("grouping", grouping or config.rllm.transform.grouping, "--grouping")
     replay = _Replay(config, chosen_grouping, estimators, registry)
     groups: list[ScoredGroup] = []
     for number, file in source.files:
         groups += await replay.step(number, read_batches(file))
-    return Rescored(estimators=estimators, groups=tuple(groups))
+    return RescoredGroups(estimators=estimators, groups=tuple(groups))
 
 
 def label(choice: PluginChoice[Any]) -> str:
@@ -107,9 +107,9 @@ def label(choice: PluginChoice[Any]) -> str:
 
 def _own_estimators(config: RunConfig, pick: Any) -> list[Estimators]:
     algorithm = config.rllm.algorithm
-    default = _require_stored(pick("estimator", algorithm.adv_estimator, "rllm.algorithm.adv_estimator"))
+    default = _check_stored_inputs(pick("estimator", algorithm.adv_estimator, "rllm.algorithm.adv_estimator"))
     by_role = {
-        role: _require_stored(pick("estimator", _without_loss(choice), f"rllm.algorithm.estimator_map.{role}"))
+        role: _check_stored_inputs(pick("estimator", _without_loss(choice), f"rllm.algorithm.estimator_map.{role}"))
         for role, choice in algorithm.estimator_map.items()
     }
     return [ByRole(default, by_role)]
@@ -119,7 +119,7 @@ def _without_loss(choice: Choice) -> Choice:
     return choice if isinstance(choice, str) else {key: each for key, each in choice.items() if key != ROLE_LOSS}
 
 
-def _require_stored(choice: PluginChoice[Any]) -> PluginChoice[Any]:
+def _check_stored_inputs(choice: PluginChoice[Any]) -> PluginChoice[Any]:
     if missing := sorted(choice.plugin.needs - STORED):
         raise ConfigError(
             "missing-estimator-input",

@@ -8,14 +8,14 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.rescoring.estimators import Rescored, ScoredGroup, label
+from rllm.builtin.rescoring.estimators import RescoredGroups, ScoredGroup, label
 from rllm.cli import print_table
 
 LARGEST = 5
 HEADINGS = ("role", "estimator", "no signal", "mean |A|", "signs changed", "flipped", "correlation")
 
 
-def print_report(result: Rescored) -> None:
+def print_report(result: RescoredGroups) -> None:
     """Print a row for each role and estimator, and the trajectories whose advantages differ most from the reference."""
     roles = dict.fromkeys(group.role for group in result.groups)
     groups = {role: [group for group in result.groups if group.role == role] for role in roles}
@@ -29,7 +29,7 @@ def print_report(result: Rescored) -> None:
                 print_table(("largest differences: group", "trajectory", "reward", *names), rows)
 
 
-def _rows(role: str, result: Rescored, groups: Sequence[ScoredGroup]) -> Iterator[tuple[str, ...]]:
+def _rows(role: str, result: RescoredGroups, groups: Sequence[ScoredGroup]) -> Iterator[tuple[str, ...]]:
     advantages = np.concatenate([group.advantages for group in groups], axis=1)
     for index, estimators in enumerate(result.estimators):
         silent = sum(not group.signal[index] for group in groups)
