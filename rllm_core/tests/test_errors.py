@@ -14,7 +14,7 @@ from rllm_core.errors import BackendError, ConfigError, LossError, RllmError, de
 
 
 @pytest.mark.parametrize("kind", [RllmError, BackendError, ConfigError, LossError])
-def test_parts_stay_apart_on_the_way_from_another_process(kind: type[RllmError]) -> None:
+def test_error_keeps_its_parts_between_processes(kind: type[RllmError]) -> None:
     error = pickle.loads(pickle.dumps(kind("some-mistake", "Failed.", "Retry.", "  log:\n    end")))
     assert type(error) is kind
     assert (error.code, error.message, error.hint) == ("some-mistake", "Failed.", "Retry.")
@@ -47,7 +47,7 @@ def _load_written_run(directory: Path, name: str, text: str) -> Callable[[], Any
     return names["run"]  # type: ignore[no-any-return]
 
 
-def test_an_error_names_the_last_line_of_somebodys_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_last_line_of_users_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the library which they called: it is their call that is wrong."""
     monkeypatch.chdir(tmp_path)
     run = _load_written_run(tmp_path, "mine.py", "import json\ndef run():\n    return json.loads('{')\n")
@@ -56,7 +56,7 @@ def test_an_error_names_the_last_line_of_somebodys_code(tmp_path: Path, monkeypa
     assert described(error) == f"JSONDecodeError: {error} (mine.py, line 3)"
 
 
-def test_an_error_in_an_installed_plugin_names_the_plugin_and_not_what_it_called(tmp_path: Path) -> None:
+def test_error_of_installed_plugin_names_the_plugin(tmp_path: Path) -> None:
     site = tmp_path / "lib" / "site-packages"
     inner = _load_written_run(site, "other/inner.py", "def run():\n    raise ValueError('no')\n")
     run = _load_written_run(site, "plugin/outer.py", "def run(inner=None):\n    return INNER()\n")
@@ -67,7 +67,7 @@ def test_an_error_in_an_installed_plugin_names_the_plugin_and_not_what_it_called
     assert described(error) == f"ValueError: no ({site}/plugin/outer.py, line 2)"
 
 
-def test_an_error_that_passed_nobodys_code_has_no_place() -> None:
+def test_error_outside_users_code_has_no_place() -> None:
     assert described(ValueError("no")) == "ValueError: no"
     assert described(ValueError()) == "ValueError"
 

@@ -29,7 +29,7 @@ def test_only_listed_names_are_there(name: str) -> None:
         _ = package.nothing_of_that_name
 
 
-def test_name_of_the_program_without_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_name_without_program_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "import_module", _missing)
     with pytest.raises(ImportError, match="pip install rllm"):
         _ = rllm_core.AgentTrainer

@@ -26,12 +26,12 @@ LIMITS = {
     ("E", "comments"): 0,
     ("W", "pages"): 267,
     ("W", "messages"): 159,
-    ("W", "docstrings"): 741,
+    ("W", "docstrings"): 740,
     ("W", "comments"): 96,
     ("D", "docstrings"): 188,
-    ("N", "names"): 259,
-    ("N", "test names"): 241,
-    ("T", "test names"): 462,
+    ("N", "names"): 227,
+    ("N", "test names"): 228,
+    ("T", "test names"): 242,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

@@ -101,7 +101,7 @@ GROUPS = st.lists(st.lists(REWARD, max_size=9), max_size=6)
     ],
 )
 @given(groups=GROUPS)
-def test_ragged_groups_give_what_a_loop_over_groups_gives(estimator: Any, params: Any, naive: Any, groups: Any) -> None:
+def test_ragged_groups_equal_a_loop_over_groups(estimator: Any, params: Any, naive: Any, groups: Any) -> None:
     inputs = make_inputs(groups)
     values = estimator(inputs, params).values
     assert values.tolist() == pytest.approx(naive(groups), rel=1e-12, abs=1e-12)

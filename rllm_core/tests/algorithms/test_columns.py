@@ -68,7 +68,7 @@ def test_without_common_parts_there_are_no_reward_components(two_turns: Trajecto
 
 
 @pytest.mark.parametrize("parts", [3.0, ["a"], {"a": "x"}, {"a": None}, {1: 1.0}, None])
-def test_parts_of_rewards_that_are_no_numbers_are_refused(two_turns: Any, rewritten: Trajectory, parts: object) -> None:
+def test_reward_parts_must_be_numbers(two_turns: Any, rewritten: Trajectory, parts: object) -> None:
     two_turns.info["reward_components"] = {"a": 1.0}
     rewritten.info["reward_components"] = parts
     batch = build_batch([_group(two_turns, rewritten, group_id="t7:agent")])
@@ -77,7 +77,7 @@ def test_parts_of_rewards_that_are_no_numbers_are_refused(two_turns: Any, rewrit
         select_role(batch, 0)
 
 
-def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(two_turns: Trajectory) -> None:
+def test_columns_of_the_backend_reach_their_roles_estimator(two_turns: Trajectory) -> None:
     other = Trajectory("judge", reward=0.0)
     other.add_step([1], [2], [-0.5])
     batch = build_batch([_group(two_turns), _group(other, group_id="t:judge")])

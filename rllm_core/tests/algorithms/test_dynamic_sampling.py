@@ -41,7 +41,7 @@ def _dropped(result: RejectionResult) -> dict[str, list[str]]:
     return {reason: _names(groups) for reason, groups in result.dropped.items()}
 
 
-def test_groups_without_signal_are_dropped_with_the_reason_and_more_is_asked_for() -> None:
+def test_groups_without_signal_are_dropped_and_replaced() -> None:
     mode = _mode()
     first = mode([_group("a"), _group("b", SOLVED)])
     assert (first.train, first.more) == ([], True)
@@ -51,7 +51,7 @@ def test_groups_without_signal_are_dropped_with_the_reason_and_more_is_asked_for
     assert _dropped(second) == {"all_failed": ["c:agent"]}
 
 
-def test_the_surplus_waits_for_the_next_step_and_comes_first_in_it() -> None:
+def test_surplus_groups_come_first_in_the_next_step() -> None:
     mode = _mode()
     assert mode([_group("a"), _group("b", SOLVED)]).more
     second = mode([_group("c"), _group("d")])
@@ -88,7 +88,7 @@ def test_a_step_may_end_with_nothing() -> None:
     ],
     ids=["roles", "no task"],
 )
-def test_all_roles_of_a_task_are_trained_on_together(groups: Any, trained: list[str], waiting: list[str]) -> None:
+def test_roles_of_a_task_train_together(groups: Any, trained: list[str], waiting: list[str]) -> None:
     result = _mode()(groups)
     assert (_ids(result), _names(result.waiting), result.more) == (trained, waiting, False)
 

@@ -69,7 +69,7 @@ def test_advantages_reach_the_sampled_tokens_of_their_level(
     assert advantages.advantages.dtype == np.float32
 
 
-def test_baselines_are_of_the_trajectories_of_the_estimator_that_gives_them(two_turns: Trajectory) -> None:
+def test_baselines_belong_to_their_estimators_trajectories(two_turns: Trajectory) -> None:
     groups = [_group(two_turns), _group(two_turns, group_id="t:judge"), _group(two_turns, two_turns)]
     told = _chosen(lambda inputs: Advantages(values=inputs.rewards, baselines=np.arange(len(inputs.rewards)) + 0.5))
     silent = _chosen(_rewards)
@@ -80,7 +80,7 @@ def test_baselines_are_of_the_trajectories_of_the_estimator_that_gives_them(two_
     assert estimates.estimators == ("mine", "mine", "mine")
 
 
-def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_nothing(two_turns: Trajectory) -> None:
+def test_trajectories_without_tokens_count_and_get_nothing(two_turns: Trajectory) -> None:
     silent = Trajectory("agent", [Step([1, 2], [])], reward=-1.0)
     batch = build_batch([_group(silent, two_turns, Trajectory("agent", reward=3.0))])
     seen: list[AdvantageInput] = []
@@ -96,7 +96,7 @@ def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_not
     assert seen[0].step_offsets.tolist() == [0, 1, 3, 3]
 
 
-def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role() -> None:
+def test_estimator_is_called_once_for_each_role() -> None:
     solver, judge = make_groups([[1, 0], [2, 0]], role="solver"), make_groups([[5], [6]], role="judge")
     batch = build_batch([solver[0], judge[0], solver[1], judge[1], _group(group_id="t:critic")])
     settings = AlgorithmSection(eps_clip=0.125)
@@ -169,7 +169,7 @@ def test_unusable_results_of_estimators_are_errors(estimator: EstimatorChoice, c
         estimate(batch, lambda role: estimator)
 
 
-def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role() -> None:
+def test_failing_estimator_is_named_with_its_role() -> None:
     def spoil(inputs: AdvantageInput) -> Advantages:
         inputs.rewards[0] = 0.0
         raise AssertionError("never reached")
@@ -210,7 +210,7 @@ def test_steps_together_weigh_as_much_as_trajectory() -> None:
     assert [divided[batch.row_offsets[row] : batch.row_offsets[row + 1]].sum() for row in (0, 1)] == [3.0, 3.0]
 
 
-def test_a_level_that_is_not_the_declared_one_is_an_error_that_names_both(two_turns: Trajectory) -> None:
+def test_undeclared_level_is_an_error_with_both_levels(two_turns: Trajectory) -> None:
     steps = _chosen(lambda inputs: Advantages(values=inputs.step_rewards, level="step"), "trajectory")
     with pytest.raises(AdvantageError, match=r"'mine' for role 'agent' returned step advantages; .*level='trajectory'"):
         estimate(build_batch([_group(two_turns)]), lambda role: steps)
@@ -223,7 +223,7 @@ def three_roles() -> TokenBatch:
     return build_batch([*by_role, *make_groups([[4]], role="a")])
 
 
-def test_one_estimator_of_scope_batch_is_called_once_with_the_groups_of_all_its_roles(three_roles: TokenBatch) -> None:
+def test_estimator_of_scope_batch_is_called_once(three_roles: TokenBatch) -> None:
     calls: list[list[float]] = []
 
     def run(inputs: AdvantageInput) -> Advantages:
@@ -237,7 +237,7 @@ def test_one_estimator_of_scope_batch_is_called_once_with_the_groups_of_all_its_
 
 
 @pytest.mark.parametrize("scope", ["trajectory", "group", "role"])
-def test_one_estimator_of_another_scope_is_called_for_each_of_its_roles(three_roles: TokenBatch, scope: str) -> None:
+def test_estimator_of_smaller_scope_is_called_per_role(three_roles: TokenBatch, scope: str) -> None:
     calls: list[list[float]] = []
 
     def run(inputs: AdvantageInput) -> Advantages:
@@ -249,7 +249,7 @@ def test_one_estimator_of_another_scope_is_called_for_each_of_its_roles(three_ro
     assert calls == [[1, 4], [2], [3]]
 
 
-def test_an_estimator_for_several_roles_is_named_with_all_of_them(three_roles: TokenBatch) -> None:
+def test_error_of_shared_estimator_names_all_roles(three_roles: TokenBatch) -> None:
     shared = _chosen(lambda inputs: Advantages(values=np.zeros(1)), scope="batch")
     with pytest.raises(AdvantageError, match=r"^estimator 'mine' for role 'a' and 'b' and 'c' returned"):
         estimate(three_roles, lambda role: shared)
@@ -260,7 +260,7 @@ def _with_returns(inputs: AdvantageInput) -> Advantages:
     return Advantages(values=inputs.rewards, returns=returns)
 
 
-def test_returns_reach_the_tokens_of_their_role_and_are_nan_elsewhere(three_roles: TokenBatch) -> None:
+def test_returns_are_nan_outside_their_roles_tokens(three_roles: TokenBatch) -> None:
     returns = estimate(three_roles, lambda role: _chosen(_with_returns if role == "a" else _rewards)).returns
     assert returns is not None
     assert returns.dtype == np.float32
@@ -269,7 +269,7 @@ def test_returns_reach_the_tokens_of_their_role_and_are_nan_elsewhere(three_role
     assert returns[12:].tolist() == [4, 5, 6, 7]
 
 
-def test_groups_that_bring_their_own_advantages_are_left_out() -> None:
+def test_groups_with_own_advantages_are_omitted() -> None:
     batch = build_batch(make_groups([[1], [2], [3]]))
     own = np.where(np.repeat([False, True, False], 4) & batch.loss_mask, 0.125, 0).astype(np.float32)
     calls: list[list[float]] = []
@@ -286,7 +286,7 @@ def test_groups_that_bring_their_own_advantages_are_left_out() -> None:
     assert np.isnan(estimates.returns[4:8]).all()
 
 
-def test_a_role_that_brings_all_its_advantages_needs_no_call(three_roles: TokenBatch) -> None:
+def test_role_with_all_advantages_needs_no_call(three_roles: TokenBatch) -> None:
     def never(inputs: AdvantageInput) -> Advantages:
         raise AssertionError("there is nothing left to estimate")
 

@@ -41,7 +41,7 @@ def _episode(task: str, index: int, *roles: str, correct: bool = False) -> Episo
     )
 
 
-def test_rollouts_at_one_task_in_one_role_are_a_group() -> None:
+def test_one_task_and_role_make_a_group() -> None:
     episodes = [
         _episode("b:7", 0, "solver", "judge", correct=True),
         _episode("a", 0, "solver"),
@@ -122,18 +122,18 @@ def test_group_role_comes_from_trajectories_or_is_mixed(grouping: Grouping, expe
     assert {group.group_id: group.group_role for group in groups} == expected
 
 
-def test_groups_that_mix_roles_have_the_role_of_groups_without_any() -> None:
+def test_group_id_without_colon_has_mixed_roles() -> None:
     assert TrajectoryGroup(group_id="batch", trajectories=[]).group_role == MIXED_ROLES
 
 
 @pytest.mark.parametrize("grouping", [by_task_and_role, by_role])
-def test_of_a_role_with_a_colon_the_last_part_chooses_estimator_and_loss(grouping: Grouping) -> None:
+def test_last_part_of_a_role_chooses_its_estimator(grouping: Grouping) -> None:
     episodes = [_episode("t", 0, "red:solver", "blue:solver")]
     groups = grouping(episodes, NoParams())
     assert [(len(group.trajectories), group.group_role) for group in groups] == [(1, "solver"), (1, "solver")]
 
 
-def test_the_groupings_say_in_what_the_trajectories_of_a_group_may_differ() -> None:
+def test_groupings_declare_what_their_groups_compare() -> None:
     pairs = {
         "rollouts": [_episode("t", 0, "x"), _episode("t", 1, "x")],
         "tasks": [_episode("t", 0, "x"), _episode("u", 0, "x")],
@@ -145,7 +145,7 @@ def test_the_groupings_say_in_what_the_trajectories_of_a_group_may_differ() -> N
 
 
 @EVERY
-def test_metadata_is_json_data_whatever_the_workflow_put_in(grouping: Grouping) -> None:
+def test_metadata_is_json_data_for_any_workflow(grouping: Grouping) -> None:
     episode = _episode("a", 0, "agent", correct=np.bool_(True))  # type: ignore[arg-type]
     assert grouping([episode], NoParams())[0].metadata[0]["is_correct"] is True
 
@@ -183,7 +183,7 @@ def _trajectory_with_reasons(*reasons: str) -> Trajectory:
     return Trajectory("agent", [Step([1], [2], [-1.0], info={"finish_reason": reason}) for reason in reasons])
 
 
-def test_only_the_last_answer_decides_whether_a_trajectory_is_cut_off() -> None:
+def test_last_response_decides_if_trajectory_is_truncated() -> None:
     whole = Episode(id="t:0", trajectories=[_trajectory_with_reasons("length", "stop"), Trajectory("judge")])
     partly = Episode(id="t:1", trajectories=[*whole.trajectories, _trajectory_with_reasons("stop", "length")])
     gone = Episode(id="t:2", trajectories=[_trajectory_with_reasons("length"), _trajectory_with_reasons("length")])

@@ -103,7 +103,7 @@ def test_huge_ratios_stay_finite() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_one_finite_number_per_token_passes_the_check_as_it_is(name: str) -> None:
+def test_one_finite_number_per_token_passes_unchanged(name: str) -> None:
     inputs = _inputs([-1.0, -2.0, -3.0], [-1.1, -2.0, -2.5], [1.0, -1.0, 0.5])
     losses = LOSSES[name](inputs)
     assert checked(losses, inputs, "loss 'mine'") is losses
@@ -128,14 +128,14 @@ def test_one_finite_number_per_token_passes_the_check_as_it_is(name: str) -> Non
     ],
     ids=str,
 )
-def test_an_unusable_loss_is_an_error_with_its_name(result: object, code: str, values: list[object]) -> None:
+def test_unusable_loss_is_an_error_with_its_name(result: object, code: str, values: list[object]) -> None:
     inputs = _inputs([-1.0, -2.0, -3.0], [-1.0] * 3, [1.0] * 3)
     assert inputs.logprobs.requires_grad
     with expect_error(LossError, code, "'mine'", "'agent'", *values):
         checked(result, inputs, "loss 'mine' for role 'agent'")
 
 
-def test_dual_clip_is_off_by_default_and_refuses_bounds_of_1_and_less() -> None:
+def test_dual_clip_is_optional_with_bound_above_1() -> None:
     assert PpoParams().clip_ratio_c is None
     for bound in (1.0, 0.5, 0.0, -3.0):
         with pytest.raises(ValidationError):
@@ -161,7 +161,7 @@ def inputs_of(ratios: Sequence[float], advantages: Sequence[float]) -> LossInput
     )
 
 
-def test_ppo_clips_ratios_above_the_bound_that_gain_and_below_it_that_lose() -> None:
+def test_ppo_clips_gains_above_and_losses_below_bounds() -> None:
     inputs = inputs_of(RATIOS, ADVANTAGES)
     assert ppo_clipped(inputs, PpoParams()).tolist() == CLIPPED
 

@@ -45,7 +45,7 @@ def failure(*groups: TrajectoryGroup) -> AdvantageError:
     ],
     ids=str,
 )
-def test_a_number_reaches_all_tokens_of_its_step_and_a_list_one_each(first: Any, second: Any, expected: Any) -> None:
+def test_advantage_is_one_number_or_one_per_token(first: Any, second: Any, expected: Any) -> None:
     assert find_lists(group(make_two_turns(first, second))) == (expected, [True], 0)
 
 
@@ -57,14 +57,14 @@ def test_groups_without_precomputed_advantages_are_unchanged() -> None:
     assert (groups, mismatched) == ([False, True, False], 0)
 
 
-def test_steps_are_found_by_their_tokens_whatever_their_order() -> None:
+def test_steps_are_found_by_tokens_in_any_order() -> None:
     trajectories = make_two_turns(1.0, [2.0, 3.0]), make_rewritten(4.0, 5.0, [6.0, 7.0])
     for trajectory in trajectories:
         trajectory.steps.reverse()
     assert find_lists(group(*trajectories))[0] == [0, 0, 1, 0, 2, 3, 0, 4, 0, 5, 0, 0, 6, 7]
 
 
-def test_a_step_that_sampled_nothing_needs_no_advantage_and_may_have_an_empty_list() -> None:
+def test_step_without_tokens_needs_no_advantage() -> None:
     trajectory = make_two_turns(1.0, 2.0)
     trajectory.add_step([8, 8], [], [], advantage=None)
     trajectory.add_step([7, 7], [], [], advantage=[])
@@ -91,7 +91,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("advantage", "values"), [*UNUSABLE, ([0.5], ["1", "2 response tokens"])])
-def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage: Any, values: list[str]) -> None:
+def test_unusable_advantage_is_an_error_with_its_place(advantage: Any, values: list[str]) -> None:
     metadata = [{"task_id": "t", "rollout_idx": index} for index in range(2)]
     good, bad = make_two_turns(1.0, 1.0), make_two_turns(1.0, advantage)
     error = failure(group(good, bad, group_id="t:solver", metadata=metadata))
@@ -102,7 +102,7 @@ def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage
 
 
 @pytest.mark.parametrize("advantage", [advantage for advantage, _ in UNUSABLE])
-def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) -> None:
+def test_unusable_advantage_can_become_a_counted_zero(advantage: Any) -> None:
     made = find_lists(group(make_two_turns(1.0, advantage), make_two_turns(advantage, 3.0)), on_mismatch="zero")
     assert made[0] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 3]
     assert made[1:] == ([True], 2)

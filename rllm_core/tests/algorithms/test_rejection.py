@@ -35,7 +35,7 @@ def _drop(smallest: int = 2) -> DropWithoutSignal:
     return DropWithoutSignal(GroupRejectionParams(min_trajs_per_group=smallest))
 
 
-def test_none_keeps_groups_of_one_and_groups_without_signal() -> None:
+def test_none_keeps_groups_without_signal() -> None:
     groups = [_group("a", (1.0, True)), _group("b", *SOLVED), _group("c")]
     result = KeepAll(NoParams())(groups)
     assert result.train == groups
@@ -73,7 +73,7 @@ def test_group_drops_by_the_size_it_was_told() -> None:
     assert _drop(1)([_group("one", (1.0, True))]).train == []  # one reward is equal to itself
 
 
-def test_a_task_is_partly_solved_when_some_but_not_all_rollouts_are() -> None:
+def test_task_with_some_solved_rollouts_is_partly_solved() -> None:
     groups = [_group("a", *PARTLY), _group("b", *SOLVED), _group("c", *FAILED), _group("d")]
     groups[3].metadata = [{"task_id": "d", "is_correct": True}]
     assert partly_solved_tasks(groups) == {"a"}
@@ -82,7 +82,7 @@ def test_a_task_is_partly_solved_when_some_but_not_all_rollouts_are() -> None:
     assert partly_solved_tasks([_group("a", *SOLVED), _group("a", *FAILED)]) == {"a"}
 
 
-def test_episode_gathers_over_steps_until_enough_tasks_are_partly_solved() -> None:
+def test_episode_gathers_steps_until_enough_partly_solved_tasks() -> None:
     mode = _wait_for(2)
     first, second, third = [_group("a", *PARTLY), _group("b", *SOLVED)], [_group("c", *FAILED)], [_group("d", *PARTLY)]
     waiting = mode(first)
@@ -95,13 +95,13 @@ def test_episode_gathers_over_steps_until_enough_tasks_are_partly_solved() -> No
     assert len(mode([_group("e", *PARTLY)]).waiting) == 1  # from the beginning again
 
 
-def test_episode_gathers_rollouts_at_one_task_from_different_steps() -> None:
+def test_episode_gathers_a_tasks_rollouts_over_steps() -> None:
     mode = _wait_for(1)
     assert mode([_group("a", *SOLVED)]).train == []
     assert len(mode([_group("a", *FAILED)]).train) == 2
 
 
-def test_episode_says_so_when_groups_do_not_tell_their_tasks() -> None:
+def test_episode_without_task_ids_is_an_error() -> None:
     bare = TrajectoryGroup(group_id="batch", trajectories=[Trajectory(reward=1.0)])
     with pytest.raises(PipelineError, match="Group 'batch' has no `task_id` in its metadata"):
         _wait_for(1)([bare])

@@ -29,7 +29,7 @@ def test_statistics_equal_those_of_a_loop(pieces: list[list[float]]) -> None:
 
 
 @given(PIECES)
-def test_maxima_centred_values_and_running_sums_equal_those_of_a_loop(pieces: list[list[float]]) -> None:
+def test_maxima_centred_values_and_running_sums_equal_loops(pieces: list[list[float]]) -> None:
     values, offsets = _flat(pieces)
     assert segments.maxima(values, offsets).tolist() == [max(piece, default=0.0) for piece in pieces]
     assert segments.alone(offsets).tolist() == [len(piece) == 1 for piece in pieces for _ in piece]
@@ -40,14 +40,14 @@ def test_maxima_centred_values_and_running_sums_equal_those_of_a_loop(pieces: li
 
 
 @given(PIECES)
-def test_a_standard_deviation_may_be_that_of_a_sample(pieces: list[list[float]]) -> None:
+def test_standard_deviation_may_have_ddof_1(pieces: list[list[float]]) -> None:
     values, offsets = _flat(pieces)
     deviations = [np.std(piece, ddof=1) if len(piece) > 1 else 0.0 for piece in pieces]
     assert segments.standard_deviations(values, offsets, ddof=1) == pytest.approx(deviations, rel=1e-9, abs=1e-6)
 
 
 @pytest.mark.parametrize("value", [0.1, 0.9, 1 / 3, 100.1, 1e-300, 1e15 + 0.3])
-def test_equal_elements_are_exactly_centred_and_have_no_deviation(value: float) -> None:
+def test_equal_elements_are_exactly_centred_without_deviation(value: float) -> None:
     values, offsets = _flat([[value] * size for size in range(1, 33)])
     assert not segments.centred(values, offsets).any()
     assert not segments.standard_deviations(values, offsets).any()
@@ -55,7 +55,7 @@ def test_equal_elements_are_exactly_centred_and_have_no_deviation(value: float) 
     assert segments.in_constant(values, offsets).all()
 
 
-def test_a_running_sum_does_not_feel_the_pieces_before_it() -> None:
+def test_running_sum_is_independent_of_earlier_pieces() -> None:
     values = np.random.default_rng(0).random(1_000_000)
     offsets = np.arange(0, len(values) + 1, 4)
     running = segments.running_sums(values, offsets)
@@ -91,7 +91,7 @@ def test_a_group_of_one_keeps_its_reward() -> None:
     assert minus_group_mean(REWARDS, OFFSETS).tolist() == [-2, -1, 3, 5]
 
 
-def test_a_group_is_divided_by_its_deviation_and_a_group_of_one_by_one() -> None:
+def test_groups_are_divided_by_deviation_singles_by_one() -> None:
     # Squares about the mean: 4 + 1 + 9 = 14.
     deviation = np.sqrt(14 / 2) + 0.5
     values = standardized(REWARDS, OFFSETS, ddof=1, epsilon=0.5)
@@ -101,7 +101,7 @@ def test_a_group_is_divided_by_its_deviation_and_a_group_of_one_by_one() -> None
 @given(
     values=st.lists(st.tuples(st.integers(-80, 80), st.integers(0, 5)), max_size=20),
 )
-def test_whitening_counts_a_value_as_often_as_it_weighs(values: list[tuple[int, int]]) -> None:
+def test_whitening_counts_a_value_by_its_weight(values: list[tuple[int, int]]) -> None:
     numbers, weights = np.array(values, np.float64).reshape(-1, 2).T
     repeated = np.repeat(numbers, weights.astype(int))
     expected = np.zeros(len(repeated))

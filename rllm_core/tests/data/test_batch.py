@@ -88,7 +88,7 @@ def test_tokens_of_one_version_need_no_column(group: MakeGroup) -> None:
 
 
 @pytest.mark.parametrize("prompt", [[], [8, 8]])
-def test_a_segment_without_a_sampled_token_gives_no_row(group: MakeGroup, prompt: list[int]) -> None:
+def test_segment_without_sampled_token_gives_no_row(group: MakeGroup, prompt: list[int]) -> None:
     trajectory = Trajectory("agent")
     trajectory.add_step([1, 2], [3], [-1.0], weight_version=4)
     trajectory.add_step(prompt, [], [], weight_version=0)
@@ -113,7 +113,7 @@ def test_a_column_of_another_shape_is_refused(conversation: Any, group: MakeGrou
         batch.with_columns(values=np.zeros(shape, np.float32))
 
 
-def test_a_row_with_an_unknown_log_prob_gets_all_its_old_ones_from_the_trainer() -> None:
+def test_row_with_unknown_logprob_uses_the_trainers() -> None:
     known, half, unknown = (
         Trajectory("agent", [Step([1, 2], [3, 4], logprobs)], 0.0) for logprobs in ([-0.5, -0.25], [-0.5, None], None)
     )

@@ -123,7 +123,7 @@ def test_groups_come_back_bit_for_bit(group: TrajectoryGroup) -> None:
 
 
 @given(st.data())
-def test_steps_come_back_in_their_order_whatever_the_order_of_their_tokens(data: st.DataObject) -> None:
+def test_steps_are_decoded_in_their_order(data: st.DataObject) -> None:
     trajectory = data.draw(trajectories())
     for _ in range(data.draw(st.integers(0, 3))):  # turns that extend the previous tokens, and turns that do not
         trajectory.add_step([*trajectory.tokens.ids.tolist(), 7], [8], [-0.5], text="next")
@@ -156,7 +156,7 @@ def test_numbers_of_numpy_are_written_as_numbers() -> None:
     assert first.version_spans == (VersionSpan(4, 2),)
 
 
-def test_steps_written_before_there_were_version_spans_are_read() -> None:
+def test_old_steps_without_version_spans_are_read() -> None:
     written = codec.trajectory_to_json(Trajectory("agent", [Step([1], [2], [-1.0], weight_version=3)]))
     del written["steps"][0]["version_spans"]
     (step,) = codec.trajectory_from_json(_through_text(written)).steps

@@ -18,7 +18,7 @@ def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_write_leaves_only_the_old_content(tmp_path: Path) -> None:
     file = tmp_path / "plugins.json"
     write_atomically(file, "old")
     with pytest.raises(UnicodeEncodeError):

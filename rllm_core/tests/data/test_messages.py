@@ -15,7 +15,7 @@ PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, 
 @pytest.mark.parametrize(
     ("message", "text"), [({"content": "hi"}, "hi"), ({"content": None}, ""), ({"content": PARTS}, "ab"), ({}, "")]
 )
-def test_the_text_of_a_message_is_that_of_its_text_parts(message: Any, text: str) -> None:
+def test_message_text_joins_its_text_parts(message: Any, text: str) -> None:
     assert read_text({"role": "user"} | message) == text
 
 
@@ -23,7 +23,7 @@ def test_a_plain_response_is_a_plain_message() -> None:
     assert Response(text="hi", content="hi").message == {"role": "assistant", "content": "hi"}
 
 
-def test_what_the_model_wrote_in_place_of_a_call_stays_in_its_message() -> None:
+def test_text_of_unreadable_call_stays_in_the_message() -> None:
     cut = MalformedToolCall(text='<tool_call>{"name": "add"', problem="it is cut off")
     message = Response(text="…", content="Let me see.", malformed_calls=(cut,)).message
     assert message["content"] == 'Let me see.\n<tool_call>{"name": "add"'

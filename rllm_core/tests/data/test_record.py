@@ -26,7 +26,7 @@ def test_a_trace_of_nothing_is_a_trace() -> None:
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *REAL])
-def test_columns_of_a_trace_have_their_length_and_dtype(name: str) -> None:
+def test_trace_columns_have_their_length_and_dtype(name: str) -> None:
     with pytest.raises(ValueError, match=r"(int|float)32 .*\(\d,\).*(int|float)32 .*\(\d,\)"):
         _trace(**{name: (WHOLE | REAL)[name][:2]})
     with pytest.raises(ValueError, match=f"'{name}'.*float64.*32"):

@@ -41,7 +41,7 @@ def test_a_digest_of_tasks_makes_none_of_them() -> None:
     assert made == []
 
 
-def test_an_index_beyond_the_end_is_an_index_error_so_that_loops_end() -> None:
+def test_index_beyond_the_end_is_an_index_error() -> None:
     with pytest.raises(IndexError):
         _lazy(3, [])[3]
     assert [task.id for task in _lazy(3, [])] == ["t0", "t1", "t2"]
@@ -67,7 +67,7 @@ def test_rllm_error_is_raised_unchanged() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, {"id": "a"}, Task(id="b")])
-def test_what_is_made_must_be_the_task_of_that_id(wrong: object) -> None:
+def test_created_task_must_have_its_id(wrong: object) -> None:
     with expect_error(PluginError, "bad-task-id", "'a'"):
         LazyTasks(["a"], lambda index: wrong)[0]  # type: ignore[arg-type, return-value]
 
@@ -78,6 +78,6 @@ def test_row_ids_are_the_numbers_as_text() -> None:
     assert RowIds(range(10**9))[-1] == "999999999"
 
 
-def test_row_numbers_that_are_not_all_different_are_refused() -> None:
+def test_row_numbers_must_all_differ() -> None:
     with pytest.raises(ValueError, match="row numbers differ"):
         RowIds(np.array([7, 3, 7]))

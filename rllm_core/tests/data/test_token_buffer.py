@@ -71,7 +71,7 @@ def test_plain_lists_are_stored_as_int32_and_float32() -> None:
     assert step.logprobs[0] == np.float32(-0.1)
 
 
-def test_a_rewritten_history_starts_a_segment_and_is_counted() -> None:
+def test_rewritten_history_starts_a_counted_segment() -> None:
     trajectory = Trajectory("agent")
     trajectory.add_step([1, 2], [3], [-1.0])
     trajectory.add_step([1, 9], [4], [-2.0])
@@ -93,7 +93,7 @@ def test_step_arrays_are_views_that_survive_growth() -> None:
     assert (step.prompt_ids.tolist(), step.logprobs.tolist()) == ([1, 2], [-1.0, -2.0])
 
 
-def test_steps_appended_to_the_list_are_taken_into_the_buffer() -> None:
+def test_appended_steps_enter_the_buffer() -> None:
     trajectory = Trajectory("agent", [Step([1], [2], [-1.0])])
     late = Step([1, 2, 3], [4], [-2.0])
     trajectory.steps.append(late)
@@ -103,7 +103,7 @@ def test_steps_appended_to_the_list_are_taken_into_the_buffer() -> None:
     assert (trajectory.response_length, trajectory.tokens.prefix_breaks) == (3, 0)
 
 
-def test_a_step_taken_out_of_the_list_leaves_the_buffer() -> None:
+def test_removed_step_leaves_the_buffer() -> None:
     trajectory = Trajectory("agent")
     trajectory.add_step([1], [2], [-1.0])
     trajectory.add_step([1, 2, 3], [4], [-2.0])
@@ -115,7 +115,7 @@ def test_a_step_taken_out_of_the_list_leaves_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("logprobs", [[], [-1.0], [-1.0, -2.0, -3.0]])
-def test_a_log_prob_too_many_or_too_few_is_an_error(logprobs: list[float]) -> None:
+def test_wrong_number_of_logprobs_is_an_error(logprobs: list[float]) -> None:
     trajectory = Trajectory("agent")
     with pytest.raises(ValueError, match=f"{len(logprobs)} log-probs for 2 response tokens"):
         trajectory.add_step([1], [2, 3], logprobs)
@@ -123,7 +123,7 @@ def test_a_log_prob_too_many_or_too_few_is_an_error(logprobs: list[float]) -> No
     assert len(trajectory.tokens) == 0
 
 
-def test_a_response_to_nothing_is_an_error_without_effect() -> None:
+def test_response_without_prompt_is_an_error_without_effect() -> None:
     complaint = "a model call starts from at least one token: what is sampled first cannot be trained on"
     trajectory = Trajectory("agent")
     for call in (Step, trajectory.add_step):
@@ -151,11 +151,11 @@ def test_log_probs_that_are_not_given_stay_unknown() -> None:
     assert Step([1], [2, 3]).buffer.logprobs[0] == 0.0
 
 
-def test_ids_that_are_not_a_flat_list_are_an_error() -> None:
+def test_ids_must_be_a_flat_list() -> None:
     with pytest.raises(ValueError, match="expected flat lists"):
         Step(prompt_ids=[[1, 2]], response_ids=[3])
 
 
-def test_a_group_role_is_what_follows_the_last_colon(group: Callable[..., object]) -> None:
+def test_group_role_follows_the_last_colon(group: Callable[..., object]) -> None:
     roles = {group_id: group(group_id, []).group_role for group_id in ("task", "a:b:solver", "x:")}  # type: ignore[attr-defined]
     assert roles == {"task": "all_groups", "a:b:solver": "solver", "x:": ""}

@@ -50,12 +50,12 @@ def test_spans_that_do_not_add_up_are_refused(make: Make, tokens: list[int]) -> 
 
 @MADE
 @pytest.mark.parametrize("version", [3, 5])
-def test_a_weight_version_that_is_not_the_oldest_is_refused(make: Make, version: int) -> None:
+def test_weight_version_must_be_the_oldest(make: Make, version: int) -> None:
     with pytest.raises(ValueError, match=f"weight_version.* {version}.* 4"):
         make(weight_version=version, version_spans=(VersionSpan(5, 2), VersionSpan(4, 1)))
 
 
-def test_a_refused_step_leaves_its_trajectory_as_it_was() -> None:
+def test_rejected_step_leaves_its_trajectory_unchanged() -> None:
     trajectory = Trajectory("agent")
     trajectory.add_step([1, 2], [3], [-0.1])
     with pytest.raises(ValueError, match="version spans of"):
@@ -65,7 +65,7 @@ def test_a_refused_step_leaves_its_trajectory_as_it_was() -> None:
     assert (len(trajectory.steps), trajectory.tokens.turns) == (2, 2)
 
 
-def test_spans_stay_with_a_step_that_a_trajectory_takes_in() -> None:
+def test_added_step_keeps_its_version_spans() -> None:
     spans = (VersionSpan(5, 1), VersionSpan(4, 2))
     trajectory = Trajectory("agent", [_step(weight_version=4, version_spans=spans)])
     assert trajectory.tokens.ids.tolist() == [1, 2, 3, 4, 5]

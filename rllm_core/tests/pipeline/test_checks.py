@@ -34,14 +34,14 @@ WARNING = warning("some-mistake", "a.d", "doubtful")
 
 
 @pytest.mark.parametrize("problem", [REFUSED, UNUSED])
-def test_the_first_that_stops_the_run_is_an_error(problem: Problem) -> None:
+def test_first_check_that_stops_is_an_error(problem: Problem) -> None:
     with pytest.raises(ConfigError) as caught:
         settle([WARNING, problem, REFUSED], "error")
     error = caught.value
     assert (error.code, error.message, error.hint) == (problem.code, problem.text, problem.remedy)
 
 
-def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
+def test_unused_keys_may_warn_but_rejected_keys_stop() -> None:
     assert settle([WARNING, UNUSED], "warn") == ["doubtful", "Useless.\nhint: Set a.b."]
     with expect_error(ConfigError, "some-mistake", "Impossible"):
         settle([UNUSED, REFUSED], "warn")

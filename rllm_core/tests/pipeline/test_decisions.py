@@ -60,7 +60,7 @@ def test_nothing_is_decided_where_everything_is_trained_on(run_step: Any) -> Non
     assert (step.decisions, step.given_rewards) == ([], {})
 
 
-def test_rollouts_that_are_filtered_are_masked_by_how_they_ended(run_step: Any) -> None:
+def test_filtered_rollouts_are_masked_by_termination_reason(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[0].termination_reason = TerminationReason.TIMEOUT
     (cut,) = episodes[1].trajectories = [trajectory(finish_reason="length")]
@@ -83,7 +83,7 @@ def test_trajectories_in_no_group_are_masked(run_step: Any, offer: Any) -> None:
     assert decided(step) == {"masked group/ungrouped": rest}
 
 
-def test_trajectories_without_a_reward_are_dropped_from_their_group(run_step: Any) -> None:
+def test_trajectories_without_reward_leave_their_group(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, None, 0.0)
     step = run_step(episodes, {"rllm.algorithm.on_missing_reward": "drop"})
 
@@ -100,7 +100,7 @@ def test_a_reward_that_a_stage_replaces_is_kept(run_step: Any) -> None:
     assert (missing.reward, step.given_rewards) == (0.0, {id(missing): None})
 
 
-def test_rewards_of_last_steps_are_rewards_that_trajectories_were_not_given(run_step: Any) -> None:
+def test_last_steps_reward_replaces_a_missing_reward(run_step: Any) -> None:
     episodes = rollouts("t", None, None)
     for reward, episode in enumerate(episodes):
         episode.trajectories[0].steps[-1].reward = float(reward)
@@ -110,7 +110,7 @@ def test_rewards_of_last_steps_are_rewards_that_trajectories_were_not_given(run_
     assert [episode.trajectories[0].reward for episode in episodes] == [0.0, 1.0]
 
 
-def test_groups_without_signal_are_dropped_with_what_the_mode_looked_at(run_step: Any) -> None:
+def test_groups_without_signal_are_dropped_with_their_numbers(run_step: Any) -> None:
     episodes = [*rollouts("a", 1.0, 1.0), *rollouts("b", 1.0, 0.0), *rollouts("c", 0.5)]
     step = run_step(episodes, REJECTING | {"rllm.rejection_sample.mode": "group"})
 
@@ -154,7 +154,7 @@ def test_groups_waiting_for_a_batch_are_decided_once(bench: Any, step: MakeStep)
     assert [decision.group and decision.group.group_id for decision in done.decisions] == ["b:agent"]
 
 
-def test_trajectories_in_which_the_model_said_nothing_are_dropped(run_step: Any) -> None:
+def test_trajectories_without_sampled_tokens_are_dropped(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[1].trajectories = [Trajectory("agent", [Step([1], [], [])], 0.0)]
     step = run_step(episodes)

@@ -101,7 +101,7 @@ def test_no_greedy_rollouts_without_an_estimator_for_them(run_stage: Any) -> Non
 
 
 @pytest.mark.parametrize("reward", [None, float("nan")])
-def test_a_greedy_rollout_without_a_reward_is_an_error(run_stage: Any, reward: float | None) -> None:
+def test_greedy_rollout_without_reward_is_an_error(run_stage: Any, reward: float | None) -> None:
     with expect_error(RewardError, "missing-reward", "'t'", "'judge'", "rllm.algorithm.on_missing_reward=drop"):
         run_stage([("solver", 1.0), ("judge", reward)])
 

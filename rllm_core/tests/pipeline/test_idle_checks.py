@@ -110,7 +110,7 @@ def test_keeping_checkpoints_that_are_not_made_is_said(make: MakePlan, save_freq
     assert make({"rllm.trainer.save_freq": save_freq}).warnings == ()
 
 
-def test_what_is_typed_for_training_is_refused_where_nothing_is_trained(typed: MakePlan) -> None:
+def test_typed_training_keys_are_errors_without_training(typed: MakePlan) -> None:
     validates = {"rllm.trainer.val_only": True}
     of_core = {"rllm.rollout.n": 4, "rllm.algorithm.adv_estimator": "rloo", "data.train_batch_size": 9}
     of_backend = {"dealt.minibatches": 2}
@@ -123,13 +123,13 @@ def test_what_is_typed_for_training_is_refused_where_nothing_is_trained(typed: M
     assert typed(validates | for_validation).warnings == ()
 
 
-def test_what_a_file_says_of_training_is_a_warning_where_nothing_is_trained(make: MakePlan) -> None:
+def test_training_keys_of_files_warn_without_training(make: MakePlan) -> None:
     of_training = {"rllm.rollout.n": 4, "data.train_batch_size": 9, "dealt.minibatches": 2}
     (line,) = make({"rllm.trainer.val_only": True} | of_training).warnings
     assert "nothing is trained: data.train_batch_size, dealt.minibatches, rllm.rollout.n have no effect" in line
 
 
-def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, read_warnings: Any) -> None:
+def test_batch_larger_than_the_tasks_is_reported(make: MakePlan, read_warnings: Any) -> None:
     (line,) = read_warnings(make({"data.train_batch_size": 5}), TASKS, TASKS)
     check_values(line, "`data.train_batch_size` is 5 (from my.yaml)", "4 training tasks")
     assert read_warnings(make({"data.train_batch_size": 4}), TASKS, TASKS) == []

@@ -22,7 +22,7 @@ from rllm_core.pipeline.metrics import (
 )
 
 
-def test_solve_rates_are_shares_of_rollouts_and_of_tasks() -> None:
+def test_solve_rates_count_rollouts_and_tasks() -> None:
     solved = {"all": (True, True), "none": (False, False), "some": (True, False), "also none": (False,)}
     episodes = [
         make_episode(task, i, correct=correct) for task, seen in solved.items() for i, correct in enumerate(seen)

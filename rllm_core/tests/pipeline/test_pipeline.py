@@ -24,7 +24,7 @@ def _run(bench: Any, step: TrainStep) -> TrainStep:
     return step
 
 
-def test_a_whole_step_updates_the_weights_once_and_logs(bench: Any, step: MakeStep, rollouts: Any) -> None:
+def test_complete_step_updates_once_and_logs(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench()
     made.runner.episodes = rollouts([1.0, 0.0, 0.0, 1.0])
     done = _run(made, step())
@@ -47,7 +47,7 @@ def test_a_whole_step_updates_the_weights_once_and_logs(bench: Any, step: MakeSt
     assert (global_step, {name: metrics[name] for name in expected}) == (4, expected)
 
 
-def test_every_stage_is_timed_and_the_step_is_their_sum(bench: Any, step: MakeStep, rollouts: Any) -> None:
+def test_step_time_is_the_sum_of_stages(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench()
     made.runner.episodes = rollouts([1.0, 0.0])
     done = _run(made, step())
@@ -70,7 +70,7 @@ def test_repeated_stages_are_timed_together(
     assert done.timing_dict == {"twice": 5.0}
 
 
-def test_after_a_skip_only_stages_that_always_run_do(bench: Any, step: MakeStep, add_stage: Any) -> None:
+def test_only_always_stages_run_after_a_skip(bench: Any, step: MakeStep, add_stage: Any) -> None:
     ran: list[str] = []
     add_stage("skip", lambda step: step.skip("no_reason"))
     add_stage("sometimes", lambda step: ran.append("sometimes"))
@@ -112,7 +112,7 @@ def test_an_early_end_is_a_metric(bench: Any, step: MakeStep, reason: str, setti
     assert done.weight_version == 0
 
 
-def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step: MakeStep, rollouts: Any) -> None:
+def test_stage_state_survives_the_pipeline_and_json(bench: Any, step: MakeStep, rollouts: Any) -> None:
     settings = REJECT | {"rllm.rejection_sample.mode": "episode"}
     first, second = bench(settings), bench(settings)
     first.runner.episodes = rollouts([1.0, 1.0], task="solved")
@@ -129,7 +129,7 @@ def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step
     assert done.batch.n_rows == 4
 
 
-def test_state_of_stages_that_are_gone_is_an_error(bench: Any) -> None:
+def test_state_of_a_removed_stage_is_an_error(bench: Any) -> None:
     state = bench().pipeline.state_dict()
     made = bench({"rllm.pipeline.remove": ["reject"]})
     assert made.pipeline.state_dict() == {}
@@ -138,7 +138,7 @@ def test_state_of_stages_that_are_gone_is_an_error(bench: Any) -> None:
         made.pipeline.load_state_dict(state)
 
 
-def test_stages_that_are_new_or_gone_are_an_error_and_moved_ones_are_not(bench: Any, add_stage: Any) -> None:
+def test_moved_stages_resume_and_changed_sets_fail(bench: Any, add_stage: Any) -> None:
     add_stage("counter", Counter)
     usual = bench().pipeline
     more = bench({"rllm.pipeline.insert": [{"stage": "counter", "after": "log"}]}).pipeline
@@ -168,7 +168,7 @@ class Counter:
         self.count = state["count"]
 
 
-def test_a_stage_that_is_there_twice_keeps_both_states(bench: Any, step: MakeStep, add_stage: Any) -> None:
+def test_repeated_stage_keeps_both_states(bench: Any, step: MakeStep, add_stage: Any) -> None:
     add_stage("counter", Counter)
     add_stage("skip", lambda step: step.skip("no_reason"))
     settings = {"rllm.pipeline.stages": ["counter", "skip", "counter"]}
@@ -210,7 +210,7 @@ def test_a_stage_that_fails_stops_the_step(
         _run(bench({"rllm.pipeline.stages": ["mine", "generate"]}), step())
 
 
-def test_a_batch_is_asked_for_only_when_there_is_one(step: MakeStep) -> None:
+def test_batch_is_read_only_if_it_exists(step: MakeStep) -> None:
     with pytest.raises(RuntimeError, match="batch"):
         _ = step().filled_batch
 

@@ -52,7 +52,7 @@ def test_workflow_may_need_a_capability_of_the_engine(
         plan({"rllm.workflow.name": "needs", "rllm.backend": "unable"})
 
 
-def test_an_environment_says_which_keys_a_run_must_set(plan: MakePlan, offer: Any) -> None:
+def test_environment_lists_keys_that_must_be_set(plan: MakePlan, offer: Any) -> None:
     offer("environment", "unpaid", load=_no_load, needs_keys={"rllm.reward": "[paid]"})
     offer("workflow", "generous", load=_no_load, gives_rewards=True)
     with expect_error(ConfigError, "missing-key", "'unpaid'", "`rllm.reward`", "--reward paid"):
@@ -124,7 +124,7 @@ def test_roles_have_their_own_estimators_and_losses(plan: MakePlan, settings: An
     } == expected
 
 
-def test_options_come_with_the_name_or_from_shared_keys(plan: MakePlan) -> None:
+def test_options_come_from_choice_or_shared_keys(plan: MakePlan) -> None:
     losses = {"judge": {"name": "ppo", "eps_clip": 0.1}}
     estimators = {
         "judge": {"name": "rllm-core/grpo", "norm_adv_by_std_in_grpo": True},
@@ -169,14 +169,14 @@ WITHOUT_EFFECT = pytest.mark.parametrize(
 
 
 @WITHOUT_EFFECT
-def test_options_of_rejection_are_refused_while_it_is_off(plan: MakePlan, name: str, value: Any) -> None:
+def test_rejection_options_are_errors_if_off(plan: MakePlan, name: str, value: Any) -> None:
     key = f"rllm.rejection_sample.{name}"
     with expect_error(ConfigError, "unused-key", key, "my.yaml", "rllm.rejection_sample.enable=true"):
         plan({key: value})
 
 
 @WITHOUT_EFFECT
-def test_options_of_rejection_are_fine_while_it_is_on(plan: MakePlan, name: str, value: Any) -> None:
+def test_rejection_options_are_valid_if_on(plan: MakePlan, name: str, value: Any) -> None:
     mode = "episode" if value == "episode" or name == "min_partial_solve_tasks" else "group"
     settings = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}
     assert plan(settings | {f"rllm.rejection_sample.{name}": value}).rejection.plugin.name == mode
@@ -203,7 +203,7 @@ def test_options_of_another_rejection_mode_are_refused(plan: MakePlan, mode: str
     ],
     ids=lambda settings: next(reversed(settings)),
 )
-def test_a_key_set_to_what_happens_anyway_is_a_warning(plan: MakePlan, settings: dict[str, Any]) -> None:
+def test_key_without_effect_is_a_warning(plan: MakePlan, settings: dict[str, Any]) -> None:
     key = list(settings)[-1 if "rllm.algorithm.adv_estimator" not in settings else 0]
     (line,) = plan(settings).warnings
     assert line.startswith(f"`{key}` is ")
@@ -219,13 +219,13 @@ def test_a_key_set_to_what_happens_anyway_is_a_warning(plan: MakePlan, settings:
     ],
     ids=str,
 )
-def test_a_key_that_no_estimator_reads_is_an_error(plan: MakePlan, estimators: dict[str, Any]) -> None:
+def test_unread_estimator_key_is_an_error(plan: MakePlan, estimators: dict[str, Any]) -> None:
     settings = {f"rllm.algorithm.{name}": value for name, value in estimators.items()}
     with expect_error(ConfigError, "unused-key"):
         plan(settings | {"rllm.algorithm.norm_adv_by_std_in_grpo": False})
 
 
-def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(plan: MakePlan) -> None:
+def test_default_rejection_options_are_valid_if_off(plan: MakePlan) -> None:
     defaults = {"mode": "group", "multiplier": 1, "min_partial_solve_tasks": 1, "min_trajs_per_group": 2}
     made = plan({f"rllm.rejection_sample.{name}": value for name, value in defaults.items()})
     assert made.rejection.plugin.name == "none"
@@ -332,7 +332,7 @@ def test_pipelines_without_updates_or_logs_are_warned_of(plan: MakePlan, stage: 
     check_values(line, "rllm.pipeline", value)
 
 
-def test_a_tracker_may_be_chosen_twice_with_other_options(plan: MakePlan) -> None:
+def test_tracker_may_repeat_with_different_options(plan: MakePlan) -> None:
     made = plan({"rllm.trainer.logger": ["file", {"name": "file", "path": "a"}]})
     assert [tracker.params.path for tracker in made.trackers if tracker.plugin.name == "file"] == ["b", "a"]
 

@@ -68,7 +68,7 @@ def test_groups_of_one_are_warned_of(plan: MakePlan, grouping: str, n: int, task
     ],
     ids=str,
 )
-def test_groups_that_may_be_larger_are_not_warned_of(plan: MakePlan, settings: dict[str, Any]) -> None:
+def test_groups_that_may_be_larger_cause_no_warning(plan: MakePlan, settings: dict[str, Any]) -> None:
     assert plan(settings).warnings == ()
 
 
@@ -79,7 +79,7 @@ def test_workflow_with_repeated_roles_gives_a_warning(plan: MakePlan) -> None:
 
 @pytest.mark.parametrize("grouping", ["task", "episode"])
 @pytest.mark.parametrize("key", ["estimator_map", "loss_map"])
-def test_choices_for_roles_that_the_grouping_mixes_are_warned_of(plan: MakePlan, grouping: str, key: str) -> None:
+def test_choices_for_mixed_roles_cause_a_warning(plan: MakePlan, grouping: str, key: str) -> None:
     settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping}
     mapping = {"solver": "reinforce", "all_groups": "reinforce", "judge": "reinforce"}
     (line,) = plan(settings | {f"rllm.algorithm.{key}": mapping}).warnings
@@ -87,13 +87,13 @@ def test_choices_for_roles_that_the_grouping_mixes_are_warned_of(plan: MakePlan,
 
 
 @pytest.mark.parametrize("grouping", ["task_role", "role", "own_way"])
-def test_choices_for_roles_that_are_kept_apart_are_not(plan: MakePlan, grouping: str) -> None:
+def test_choices_for_separate_roles_cause_no_warning(plan: MakePlan, grouping: str) -> None:
     settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping}
     assert plan(settings | {"rllm.algorithm.estimator_map": {"solver": "reinforce"}}).warnings == ()
 
 
 @pytest.mark.parametrize("grouping", ["task", "episode"])
-def test_mixed_roles_have_the_estimator_and_loss_chosen_for_all_groups(plan: MakePlan, grouping: str) -> None:
+def test_mixed_roles_use_the_common_estimator_and_loss(plan: MakePlan, grouping: str) -> None:
     settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping}
     choice = {"all_groups": {"name": "rloo", "loss_fn": "reinforce"}}
     made = plan(settings | {"rllm.algorithm.estimator_map": choice})
@@ -121,7 +121,7 @@ def _engines(registry: Registry, offer: Any) -> None:
     registry.add(replace(probe, name="host", config_keys=probe.config_keys | {KEY}))
 
 
-def test_a_run_has_the_backend_s_own_engine_unless_one_is_named(plan: MakePlan) -> None:
+def test_run_uses_the_backends_engine_by_default(plan: MakePlan) -> None:
     made = plan({"rllm.backend": "host"})
     assert made.engine is None
     assert not [entry for entry in made.registered() if entry.kind == "engine"]
@@ -159,7 +159,7 @@ def test_a_backend_that_hosts_none_ends_the_run(plan: MakePlan) -> None:
         plan({KEY: "fast"})
 
 
-def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(registry: Registry) -> None:
+def test_saved_engine_is_dropped_if_backend_hosts_none(registry: Registry) -> None:
     layers = [layer_from_keys({KEY: "fast", "rllm.backend": "probe"}, "config.yaml of the run", Tier.SAVED)]
     made = make_plan(compose(registry, layers), registry)
     assert made.engine is None
@@ -167,7 +167,7 @@ def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(regist
     assert any("rllm.rollout.engine" in line and "fast" in line for line in made.warnings)
 
 
-def test_what_an_engine_needs_and_is_not_installed_ends_the_run_before_it_starts(plan: MakePlan) -> None:
+def test_missing_package_of_engine_stops_before_start(plan: MakePlan) -> None:
     made = plan({"rllm.backend": "host", KEY: "fast"})
     with expect_error(PluginError, "made-up", "pip install fast"):
         check_to_train(made, [Task(id="a"), Task(id="b")], [])

@@ -44,7 +44,7 @@ def test_restored_groups_are_recognized_by_id_and_count() -> None:
     assert [id(group) for group in found] == [id(again)]
 
 
-def test_a_group_that_waited_and_is_not_named_has_a_stand_in() -> None:
+def test_lost_waiting_group_has_an_empty_stand_in() -> None:
     (stand_in,) = recognized(RejectionResult(train=[]), [], ["a:agent"])
     assert misplaced(RejectionResult(train=[]), [stand_in]) == "leaves out group 'a:agent'"
 
@@ -68,16 +68,16 @@ def resumed(bench: Any, step: MakeStep) -> Callable[[Callable[[dict[str, Any]], 
     return run
 
 
-def test_a_group_that_waited_is_trained_on_after_a_resume(resumed: Any) -> None:
+def test_waiting_group_trains_after_a_resume(resumed: Any) -> None:
     done = resumed(lambda state: None)
     assert [group.group_id for group in done.trajectory_groups] == ["a:agent", "b:agent"]
 
 
-def test_a_group_that_a_resumed_mode_has_lost_is_an_error(resumed: Any) -> None:
+def test_lost_group_after_resume_is_an_error(resumed: Any) -> None:
     with expect_error(PipelineError, "bad-rejection-result", "'a:agent'"):
         resumed(lambda state: state["state"]["gathered"].clear())
 
 
-def test_a_group_that_a_resumed_mode_makes_up_is_an_error(resumed: Any) -> None:
+def test_invented_group_after_resume_is_an_error(resumed: Any) -> None:
     with expect_error(PipelineError, "bad-rejection-result", "'a:agent'"):
         resumed(lambda state: state["waiting"].clear())

@@ -136,7 +136,7 @@ def test_unusable_tasks_are_errors_with_their_source(
         assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: MakePlan) -> None:
+def test_lazy_tasks_are_checked_by_id_only(plan_with: MakePlan) -> None:
     made: list[int] = []
 
     def make(index: int) -> Task:
@@ -323,7 +323,7 @@ def run_plan(plan: MakePlan, offer: Any) -> RunRollouts:
     return run
 
 
-def test_every_rollout_has_the_chosen_agent_with_its_options(run_plan: RunRollouts, offer: Any) -> None:
+def test_rollouts_have_the_chosen_agent_and_options(run_plan: RunRollouts, offer: Any) -> None:
     made: list[Any] = []
 
     class Shout(Agent):
@@ -497,7 +497,7 @@ def test_the_first_tasks_of_a_generator_are_checked(plan: MakePlan, offer: Any) 
     assert seen == [0, 1, 2]
 
 
-def test_a_dry_run_does_not_read_remote_data_sets(plan: MakePlan, offer: Any) -> None:
+def test_dry_run_reads_no_remote_datasets(plan: MakePlan, offer: Any) -> None:
     offer("dataset", "near", lambda params: [Task(id="a")], is_remote=lambda params: False)
     offer("dataset", "far", lambda params: [Task(id="a")], is_remote=lambda params: True)
     made = plan({"data.train_dataset": "near", "data.val_dataset": "far"})

@@ -62,7 +62,7 @@ CORRECTS = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
     ],
     ids=str,
 )
-def test_log_probs_that_cannot_be_used_end_the_run(
+def test_unusable_logprobs_stop_the_run(
     bench: Any, step: MakeStep, offer: Any, settings: Any, logprobs: list[Any], code: str, values: list[str]
 ) -> None:
     offer("loss", "divides", len, needs=frozenset({"sampling_logprobs"}))
@@ -258,7 +258,7 @@ def test_check_rewards_counts_zero_when_all_is_well(bench: Any, step: MakeStep, 
     assert [t.reward for t in done.trajectory_groups[0].trajectories] == [1.0, 0.0]
 
 
-def test_a_group_without_any_reward_takes_those_of_the_last_steps(bench: Any, step: MakeStep) -> None:
+def test_group_without_rewards_takes_last_step_rewards(bench: Any, step: MakeStep) -> None:
     group = _group(None, None)
     for trajectory, reward in zip(group.trajectories, (0.25, 0.75), strict=True):
         trajectory.steps.append(Step([1, 2], [3], [-1.0], reward=reward))
@@ -266,7 +266,7 @@ def test_a_group_without_any_reward_takes_those_of_the_last_steps(bench: Any, st
     assert [t.reward for t in done.trajectory_groups[0].trajectories] == [0.25, 0.75]
 
 
-def test_a_group_with_one_reward_does_not_take_those_of_the_last_steps(bench: Any, step: MakeStep) -> None:
+def test_group_with_one_reward_ignores_step_rewards(bench: Any, step: MakeStep) -> None:
     group = _group(1.0, None)
     group.trajectories[1].steps[-1].reward = 0.5
     with pytest.raises(RewardError, match="episode 't:1' has reward None"):
@@ -290,7 +290,7 @@ def _waiting(bench: Any, step: MakeStep) -> dict[str, Any]:
     return state
 
 
-def test_reject_saves_its_mode_s_state_under_the_mode_s_name(bench: Any, step: MakeStep) -> None:
+def test_reject_saves_state_under_the_modes_name(bench: Any, step: MakeStep) -> None:
     assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}, "waiting": []}
     assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}, "waiting": []}
     state = _waiting(bench, step)
@@ -319,7 +319,7 @@ def test_build_batch_counts_rows_and_tokens(bench: Any, step: MakeStep) -> None:
 
 
 @pytest.mark.parametrize("made", [0, 3])
-def test_build_batch_says_how_old_the_weights_are_that_sampled(bench: Any, step: MakeStep, made: int) -> None:
+def test_build_batch_reports_the_age_of_tokens(bench: Any, step: MakeStep, made: int) -> None:
     done = _run(bench().stage("build_batch"), step(trajectory_groups=[_group(1.0, 0.0)], weight_version=made))
     staleness = {name: value for name, value in done.metrics.items() if name.startswith("staleness/")}
     assert staleness == {"staleness/mean": made, "staleness/max": made, "staleness/share": float(made > 0)}
@@ -334,7 +334,7 @@ def test_process_requests_columns_that_are_not_always_there(bench: Any, step: An
     assert done.filled_batch.old_logprobs is not None
 
 
-def test_process_stops_when_the_backend_leaves_a_needed_column_empty(bench: Any, step: MakeStep) -> None:
+def test_process_stops_if_a_needed_column_is_empty(bench: Any, step: MakeStep) -> None:
     made = bench()
 
     async def forget(batch: Any, needs: frozenset[str]) -> Any:

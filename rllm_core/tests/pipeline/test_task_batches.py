@@ -196,7 +196,7 @@ BAD = "bad-rejection-result"
         (lambda groups: RejectionResult(train=groups[:1], dropped={"odd": 1}), "plugin-failed", "TypeError"),
     ],
 )
-def test_a_mode_that_misplaces_a_group_is_an_error(rejecting: Any, body: Any, code: str, problem: str) -> None:
+def test_mode_that_misplaces_a_group_is_an_error(rejecting: Any, body: Any, code: str, problem: str) -> None:
     with expect_error(PipelineError, code, "'in-process/mine'", problem):
         rejecting(body)
 
@@ -229,6 +229,6 @@ def test_groups_of_skipped_steps_are_not_trained_on(bench: Any, step: MakeStep, 
     assert training.metrics["batch/groups_dropped_not_today"] == 1.0
 
 
-def test_a_larger_draw_and_a_mode_that_draws_as_needed_do_not_go_together(plan: Any) -> None:
+def test_larger_draw_conflicts_with_mode_that_draws(plan: Any) -> None:
     with expect_error(ConfigError, "conflicting-keys", "2"):
         plan(DYNAMIC | {"rllm.rejection_sample.multiplier": 2})

@@ -125,7 +125,7 @@ def stored(make: MakePlan) -> MakePlan:
 
 
 @pytest.mark.parametrize("where", ["rllm.algorithm.loss_fn", "rllm.algorithm.loss_map.judge"])
-def test_a_loss_without_a_ratio_needs_correction_for_old_rollouts(stored: MakePlan, where: str) -> None:
+def test_loss_without_ratio_needs_correction_if_stale(stored: MakePlan, where: str) -> None:
     with expect_error(ConfigError, "loss-without-ratio", "'reinforce'", "'old'"):
         stored({where: "reinforce"})
     assert stored({where: "reinforce", f"{CORRECTION}.tis_mode": "token"}).warnings == ()
@@ -146,14 +146,14 @@ def test_k1_in_the_loss_is_warned_of(make: MakePlan) -> None:
     check_values(warning, "rllm.algorithm.kl_estimator=k1", "k2", "k3")
 
 
-def test_a_run_needs_what_its_plugins_and_terms_need(make: MakePlan) -> None:
+def test_run_needs_columns_of_plugins_and_terms(make: MakePlan) -> None:
     assert make({}).needs == frozenset()
     assert make({"rllm.algorithm.kl_beta": 0.1}).needs == {"ref_logprobs"}
     roles = {"rllm.algorithm.estimator_map": {"judge": "critical"}, "rllm.algorithm.kl_beta": 0.1}
     assert make(roles).needs == {"ref_logprobs", "values"}
 
 
-def test_what_truncation_means_for_the_importance_ratio_is_said(make: MakePlan) -> None:
+def test_effect_of_truncation_on_ratio_is_reported(make: MakePlan) -> None:
     assert not [line for line in make({"sampling.train.temperature": 0.5}).warnings if "whole distributions" in line]
     (told,) = [line for line in make({"sampling.train.top_p": 0.9}).warnings if "sampling.train.top_p=0.9" in line]
     assert "sampler" in told
@@ -162,7 +162,7 @@ def test_what_truncation_means_for_the_importance_ratio_is_said(make: MakePlan) 
     assert "trainer" in told
 
 
-def test_rollout_correction_needs_a_sampler_that_reports_log_probs(make: MakePlan) -> None:
+def test_rollout_correction_needs_logprobs_of_the_sampler(make: MakePlan) -> None:
     settings = {"rllm.backend": "truncating", f"{CORRECTION}.tis_mode": "token"}
     assert make(settings)
     with expect_error(ConfigError, "missing-logprobs", "tis_mode=token", "'truncating'"):

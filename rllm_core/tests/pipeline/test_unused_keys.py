@@ -77,7 +77,7 @@ def test_values_of_idle_keys_stop_the_run(make: MakePlan, key: str, value: Any, 
     check_values(line, f"`{key}` is ", "default", "backend able")
 
 
-def test_the_value_that_an_idle_key_has_anyway_may_follow_from_other_keys(make: MakePlan) -> None:
+def test_idle_key_may_equal_a_derived_value(make: MakePlan) -> None:
     """0 is not false, and what is derived from a user's value is what counts."""
     with expect_error(ConfigError, "unused-key"):
         make({"own.twice": 16, "rllm.rollout.n": 4})
@@ -110,7 +110,7 @@ def test_unused_keys_may_be_warnings(make: MakePlan, settings: dict[str, Any], p
     assert line == str(caught.value)
 
 
-def test_what_cannot_be_honored_is_an_error_whatever_unused_keys_are(make: MakePlan) -> None:
+def test_unsupported_value_is_always_an_error(make: MakePlan) -> None:
     with pytest.raises(ConfigError, match="which is not supported"):
         make(
             {"rllm.unused_keys": "warn", "rllm.stepwise_advantage.mode": "per_step"}
@@ -119,11 +119,11 @@ def test_what_cannot_be_honored_is_an_error_whatever_unused_keys_are(make: MakeP
 
 
 @pytest.mark.parametrize(("key", "value"), [("own.n", 4), ("data.train_batch_size", 4), ("own.rate", 0.3)])
-def test_shared_keys_those_of_the_core_and_others_are_not_idle(make: MakePlan, key: str, value: Any) -> None:
+def test_shared_and_core_keys_are_not_idle(make: MakePlan, key: str, value: Any) -> None:
     make({key: value})
 
 
-def test_a_loss_of_this_program_is_refused_where_losses_run_in_other_processes(make: MakePlan) -> None:
+def test_in_process_loss_fails_with_losses_in_workers(make: MakePlan) -> None:
     """What `register_rllm_loss` in a script registers, other processes do not know."""
     with expect_error(ConfigError, "plugin-of-other-program", "'here'", "'far'", "--kind"):
         make({"rllm.backend": "far", "rllm.algorithm.loss_fn": "here"})

@@ -156,7 +156,7 @@ def test_options_may_lie_elsewhere_than_the_name(registry: Registry) -> None:
     check_error(_error(registry, "grop", options_at=place), "unknown-plugin", f"{WHERE}: ")
 
 
-def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: Registry) -> None:
+def test_choice_overrides_the_shared_value_of_an_option(registry: Registry) -> None:
     shared = {"epsilon": 0.5, "norm_adv_by_std_in_grpo": False, "of_no_interest": 3}
 
     params = choose(registry, "estimator", {"name": "grpo", "epsilon": 0.2}, WHERE, shared).params
@@ -164,19 +164,19 @@ def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: 
     assert (params.epsilon, params.norm_adv_by_std_in_grpo) == (0.2, False)
 
 
-def test_a_plugin_that_takes_any_option_gets_them_all(registry: Registry) -> None:
+def test_plugin_with_free_options_gets_them_all(registry: Registry) -> None:
     params = choose(registry, "estimator", {"name": "open", "anything": 1}, WHERE).params
 
     assert params.model_extra == {"anything": 1}
 
 
-def test_a_bad_shared_value_says_that_it_is_shared(registry: Registry) -> None:
+def test_error_of_shared_value_names_the_key(registry: Registry) -> None:
     error = _error(registry, "grpo", shared={"epsilon": "much"})
 
     check_error(error, "wrong-value", WHERE, "'epsilon'", "'much'", "'grpo'")
 
 
-def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry) -> None:
+def test_error_of_ambiguous_name_has_config_path(registry: Registry) -> None:
     registry.add(estimator_record("grpo"), distribution="other")
 
     error = _error(registry, {"name": "grpo"})
@@ -196,7 +196,7 @@ options = st.dictionaries(
 
 
 @given(name=st.sampled_from([*MODELS, None, 3]), options=options)
-def test_any_choice_is_a_plugin_with_options_or_a_config_error(registry: Registry, name, options) -> None:
+def test_any_choice_is_valid_or_a_config_error(registry: Registry, name, options) -> None:
     try:
         chosen = choose(registry, "estimator", {"name": name, **options}, WHERE)
     except ConfigError as error:

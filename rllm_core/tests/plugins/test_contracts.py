@@ -11,7 +11,7 @@ FILES = sorted(Path(contracts.__path__[0]).glob("[a-z]*.py"))
 NOT_FOR_AUTHORS = frozenset({"ParamsT", "RecordT", "FAMILY"})
 
 
-def test_every_public_name_of_a_contract_is_one_of_the_package() -> None:
+def test_public_names_of_contracts_are_in_the_package() -> None:
     for file in FILES:
         names = set()
         for node in ast.parse(file.read_text(encoding="utf-8")).body:

@@ -43,14 +43,14 @@ def test_a_blocked_plugin_is_never_imported(site, tmp_path: Path) -> None:
     assert trace.exists(), "the same plugin leaves its trace when it is not blocked"
 
 
-def test_blocking_works_by_entry_point_and_in_any_spelling_of_the_distribution(site) -> None:
+def test_block_list_accepts_entry_points_and_any_spelling(site) -> None:
     site.install("My_Plugin", "", entry_point="nickname")
 
     for block in ("my-plugin", "MY.PLUGIN", " nickname , other"):
         assert "My_Plugin" in _names(discover(environ={"RLLM_BLOCK_PLUGINS": block}).blocked), block
 
 
-def test_star_blocks_everything_but_the_core_and_the_program(site) -> None:
+def test_star_blocks_all_but_core_and_program(site) -> None:
     site.install_estimator("third-party", "third")
 
     registry = Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
@@ -59,13 +59,13 @@ def test_star_blocks_everything_but_the_core_and_the_program(site) -> None:
     assert {entry.distribution for entry in registry.all("estimator")} == {"rllm-core"}
 
 
-def test_an_entry_point_named_like_an_allowed_plugin_is_not_thereby_allowed(site) -> None:
+def test_entry_point_name_does_not_allow_a_plugin(site) -> None:
     site.install("stranger", "", entry_point="trusted")
 
     assert "stranger" in _names(discover(allow=["trusted"], environ={}).blocked)
 
 
-def test_names_in_the_lists_that_match_nothing_are_reported_as_written(site) -> None:
+def test_unknown_names_in_lists_are_reported_as_written(site) -> None:
     site.install_estimator("present", "present")
 
     discovery = discover(allow=["present", "Absent"], environ={"RLLM_BLOCK_PLUGINS": "present,Gone,rllm-core"})
@@ -83,7 +83,7 @@ def test_no_other_distribution_can_pass_for_the_core(site) -> None:
     assert registry.get("estimator", "rllm-core/grpo").version == rllm_core.__version__
 
 
-def test_damaged_metadata_leaves_the_entry_point_as_the_name(site) -> None:
+def test_damaged_metadata_uses_the_entry_point_name(site) -> None:
     site.install_estimator("damaged", "damaged")
     (site.directory / "damaged-1.0.dist-info" / "METADATA").write_text("")
 

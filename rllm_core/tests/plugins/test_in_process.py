@@ -38,7 +38,7 @@ def test_the_same_source_replaces_what_it_registered() -> None:
     assert Registry.load(allow=[]).get("estimator", "mine").plugin is second
 
 
-def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten() -> None:
+def test_second_source_of_a_name_is_an_error() -> None:
     register_in_process(estimator_record("mine"), "notebook.mine")
     forget = "rllm_core.plugins.registry.forget_in_process('estimator', 'mine')"
     with expect_error(PluginError, "duplicate-plugin", "notebook.mine", "notebook.other", forget):
@@ -47,7 +47,7 @@ def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten() ->
     register_in_process(estimator_record("mine"), "notebook.other")
 
 
-def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any) -> None:
+def test_installed_plugin_of_same_name_is_ambiguous(site: Any) -> None:
     site.install_estimator("their-plugin", "mine", version="1.2")
     register_in_process(estimator_record("mine"), "notebook.mine")
     registry = site.load()
@@ -56,7 +56,7 @@ def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any) -> Non
     assert [len(clash) for clash in registry.conflicts()] == [2]
 
 
-def test_an_unusable_record_is_refused_when_it_is_registered() -> None:
+def test_invalid_spec_is_an_error_at_registration() -> None:
     with expect_error(PluginError, "bad-plugin-spec", "'values'"):
         register_in_process(estimator_record(needs="values"), "notebook.mine")
     Registry.load(allow=[], environ={})

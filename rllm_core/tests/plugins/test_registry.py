@@ -55,7 +55,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("code", "reason"), BROKEN.values(), ids=BROKEN)
-def test_a_plugin_is_set_aside_with_the_reason_when_it(site, capsys, code: str, reason: str) -> None:
+def test_broken_plugin_is_kept_apart_with_its_reason(site, capsys, code: str, reason: str) -> None:
     site.install("bad-plugin", code, version="0.3")
     site.install_estimator("good-plugin", "good")
 
@@ -83,7 +83,7 @@ def test_two_distributions_cannot_offer_one_module(site) -> None:
     assert "already registered as first:first" in registry.broken[0].reason
 
 
-def test_two_entry_points_of_one_distribution_cannot_offer_one_name(site) -> None:
+def test_two_entry_points_cannot_offer_one_name(site) -> None:
     site.install_estimator("doubled", "twin")
     (site.directory / "doubled_again.py").write_text((site.directory / "doubled.py").read_text())
     site.modules.append("doubled_again")
@@ -96,7 +96,7 @@ def test_two_entry_points_of_one_distribution_cannot_offer_one_name(site) -> Non
     assert [broken.name for broken in registry.broken] == ["doubled-again"]
 
 
-def test_a_plugin_that_states_the_present_interface_is_used(site) -> None:
+def test_plugin_for_the_present_interface_is_used(site) -> None:
     site.install("versioned", f"requires_api = '{API_VERSION}.7'\n" + ESTIMATOR.replace("{name}", "versioned"))
 
     assert site.load().get("estimator", "versioned").distribution == "versioned"
@@ -108,7 +108,7 @@ def test_the_cores_plugins_come_first(site) -> None:
     assert next(entry.distribution for entry in site.load().all("estimator")) == "rllm-core"
 
 
-def test_a_plugin_is_found_by_name_and_by_qualified_name_in_any_spelling(site) -> None:
+def test_plugin_is_found_by_any_spelling(site) -> None:
     site.install_estimator("My_Plugin", "mine", version="4.5")
     registry = site.load()
 
@@ -117,7 +117,7 @@ def test_a_plugin_is_found_by_name_and_by_qualified_name_in_any_spelling(site) -
         assert (registered.qualified_name, registered.version) == ("My_Plugin/mine", "4.5")
 
 
-def test_a_clash_of_names_is_an_error_only_when_the_name_is_chosen(site, capsys) -> None:
+def test_ambiguous_name_is_an_error_when_chosen(site, capsys) -> None:
     site.install_estimator("one", "same")
     site.install_estimator("two", "same", version="2.0")
 
@@ -182,7 +182,7 @@ def test_an_unknown_name_gets_the_closest_name(kind: str, name: str, code: str, 
         ("dataset", "rllm-data/hf:openai/gsm8k", "rllm-data"),
     ],
 )
-def test_what_is_not_installed_says_how_to_install_it(kind: str, name: str, home: str) -> None:
+def test_plugin_not_installed_has_a_pip_command(kind: str, name: str, home: str) -> None:
     bare = name.partition(":")[0].rpartition("/")[2]
 
     with pytest.raises(PluginError) as raised:
@@ -191,7 +191,7 @@ def test_what_is_not_installed_says_how_to_install_it(kind: str, name: str, home
     assert raised.value.message == f"{kind} {bare!r} is in {home}: pip install {home}"
 
 
-def test_a_name_of_a_broken_plugin_says_that_the_plugin_is_broken(site) -> None:
+def test_name_of_broken_plugin_reports_the_reason(site) -> None:
     site.install("rllm-estimators", "raise RuntimeError('half installed')", module="broken_estimators")
     registry = site.load()
 
@@ -202,7 +202,7 @@ def test_a_name_of_a_broken_plugin_says_that_the_plugin_is_broken(site) -> None:
         registry.get("estimator", "unheard_of")
 
 
-def test_a_name_of_a_blocked_plugin_says_that_the_plugin_is_blocked(site) -> None:
+def test_name_of_blocked_plugin_reports_the_block(site) -> None:
     site.install_estimator("third-party", "third")
 
     with expect_error(PluginError, "blocked-plugin", "'third-party' in RLLM_BLOCK_PLUGINS"):
@@ -237,7 +237,7 @@ def _fail(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), ZeroDivisionError("by zero")])
-def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(error: Exception) -> None:
+def test_plugin_that_cannot_load_is_named_with_kind(error: Exception) -> None:
     added = Registry().add(estimator_record("mine", load=lambda: _fail(error)), distribution="my-plugin")
     reason = f"{type(error).__name__}: {error}"
     with expect_error(PluginError, "plugin-not-loadable", "my-plugin/mine", reason, "`rllm plugins doctor`") as raised:
@@ -246,7 +246,7 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(error: Exception)
     assert raised.value.__cause__ is error
 
 
-def test_an_error_on_purpose_while_loading_is_passed_on() -> None:
+def test_rllm_error_while_loading_is_raised_unchanged() -> None:
     error = ConfigError("made-up", "No key.", "Set one.")
     with pytest.raises(ConfigError) as raised:
         Registry().add(estimator_record("mine", load=lambda: _fail(error))).load()

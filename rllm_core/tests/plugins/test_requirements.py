@@ -54,7 +54,7 @@ def test_a_plugin_for_this_core_is_used(site) -> None:
     ("stated", "remedy"),
     [(API_VERSION + 1, "pip install --upgrade rllm-core"), (API_VERSION - 1, "pip install --upgrade misfit")],
 )
-def test_another_plugin_interface_is_refused_with_what_to_run(site, stated: int, remedy: str) -> None:
+def test_different_plugin_interface_has_a_pip_command(site, stated: int, remedy: str) -> None:
     site.install("misfit", f"requires_api = {stated}")
 
     (broken,) = site.load().broken
@@ -62,7 +62,7 @@ def test_another_plugin_interface_is_refused_with_what_to_run(site, stated: int,
     assert broken.remedy == remedy
 
 
-def test_a_command_for_another_core_is_refused_with_what_to_run() -> None:
+def test_command_for_different_core_has_pip_command() -> None:
     def load() -> object:
         raise AssertionError("it is not imported")
 
@@ -78,5 +78,5 @@ def test_a_command_for_another_core_is_refused_with_what_to_run() -> None:
 
 
 @pytest.mark.parametrize("function", [missing, outside])
-def test_a_distribution_that_is_not_installed_asks_for_nothing(function: Callable[[str], list[Any]]) -> None:
+def test_package_not_installed_misses_nothing(function: Callable[[str], list[Any]]) -> None:
     assert function("not-installed-at-all") == []

@@ -7,7 +7,7 @@ from rllm_core.plugins.specs import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_example_of_every_hook_is_a_working_plugin(site: Site, kind: str) -> None:
+def test_example_of_a_kind_is_a_plugin(site: Site, kind: str) -> None:
     site.install("example", plugin_example(kind))
 
     registry = site.load()

@@ -63,7 +63,7 @@ class LastLine(Agent):
         return response.text.rpartition("\n")[2]
 
 
-def test_every_observation_goes_through_the_agent_and_every_response(engine: Any, context: MakeContext) -> None:
+def test_observations_and_responses_pass_through_the_agent(engine: Any, context: MakeContext) -> None:
     responses = iter(["well\n1$", "hm\n2$"] * 2)
     engine.answer = lambda prompt, sampling: next(responses)
     agents, actions = [], []
@@ -119,7 +119,7 @@ def test_agents_may_act_by_objects(context: MakeContext, monkeypatch: pytest.Mon
     assert actions == [{"move": "ok"}]
 
 
-def test_an_agent_that_cannot_be_made_leaves_no_environment_behind(context: MakeContext) -> None:
+def test_failing_agent_leaves_no_open_environment(context: MakeContext) -> None:
     made = []
 
     def make_environment() -> Any:

@@ -33,11 +33,11 @@ def _bare(call: Any) -> str:
         (lambda call: 1 / 0, None),
     ],
 )
-def test_the_form_of_calls_is_learnt_from_the_template(call: Any, expected: Any) -> None:
+def test_call_format_is_read_from_the_template(call: Any, expected: Any) -> None:
     assert TemplateRenderer(ToolTokenizer(call=call), [STOP]).call_format == expected
 
 
-def test_a_template_that_writes_one_bare_object_has_a_form_too() -> None:
+def test_template_with_bare_object_has_a_format() -> None:
     class OneAtATime(ToolTokenizer):
         def _turn(self, message: Any) -> str:
             calls = message.get("tool_calls", ())

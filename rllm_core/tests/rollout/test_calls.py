@@ -22,7 +22,7 @@ def test_coroutines_are_awaited(blocking: bool) -> None:
     assert asyncio.run(call(lambda: add(1, 2), blocking=blocking)) == 3
 
 
-def test_functions_that_do_not_block_run_in_the_event_loop_s_thread() -> None:
+def test_function_without_blocking_runs_in_loops_thread() -> None:
     assert asyncio.run(call(threading.get_ident, blocking=False)) == threading.get_ident()
 
 
@@ -52,7 +52,7 @@ def test_an_exception_reaches_the_caller(blocking: bool) -> None:
 @pytest.mark.parametrize(
     "error", [StopIteration("empty"), SystemExit(3), asyncio.CancelledError("gone"), KeyboardInterrupt()], ids=repr
 )
-def test_what_means_something_to_the_event_loop_arrives_as_an_ordinary_error(error: BaseException) -> None:
+def test_control_flow_errors_arrive_as_runtime_errors(error: BaseException) -> None:
     async def run() -> None:
         async with asyncio.timeout(100):
             await call(_raise, error, blocking=True)
@@ -62,7 +62,7 @@ def test_what_means_something_to_the_event_loop_arrives_as_an_ordinary_error(err
     assert caught.value.__cause__ is error
 
 
-def test_others_go_on_while_a_function_hangs_and_a_timeout_frees_its_caller() -> None:
+def test_hanging_function_blocks_no_other_call() -> None:
     release = threading.Event()
 
     async def impatient() -> str:
@@ -83,7 +83,7 @@ def test_others_go_on_while_a_function_hangs_and_a_timeout_frees_its_caller() ->
         release.set()
 
 
-def test_an_answer_that_comes_after_the_timeout_is_dropped_silently() -> None:
+def test_result_after_the_timeout_is_dropped() -> None:
     release = threading.Event()
     answered = threading.Event()
 
@@ -125,7 +125,7 @@ print("end")
 """One answer comes after the loop is closed, and one never."""
 
 
-def test_late_and_missing_answers_do_not_disturb_the_exit(rllm_from_inside: Any) -> None:
+def test_hanging_functions_do_not_delay_the_exit(rllm_from_inside: Any) -> None:
     done = rllm_from_inside(ENDED)
     assert (done.returncode, done.stdout, done.stderr) == (0, "timed out\nend\n", "")
 

@@ -24,12 +24,12 @@ def test_a_character_waits_for_its_last_byte(said: bytes, content: str) -> None:
     assert parse_partial_content(said) == content
 
 
-def test_bytes_wait_if_a_later_byte_makes_them_unreadable() -> None:
+def test_bytes_wait_for_bytes_that_complete_them() -> None:
     assert parse_partial_content("a é".encode(), decoding=fallback) == "a "
     assert parse_partial_content("a é.".encode(), decoding=fallback) == "a é."
 
 
-def test_the_end_waits_if_the_tokenizer_cleans_up_spaces() -> None:
+def test_end_waits_if_tokenizer_cleans_up_spaces() -> None:
     assert (
         parse_partial_content(b"it is so ' and it has been so for a long time", decoding=cleaned)
         == "it is so'and it has"
@@ -47,7 +47,7 @@ def test_the_end_waits_if_the_tokenizer_cleans_up_spaces() -> None:
         (b" wait", ""),
     ],
 )
-def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> None:
+def test_possible_begin_of_a_call_waits(said: bytes, content: str) -> None:
     assert parse_partial_content(said, tools=True) == content
     assert parse_partial_content(said) == said.decode()
 

@@ -29,7 +29,7 @@ def _seeds(engine: Any, *prompts: str, sampling: SamplingParams = SAMPLING) -> l
     return made
 
 
-def test_the_order_of_calls_does_not_change_their_seeds(engine: Any) -> None:
+def test_order_of_calls_does_not_change_seeds(engine: Any) -> None:
     first, second, third = _seeds(engine, "a", "b", "ab")
     assert _seeds(engine, "ab", "a", "b") == [third, first, second]
     assert len({first, second, third}) == 3
@@ -43,7 +43,7 @@ def test_the_same_prompt_again_is_another_sample(engine: Any) -> None:
     assert [once, again] == [call_seed(7, digest), call_seed(7, digest, 1)] == _seeds(engine, "a", "a")
 
 
-def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: Any) -> None:
+def test_repeated_failed_call_gives_the_same_sample(engine: Any) -> None:
     once, again = _seeds(engine, "a", "a")
     own, failures = PerRolloutEngine(engine), iter([True, False])
 
@@ -65,7 +65,7 @@ def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: An
     assert [made.seed for made in engine.samplings] == [once, once, again]
 
 
-def test_several_calls_that_are_asked_again_keep_their_order(engine: Any) -> None:
+def test_repeated_calls_keep_their_order(engine: Any) -> None:
     own, tried = PerRolloutEngine(engine), list[int | None]()
 
     async def ask(fails: bool) -> None:
@@ -85,7 +85,7 @@ def test_several_calls_that_are_asked_again_keep_their_order(engine: Any) -> Non
 
 
 @given(st.lists(st.integers(0, 2**31 - 1)), st.lists(st.integers(0, 2**31 - 1)))
-def test_prompts_share_a_digest_only_if_they_are_equal(one: list[int], other: list[int]) -> None:
+def test_only_equal_prompts_share_a_digest(one: list[int], other: list[int]) -> None:
     digests = [prompt_digest(np.array(ids, np.int32)) for ids in (one, other)]
     assert (digests[0] == digests[1]) == (one == other)
 

@@ -134,7 +134,7 @@ def test_only_what_is_open_is_closed(prompt: str, response: str, closing: str) -
     assert _text(bridged) == f"{prompt}{response}{closing}<u>x<a>"
 
 
-def test_reasoning_is_kept_if_wanted_or_without_its_marks(roll_out: Any, tokenizer: Any) -> None:
+def test_reasoning_is_kept_if_set_or_without_marks(roll_out: Any, tokenizer: Any) -> None:
     for settings, opened in (({"opening": "<think>", "accumulate": True}, "{"), ({"tokenizer": tokenizer}, "")):
         rollout = roll_out("{hm}one$", "two$", **settings)
         assert rollout.prompts[-1] == f"<u>go<a>{opened}{{hm}}one$<u>x<a>{opened}"

@@ -129,7 +129,7 @@ def test_reasoning_needs_one_separate_token_per_mark(start: Any, end: Any, expec
     assert TemplateRenderer(tokenizer, []).reasoning_ids == expected
 
 
-def test_template_options_reach_the_template_in_prompts_and_continuations(tokenizer: Any) -> None:
+def test_template_options_reach_prompts_and_continuations(tokenizer: Any) -> None:
     given: list[dict[str, Any]] = []
     template = tokenizer.apply_chat_template
 
@@ -152,7 +152,7 @@ def test_a_bridge_keeps_every_token_that_came_before(renderer: TemplateRenderer)
     assert _text(renderer.bridge(prompt, sampled[:0], USER)) == "<u>hi<a>$<u>hi<a>"
 
 
-def test_a_template_gets_tools_texts_of_parts_and_arguments_as_objects(tokenizer: Any) -> None:
+def test_template_gets_tools_text_and_argument_objects(tokenizer: Any) -> None:
     given: list[Any] = []
 
     def remember(conversation: Any, **options: Any) -> str:
@@ -247,5 +247,5 @@ class DropsTheFirstSpace:
         raise NotImplementedError
 
 
-def test_a_space_before_a_word_is_part_of_its_token() -> None:
+def test_leading_space_is_part_of_a_token() -> None:
     assert token_texts(DropsTheFirstSpace(), [1, 2, 3, 4]) == [" the", "re", "</s>", "\ufffd"]

@@ -92,7 +92,7 @@ async def _succeed(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -
     return Episode(id=uid, is_correct=True)
 
 
-def test_episodes_come_task_after_task_and_rollout_after_rollout_whatever_finishes_first() -> None:
+def test_episodes_are_ordered_by_task_and_rollout() -> None:
     finished: list[str] = []
 
     async def slow_first(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -155,7 +155,7 @@ RETRIED = [
 
 
 @pytest.mark.parametrize("error", RETRIED, ids=repr)
-def test_a_failed_rollout_is_tried_again_with_another_seed(error: BaseException) -> None:
+def test_failed_rollout_is_repeated_with_a_new_seed(error: BaseException) -> None:
     body, seeds = _fails_at_first(2, error)
     (episode,) = _run(body)
     assert (episode.is_correct, episode.metrics) == (True, {"retries": 2.0})
@@ -170,7 +170,7 @@ def test_a_failed_rollout_is_tried_again_with_another_seed(error: BaseException)
     assert caught.value.__cause__ is error
 
 
-def test_a_rollout_that_succeeds_at_once_has_no_retries() -> None:
+def test_rollout_without_failure_has_no_retries() -> None:
     assert _run(_succeed)[0].metrics == {}
 
 
@@ -182,7 +182,7 @@ def test_the_retry_limit_counts_the_first_try(limit: int) -> None:
     assert len(seeds) == limit
 
 
-def test_without_raise_on_error_the_rollout_is_an_episode_that_says_what_happened() -> None:
+def test_failed_rollout_is_an_episode_with_its_error() -> None:
     async def second_fails(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         if uid == "t1:0":
             raise KeyError("lost")
@@ -341,7 +341,7 @@ async def _cancel_own_future(hang: Any) -> None:
         (_cancel_own_future, "CancelledError"),
     ],
 )
-def test_timeouts_of_a_workflow_s_own_code_are_failures(trouble: Any, error: str, limit: Any, hang: Any) -> None:
+def test_timeouts_in_workflow_code_are_failures(trouble: Any, error: str, limit: Any, hang: Any) -> None:
     tries: list[str] = []
 
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -356,7 +356,7 @@ def test_timeouts_of_a_workflow_s_own_code_are_failures(trouble: Any, error: str
 
 
 @pytest.mark.parametrize("kind", [ConfigError, PluginError, PipelineError, BackendError])
-def test_errors_that_remain_are_neither_tried_again_nor_hidden(kind: type[RllmError]) -> None:
+def test_permanent_errors_are_raised_without_retry(kind: type[RllmError]) -> None:
     error = kind("made-up", "Broken.")
     body, seeds = _fails_at_first(100, error)
     with pytest.raises(kind) as caught:
@@ -365,7 +365,7 @@ def test_errors_that_remain_are_neither_tried_again_nor_hidden(kind: type[RllmEr
     assert len(seeds) == 1
 
 
-def test_a_workflow_that_cannot_be_made_is_named_like_one_that_fails() -> None:
+def test_failing_workflow_constructor_is_named_in_the_error() -> None:
     def make(rollout: RolloutSetup) -> Workflow:
         raise ValueError("no such option")
 
@@ -374,7 +374,7 @@ def test_a_workflow_that_cannot_be_made_is_named_like_one_that_fails() -> None:
 
 
 @pytest.mark.parametrize("result", [None, [], Trajectory("agent")])
-def test_a_workflow_that_returns_no_episode_is_told_so(result: Any) -> None:
+def test_workflow_without_an_episode_is_an_error(result: Any) -> None:
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         return result  # type: ignore[no-any-return]
 

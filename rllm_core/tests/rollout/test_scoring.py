@@ -56,11 +56,11 @@ async def _later(rollout: Rollout) -> float:
         (_later, 0.25),
     ],
 )
-def test_a_reward_is_a_number_a_score_or_a_mapping_at_once_or_later(function: Any, value: float) -> None:
+def test_reward_returns_number_score_mapping_or_awaitable(function: Any, value: float) -> None:
     assert _score(_weighted(function)).value == value
 
 
-def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
+def test_rewards_are_summed_by_weight_with_parts() -> None:
     one = _weighted(lambda rollout: Score(value=1.0, correct=True, metrics={"tries": 3}), "exact", 0.75)
     other = _weighted(lambda rollout: Score(value=-1.0, components={"tag": 1.0}), "format", 0.5)
     score = _score(one, other, other)
@@ -77,7 +77,7 @@ def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
     }
 
 
-def test_a_rollout_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
+def test_rollout_is_correct_if_all_rewards_agree() -> None:
     def says(correct: bool | None) -> WeightedReward:
         return _weighted(lambda rollout: Score(value=0.0, correct=correct))
 
@@ -120,7 +120,7 @@ def _divide(rollout: Rollout) -> float:
         (_cancelled, {}, "CancelledError (PLACE)"),
     ],
 )
-def test_a_reward_that_fails_is_missing_and_says_why(function: Any, fields: dict[str, Any], why: str) -> None:
+def test_failing_reward_is_missing_with_its_error(function: Any, fields: dict[str, Any], why: str) -> None:
     score = _score(_weighted(function, **fields), _weighted(lambda rollout: 1.0, "other"))
     assert score.value is None
     assert score.feedback.startswith("reward mine: ")
@@ -144,7 +144,7 @@ def run_rollout(engine: Any, context: Callable[..., WorkflowContext]) -> Callabl
     return run
 
 
-def test_a_rollout_is_shown_to_rewards_as_it_was(run_rollout: Callable[..., Episode]) -> None:
+def test_rewards_receive_the_rollout_unchanged(run_rollout: Callable[..., Episode]) -> None:
     seen: list[Rollout] = []
     run_rollout(lambda rollout: seen.append(rollout) or 1.0)
     (rollout,) = seen
@@ -155,7 +155,7 @@ def test_a_rollout_is_shown_to_rewards_as_it_was(run_rollout: Callable[..., Epis
     assert (rollout.response_tokens, rollout.state) == (6, {"moves": 2})
 
 
-def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(run_rollout: Callable[..., Episode]) -> None:
+def test_rewards_add_to_the_last_steps_reward(run_rollout: Callable[..., Episode]) -> None:
     episode = run_rollout(
         lambda rollout: Score(value=2.0, correct=False, components={"form": 1.0}, metrics={"digits": 1})
     )
@@ -206,13 +206,13 @@ def test_rewards_decide_whether_truncated_answers_count(
     assert run_rollout(lambda rollout: Score(value=1.0, correct=correct)).termination_reason is reason
 
 
-def test_a_missing_reward_leaves_none_and_keeps_the_reason(run_rollout: Callable[..., Episode]) -> None:
+def test_missing_reward_is_none_with_its_reason(run_rollout: Callable[..., Episode]) -> None:
     (trajectory,) = run_rollout(_divide).trajectories
     assert trajectory.reward is None
     assert without_place(trajectory.info["reward_error"]) == "reward mine: ZeroDivisionError: division by zero"
 
 
-def test_what_rewards_took_for_the_answer_is_said_by_name_where_several_say_it() -> None:
+def test_extracted_answers_are_named_by_reward() -> None:
     def extracts(text: Any, name: str) -> WeightedReward:
         return _weighted(lambda rollout: {"value": 1.0, "extracted": text}, name)
 

@@ -44,7 +44,7 @@ async def _run_pending_tasks() -> None:
         await asyncio.sleep(0)
 
 
-def test_lower_priorities_go_first_and_equal_ones_as_they_come() -> None:
+def test_slots_go_by_priority_then_arrival() -> None:
     async def body() -> None:
         rollouts = Rollouts(1)
         await rollouts.begin({"first": 9, "b": 2, "c": 2, "a": 1, "val": -1})
@@ -68,7 +68,7 @@ def test_who_was_cancelled_while_waiting_takes_no_slot() -> None:
 
 @pytest.mark.parametrize("turns", range(5))
 @pytest.mark.parametrize("waiting", ["b", "bc"])
-def test_a_slot_that_comes_to_a_waiter_as_it_is_cancelled_goes_on(waiting: str, turns: int) -> None:
+def test_slot_of_a_cancelled_waiter_is_released(waiting: str, turns: int) -> None:
     async def body() -> None:
         rollouts = Rollouts(1)
         await rollouts.begin(dict.fromkeys(f"a{waiting}", 0))

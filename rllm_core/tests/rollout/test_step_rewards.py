@@ -19,13 +19,13 @@ def test_the_bonus_comes_before_the_discount() -> None:
 
 
 @given(rewards, coefficients)
-def test_a_step_s_bonus_is_what_it_gained_on_the_step_before(given: list[float], coeff: float) -> None:
+def test_bonus_is_the_gain_over_previous_step(given: list[float], coeff: float) -> None:
     gains = [0.0, *(later - earlier for earlier, later in pairwise(given))]
     assert add_bonus(given, coeff) == [reward + coeff * gain for reward, gain in zip(given, gains, strict=False)]
 
 
 @given(rewards, discounts)
-def test_a_reward_to_go_is_the_step_s_own_and_the_discounted_next(given: list[float], gamma: float) -> None:
+def test_reward_to_go_adds_the_discounted_next(given: list[float], gamma: float) -> None:
     returns = reward_to_go(given, gamma)
     following = [*returns[1:], 0.0]
     assert returns == [reward + gamma * later for reward, later in zip(given, following, strict=False)]
@@ -39,5 +39,5 @@ def test_shaping_is_both_and_leaves_its_inputs_unchanged(given: list[float], gam
     assert shaped(given, gamma=0.0, bonus_coeff=0.0) == given
 
 
-def test_an_infinite_reward_stays_one_when_there_is_no_bonus() -> None:
+def test_infinite_reward_stays_infinite_without_bonus() -> None:
     assert add_bonus([float("inf"), 1.0], 0.0) == [float("inf"), 1.0]

@@ -161,7 +161,7 @@ def test_numbers_of_numpy_become_plain_ones(play: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "turns"), [(SingleTurnWorkflow, 1), (MultiTurnWorkflow, 4)])
-def test_an_environment_that_is_never_done_ends_with_the_turns(play: Any, kind: type[Workflow], turns: int) -> None:
+def test_environment_never_done_ends_with_the_turns(play: Any, kind: type[Workflow], turns: int) -> None:
     episode, world = play(kind, *[Outcome(observation="more", reward=0.5)] * 5)
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
     assert len(episode.trajectories[0].steps) == turns
@@ -170,7 +170,7 @@ def test_an_environment_that_is_never_done_ends_with_the_turns(play: Any, kind: 
 
 
 @pytest.mark.parametrize(("limit", "max_context"), [(7, 1000), (200, 8)])
-def test_a_first_prompt_that_is_too_long_samples_nothing(engine: Any, play: Any, limit: int, max_context: int) -> None:
+def test_first_prompt_too_long_samples_nothing(engine: Any, play: Any, limit: int, max_context: int) -> None:
     engine.max_context = max_context  # 8 is exactly the prompt: no room for a token
     episode, world = play(SingleTurnWorkflow, max_prompt_length=limit)
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
@@ -202,7 +202,7 @@ def test_too_long_conversation_keeps_finished_steps(play: Any) -> None:
         ("short$", Outcome(done=True, reward=0.0), TerminationReason.ENV_DONE),
     ],
 )
-def test_wrong_answers_that_are_cut_off_ended_by_length(
+def test_truncated_wrong_responses_end_by_length(
     engine: Any, play: Any, kind: type[Workflow], response: str, outcome: Outcome, reason: TerminationReason
 ) -> None:
     engine.answer = lambda prompt, sampling: response
@@ -258,7 +258,7 @@ def test_blocking_environment_lives_in_a_separate_thread(context: MakeContext, b
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_an_environment_that_cannot_be_made_raises_its_own_error(context: MakeContext, blocks: bool) -> None:
+def test_failing_environment_constructor_raises_its_own_error(context: MakeContext, blocks: bool) -> None:
     with pytest.raises(ValueError, match="boom"):
         _run_episode(SingleTurnWorkflow, context(make_environment=_boom, environment_blocks=blocks))
 
@@ -312,7 +312,7 @@ def test_an_environment_that_raises_is_closed(engine: Any, play: Any, kind: Any,
     assert (world.closed, len(engine.ended)) == (1, 1)
 
 
-def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(engine: Any, context: MakeContext) -> None:
+def test_environment_closes_if_the_session_cannot_end(engine: Any, context: MakeContext) -> None:
     engine.end_session = _boom
     world = FunctionEnvironment()
     with pytest.raises(ValueError, match="boom"):
@@ -356,7 +356,7 @@ def test_cancellation_keeps_finished_steps_and_closes_environment(context: MakeC
 
 
 @BOTH
-def test_a_run_without_an_environment_is_told_to_name_one(context: MakeContext, kind: type[Workflow]) -> None:
+def test_run_without_environment_is_an_error(context: MakeContext, kind: type[Workflow]) -> None:
     with expect_error(ConfigError, "no-environment", kind.__name__, "rllm.env.name"):
         _run_episode(kind, context())
 
