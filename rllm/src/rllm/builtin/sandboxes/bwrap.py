@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm.builtin.sandboxes.isolated import IsolatedSandbox, forward
+from rllm.builtin.sandboxes.isolated import IsolatedSandbox, forward, readable_paths, start_holder
 from rllm.builtin.sandboxes.plugin import BwrapParams
 from rllm.builtin.sandboxes.process import SECONDS_TO_END, kill_group, run_program
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
@@ -85,7 +85,7 @@ class BwrapSandbox(IsolatedSandbox):
     def __init__(self, holder: asyncio.subprocess.Process, params: BwrapParams, setup: SandboxSetup) -> None:
         self._holder = holder
         self._setup = setup
-        readable = [*(Path(path).expanduser().absolute() for path in params.readable), *setup.readable]
+        readable = readable_paths(params, setup)
         bins = [f"{path}/bin" for path in readable]
         self._path = ":".join([*bins, "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", f"{sys.base_prefix}/bin"])
         self._readable = [path for path in (*readable, Path(sys.base_prefix)) if not path.is_relative_to("/usr")]
@@ -182,27 +182,19 @@ async def start_bwrap(params: BwrapParams, setup: SandboxSetup) -> BwrapSandbox:
         ConfigError: commands cannot read a directory of the machine, because the sandbox has its own at this path.
         PluginError: the holder cannot be started.
     """
-    for path in (*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable):
+    for path in readable_paths(params, setup):
         if any(path.is_relative_to(directory) for directory in REPLACED):
             raise ConfigError(
                 "readable-in-sandbox",
                 f"Sandbox bwrap has its own /{path.parts[1]}, so its commands cannot read {path} of this machine.",
                 f"Move the agent or the project out of /{path.parts[1]}, for example to /opt.",
             )
-    pipe = asyncio.subprocess.PIPE
     files = setup.disk // BYTES_PER_FILE
-    holder = await asyncio.create_subprocess_exec(
+    holder, reason = await start_holder(
         *("unshare", "--user", "--map-root-user", "--mount", "--"),
         *("sh", "-c", HOLD, PLACE, str(setup.disk), str(files), *{*DIRECTORIES.values(), *UNTRUSTED.values()}),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        start_new_session=True,
     )
-    assert holder.stdout is not None and holder.stderr is not None
-    if (await holder.stdout.readline()).strip() != b"ready":
-        reason = (await holder.stderr.read()).decode(errors="replace").strip()
-        await holder.wait()
+    if reason is not None:
         raise PluginError(
             "sandbox-failed",
             f"A sandbox cannot be started: {reason}",

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from rllm.builtin.sandboxes import container_port
-from rllm.builtin.sandboxes.isolated import IsolatedSandbox, connect
+from rllm.builtin.sandboxes.isolated import IsolatedSandbox, connect, readable_paths, start_holder
 from rllm.builtin.sandboxes.plugin import ContainerParams
 from rllm.builtin.sandboxes.process import SECONDS_TO_END, kill_group, run_program
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
@@ -169,21 +169,13 @@ async def _start(program: str, params: ContainerParams, setup: SandboxSetup) -> 
     shared.chmod(0o755)
     shutil.copyfile(container_port.__file__, shared / FORWARDER)
     start = _Start(program, params, setup)
-    paths = [*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable]
+    paths = readable_paths(params, setup)
     volumes = [*(f"{path}:{path}:ro" for path in paths), f"{shared}:{SHARED}:ro", "/app"]
-    pipe = asyncio.subprocess.PIPE
-    holder = await asyncio.create_subprocess_exec(
+    holder, reason = await start_holder(
         *start.run_command(name, [word for volume in volumes for word in ("--volume", volume)]),
         *("--entrypoint", "sh", params.image, "-c", HOLD),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        start_new_session=True,
     )
-    assert holder.stdout is not None and holder.stderr is not None
-    if await holder.stdout.readline() != b"ready\n":
-        reason = (await holder.stderr.read()).decode(errors="replace").strip()
-        await holder.wait()
+    if reason is not None:
         shutil.rmtree(shared)
         raise PluginError(
             "sandbox-failed",

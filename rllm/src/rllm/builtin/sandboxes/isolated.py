@@ -1,4 +1,4 @@
-"""Code that sandboxes without a network share: copies into them, and connections to a port of this machine."""
+"""Code that the sandboxes without a network share: start, copies into them, and connections to a port of this machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import socket
 import tarfile
 from pathlib import Path
 
+from rllm.builtin.sandboxes.plugin import BwrapParams, ContainerParams
 from rllm.builtin.sandboxes.process import CHUNK
-from rllm_core.contracts.sandbox import Sandbox
+from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 
 UNPACK = """
@@ -37,6 +38,29 @@ class IsolatedSandbox(Sandbox):
                 f"{target} of the sandbox cannot be replaced: {said}",
                 full if any(text in said for text in FULL) else "Check the files in the task's directory.",
             )
+
+
+async def start_holder(*command: str) -> tuple[asyncio.subprocess.Process, str | None]:
+    """Start the process of a sandbox that waits on its standard input for the sandbox's end.
+
+    Returns:
+        The process, and the reason why it has ended. None if it has printed ``ready``.
+    """
+    pipe = asyncio.subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
+    assert holder.stdout is not None and holder.stderr is not None
+    if (await holder.stdout.readline()).strip() == b"ready":
+        return holder, None
+    reason = (await holder.stderr.read()).decode(errors="replace").strip()
+    await holder.wait()
+    return holder, reason
+
+
+def readable_paths(params: BwrapParams | ContainerParams, setup: SandboxSetup) -> list[Path]:
+    """Return the files and directories of this machine that commands may read."""
+    return [*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable]
 
 
 def _pack_directory(source: Path) -> bytes:
