@@ -1,4 +1,4 @@
-"""Code that the sandboxes without a network share: start, copies into them, and connections to a port of this machine."""
+"""Shared code of sandboxes without a network: start, copies into them, and connections to a port of this machine."""
 
 from __future__ import annotations
 
