@@ -27,7 +27,7 @@ from rllm_local import tiny
 from rllm_local.teacher import ModelTeacher
 from rllm_local.teacher_options import TeacherModelParams
 from rllm_plugin_kit import stage_context
-from rllm_plugin_kit.fakes import NoModel
+from rllm_plugin_kit.fakes import FakeBackend
 
 TRL = peers.trl_gkd()
 BETAS = [0.0, 0.1, 0.5, 0.9, 1.0]
@@ -79,7 +79,7 @@ def test_update_with_a_teacher_is_trls(beta: float) -> None:
     tokenizer = tiny.build_tokenizer()
     model, other, teacher = (tiny.build_model(len(tokenizer), derive_seed(seed, "model")) for seed in (0, 0, 1))
     renderer = TemplateRenderer(tokenizer, [tokenizer.eos_token_id])
-    setup = TeacherSetup(backend=NoModel(), renderer=renderer, temperature=1.0, seed=1)
+    setup = TeacherSetup(backend=FakeBackend(), renderer=renderer, temperature=1.0, seed=1)
     step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=[])
     step.batch = a_batch()
     stage = TopkKl(

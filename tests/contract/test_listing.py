@@ -9,7 +9,7 @@ import sys
 
 from workspace import distributions
 
-from rllm_plugin_kit.listing import HEAVY
+from rllm_plugin_kit.plugin import HEAVY
 
 LIBRARIES = {
     *HEAVY,

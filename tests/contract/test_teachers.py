@@ -32,7 +32,7 @@ from rllm_local.columns import ColumnFiller
 from rllm_local.teacher import ModelTeacher
 from rllm_local.teacher_options import TeacherModelParams
 from rllm_plugin_kit import TeacherContract
-from rllm_plugin_kit.fakes import NoModel
+from rllm_plugin_kit.fakes import FakeBackend
 
 HINT = "guess lower"
 
@@ -49,7 +49,7 @@ def model() -> Any:
     return tiny.build_model(len(renderer().tokenizer), derive_seed(0, "model")).eval()
 
 
-class Computing(NoModel):
+class Computing(FakeBackend):
     """A backend that computes log-probs with `tiny`."""
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:

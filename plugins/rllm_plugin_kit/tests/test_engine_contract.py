@@ -276,7 +276,7 @@ def test_weights_of_a_different_model_are_reported(engine: type[HostedCopy], sai
 
 
 def test_engine_that_starts_when_created_is_reported(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
+    monkeypatch.setattr("rllm_plugin_kit.process_state.PATIENCE", 0.0)
     release = threading.Event()
 
     def make(params: NoParams) -> HostedCopy:

@@ -396,7 +396,7 @@ def read_back(self: TrackerContract, directory: Path) -> list[Any]:
 
 
 def test_a_running_thread_is_reported(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
+    monkeypatch.setattr("rllm_plugin_kit.process_state.PATIENCE", 0.0)
     release = threading.Event()
     leaving = starts(lambda *_: threading.Thread(target=release.wait, daemon=True).start())
     given = {"tmp_path": tmp_path}

@@ -22,7 +22,7 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_plugin_kit.session import REQUESTS, ROLE, Session, difference
+from rllm_plugin_kit.session import REQUESTS, ROLE, BackendSession, difference
 from rllm_verl.backend import VerlBackend
 from rllm_verl.processes import Process
 
@@ -41,7 +41,7 @@ OLD = frozenset({"old_logprobs"})
 
 @dataclass
 class RunningBackend:
-    session: Session
+    session: BackendSession
     backend: VerlBackend
     loss: Any
 
@@ -105,7 +105,7 @@ def running(ray_cluster: None) -> Iterator[RunningBackend]:
     composed = compose(registry, layers)
     loss = choose(registry, "loss", "ppo", "the test")
     run = RunContext(config=composed.config, backend_config=composed.backend_config, seed=0, total_steps=10)
-    session = Session(VerlBackend, run, loss)
+    session = BackendSession(VerlBackend, run, loss)
     assert isinstance(session.backend, VerlBackend)
     yield RunningBackend(session, session.backend, loss)
     session.close()

@@ -22,7 +22,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_plugin_kit.session import REQUESTS, ROLE, Session, difference
+from rllm_plugin_kit.session import REQUESTS, ROLE, BackendSession, difference
 from rllm_verl.backend import VerlBackend
 from rllm_verl.processes import Process
 
@@ -40,7 +40,7 @@ SETTINGS = {
 
 @dataclass
 class RunningBackend:
-    session: Session
+    session: BackendSession
     backend: VerlBackend
     loss: PluginChoice[LossPlugin[Any]]
 
@@ -83,7 +83,7 @@ def running(ray_cluster: None) -> Iterator[RunningBackend]:
         total_steps=10,
         needs=frozenset({"ref_logprobs"}),
     )
-    session = Session(VerlBackend, run, loss)
+    session = BackendSession(VerlBackend, run, loss)
     assert isinstance(session.backend, VerlBackend)
     yield RunningBackend(session, session.backend, loss)
     session.close()

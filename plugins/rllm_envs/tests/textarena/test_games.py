@@ -17,7 +17,7 @@ from rllm_envs.seeds import SEEDS
 from rllm_envs.textarena.environment import TextArena
 from rllm_envs.textarena.games import check_game, single_player_games
 from rllm_envs.textarena.plugin import TextArenaParams
-from rllm_plugin_kit.surroundings import changes_by
+from rllm_plugin_kit.process_state import find_changes
 
 MOVES = ("[A1]", "[up]", "[1 2]", "[5]", "left", "[stand]", "[0 0]", "[A B]", "no idea")
 
@@ -51,7 +51,7 @@ def test_games_are_functions_of_seeds_and_moves(part: int) -> None:
         with redirect_stdout(printed):
             single = _play(game, MOVES)
             several: list[Any] = []
-            different = changes_by(lambda several=several, game=game: several.extend(_play_three(game)))
+            different = find_changes(lambda several=several, game=game: several.extend(_play_three(game)))
         assert single == several[0] == several[2], game
         assert "Python's random numbers" not in different, f"{game}: nobody else's random numbers are touched"
         assert printed.getvalue() == "", game

@@ -45,7 +45,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
     """True if the same rollout always gets the same messages and actions."""
 
     def test_methods_are_not_async(self, params: Any) -> None:
-        agent = self._made(params)
+        agent = self._make_agent(params)
         for name in ("observe", "act"):
             if inspect.iscoroutinefunction(getattr(agent, name)):
                 raise self.failure(
@@ -56,7 +56,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
     def test_observations_become_json_messages(self, params: Any) -> None:
         """Chat messages are JSON, because rllm writes them to a file and renders them."""
         for observation in self.observations:
-            messages = self._observe(self._made(params), observation)
+            messages = self._observe(self._make_agent(params), observation)
             if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
                 raise self._no_messages(observation, messages)
             for message in messages:
@@ -67,7 +67,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
     def test_any_response_becomes_an_action(self, params: Any) -> None:
         """Text, or an object in JSON where the environment takes those."""
         for response in RESPONSES:
-            agent = self._made(params)
+            agent = self._make_agent(params)
             self._observe(agent, self.observations[0])
             action = self._act(agent, response)
             if not isinstance(action, str | Mapping):
@@ -77,7 +77,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             self._check_json(action, "an action")
 
     def test_it_returns_only_new_messages(self, params: Any) -> None:
-        agent = self._made(params)
+        agent = self._make_agent(params)
         first, second = MARKS
         self._observe(agent, first)
         self._act(agent, RESPONSES[0])
@@ -88,7 +88,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             )
 
     def test_it_does_not_change_its_arguments(self, params: Any) -> None:
-        agent = self._made(params)
+        agent = self._make_agent(params)
         for observation in self.observations:
             before = copy.deepcopy(observation)
             self._observe(agent, observation)
@@ -125,15 +125,15 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             )
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
-        self.check_surroundings(lambda: self._rollouts(params, 1), "Compute, and return at once.")
+        self.check_process_state(lambda: self._rollouts(params, 1), "Compute, and return at once.")
 
-    def _made(self, params: Any) -> Agent:
+    def _make_agent(self, params: Any) -> Agent:
         agent: Agent = self.make(params, called_with="the options, once per rollout")
         return agent
 
     def _rollouts(self, params: Any, number: int) -> list[list[Any]]:
         """Return the messages and actions of some rollouts that run interleaved."""
-        agents = [self._made(params) for _ in range(number)]
+        agents = [self._make_agent(params) for _ in range(number)]
         done: list[list[Any]] = [[] for _ in agents]
         for index, observation in enumerate(self.observations):
             for agent, words in zip(agents, done, strict=True):

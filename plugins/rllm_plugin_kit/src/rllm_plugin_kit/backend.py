@@ -22,7 +22,7 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
-from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, Session, difference
+from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, BackendSession, difference
 from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.token_traces import trace_problem
 
@@ -47,7 +47,7 @@ _OF_THE_RUN = RendererPlugin(
 )
 
 
-class BackendContract(StartedContract[BackendPlugin[Any], Session]):
+class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
     """Contract of every backend. Set a small model in `options`.
 
     The tests start the backend once for each mapping in `options`, and once more to load its checkpoint.
@@ -57,7 +57,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
     config: ClassVar[Mapping[str, Any]] = {}
     """The core's part of the run's config, such as ``{"data": {"max_response_length": 8}}``."""
 
-    def start(self, options: Mapping[str, Any]) -> Session:
+    def start(self, options: Mapping[str, Any]) -> BackendSession:
         """A backend that has been started with these options."""
         config = RunConfig.model_validate(self.config)
         run = RunContext(
@@ -76,7 +76,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         with self.explain_errors(
             "cannot be started", "Correct its `start`, or set an existing model in `options` of the test class."
         ):
-            return Session(self.loaded(), run, loss)  # type: ignore[arg-type]
+            return BackendSession(self.loaded(), run, loss)  # type: ignore[arg-type]
 
     def test_declared_capabilities_exist(self) -> None:
         for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
@@ -93,7 +93,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 f"names {self.plugin.config_yaml()}, which does not exist", "Add the YAML file to the package."
             )
 
-    def test_it_samples_tokens_with_their_log_probs(self, session: Session) -> None:
+    def test_it_samples_tokens_with_their_log_probs(self, session: BackendSession) -> None:
         stops = session.engine.renderer.stop_ids
         for completion in session.sample(REQUESTS):
             tokens, logprobs = completion.token_ids, completion.logprobs
@@ -113,7 +113,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
 
-    def test_stop_text_ends_a_response_or_is_rejected(self, session: Session) -> None:
+    def test_stop_text_ends_a_response_or_is_rejected(self, session: BackendSession) -> None:
         text_of = session.engine.renderer.text
         whole = [text_of(completion.token_ids) for completion in session.sample(REQUESTS)]
         text = next((text[len(text) // 2] for text in whole if len(text) > 1), "a")
@@ -138,7 +138,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
                 )
 
-    def test_engine_uses_the_configured_renderer(self, session: Session) -> None:
+    def test_engine_uses_the_configured_renderer(self, session: BackendSession) -> None:
         if "rllm.renderer" not in self.plugin.config_keys:
             pytest.skip("it has its own renderer")
         if not isinstance(session.engine.renderer, _RendererOfTheRun):
@@ -148,7 +148,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             )
 
     @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
-    def test_log_probs_are_computed_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
+    def test_log_probs_are_computed_before_truncation(self, session: BackendSession, cut: Mapping[str, Any]) -> None:
         """The first token has the same log-prob with truncation, without it, and in the trainer with first weights."""
         for temperature in TEMPERATURES:
             free, truncated = (
@@ -183,7 +183,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Set full_logprobs=False in its capabilities, or record log-probs before truncation.",
             )
 
-    def test_temperature_divides_logits(self, session: Session) -> None:
+    def test_temperature_divides_logits(self, session: BackendSession) -> None:
         """Log-probs of two tokens differ by the difference of their logits / temperature."""
         at = {
             temperature: {
@@ -202,7 +202,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     "Divide the logits by the temperature, and record log-probs of the result.",
                 )
 
-    def test_tokens_depend_only_on_prompt_and_seed(self, session: Session) -> None:
+    def test_tokens_depend_only_on_prompt_and_seed(self, session: BackendSession) -> None:
         together = session.sample(REQUESTS)
         separate = [session.sample([request])[0] for request in REQUESTS]
         if difference(together, separate) > SAME:
@@ -217,7 +217,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "samples the same tokens with different seeds", "Pass SamplingParams.seed to the sampler."
             )
 
-    def test_declared_columns_are_filled(self, session: Session) -> None:
+    def test_declared_columns_are_filled(self, session: BackendSession) -> None:
         wanted = self.plugin.capabilities.columns
         batch = session.batch()
         filled = session.ask(session.backend.process(batch, wanted))
@@ -237,7 +237,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                     f"fills {name!r} with invalid numbers", "Fill finite numbers. Log-probs must be 0 or less."
                 )
 
-    def test_missing_sampler_log_probs_are_recomputed(self, session: Session) -> None:
+    def test_missing_sampler_log_probs_are_recomputed(self, session: BackendSession) -> None:
         batch = session.batch()
         in_first_half = np.repeat(np.arange(batch.n_rows) < batch.n_rows // 2, batch.row_lengths)
         old = session.old_logprobs(batch, unknown=in_first_half & batch.loss_mask)
@@ -247,7 +247,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Compute log-probs in `process`, and fill `batch.old_logprobs_from(computed)`.",
             )
 
-    def test_an_update_without_advantages_changes_nothing(self, session: Session) -> None:
+    def test_an_update_without_advantages_changes_nothing(self, session: BackendSession) -> None:
         if session.updates:
             pytest.skip("an update has been made; what the optimizer remembers of it may move the weights")
         before = session.sample(REQUESTS)
@@ -258,7 +258,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Without entropy bonus and KL term the loss has no gradient. Look for other terms in the loss.",
             )
 
-    def test_updates_change_sampled_tokens(self, session: Session) -> None:
+    def test_updates_change_sampled_tokens(self, session: BackendSession) -> None:
         before = session.sample(REQUESTS)
         for _ in range(3):
             self._check_result(session.update(advantage=1.0))
@@ -268,14 +268,14 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Step the optimizer in `update`. In `sync_weights`, pass on the new weights and clear all caches.",
             )
 
-    def test_tokens_are_traced_only_on_request(self, session: Session) -> None:
+    def test_tokens_are_traced_only_on_request(self, session: BackendSession) -> None:
         self._check_result(session.update(advantage=1.0))
         if self.plugin.capabilities.token_trace:
             trace = session.update(advantage=1.0, trace=True).trace
             if problem := trace_problem(trace, session.trained):
                 raise self.failure(*problem)
 
-    def test_completions_have_the_weight_version(self, session: Session) -> None:
+    def test_completions_have_the_weight_version(self, session: BackendSession) -> None:
         session.update(advantage=1.0)
         versions = {completion.weight_version for completion in session.sample(REQUESTS)}
         if versions != {session.updates}:
@@ -284,7 +284,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Set Completion.weight_version to the version that was synced last.",
             )
 
-    def test_a_saved_run_continues_exactly(self, session: Session, tmp_path: Path) -> None:
+    def test_a_saved_run_continues_exactly(self, session: BackendSession, tmp_path: Path) -> None:
         session.update(advantage=1.0)
         session.ask(session.backend.save(tmp_path))
         if pickles := [path.name for path in tmp_path.rglob("*") if path.suffix in PICKLES]:
@@ -292,9 +292,9 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 f"writes {pickles[0]} into its checkpoint",
                 "Write tensors as safetensors and other data as JSON. Do not use pickle.",
             )
-        resumed = session.another()
+        resumed = session.start_copy()
         try:
-            resumed.take_up(tmp_path, session.updates)
+            resumed.load_checkpoint(tmp_path, session.updates)
             if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
                 raise self.failure(
                     "samples differently once a checkpoint was loaded", "Save all weights, and load all of them."
@@ -317,7 +317,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         ):
             asyncio.run(make().close())
 
-    def test_close_twice_works(self, session: Session) -> None:
+    def test_close_twice_works(self, session: BackendSession) -> None:
         """This is the last test of the class, because a closed backend has no other methods to test."""
         with self.explain_errors("cannot be closed twice", "Release only the resources that still exist."):
             session.close()

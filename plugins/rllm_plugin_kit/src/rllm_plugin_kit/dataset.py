@@ -11,7 +11,7 @@ from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.data.types import Task
 from rllm_core.errors import RllmError
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, some_of
+from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, read_some_tasks
 
 
 class DatasetContract(PluginContract[DatasetPlugin[Any]]):
@@ -64,7 +64,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             )
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
-        self.check_surroundings(lambda: self._tasks(params), "Draw from its own generator, and restore the rest.")
+        self.check_process_state(lambda: self._tasks(params), "Draw from its own generator, and restore the rest.")
 
     def _tasks(self, params: Any) -> list[Task]:
         with self.explain_errors(
@@ -72,4 +72,4 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             "The contract calls the result of `load` with the options, as a run does once at its start.",
         ):
             tasks = self.loaded()(params)
-        return some_of(tasks, self.failure)
+        return read_some_tasks(tasks, self.failure)

@@ -14,9 +14,9 @@ import pytest
 from rllm_core.contracts.engine import Completion, EnginePlugin, HostedEngine, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
 from rllm_plugin_kit.engine_session import EngineSession, Request
+from rllm_plugin_kit.process_state import RANDOM_NUMBERS, THREADS, find_changed_state, find_changes, read_process_state
 from rllm_plugin_kit.small_model import STOP_ID, SmallModel
 from rllm_plugin_kit.started import StartedContract
-from rllm_plugin_kit.surroundings import RANDOM_NUMBERS, THREADS, changes_by, find_changed_state, surroundings
 
 SAME = 1e-3
 """Maximum difference between equal log-probs: kernels sum in different orders."""
@@ -41,12 +41,12 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             "cannot be started",
             "It is called with an EngineSetup, and then given all weights of the model, as a generator.",
         ):
-            return EngineSession(lambda: self._made(params))
+            return EngineSession(lambda: self._make_engine(params))
 
     def test_creation_starts_nothing(self, params: Any) -> None:
         self.loaded()
-        before = surroundings()
-        engine = self._made(params)
+        before = read_process_state()
+        engine = self._make_engine(params)
         if THREADS in find_changed_state(before):
             raise self.failure("starts threads when it is made", "Start them in `start`.")
         self._close_twice(engine, "before it was started")
@@ -253,7 +253,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                 )
 
     def test_weights_of_a_different_model_are_rejected(self, params: Any) -> None:
-        session = EngineSession(lambda: self._made(params))
+        session = EngineSession(lambda: self._make_engine(params))
         try:
             strange = {f"strange.{name}": tensor for name, tensor in session.model.weights().items()}
             session.ask(session.engine.load_weights(strange.items(), 1))
@@ -271,7 +271,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             session.close()
         different = find_changed_state(session.before)
         if different and RANDOM_NUMBERS.issuperset(different):
-            different = changes_by(lambda: self._live(session.another()))
+            different = find_changes(lambda: self._live(session.start_copy()))
         if different:
             raise self.failure(
                 f"leaves {', '.join(different)} changed",
@@ -284,7 +284,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         finally:
             session.close()
 
-    def _made(self, params: Any) -> HostedEngine:
+    def _make_engine(self, params: Any) -> HostedEngine:
         engine: HostedEngine = self.make(params, called_with="the options")
         return engine
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rllm_core.contracts.engine import Completion, EngineSetup, HostedEngine, SamplingParams
+from rllm_plugin_kit.process_state import read_process_state
 from rllm_plugin_kit.small_model import MAX_CONTEXT, SmallModel, make_renderer, save_without_weights
-from rllm_plugin_kit.surroundings import surroundings
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class EngineSession:
         self.version = 0
         self.closed = False
         make_renderer()  # Import its modules first, so that the comparison does not blame the engine for them.
-        self.before = surroundings()
+        self.before = read_process_state()
         self.engine = make()
         try:
             with tempfile.TemporaryDirectory() as directory:
@@ -46,7 +46,7 @@ class EngineSession:
             self.close()
             raise
 
-    def another(self) -> EngineSession:
+    def start_copy(self) -> EngineSession:
         """A new engine with the same options."""
         return EngineSession(self._make)
 

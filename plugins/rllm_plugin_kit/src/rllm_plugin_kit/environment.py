@@ -16,7 +16,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.data.types import Task
 from rllm_core.rollout.calls import call
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, some_of
+from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, read_some_tasks
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 JUNK = ("", " \n", "7", "-1e9", "yes", "{'tool': None}", "\x00\ufffd", "ünïcödé 🎲", "word " * 5000)
@@ -118,7 +118,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
 
     def test_close_at_any_time_works(self, params: Any) -> None:
         """Closing works even before the first observation, because a rollout that fails to start is also closed."""
-        asyncio.run(self._close(self._made(params)))
+        asyncio.run(self._close(self._make_environment(params)))
         for task in self._some_tasks(params):
             self._run_episode(params, task, [])
             self._run_episode(params, task, JUNK[:1])
@@ -132,13 +132,13 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             "Write `tasks(cls, split, params)` as a class method for both splits. Return [] if a split has no tasks.",
         ):
             tasks = environment.tasks(split, params)
-        return some_of(tasks, self.failure)
+        return read_some_tasks(tasks, self.failure)
 
     def _some_tasks(self, params: Any) -> Sequence[Task]:
         tasks = self._tasks(params, "train")
         return [*tasks[:TASKS_TRIED], *tasks[-1:]]
 
-    def _made(self, params: Any) -> Environment:
+    def _make_environment(self, params: Any) -> Environment:
         with self.explain_errors("cannot be made", "Its constructor is called with the options, once per episode."):
             environment: Environment = self.loaded()(params)
         return environment
@@ -148,7 +148,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         return asyncio.run(self._run_interleaved(params, [task], said))[0]
 
     async def _run_interleaved(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
-        environments = [self._made(params) for _ in tasks]
+        environments = [self._make_environment(params) for _ in tasks]
         outcomes: list[list[Outcome]] = [
             [Outcome(observation=await self._reset(*pair))] for pair in zip(environments, tasks, strict=True)
         ]
@@ -161,7 +161,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         return outcomes
 
     async def _tools(self, params: Any, task: Task) -> Any:
-        environment = self._made(params)
+        environment = self._make_environment(params)
         await self._reset(environment, task)
         try:
             return await self._ask(environment.tools, task.data, what=f"tools failed on task {task.id!r}")

@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.algorithms.columns import GREEDY_REWARD, REWARD_COMPONENTS, build_estimator_input
+from rllm_core.algorithms.estimation import to_tokens
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.data import codec
-from rllm_core.data.types import TrajectoryGroup
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.registry import Registry
-from rllm_plugin_kit.estimator_calls import EstimatorCalls, distance
-from rllm_plugin_kit.samples import Member, random_members
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.samples import Member, fill, make_groups, random_members
 
 COLUMNS = frozenset(field.name for field in fields(AdvantageInput)) - {"groups", "algorithm_config", "component_names"}
 CONSTANTS = (0.0, 1.0, 0.1, 0.7, 1 / 3, 100.1, -0.1)
@@ -34,11 +37,17 @@ EXTREMES: Sequence[Sequence[float]] = (
 CLOSE = 1e-5
 
 
-class EstimatorContract(EstimatorCalls):
+class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
     """Contract of every estimator. The tests fill the columns in the plugin's `needs` with plausible numbers."""
 
+    kind = "estimator"
     centres: ClassVar[bool] = True
     """True if equal rewards within its scope give advantages of exactly 0. Set it to False if they should not."""
+
+    def prepare(self, trajectory: Trajectory) -> None:
+        """Put into a trajectory what the estimator reads of it. Override it where two reward components will not do."""
+        reward = trajectory.reward or 0.0
+        trajectory.info[REWARD_COMPONENTS] = {"correct": 0.75 * reward, "format": 0.25 * reward}
 
     def test_declared_columns_and_loss_exist(self) -> None:
         """An estimator can read every column that it needs, and its default loss is installed."""
@@ -86,7 +95,7 @@ class EstimatorContract(EstimatorCalls):
         largest = {}
         for reward in CONSTANTS:
             members = [[Member(reward, lengths[number]) for number in range(size)] for size in sizes]
-            values = self.called(params, self.groups(members), "equal rewards").values
+            values = self.call_for_groups(params, self.groups(members), "equal rewards").values
             largest[reward] = float(np.abs(values).max())
         if not self.centres and not any(largest.values()):
             raise self.failure(
@@ -106,7 +115,7 @@ class EstimatorContract(EstimatorCalls):
         for seed in SEEDS:
             groups = self.groups(random_members(seed, RAGGED))
             random = np.random.default_rng(seed)
-            shuffled = [_reordered(groups[place], random) for place in random.permutation(len(groups))]
+            shuffled = [_reorder(groups[place], random) for place in random.permutation(len(groups))]
             if (difference := self._difference(params, groups, shuffled)) > CLOSE:
                 raise self.failure(
                     f"gives different advantages (by {difference:.2g} of the largest) when groups and members are "
@@ -181,9 +190,9 @@ class EstimatorContract(EstimatorCalls):
     def test_same_inputs_and_state_give_same_advantages(self, params: Any) -> None:
         """The results do not depend on other calls in between, and are the same in a resumed run."""
         groups = self.groups(random_members(0, RAGGED))
-        first = self.called(params, groups, "ragged groups")
-        self.called(params, self.groups(random_members(1, RAGGED)), "other groups")
-        if not np.array_equal(first.values, self.called(params, groups, "ragged groups").values):
+        first = self.call_for_groups(params, groups, "ragged groups")
+        self.call_for_groups(params, self.groups(random_members(1, RAGGED)), "other groups")
+        if not np.array_equal(first.values, self.call_for_groups(params, groups, "ragged groups").values):
             raise self.failure(
                 "gives different advantages when it is called again with the same inputs",
                 "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs. If "
@@ -209,11 +218,81 @@ class EstimatorContract(EstimatorCalls):
                     "load_state_dict.",
                 )
 
+    def groups(self, members: Sequence[Sequence[Member]]) -> list[TrajectoryGroup]:
+        """Groups of such trajectories, prepared."""
+        groups = make_groups(members)
+        for number, group in enumerate(groups):
+            for trajectory in group.trajectories:
+                self.prepare(trajectory)
+                if "greedy_rewards" in self.plugin.needs:
+                    trajectory.info[GREEDY_REWARD] = group.trajectories[0].reward if number % 2 else 0.5
+        return groups
+
+    def inputs(self, groups: Sequence[TrajectoryGroup]) -> AdvantageInput:
+        """Return the columns of these groups, with the columns in the plugin's `needs`."""
+        # `build_estimator_input` selects groups of a batch, and a batch needs at least one group.
+        batch = fill(build_batch(groups or self.groups([[Member(0.0)]])), self.plugin.needs)
+        return build_estimator_input(batch, np.full(len(batch.groups), bool(groups)))
+
+    def call_for_groups(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> Advantages:
+        """Call the estimator for these groups and return its result."""
+        return self.call(params, self.inputs(groups), case)
+
+    def make_estimator(self) -> Any:
+        """Return the estimator to call. An estimator with state is a new object with empty state."""
+        return self.loaded()() if self.plugin.keeps_state else self.loaded()
+
+    def call(self, params: Any, inputs: AdvantageInput, case: str, estimator: Any = None) -> Advantages:
+        """Call the estimator, by default a new one, and return its result if it is valid. `case` describes the input in
+        messages."""
+        try:
+            result: Advantages = (estimator or self.make_estimator())(inputs, params)
+        except Exception as error:
+            writes = "read-only" in str(error)
+            raise self.failure(
+                f"failed on {case}: {type(error).__name__}: {error}",
+                "It writes into its inputs: work on a copy, such as `inputs.rewards.copy()`."
+                if writes
+                else "Such batches occur in training. Return an advantage for each trajectory.",
+            ) from error
+        try:
+            to_tokens(inputs, result, f"{self.display_name}, given {case},", self.plugin.level)
+        except RllmError as error:
+            raise AssertionError(str(error)) from error
+        self._check_returns(inputs, result)
+        return result
+
+    def _check_returns(self, inputs: AdvantageInput, result: Advantages) -> None:
+        if result.returns is None:
+            return
+        returns = np.asarray(result.returns, np.float64)
+        if returns.shape != inputs.loss_mask.shape or not np.isfinite(returns).all():
+            raise self.failure(
+                f"gives returns of shape {returns.shape} for {inputs.loss_mask.shape} tokens, or some that are not "
+                "finite",
+                "Returns are a critic's targets: one finite number for every token, 0 where nothing was sampled.",
+            )
+
+    def tokens(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> dict[str, NDArray[np.float32]]:
+        """The advantages of the sampled tokens of each trajectory, by its uid."""
+        inputs = self.inputs(groups)
+        tokens = to_tokens(inputs, self.call(params, inputs, case), self.display_name, self.plugin.level)
+        uids = [trajectory.uid for group in groups for trajectory in group.trajectories]
+        parts = [slice(*bounds) for bounds in zip(inputs.token_offsets, inputs.token_offsets[1:], strict=False)]
+        return {uid: tokens[part][inputs.loss_mask[part]] for uid, part in zip(uids, parts, strict=True)}
+
     def _difference(self, params: Any, one: Sequence[TrajectoryGroup], other: Sequence[TrajectoryGroup]) -> float:
         return distance(self.tokens(params, one, "ragged groups"), self.tokens(params, other, "ragged groups"))
 
 
-def _reordered(group: TrajectoryGroup, random: np.random.Generator) -> TrajectoryGroup:
+def distance(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:
+    """The largest difference of two results for the same trajectories, relative to the largest advantage."""
+    pairs = [(one[uid].astype(np.float64), other[uid]) for uid in one if one[uid].size]
+    largest = max((np.abs(values).max() for pair in pairs for values in pair), default=0.0)
+    return float(max((np.abs(a - b).max() for a, b in pairs), default=0.0) / (largest or 1.0))
+
+
+def _reorder(group: TrajectoryGroup, random: np.random.Generator) -> TrajectoryGroup:
     order = random.permutation(len(group.trajectories))
     return TrajectoryGroup(
         group_id=group.group_id,

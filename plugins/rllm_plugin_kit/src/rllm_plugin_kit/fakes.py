@@ -20,7 +20,7 @@ from rllm_plugin_kit.samples import ROLES, Member, fill, make_trajectory
 HERE = "rllm_plugin_kit.stage_context"
 
 
-class NoModel(Backend):
+class FakeBackend(Backend):
     """Fills columns with plausible numbers and learns nothing."""
 
     async def start(self, run: RunContext) -> RolloutEngine:
@@ -42,7 +42,7 @@ class NoModel(Backend):
         pass
 
 
-class MadeUpRollouts(RolloutRunner):
+class FakeRunner(RolloutRunner):
     """In every rollout each of `ROLES` gives one answer of two tokens; rewards of a task's rollouts rise from 0."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ def stage_context(**overrides: Any) -> StageContext:
     fields: dict[str, Any] = {
         "config": RunConfig(),
         "seed": 0,
-        "backend": NoModel(),
-        "runner": MadeUpRollouts(),
+        "backend": FakeBackend(),
+        "runner": FakeRunner(),
         "grouping": chosen("grouping", "task_role"),
         "rejection": rejection.registered.load()(rejection.params),
         "rejection_name": rejection.registered.qualified_name,

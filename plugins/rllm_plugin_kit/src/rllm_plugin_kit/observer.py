@@ -33,7 +33,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
 
     def test_methods_are_known_events(self, params: Any) -> None:
         """The training loop would never call a misspelt method."""
-        observer = self._made(params)
+        observer = self._make_observer(params)
         for name in dir(observer):
             if name.startswith("on_") and name not in EVENTS:
                 raise self.failure(
@@ -47,7 +47,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
 
     @pytest.mark.parametrize("run", RUNS)
     def test_any_run_can_be_observed(self, params: Any, run: str) -> None:
-        self._watch(self._made(params), events(*RUNS[run]), run)
+        self._watch(self._make_observer(params), events(*RUNS[run]), run)
 
     def test_veto_is_a_bool(self, params: Any) -> None:
         for finished, vote in self._votes(params):
@@ -67,11 +67,11 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
             )
 
     def test_it_does_not_change_steps(self, params: Any) -> None:
-        observer = self._made(params)
+        observer = self._make_observer(params)
         for event in self._drop_logs(events()):
             (step, *_) = event.arguments
             before = _content(step) if isinstance(step, TrainStep) else repr(event.arguments)
-            self._tell(observer, event, "a whole run")
+            self._notify(observer, event, "a whole run")
             after = _content(step) if isinstance(step, TrainStep) else repr(event.arguments)
             if before != after:
                 what = ", ".join(_differing(before, after))
@@ -81,13 +81,13 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                 )
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
-        self.check_surroundings(
-            lambda: self._watch(self._made(params), events(), "a whole run"),
+        self.check_process_state(
+            lambda: self._watch(self._make_observer(params), events(), "a whole run"),
             "Put back what it changes, by then.",
             when=" after on_train_end",
         )
 
-    def _made(self, params: Any) -> Observer:
+    def _make_observer(self, params: Any) -> Observer:
         observer = self.make(params, called_with="the options, once per run")
         if not isinstance(observer, Observer):
             raise self.failure(
@@ -100,18 +100,18 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
         """Its votes, by finished steps."""
         votes = []
         for event in self._drop_logs(life):
-            answer = self._tell(observer, event, run)
+            answer = self._notify(observer, event, run)
             if event.name == VETO:
                 votes.append((event.arguments[0], answer))
         return votes
 
     def _votes(self, params: Any) -> list[tuple[int, Any]]:
-        return self._watch(self._made(params), events(), "a whole run")
+        return self._watch(self._make_observer(params), events(), "a whole run")
 
     def _drop_logs(self, life: Iterable[Event]) -> list[Event]:
         return [event for event in life if event.name != LOG]
 
-    def _tell(self, observer: Observer, event: Event, run: str) -> Any:
+    def _notify(self, observer: Observer, event: Event, run: str) -> Any:
         with self.explain_errors(
             f"failed in {event.name} of {run}", "Correct the error. An exception in an observer stops the run."
         ):

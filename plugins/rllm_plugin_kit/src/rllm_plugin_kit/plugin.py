@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +20,7 @@ from rllm_core.contracts.chosen import RecordT, Registered
 from rllm_core.errors import RllmError, format_problem
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_plugin_kit.listing import heavy_imports
-from rllm_plugin_kit.surroundings import changes_by
+from rllm_plugin_kit.process_state import find_changes
 
 UNKNOWN_OPTION = "an_option_nobody_has"
 LONGEST_LABEL = 200
@@ -100,10 +101,10 @@ class PluginContract(Generic[RecordT]):
         with self.explain_errors("cannot be made", f"What `load` returns is called with {called_with}."):
             return self.loaded()(*arguments)
 
-    def check_surroundings(self, act: Callable[[], object], fix: str, when: str = "") -> None:
+    def check_process_state(self, act: Callable[[], object], fix: str, when: str = "") -> None:
         """Check that an action changes nothing that other code shares, apart from loading the plugin."""
         self.loaded()
-        if different := changes_by(act):
+        if different := find_changes(act):
             raise self.failure(f"leaves {', '.join(different)} changed{when}", fix)
 
     def saved_state(self, thing: Any) -> str:
@@ -157,7 +158,7 @@ class PluginContract(Generic[RecordT]):
     def test_listing_imports_no_heavy_packages(self) -> None:
         if type(self).record is not PluginContract.record:
             pytest.skip("this plugin spec is not installed")
-        if heavy := heavy_imports(self._installed().distribution):
+        if heavy := list_heavy_imports(self._installed().distribution):
             raise self.failure(
                 f"comes with a package that imports {', '.join(heavy)} whenever plugins are listed",
                 "Move these imports into the plugin spec's `load` function, or into the module that `load` imports.",
@@ -216,3 +217,40 @@ class PluginContract(Generic[RecordT]):
         except RllmError as error:
             reasons = "".join(f" {broken.name} is broken: {broken.reason}." for broken in registry.broken)
             raise AssertionError(format_problem(f"{error.message}{reasons}", error.hint)) from error
+
+
+HEAVY = (
+    *("numpy", "scipy", "pandas", "sklearn", "matplotlib", "torch", "tensorflow", "jax", "flax", "triton"),
+    *("transformers", "tokenizers", "safetensors", "accelerate", "peft", "datasets", "sentence_transformers"),
+    *("ray", "vllm", "sglang", "verl", "trl", "tinker", "deepspeed", "megatron", "openai", "anthropic", "wandb"),
+)
+"""Packages that take long to import, or that talk to something."""
+
+_SCRIPT = """
+import json, sys
+from rllm_core.plugins.registry import Registry
+
+asked = json.load(sys.stdin)
+Registry.load(allow=[asked["distribution"]], environ={})
+print(json.dumps([package for package in asked["heavy"] if package in sys.modules]))
+"""
+
+
+def list_heavy_imports(distribution: str) -> list[str]:
+    """Which of `HEAVY` are imported when the plugins of `distribution` are listed."""
+    return _list_heavy_imports(distribution, os.pathsep.join(filter(None, sys.path)))
+
+
+@functools.cache
+def _list_heavy_imports(distribution: str, path: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT],
+        input=json.dumps({"distribution": distribution, "heavy": HEAVY}),
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    heavy: list[str] = json.loads(done.stdout)
+    return heavy

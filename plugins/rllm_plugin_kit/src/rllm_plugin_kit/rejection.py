@@ -33,7 +33,7 @@ REWARDS: Sequence[Sequence[float]] = (
 
 
 @dataclass
-class _Run:
+class _RejectionRun:
     """A mode that receives groups as in training, and its results."""
 
     mode: RejectionMode
@@ -94,7 +94,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
         without_signal = make_groups([[Member(0.0), Member(0.0)]])
         for groups in ([], without_signal):
             try:
-                _Run(self._mode(params), self._ask, map(list, repeat(groups))).step()
+                _RejectionRun(self._mode(params), self._ask, map(list, repeat(groups))).step()
             except TimeoutError:
                 raise self.failure(
                     f"still requests more after {MOST_BATCHES} rollout batches without signal in one step",
@@ -103,7 +103,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
 
     def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
         for seed in SEEDS:
-            whole = _Run(self._mode(params), self._ask, _offers(seed))
+            whole = _RejectionRun(self._mode(params), self._ask, _offers(seed))
             marks = []
             for _ in range(STEPS):
                 whole.step()
@@ -111,7 +111,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
             for number, (done, state) in enumerate(marks):
                 fresh = self._mode(params)
                 fresh.load_state_dict(json.loads(state))
-                resumed = _Run(fresh, self._ask, _offers(seed, done))
+                resumed = _RejectionRun(fresh, self._ask, _offers(seed, done))
                 for _ in range(number + 1, STEPS):
                     resumed.step()
                 if resumed.said != whole.said[done:]:
@@ -122,7 +122,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                     )
 
     def test_same_groups_give_same_verdicts(self, params: Any) -> None:
-        runs = [_Run(self._mode(params), self._ask, _offers(0)) for _ in range(2)]
+        runs = [_RejectionRun(self._mode(params), self._ask, _offers(0)) for _ in range(2)]
         for _ in range(STEPS):
             for run in runs:
                 run.step()

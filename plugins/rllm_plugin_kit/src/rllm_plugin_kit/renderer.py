@@ -48,12 +48,12 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         return RendererSetup(name="small", tokenizer=make_tokenizer(), stop_ids=frozenset({STOP_ID}))
 
     def test_stop_tokens_exist(self, params: Any) -> None:
-        stops = self._made(params).stop_ids
+        stops = self._make_renderer(params).stop_ids
         if not stops or not all(isinstance(stop, int) and stop >= 0 for stop in stops):
             raise self.failure(f"has the stop ids {set(stops)!r}", "Name the tokens that end a response, at least one.")
 
     def test_tokens_are_int32(self, params: Any) -> None:
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         made = {
             "prompt": [self._ask(renderer.prompt, each) for each in self.conversations],
             "response_ids": [self._ask(renderer.response_ids, each) for each in self.words],
@@ -72,7 +72,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_bridge_keeps_every_token(self, params: Any) -> None:
         """The next prompt starts with the previous prompt and the sampled response, for any response."""
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for prompt, response in self._sampled(renderer):
             bridged = self._ask(renderer.bridge, prompt, response, NEXT)
             if bridged is None:
@@ -86,7 +86,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_bridge_matches_the_whole_conversation(self, params: Any) -> None:
         """The response is as the template writes it, with one stop token."""
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for conversation in self.conversations:
             prompt = self._ask(renderer.prompt, conversation)
             for words in self.words:
@@ -101,7 +101,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_observations_end_no_turn(self, params: Any) -> None:
         """The text of a stop token is plain text in a message after a response, because it can come from a tool."""
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         stops = sorted(renderer.stop_ids)
         prompt, response = self._sampled(renderer)[0]
         before = [*self.conversations[0], {"role": "assistant", "content": self.words[0]}]
@@ -119,7 +119,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     )
 
     def test_response_text_survives_a_round_trip(self, params: Any) -> None:
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for words in self.words:
             response = self._ask(renderer.response_ids, words)
             if int(response[-1]) not in renderer.stop_ids:
@@ -133,7 +133,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 )
 
     def test_every_token_has_a_text(self, params: Any) -> None:
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for words in self.words:
             response = self._ask(renderer.response_ids, words)
             texts = self._ask(renderer.token_texts, response)
@@ -144,7 +144,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 )
 
     def test_any_tokens_can_be_parsed(self, params: Any) -> None:
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for prompt, response in self._sampled(renderer):
             parsed = self._ask(renderer.parse, prompt, response, TOOLS)
             if not isinstance(parsed, Response):
@@ -157,7 +157,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_results_depend_only_on_the_arguments(self, params: Any) -> None:
         """Results do not change in a second call, or in a second renderer of the same model."""
-        first, other = self._made(params), self._made(params)
+        first, other = self._make_renderer(params), self._make_renderer(params)
         for conversation in [*self.conversations, *self.conversations[::-1]]:
             tokens = self._ask(first.prompt, conversation)
             if tokens.tolist() != self._ask(other.prompt, copy.deepcopy(conversation)).tolist():
@@ -171,7 +171,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     )
 
     def test_it_does_not_change_messages(self, params: Any) -> None:
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for conversation in self.conversations:
             before = copy.deepcopy(conversation)
             self._ask(renderer.prompt, conversation)
@@ -180,7 +180,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_tools_are_rendered_or_rejected(self, params: Any) -> None:
         """A renderer must not drop tools silently, because the model cannot call a tool that it does not see."""
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
         for conversation in self.conversations:
             try:
                 tokens = renderer.prompt(conversation, TOOLS)
@@ -192,15 +192,15 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 )
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
-        renderer = self._made(params)
+        renderer = self._make_renderer(params)
 
         def render_and_parse() -> None:
             for prompt, response in self._sampled(renderer):
                 self._ask(renderer.parse, prompt, response)
 
-        self.check_surroundings(render_and_parse, "Compute, and return at once.")
+        self.check_process_state(render_and_parse, "Compute, and return at once.")
 
-    def _made(self, params: Any) -> Renderer:
+    def _make_renderer(self, params: Any) -> Renderer:
         make: Callable[..., Renderer] = self.loaded()
         with self.explain_errors(
             "cannot be made",

@@ -56,12 +56,12 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
 
     def test_only_declared_needs_are_read(self, params: Any) -> None:
         """A rollout needs only the fields in `needs` to get a score, and gets no score without them."""
-        reward = self._made(params)
+        reward = self._make_reward(params)
         data = {name: self.data[name] for name in self.plugin.needs if name in self.data}
         self._score(reward, self._rollout(RESPONSES[0], data=data), "where the task's data has nothing but its needs")
 
     def test_any_response_is_scored(self, params: Any) -> None:
-        reward = self._made(params)
+        reward = self._make_reward(params)
         for response in RESPONSES:
             score = self._score(reward, self._rollout(response), f"on the response {response.text!r:.60}")
             self._check(score, response)
@@ -69,7 +69,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     def test_right_responses_get_higher_rewards(self, params: Any) -> None:
         if not self.right or not self.wrong:
             pytest.skip("`right` or `wrong` is empty")
-        reward = self._made(params)
+        reward = self._make_reward(params)
         right, wrong = (
             {words: self._value(reward, words) for words in responses} for responses in (self.right, self.wrong)
         )
@@ -95,7 +95,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         """One reward object scores all rollouts of a run, many of them concurrently."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        reward = self._made(params)
+        reward = self._make_reward(params)
         rollouts = [self._rollout(response) for response in RESPONSES]
 
         async def at_once() -> list[Any]:
@@ -109,7 +109,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             )
 
     def test_it_does_not_change_the_rollout(self, params: Any) -> None:
-        reward = self._made(params)
+        reward = self._make_reward(params)
         for response in RESPONSES:
             rollout = self._rollout(response)
             before = copy.deepcopy(rollout)
@@ -122,16 +122,16 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         self.loaded()
-        reward = self._made(params)
+        reward = self._make_reward(params)
         asyncio.run(asyncio.sleep(0))
 
         def score_all() -> None:
             for response in RESPONSES:
                 self._score(reward, self._rollout(response), "")
 
-        self.check_surroundings(score_all, "Put back what it changes.")
+        self.check_process_state(score_all, "Put back what it changes.")
 
-    def _made(self, params: Any) -> Reward:
+    def _make_reward(self, params: Any) -> Reward:
         reward: Reward = self.make(params, called_with="the options, once per run")
         if not callable(reward):
             raise self.failure(f"makes {reward!r:.80}", "Return a callable that takes a rollout.")
@@ -178,7 +178,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             raise self.failure(f"sets `correct` to {fields['correct']!r}", "Set True, False, or None for unknown.")
 
     def _score_all(self, params: Any, responses: Sequence[Response]) -> list[str]:
-        reward = self._made(params)
+        reward = self._make_reward(params)
         return [_as_words(self._score(reward, self._rollout(response), "")) for response in responses]
 
     def _value(self, reward: Reward, words: str) -> float:

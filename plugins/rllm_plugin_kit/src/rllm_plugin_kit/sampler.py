@@ -34,7 +34,7 @@ def results_of(positions: Sequence[int], batch: int) -> list[TaskResult]:
 
 
 @dataclass
-class _Run:
+class _SamplerRun:
     """A sampler, called as in training: batches are drawn up to `ahead` batches before their training step."""
 
     sampler: Sampler
@@ -64,7 +64,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
 
     def test_batch_has_known_tasks_without_duplicates(self, params: Any) -> None:
         for size in SIZES:
-            run = _Run(self._sampler(params, size), ahead=0)
+            run = _SamplerRun(self._sampler(params, size), ahead=0)
             for _ in range(BATCHES):
                 self._step(run)
                 positions = run.drawn[-1]
@@ -82,7 +82,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
 
     def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
         for ahead in (0, 2):
-            whole, marks = _Run(self._sampler(params), ahead), []
+            whole, marks = _SamplerRun(self._sampler(params), ahead), []
             for _ in range(BATCHES):
                 self._step(whole)
                 marks.append((len(whole.drawn), self.saved_state(whole.sampler)))
@@ -95,7 +95,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
                         "saves a different state after it restored one",
                         "Restore all of `state_dict` in `load_state_dict`.",
                     )
-                resumed = _Run(fresh, ahead, trained, whole.drawn[:drawn])
+                resumed = _SamplerRun(fresh, ahead, trained, whole.drawn[:drawn])
                 while resumed.trained < BATCHES:
                     self._step(resumed)
                 if resumed.drawn != whole.drawn:
@@ -105,7 +105,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
                     )
 
     def test_same_results_give_same_tasks(self, params: Any) -> None:
-        runs = [_Run(self._sampler(params), ahead=1) for _ in range(2)]
+        runs = [_SamplerRun(self._sampler(params), ahead=1) for _ in range(2)]
         for number in range(BATCHES):
             for seed, run in enumerate(runs):
                 random.seed(seed)
@@ -118,8 +118,8 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
             )
 
     def test_global_random_state_is_not_used(self, params: Any) -> None:
-        run = _Run(self._sampler(params), ahead=0)
-        self.check_surroundings(lambda: self._step(run), "Use `np.random.default_rng(derive_seed(setup.seed, …))`.")
+        run = _SamplerRun(self._sampler(params), ahead=0)
+        self.check_process_state(lambda: self._step(run), "Use `np.random.default_rng(derive_seed(setup.seed, …))`.")
 
     def test_step_without_results_works(self, params: Any) -> None:
         """All rollouts of a step may have failed."""
@@ -141,14 +141,14 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
             raise self.failure(f"drew {drawn} from one task", "Return [0] for each batch.")
 
     def test_metrics_are_numbers(self, params: Any) -> None:
-        run = _Run(self._sampler(params), ahead=0)
+        run = _SamplerRun(self._sampler(params), ahead=0)
         for _ in range(3):
             self._step(run)
             for name, value in run.sampler.metrics().items():
                 if not isinstance(value, int | float) or not math.isfinite(value):
                     raise self.failure(f"has the metric {name}={value!r}", "Return finite numbers from `metrics`.")
 
-    def _step(self, run: _Run) -> None:
+    def _step(self, run: _SamplerRun) -> None:
         with self.explain_errors(
             f"failed in step {run.trained}", "Any task may be solved or not, in any order of batches."
         ):

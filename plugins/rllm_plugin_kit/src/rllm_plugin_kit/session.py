@@ -26,7 +26,7 @@ MAX_TOKENS = 6
 ROLE = "agent"
 
 
-class Session:
+class BackendSession:
     """One backend from start to close. Synchronous code calls it on a separate event loop."""
 
     def __init__(self, make: type[Backend], run: RunContext, loss: PluginChoice[LossPlugin[Any]]) -> None:
@@ -47,9 +47,9 @@ class Session:
         """Run a method of the backend and return its result."""
         return self._loop.run(coroutine)
 
-    def another(self) -> Session:
+    def start_copy(self) -> BackendSession:
         """Start a second backend with the same arguments."""
-        return Session(self._make, self._run, self._loss)
+        return BackendSession(self._make, self._run, self._loss)
 
     def sample(self, requests: Sequence[tuple[str, int]], **sampling: Any) -> list[Completion]:
         """Return concurrent completions of prompts with seeds. `sampling` are fields of `SamplingParams`."""
@@ -103,7 +103,7 @@ class Session:
         self.ask(self.backend.sync_weights(self.updates))
         return result
 
-    def take_up(self, directory: Path, updates: int) -> None:
+    def load_checkpoint(self, directory: Path, updates: int) -> None:
         """Load a checkpoint that was written after so many updates."""
         self.ask(self.backend.load(directory))
         self.updates = updates

@@ -17,7 +17,7 @@ Failure = Callable[[str, str], AssertionError]
 """`PluginContract.failure`."""
 
 
-def some_of(tasks: Sequence[Task], failure: Failure) -> list[Task]:
+def read_some_tasks(tasks: Sequence[Task], failure: Failure) -> list[Task]:
     """Return the checked tasks by index. The sequence may make them on request."""
     try:
         indices = [*range(min(len(tasks), LOOKED_AT)), *([len(tasks) - 1] if len(tasks) > LOOKED_AT else [])]

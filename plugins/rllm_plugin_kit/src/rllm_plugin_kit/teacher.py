@@ -14,8 +14,8 @@ from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_plugin_kit.fakes import NoModel
-from rllm_plugin_kit.playground import STOP_ID, Characters
+from rllm_plugin_kit.fake_rollouts import STOP_ID, CharacterTokenizer
+from rllm_plugin_kit.fakes import FakeBackend
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.samples import fill, make_groups, random_members
 
@@ -32,8 +32,8 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
 
     def setup(self) -> TeacherSetup:
         """Return the run's parts. Override it if the teacher needs a backend with a model, or its own tokenizer."""
-        renderer = TemplateRenderer(Characters(), {STOP_ID})
-        return TeacherSetup(backend=NoModel(), renderer=renderer, temperature=1.0, seed=0)
+        renderer = TemplateRenderer(CharacterTokenizer(), {STOP_ID})
+        return TeacherSetup(backend=FakeBackend(), renderer=renderer, temperature=1.0, seed=0)
 
     def groups(self) -> list[TrajectoryGroup]:
         """Return the rollouts to score. Override it if the teacher needs different tokens or messages."""
@@ -111,7 +111,7 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         teacher, batch = self._teacher(params), self._batch(self.groups())
         before = batch.tokens.copy()
-        self.check_surroundings(lambda: self._score(teacher, batch), "Restore the values after scoring.")
+        self.check_process_state(lambda: self._score(teacher, batch), "Restore the values after scoring.")
         if (batch.tokens != before).any():
             raise self.failure("changed the tokens of the batch", "Copy an array before you change it.")
 

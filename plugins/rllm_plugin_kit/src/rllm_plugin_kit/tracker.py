@@ -13,8 +13,8 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
 from rllm_core.schema.run_sections import TrainerSection
 from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.process_state import find_changes
 from rllm_plugin_kit.run_events import LOG, STEPS, Event, events
-from rllm_plugin_kit.surroundings import changes_by
 
 Logged = tuple[int, str, float]
 """Step, metric, value."""
@@ -42,7 +42,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         with self._directory(tmp_path) as directory:
             (directory.path / "report.html").write_text("of another run")
             before = _files(tmp_path)
-            self._do(self._made(directory, params).close, "close")
+            self._do(self._make_tracker(directory, params).close, "close")
             if _files(tmp_path) != before:
                 raise self.failure(
                     "writes into the run directory when it is made",
@@ -64,7 +64,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
     def test_any_value_and_step_can_be_logged(self, params: Any, tmp_path: Path) -> None:
         """Test also NaN and infinity, no metrics, one step twice, and step -1 (validation before training)."""
         with self._directory(tmp_path) as directory:
-            tracker = self._begun(directory, params)
+            tracker = self._start_tracker(directory, params)
             self._tell(tracker, Event(LOG, (-1, {})))
             for event in [*events(), *events()]:
                 if event.name == LOG:
@@ -73,7 +73,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
 
     def test_it_does_not_change_metrics(self, params: Any, tmp_path: Path) -> None:
         with self._directory(tmp_path) as directory:
-            tracker = self._begun(directory, params)
+            tracker = self._start_tracker(directory, params)
             for event in list(events())[1:]:
                 before = repr(event.arguments[1]) if event.name == LOG else ""
                 self._tell(tracker, event)
@@ -88,7 +88,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         """`close` is the last call. A run may have stopped at any event before it."""
         for number in (0, 1, 3, 8):
             with self._directory(tmp_path / str(number)) as directory:
-                tracker = self._begun(directory, params) if number else self._made(directory, params)
+                tracker = self._start_tracker(directory, params) if number else self._make_tracker(directory, params)
                 for event in list(events())[1:number]:
                     self._tell(tracker, event)
                 self._do(tracker.close, f"close after {number} events")
@@ -97,7 +97,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         """Nothing has changed after `close`. A thread that still runs could write later or keep the process alive."""
         self.loaded()
         with self._directory(tmp_path) as directory:
-            if different := changes_by(lambda: self._live(directory, params), self.changes):
+            if different := find_changes(lambda: self._live(directory, params), self.changes):
                 raise self.failure(
                     f"leaves {', '.join(different)} changed",
                     "Restore in `close` all that it changes. If its client library cannot, set `changes` in the test.",
@@ -105,7 +105,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
 
     def test_concurrent_runs_have_separate_trackers(self, params: Any, tmp_path: Path) -> None:
         with self._directory(tmp_path / "one") as one, self._directory(tmp_path / "other") as other:
-            trackers = [self._begun(directory, params) for directory in (one, other)]
+            trackers = [self._start_tracker(directory, params) for directory in (one, other)]
             for tracker, which in zip(trackers, ("the first", "the second, when the first is closed"), strict=True):
                 for event in list(events())[1:]:
                     self._tell(tracker, event)
@@ -140,7 +140,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         finally:
             directory.close()
 
-    def _made(self, directory: RunDirectory, params: Any) -> Tracker:
+    def _make_tracker(self, directory: RunDirectory, params: Any) -> Tracker:
         trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "tensorboard"}]}
         run = TrackedRun(
             directory=directory.path,
@@ -156,16 +156,16 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         tracker: Tracker = self.make(run, params, called_with="the run (a TrackedRun) and the options")
         return tracker
 
-    def _begun(self, directory: RunDirectory, params: Any) -> Tracker:
+    def _start_tracker(self, directory: RunDirectory, params: Any) -> Tracker:
         """A tracker whose run has started, in a directory that has what every run writes there."""
-        tracker = self._made(directory, params)
+        tracker = self._make_tracker(directory, params)
         directory.begin({"rllm": {}}, [], STEPS)
         self._tell(tracker, next(events()))
         return tracker
 
     def _live(self, directory: RunDirectory, params: Any, first_step: int = 0, last_step: int = STEPS) -> None:
         """A run from start to close."""
-        tracker = self._made(directory, params)
+        tracker = self._make_tracker(directory, params)
         directory.begin({"rllm": {}}, [], STEPS)
         for event in events(first_step, last_step):
             if event.name == LOG:

@@ -17,10 +17,18 @@ from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.schema.run_config import RunConfig
-from rllm_plugin_kit.playground import Answering, Fault
+from rllm_plugin_kit.fake_rollouts import (
+    MAX_PROMPT,
+    MAX_RESPONSE,
+    FakeEngine,
+    Fault,
+    Rollout,
+    RolloutRun,
+    describe_episode,
+    run_rollout,
+)
 from rllm_plugin_kit.plugin import UNKNOWN_OPTION, PluginContract
-from rllm_plugin_kit.rollouts import MAX_PROMPT, MAX_RESPONSE, Rollout, RolloutRun, describe_episode, run_rollout
-from rllm_plugin_kit.surroundings import changes_by
+from rllm_plugin_kit.process_state import find_changes
 
 FAULTS: tuple[Fault, ...] = ("reset raises", "step raises", "engine raises")
 HANGS: tuple[Fault, ...] = ("reset hangs", "step hangs")
@@ -177,16 +185,16 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     @pytest.mark.parametrize("fault", HANGS)
     def test_cancellation_ends_a_hanging_rollout(self, params: Any, fault: Fault) -> None:
         """A timeout cancels the rollout. The steps up to then stay in `episode`."""
-        if not self._run_rollout(params).world.made:
+        if not self._run_rollout(params).environments.made:
             pytest.skip("it uses no environment")
 
         async def cancel_when_it_hangs() -> RolloutRun:
-            async with self._opened(params) as (engine, resource):
+            async with self._open(params) as (engine, resource):
                 result = RolloutRun(engine=engine)
                 rollout = asyncio.ensure_future(
                     run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
                 )
-                hanging = asyncio.ensure_future(result.world.hanging.wait())
+                hanging = asyncio.ensure_future(result.environments.hanging.wait())
                 await asyncio.wait([rollout, hanging], return_when=asyncio.FIRST_COMPLETED)
                 hanging.cancel()
                 rollout.cancel()
@@ -213,7 +221,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
         self.loaded()
         results: list[RolloutRun] = []
-        if different := changes_by(lambda: results.append(self._run_rollout(params))):
+        if different := find_changes(lambda: results.append(self._run_rollout(params))):
             raise self.failure(
                 f"leaves {', '.join(different)} changed",
                 "Close everything that `open` opens, and restore all other state.",
@@ -232,8 +240,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         return result
 
     async def _run_concurrently(self, params: Any, rollouts: Sequence[Rollout]) -> list[RolloutRun]:
-        async with self._opened(params) as (_, resource):
-            each = [RolloutRun(engine=Answering(self.responses, rollout.fault)) for rollout in rollouts]
+        async with self._open(params) as (_, resource):
+            each = [RolloutRun(engine=FakeEngine(self.responses, rollout.fault)) for rollout in rollouts]
             make = self.loaded()
             await asyncio.gather(
                 *(
@@ -245,19 +253,19 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def _run_until_it_fails(self, params: Any, fault: Fault) -> RolloutRun | None:
         async def fail() -> RolloutRun:
-            async with self._opened(params) as (_, resource):
-                result = RolloutRun(engine=Answering(self.responses, fault))
+            async with self._open(params) as (_, resource):
+                result = RolloutRun(engine=FakeEngine(self.responses, fault))
                 # If an agent runs in a separate process, its error arrives as an error of the rollout.
                 with contextlib.suppress(RuntimeError, RolloutError):
                     await run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
                 return result
 
         result: RolloutRun = self._run(fail())
-        return result if result.world.made or fault == "engine raises" else None
+        return result if result.environments.made or fault == "engine raises" else None
 
     @contextlib.asynccontextmanager
-    async def _opened(self, params: Any) -> Any:
-        engine = Answering(self.responses)
+    async def _open(self, params: Any) -> Any:
+        engine = FakeEngine(self.responses)
         run = OpenedRun(config=RunConfig(), engine=engine, directory=Path())
         async with self.opening(run, params) as resource:
             yield engine, resource
@@ -283,9 +291,9 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             ) from error
 
     def _check_closed(self, result: RolloutRun, when: str) -> None:
-        if any(closed != 1 for closed in result.world.closed):
+        if any(closed != 1 for closed in result.environments.closed):
             raise self.failure(
-                f"closes its environments {result.world.closed} times {when}",
+                f"closes its environments {result.environments.closed} times {when}",
                 "Close each environment once, in `finally`.",
             )
         if result.engine.open_sessions:

@@ -23,7 +23,7 @@ PATIENCE = 10.0
 """Seconds that a thread has to end after its owner was closed."""
 
 
-def surroundings() -> dict[str, object]:
+def read_process_state() -> dict[str, object]:
     """Return the process-wide state by its name in messages."""
     root = logging.getLogger()
     name, keys, *position = np.random.get_state()
@@ -46,27 +46,27 @@ def find_changed_state(before: Mapping[str, object], excused: Collection[str] = 
     if THREADS not in excused:
         for thread in _new_threads(before):
             thread.join(PATIENCE)
-    after = surroundings() | {THREADS: before[THREADS] if not _new_threads(before) else None}
+    after = read_process_state() | {THREADS: before[THREADS] if not _new_threads(before) else None}
     return [name for name, value in before.items() if after[name] != value and name not in excused]
 
 
-def changes_by(act: Callable[[], object], excused: Collection[str] = ()) -> list[str]:
+def find_changes(act: Callable[[], object], excused: Collection[str] = ()) -> list[str]:
     """Return the names of process-wide state that `act` changed, except `excused`.
 
     If only random numbers differ, `act` runs again, up to `TRIES` times. A thread of a different test, for example a
     client that retries, sometimes draws from the shared generators. A plugin that draws from them does so every time.
     """
-    different = _changes_by(act, excused)
+    different = _find_changes(act, excused)
     for _ in range(TRIES - 1):
         if not different or not RANDOM_NUMBERS.issuperset(different):
             break
-        different = _changes_by(act, excused)
+        different = _find_changes(act, excused)
     return different
 
 
-def _changes_by(act: Callable[[], object], excused: Collection[str]) -> list[str]:
+def _find_changes(act: Callable[[], object], excused: Collection[str]) -> list[str]:
     with _generators_seeded_by_the_system():
-        before = surroundings()
+        before = read_process_state()
         act()
         return find_changed_state(before, excused)
 
