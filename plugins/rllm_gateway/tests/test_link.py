@@ -373,8 +373,8 @@ def test_end_of_gateway_kills_the_agent() -> None:
         ours, theirs = socket.socketpair()
         policy = LinkPolicy(*await asyncio.open_connection(sock=theirs), Keeper())
         link = TrainerLink(*await asyncio.open_connection(sock=ours), log_tail=lambda: "out of memory")
-        assert await link.unless_ended(asyncio.sleep(0, "done")) == "done"
-        running = asyncio.create_task(link.unless_ended(agent()))
+        assert await link.run_unless_stopped(asyncio.sleep(0, "done")) == "done"
+        running = asyncio.create_task(link.run_unless_stopped(agent()))
         await asyncio.sleep(0)
         await policy._trainer.close()
         with expect_error(BackendError, "gateway-ended") as caught:

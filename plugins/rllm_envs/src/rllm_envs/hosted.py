@@ -1,14 +1,12 @@
-"""Environments of other projects: their tasks, and the workflows of the same names that roll them out."""
+"""Environments of other projects whose tasks only the workflow of the same name rolls out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.plugin import ParamsT
-from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -55,18 +53,6 @@ def read_params(config: RunConfig, name: str, params: type[ParamsT], family_opti
             f"Set rllm.env.name={name}:{family_option.upper()}, or remove the key rllm.workflow.name.",
         )
     return params.model_validate({**({family_option: value} if value else {}), **env.env_args})
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostedTask(Task):
-    """A task with content that a different project has. Its data identifies it there."""
-
-    original: Callable[[], Any] = field(compare=False, repr=False)
-    """Returns the content as JSON data."""
-
-    def content(self) -> dict[str, Any]:
-        """Return the task's data and its content, which a resumed run compares with its start."""
-        return {**self.data, "original": self.original()}
 
 
 def check_gateway_run(config: RunConfig, name: str, params: type[ParamsT], family_option: str) -> None:

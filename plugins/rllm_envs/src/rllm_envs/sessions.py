@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import OpenedRun, WorkflowContext
+from rllm_core.data.types import Trajectory
 from rllm_gateway.running.episodes import SessionTrajectories
 from rllm_gateway.running.rollout_session import OpenedGateway, RolloutSession
 from rllm_gateway.serving.opening import open_gateway
@@ -105,6 +107,21 @@ def sum_metrics(seats: Iterable[SeatCalls], trained: Container[str]) -> Mapping[
         for name, value in metrics.items():
             sums[name] += value
     return sums
+
+
+def set_reward(
+    trajectory: Trajectory, reward: float | None, cause: str | None, components: Mapping[str, float]
+) -> None:
+    """Set the reward of a trajectory and its components, or the cause of a missing reward. The last step gets the
+    whole reward."""
+    trajectory.reward = reward
+    for step in trajectory.steps:
+        step.reward = None if reward is None else 0.0
+    trajectory.steps[-1].reward = reward
+    if cause:
+        trajectory.info[REWARD_ERROR] = cause
+    else:
+        trajectory.info[REWARD_COMPONENTS] = dict(components)
 
 
 @asynccontextmanager

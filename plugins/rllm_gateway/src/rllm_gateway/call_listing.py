@@ -9,22 +9,11 @@ from typing import Any
 from rllm_core.errors import ConfigError
 from rllm_gateway.apis.exchange import REASONING
 from rllm_gateway.calls import CallReader, SessionSummary, StoredSession
-from rllm_gateway.serving.store_paths import named_store
 from rllm_gateway.sessions.link import LABEL, VALIDATION
 
 OPEN = "open"
 SHOWN = 2000
 """Maximum number of characters of a message that are printed."""
-
-
-def opened(store: str | None, run: str | None = None) -> CallReader:
-    """Open a store for reading. See `named_store`.
-
-    Raises:
-        ConfigError: the store does not exist.
-        StoreError: it cannot be read.
-    """
-    return CallReader.open(named_store(store, run))
 
 
 def sessions_of(reader: CallReader, run: str | None = None) -> list[SessionSummary]:
@@ -47,7 +36,7 @@ def sessions_of(reader: CallReader, run: str | None = None) -> list[SessionSumma
     return found
 
 
-def counted(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     """Return a count with its noun, such as ``1 session`` or ``2 sessions``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
@@ -59,7 +48,7 @@ def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
         reason = OPEN if summary.end is None else summary.end.ending
         when = datetime.fromtimestamp(row.opened).astimezone().isoformat(" ", "seconds")
         validation_mark = "  validation" if row.metadata.get(LABEL) == VALIDATION else ""
-        yield f"{row.id}  run {row.run}  {counted(summary.calls, 'call')}  {reason}  {when}{validation_mark}"
+        yield f"{row.id}  run {row.run}  {format_count(summary.calls, 'call')}  {reason}  {when}{validation_mark}"
 
 
 def call_lines(stored: StoredSession) -> Iterator[str]:
@@ -83,14 +72,14 @@ def message_lines(message: Any) -> Iterator[str]:
     """Yield a message's reasoning, text and tool calls."""
     reasoning = message.get(REASONING)
     if reasoning:
-        yield f"    {message['role']} thinks: {_shortened(reasoning)}"
+        yield f"    {message['role']} thinks: {_shorten(reasoning)}"
     text, calls = message.get("content"), message.get("tool_calls", ())
     if text or not calls:
-        yield f"    {message['role']}: {_shortened(text or '')}"
+        yield f"    {message['role']}: {_shorten(text or '')}"
     for call in calls:
-        yield f"    {message['role']} calls {call['function']['name']}: {_shortened(call['function']['arguments'])}"
+        yield f"    {message['role']} calls {call['function']['name']}: {_shorten(call['function']['arguments'])}"
 
 
-def _shortened(text: Any) -> str:
+def _shorten(text: Any) -> str:
     text = str(text)
     return f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.serving.store_paths import SHARED
+from rllm_gateway.serving.store_paths import SHARED, named_store
 
 PORT = 4000
 SECONDS_OF_A_DAY = 86400.0
@@ -77,9 +77,10 @@ def sessions(store: str | None, run: str | None) -> None:
       rllm gateway sessions --store runs/rllm-training/guess-1
       rllm gateway sessions --run rllm-training/guess-1
     """
-    from rllm_gateway.call_listing import opened, session_lines, sessions_of
+    from rllm_gateway.call_listing import session_lines, sessions_of
+    from rllm_gateway.calls import CallReader
 
-    with opened(store, run) as reader:
+    with CallReader.open(named_store(store, run)) as reader:
         found = sessions_of(reader, run)
         for line in session_lines(found):
             click.echo(line)
@@ -92,9 +93,10 @@ def sessions(store: str | None, run: str | None) -> None:
 @click.argument("session")
 def show(store: str | None, session: str) -> None:
     """Print the conversation of a session. `rllm gateway sessions` lists their ids."""
-    from rllm_gateway.call_listing import call_lines, opened
+    from rllm_gateway.call_listing import call_lines
+    from rllm_gateway.calls import CallReader
 
-    with opened(store) as reader:
+    with CallReader.open(named_store(store)) as reader:
         for line in call_lines(reader.session(session)):
             click.echo(line)
 
@@ -110,9 +112,8 @@ def prune(store: str | None, run: str | None, days: float | None) -> None:
     Example:
       rllm gateway prune --days 30
     """
-    from rllm_gateway.call_listing import counted
+    from rllm_gateway.call_listing import format_count
     from rllm_gateway.calls import CallStore
-    from rllm_gateway.serving.store_paths import named_store
 
     if run is None and days is None:
         raise ConfigError(
@@ -120,4 +121,4 @@ def prune(store: str | None, run: str | None, days: float | None) -> None:
         )
     before = None if days is None else time.time() - days * SECONDS_OF_A_DAY
     with CallStore.open(named_store(store, run)) as calls:
-        click.echo(f"{counted(calls.prune(run=run, before=before), 'session')} deleted")
+        click.echo(f"{format_count(calls.prune(run=run, before=before), 'session')} deleted")

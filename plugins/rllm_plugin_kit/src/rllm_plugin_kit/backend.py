@@ -76,7 +76,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
         with self.explain_errors(
             "cannot be started", "Correct its `start`, or set an existing model in `options` of the test class."
         ):
-            return BackendSession(self.loaded(), run, loss)  # type: ignore[arg-type]
+            return BackendSession(self.load_plugin(), run, loss)  # type: ignore[arg-type]
 
     def test_declared_capabilities_exist(self) -> None:
         for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
@@ -310,7 +310,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
             resumed.close()
 
     def test_close_before_start_works(self) -> None:
-        make = self.loaded()
+        make = self.load_plugin()
         with self.explain_errors(
             "cannot be closed before it was started",
             "Release only the resources that exist, because a run that fails to start closes its backend too.",

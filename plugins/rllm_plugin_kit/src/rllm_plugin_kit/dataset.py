@@ -50,7 +50,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             pytest.skip("`bad_options` is empty")
         for options in self.bad_options:
             try:
-                tasks = self.loaded()(self.params_from(options))
+                tasks = self.load_plugin()(self.params_from(options))
             except RllmError:
                 continue
             except Exception as error:
@@ -71,5 +71,5 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             "cannot list its tasks",
             "The contract calls the result of `load` with the options, as a run does once at its start.",
         ):
-            tasks = self.loaded()(params)
+            tasks = self.load_plugin()(params)
         return read_some_tasks(tasks, self.failure)

@@ -44,7 +44,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             return EngineSession(lambda: self._make_engine(params))
 
     def test_creation_starts_nothing(self, params: Any) -> None:
-        self.loaded()
+        self.load_plugin()
         before = read_process_state()
         engine = self._make_engine(params)
         if THREADS in find_changed_state(before):
@@ -103,8 +103,8 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
     def test_tokens_depend_only_on_prompt_and_seed(self, session: EngineSession) -> None:
         requests = _requests()
         together = [each.token_ids.tolist() for each in session.generate(*requests)]
-        separate = [each.token_ids.tolist() for request in requests[:4] for each in session.generate(_renamed(request))]
-        backwards = [each.token_ids.tolist() for each in session.generate(*map(_renamed, requests[::-1]))][::-1]
+        separate = [each.token_ids.tolist() for request in requests[:4] for each in session.generate(_rename(request))]
+        backwards = [each.token_ids.tolist() for each in session.generate(*map(_rename, requests[::-1]))][::-1]
         if separate != together[:4] or backwards != together:
             raise self.failure(
                 "samples other tokens from the same prompt and seed when other requests are served with it",
@@ -164,7 +164,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         requests = _requests()
         whole = [text_of(completion.token_ids) for completion in session.generate(*requests)]
         text = max(whole, key=len)[2:4]
-        stopping = [_renamed(each)._replace(sampling=replace(each.sampling, stop=(text,))) for each in requests]
+        stopping = [_rename(each)._replace(sampling=replace(each.sampling, stop=(text,))) for each in requests]
         if not self.plugin.stop_texts:
             try:
                 session.generate(stopping[0])
@@ -190,7 +190,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         requests = _requests()
 
         async def give_up_on_some() -> list[Completion]:
-            calls = [asyncio.ensure_future(session.call(request)) for request in map(_renamed, requests)]
+            calls = [asyncio.ensure_future(session.call(request)) for request in map(_rename, requests)]
             await asyncio.sleep(0)
             for call in calls[::2]:
                 call.cancel()
@@ -229,7 +229,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
     def test_weight_version_is_correct_during_a_sync(self, session: EngineSession) -> None:
         """A response with the new version has only tokens from the new weights. Version spans match the weights."""
         old, new, version = session.model, SmallModel(1), session.version
-        requests = [_renamed(request) for request in _requests(max_tokens=100)]
+        requests = [_rename(request) for request in _requests(max_tokens=100)]
         weights = new.weights()
 
         async def change_meanwhile() -> list[Completion]:
@@ -348,5 +348,5 @@ def _parts(completion: Completion, oldest: int) -> list[tuple[int, slice]]:
     ]
 
 
-def _renamed(request: Request) -> Request:
+def _rename(request: Request) -> Request:
     return request._replace(session=f"{request.session}-again")

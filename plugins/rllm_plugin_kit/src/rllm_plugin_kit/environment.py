@@ -90,7 +90,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         one, other = tasks[0], tasks[-1]
         said = [*self.actions, *JUNK]
         separate = [self._run_episode(params, task, said) for task in (one, other)]
-        if asyncio.run(self._run_interleaved(params, (one, other), said)) != separate:
+        if asyncio.run(self._interleave(params, (one, other), said)) != separate:
             raise self.failure(
                 "gives different results when a second episode runs at the same time",
                 "Store an episode's state in the instance (self), never in the class or the module.",
@@ -126,7 +126,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
     def _tasks(self, params: Any, split: Split) -> list[Task]:
         if self.dataset:
             return [Task(id=f"{split}-{number}", data=dict(row)) for number, row in enumerate(self.dataset)]
-        environment: Any = self.loaded()
+        environment: Any = self.load_plugin()
         with self.explain_errors(
             f"cannot list its {split} tasks",
             "Write `tasks(cls, split, params)` as a class method for both splits. Return [] if a split has no tasks.",
@@ -140,14 +140,14 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
 
     def _make_environment(self, params: Any) -> Environment:
         with self.explain_errors("cannot be made", "Its constructor is called with the options, once per episode."):
-            environment: Environment = self.loaded()(params)
+            environment: Environment = self.load_plugin()(params)
         return environment
 
     def _run_episode(self, params: Any, task: Task, said: Sequence[str]) -> list[Outcome]:
         """Return the outcomes of one episode, until it ends or no action is left."""
-        return asyncio.run(self._run_interleaved(params, [task], said))[0]
+        return asyncio.run(self._interleave(params, [task], said))[0]
 
-    async def _run_interleaved(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
+    async def _interleave(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
         environments = [self._make_environment(params) for _ in tasks]
         outcomes: list[list[Outcome]] = [
             [Outcome(observation=await self._reset(*pair))] for pair in zip(environments, tasks, strict=True)

@@ -45,7 +45,7 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
     """True if equal rewards within its scope give advantages of exactly 0. Set it to False if they should not."""
 
     def prepare(self, trajectory: Trajectory) -> None:
-        """Put into a trajectory what the estimator reads of it. Override it where two reward components will not do."""
+        """Add data that the estimator reads to a trajectory. Override it if two reward components are not enough."""
         reward = trajectory.reward or 0.0
         trajectory.info[REWARD_COMPONENTS] = {"correct": 0.75 * reward, "format": 0.25 * reward}
 
@@ -66,13 +66,13 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
 
     def test_advantages_are_finite_at_the_declared_level(self, params: Any) -> None:
         for seed in SEEDS:
-            self.tokens(params, self.groups(random_members(seed, RAGGED)), "ragged groups")
+            self._tokens(params, self._groups(random_members(seed, RAGGED)), "ragged groups")
 
     def test_extreme_rewards_give_finite_advantages(self, params: Any) -> None:
         groups = [[Member(reward) for reward in rewards] for rewards in EXTREMES]
-        self.tokens(params, self.groups(groups), "extreme and nearly equal rewards")
+        self._tokens(params, self._groups(groups), "extreme and nearly equal rewards")
         for group in groups:
-            self.tokens(params, self.groups([group]), f"one group with rewards {[member.reward for member in group]}")
+            self._tokens(params, self._groups([group]), f"one group with rewards {[member.reward for member in group]}")
 
     def test_smallest_batches_work(self, params: Any) -> None:
         nothing_said: tuple[tuple[int, int], ...] = ((2, 0),)
@@ -85,7 +85,7 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
             "trajectories that sampled nothing": [[Member(1.0, nothing_said), Member(0.0, nothing_said)]],
             "one trajectory of several that sampled nothing": [[Member(1.0), Member(0.5, nothing_said), Member(0.0)]],
         }.items():
-            self.tokens(params, self.groups(members), case)
+            self._tokens(params, self._groups(members), case)
 
     def test_equal_rewards_give_zero_advantages(self, params: Any) -> None:
         if self.plugin.scope == "trajectory":
@@ -95,7 +95,7 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
         largest = {}
         for reward in CONSTANTS:
             members = [[Member(reward, lengths[number]) for number in range(size)] for size in sizes]
-            values = self.call_for_groups(params, self.groups(members), "equal rewards").values
+            values = self._call_for_groups(params, self._groups(members), "equal rewards").values
             largest[reward] = float(np.abs(values).max())
         if not self.centres and not any(largest.values()):
             raise self.failure(
@@ -113,7 +113,7 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
 
     def test_order_of_trajectories_and_groups_has_no_effect(self, params: Any) -> None:
         for seed in SEEDS:
-            groups = self.groups(random_members(seed, RAGGED))
+            groups = self._groups(random_members(seed, RAGGED))
             random = np.random.default_rng(seed)
             shuffled = [_reorder(groups[place], random) for place in random.permutation(len(groups))]
             if (difference := self._difference(params, groups, shuffled)) > CLOSE:
@@ -133,12 +133,12 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
                 self._check_nothing_beyond_the_scope_matters(params, scope, seed)
 
     def _check_nothing_beyond_the_scope_matters(self, params: Any, scope: str, seed: int) -> None:
-        groups = self.groups(random_members(seed, RAGGED))
-        together = self.tokens(params, groups, "ragged groups")
+        groups = self._groups(random_members(seed, RAGGED))
+        together = self._tokens(params, groups, "ragged groups")
         parts = groups if scope == "group" else [part for group in groups for part in _split_members(group)]
         apart: dict[str, NDArray[np.float32]] = {}
         for part in parts:
-            apart |= self.tokens(params, [part], f"only one {scope}")
+            apart |= self._tokens(params, [part], f"only one {scope}")
         if (difference := distance(together, apart)) > CLOSE:
             raise self.failure(
                 f"declares scope={scope!r}, but its advantages change (by {difference:.2g} of the largest) with the "
@@ -149,11 +149,11 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
     def _check_a_wide_scope_is_used(self, scope: str) -> None:
         """The scope is exact for at least one of the `options`. A scope wider than a batch may be rejected."""
         few, more = [Member(1.0), Member(0.5, ((1, 4),))], [Member(8.0), Member(0.0), Member(0.0, ((2, 1),))]
-        groups = self.groups([few, more, [Member(0.25), Member(0.0)]])
+        groups = self._groups([few, more, [Member(0.25), Member(0.0)]])
         for options in self.options:
             params = self.params_from(options)
-            together = self.tokens(params, groups, "three groups")
-            separate = self.tokens(params, groups[:1], "only one of three groups")
+            together = self._tokens(params, groups, "three groups")
+            separate = self._tokens(params, groups[:1], "only one of three groups")
             if distance({uid: together[uid] for uid in separate}, separate) > CLOSE:
                 return
         raise self.failure(
@@ -169,17 +169,17 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
             [Member(reward, tuple((observed + 3, sampled) for observed, sampled in turns)) for reward, turns in group]
             for group in members
         ]
-        if (difference := self._difference(params, self.groups(members), self.groups(longer))) > CLOSE:
+        if (difference := self._difference(params, self._groups(members), self._groups(longer))) > CLOSE:
             raise self.failure(
                 f"gives different advantages (by {difference:.2g} of the largest) when prompts are longer",
                 "Count only tokens where `inputs.loss_mask` is True; `inputs.response_lengths` does.",
             )
 
     def test_it_does_not_change_its_inputs(self, params: Any) -> None:
-        groups = self.groups(random_members(0, RAGGED))
-        inputs = self.inputs(groups)
+        groups = self._groups(random_members(0, RAGGED))
+        inputs = self._inputs(groups)
         before = _fingerprint(inputs)
-        self.call(params, inputs, "ragged groups")
+        self._call(params, inputs, "ragged groups")
         for name, content in _fingerprint(inputs).items():
             if content != before[name]:
                 raise self.failure(
@@ -189,10 +189,10 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
 
     def test_same_inputs_and_state_give_same_advantages(self, params: Any) -> None:
         """The results do not depend on other calls in between, and are the same in a resumed run."""
-        groups = self.groups(random_members(0, RAGGED))
-        first = self.call_for_groups(params, groups, "ragged groups")
-        self.call_for_groups(params, self.groups(random_members(1, RAGGED)), "other groups")
-        if not np.array_equal(first.values, self.call_for_groups(params, groups, "ragged groups").values):
+        groups = self._groups(random_members(0, RAGGED))
+        first = self._call_for_groups(params, groups, "ragged groups")
+        self._call_for_groups(params, self._groups(random_members(1, RAGGED)), "other groups")
+        if not np.array_equal(first.values, self._call_for_groups(params, groups, "ragged groups").values):
             raise self.failure(
                 "gives different advantages when it is called again with the same inputs",
                 "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs. If "
@@ -202,15 +202,15 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
             self._check_a_resumed_run_continues_exactly(params)
 
     def _check_a_resumed_run_continues_exactly(self, params: Any) -> None:
-        batches = [self.inputs(self.groups(random_members(seed, RAGGED))) for seed in SEEDS]
-        whole, values, states = self.make_estimator(), [], []
+        batches = [self._inputs(self._groups(random_members(seed, RAGGED))) for seed in SEEDS]
+        whole, values, states = self._make_estimator(), [], []
         for batch in batches:
-            values.append(self.call(params, batch, "one of several batches", whole).values)
+            values.append(self._call(params, batch, "one of several batches", whole).values)
             states.append(json.dumps(whole.state_dict()))
         for done, state in enumerate(states, start=1):
-            resumed = self.make_estimator()
+            resumed = self._make_estimator()
             resumed.load_state_dict(json.loads(state))
-            rest = [self.call(params, batch, "a batch after a resume", resumed).values for batch in batches[done:]]
+            rest = [self._call(params, batch, "a batch after a resume", resumed).values for batch in batches[done:]]
             if json.dumps(resumed.state_dict()) != states[-1] or not all(map(np.array_equal, rest, values[done:])):
                 raise self.failure(
                     f"continues differently when it is resumed after batch {done}",
@@ -218,7 +218,7 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
                     "load_state_dict.",
                 )
 
-    def groups(self, members: Sequence[Sequence[Member]]) -> list[TrajectoryGroup]:
+    def _groups(self, members: Sequence[Sequence[Member]]) -> list[TrajectoryGroup]:
         """Groups of such trajectories, prepared."""
         groups = make_groups(members)
         for number, group in enumerate(groups):
@@ -228,25 +228,25 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
                     trajectory.info[GREEDY_REWARD] = group.trajectories[0].reward if number % 2 else 0.5
         return groups
 
-    def inputs(self, groups: Sequence[TrajectoryGroup]) -> AdvantageInput:
+    def _inputs(self, groups: Sequence[TrajectoryGroup]) -> AdvantageInput:
         """Return the columns of these groups, with the columns in the plugin's `needs`."""
         # `build_estimator_input` selects groups of a batch, and a batch needs at least one group.
-        batch = fill(build_batch(groups or self.groups([[Member(0.0)]])), self.plugin.needs)
+        batch = fill(build_batch(groups or self._groups([[Member(0.0)]])), self.plugin.needs)
         return build_estimator_input(batch, np.full(len(batch.groups), bool(groups)))
 
-    def call_for_groups(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> Advantages:
+    def _call_for_groups(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> Advantages:
         """Call the estimator for these groups and return its result."""
-        return self.call(params, self.inputs(groups), case)
+        return self._call(params, self._inputs(groups), case)
 
-    def make_estimator(self) -> Any:
+    def _make_estimator(self) -> Any:
         """Return the estimator to call. An estimator with state is a new object with empty state."""
-        return self.loaded()() if self.plugin.keeps_state else self.loaded()
+        return self.load_plugin()() if self.plugin.keeps_state else self.load_plugin()
 
-    def call(self, params: Any, inputs: AdvantageInput, case: str, estimator: Any = None) -> Advantages:
+    def _call(self, params: Any, inputs: AdvantageInput, case: str, estimator: Any = None) -> Advantages:
         """Call the estimator, by default a new one, and return its result if it is valid. `case` describes the input in
         messages."""
         try:
-            result: Advantages = (estimator or self.make_estimator())(inputs, params)
+            result: Advantages = (estimator or self._make_estimator())(inputs, params)
         except Exception as error:
             writes = "read-only" in str(error)
             raise self.failure(
@@ -273,16 +273,16 @@ class EstimatorContract(PluginContract[EstimatorPlugin[Any]]):
                 "Returns are a critic's targets: one finite number for every token, 0 where nothing was sampled.",
             )
 
-    def tokens(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> dict[str, NDArray[np.float32]]:
+    def _tokens(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> dict[str, NDArray[np.float32]]:
         """The advantages of the sampled tokens of each trajectory, by its uid."""
-        inputs = self.inputs(groups)
-        tokens = to_tokens(inputs, self.call(params, inputs, case), self.display_name, self.plugin.level)
+        inputs = self._inputs(groups)
+        tokens = to_tokens(inputs, self._call(params, inputs, case), self.display_name, self.plugin.level)
         uids = [trajectory.uid for group in groups for trajectory in group.trajectories]
         parts = [slice(*bounds) for bounds in zip(inputs.token_offsets, inputs.token_offsets[1:], strict=False)]
         return {uid: tokens[part][inputs.loss_mask[part]] for uid, part in zip(uids, parts, strict=True)}
 
     def _difference(self, params: Any, one: Sequence[TrajectoryGroup], other: Sequence[TrajectoryGroup]) -> float:
-        return distance(self.tokens(params, one, "ragged groups"), self.tokens(params, other, "ragged groups"))
+        return distance(self._tokens(params, one, "ragged groups"), self._tokens(params, other, "ragged groups"))
 
 
 def distance(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:

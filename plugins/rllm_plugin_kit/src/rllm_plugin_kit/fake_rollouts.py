@@ -114,9 +114,9 @@ class FakeEnvironments:
         return self.made[-1]
 
     @property
-    def closed(self) -> list[int]:
+    def close_counts(self) -> list[int]:
         """How often each was closed."""
-        return [environment.closed for environment in self.made]
+        return [environment.close_count for environment in self.made]
 
 
 class FakeEnvironment(Environment):
@@ -125,7 +125,7 @@ class FakeEnvironment(Environment):
     def __init__(self, environments: FakeEnvironments) -> None:
         self._environments = environments
         self._turn = 0
-        self.closed = 0
+        self.close_count = 0
 
     @classmethod
     def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
@@ -144,7 +144,7 @@ class FakeEnvironment(Environment):
         return Outcome(observation=f"You said {words[:20]}.", reward=reward, done=done, metrics={"turns": self._turn})
 
     def close(self) -> None:
-        self.closed += 1
+        self.close_count += 1
 
     async def _apply_fault(self, method: str) -> None:
         await asyncio.sleep(0)
@@ -172,7 +172,7 @@ class Rollout:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options to set in addition to the plugin's options."""
 
-    def filled(self, *, task: Mapping[str, Any], turns: int) -> Rollout:
+    def fill_in(self, *, task: Mapping[str, Any], turns: int) -> Rollout:
         """Return a copy with the test's number of turns, and with the test's task if none is set."""
         return replace(self, task=task if self.task is None else self.task, turns=turns)
 

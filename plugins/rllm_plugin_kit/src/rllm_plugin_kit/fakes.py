@@ -69,16 +69,17 @@ def stage_context(**overrides: Any) -> StageContext:
     """A context as a run with default config gives its stages, without a model; `overrides` are fields of it."""
     registry = Registry.load(allow=[], environ={})
 
-    def chosen(kind: str, name: str) -> PluginChoice[Any]:
+    def choose_default(kind: str, name: str) -> PluginChoice[Any]:
         return choose(registry, kind, name, HERE)
 
-    estimator, loss, rejection = chosen("estimator", "grpo"), chosen("loss", "ppo"), chosen("rejection", "none")
+    estimator, loss = choose_default("estimator", "grpo"), choose_default("loss", "ppo")
+    rejection = choose_default("rejection", "none")
     fields: dict[str, Any] = {
         "config": RunConfig(),
         "seed": 0,
         "backend": FakeBackend(),
         "runner": FakeRunner(),
-        "grouping": chosen("grouping", "task_role"),
+        "grouping": choose_default("grouping", "task_role"),
         "rejection": rejection.registered.load()(rejection.params),
         "rejection_name": rejection.registered.qualified_name,
         "needs": frozenset(),

@@ -27,7 +27,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
     def test_every_trajectory_is_in_exactly_one_group(self, params: Any) -> None:
         episodes = self._episodes()
         given = {id(trajectory): trajectory.uid for episode in episodes for trajectory in episode.trajectories}
-        grouped = Counter(id(member) for group in self._grouped(params, episodes) for member in group.trajectories)
+        grouped = Counter(id(member) for group in self._group(params, episodes) for member in group.trajectories)
         if copies := grouped.keys() - given.keys():
             raise self.failure(
                 f"returns {len(copies)} trajectories that are not those it was given",
@@ -45,7 +45,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
             )
 
     def test_metadata_has_one_entry_per_trajectory(self, params: Any) -> None:
-        for group in self._grouped(params, self._episodes()):
+        for group in self._group(params, self._episodes()):
             if len(group.metadata) not in (0, len(group.trajectories)):
                 raise self.failure(
                     f"gives group {group.group_id!r} {len(group.trajectories)} trajectories and {len(group.metadata)} "
@@ -64,20 +64,20 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         episodes = self._episodes()
         order = np.random.default_rng(0).permutation(len(episodes))
         shuffled = [episodes[place] for place in order]
-        if _partition(self._grouped(params, episodes)) != _partition(self._grouped(params, shuffled)):
+        if _partition(self._group(params, episodes)) != _partition(self._group(params, shuffled)):
             raise self.failure(
                 "groups trajectories differently when episodes come in a different order",
                 "Group by properties of a trajectory (its task, role, rollout), not by its position in the list.",
             )
 
     def test_no_episodes_give_no_groups(self, params: Any) -> None:
-        if groups := self._grouped(params, []):
+        if groups := self._group(params, []):
             raise self.failure(f"returns {len(groups)} groups for no episodes", "Return an empty list.")
 
     def test_it_does_not_change_episodes(self, params: Any) -> None:
         episodes = self._episodes()
         before, members = _serialize_episodes(episodes), [list(episode.trajectories) for episode in episodes]
-        self._grouped(params, episodes)
+        self._group(params, episodes)
         if _serialize_episodes(episodes) != before or [episode.trajectories for episode in episodes] != members:
             raise self.failure(
                 "changes the episodes it is given",
@@ -91,12 +91,12 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
                 self.prepare(trajectory)
         return episodes
 
-    def _grouped(self, params: Any, episodes: Sequence[Episode]) -> list[TrajectoryGroup]:
+    def _group(self, params: Any, episodes: Sequence[Episode]) -> list[TrajectoryGroup]:
         with self.explain_errors(
             f"failed on {len(episodes)} episodes",
             "Episodes without trajectories, roles that take part twice, and no episodes at all do occur.",
         ):
-            groups = self.loaded()(episodes, params)
+            groups = self.load_plugin()(episodes, params)
         if not isinstance(groups, list) or not all(isinstance(group, TrajectoryGroup) for group in groups):
             raise self.failure(f"returned {groups!r:.80}", "Return a list of TrajectoryGroup.")
         return groups

@@ -72,7 +72,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
         for token in range(len(weights)):
             there, back = (
                 (self._losses(params, moved, "rows in float64") * weights).sum().item()
-                for moved in _moved(inputs, token)
+                for moved in _move_logprob(inputs, token)
             )
             slope = (there - back) / (2 * STEP)
             if abs(slope - float(gradient[token])) <= 1e-4 * max(1.0, abs(slope)):
@@ -180,7 +180,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
 
     def _losses(self, params: Any, inputs: LossInput, case: str) -> Tensor:
         try:
-            losses = self.loaded()(inputs, params)
+            losses = self.load_plugin()(inputs, params)
         except Exception as error:
             in_place = "in-place" in str(error)
             raise self.failure(
@@ -236,7 +236,7 @@ def _in_float64(inputs: LossInput) -> LossInput:
     return replace(inputs, **wide)  # type: ignore[arg-type]
 
 
-def _moved(inputs: LossInput, token: int) -> Iterator[LossInput]:
+def _move_logprob(inputs: LossInput, token: int) -> Iterator[LossInput]:
     """With one log-prob a little higher, and a little lower."""
     for step in (STEP, -STEP):
         logprobs = inputs.logprobs.clone()

@@ -28,13 +28,13 @@ LONGEST_LABEL = 200
 
 
 @cache
-def _installed_on(path: tuple[str, ...], blocked: str | None) -> Registry:
+def _load_registry_for(path: tuple[str, ...], blocked: str | None) -> Registry:
     return Registry.load()
 
 
-def _installed() -> Registry:
+def _load_registry() -> Registry:
     """Return the installed plugins. The result is cached, because loading all specs takes longer than most tests."""
-    return _installed_on(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
+    return _load_registry_for(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
 
 
 class PluginContract(Generic[RecordT]):
@@ -54,7 +54,7 @@ class PluginContract(Generic[RecordT]):
         ``globals().update(EstimatorContract.for_each("rllm-median", median={"options": ({}, {"scale": 2.0})}))``
         """
         classes = {}
-        for entry in _installed().all(cls.kind):
+        for entry in _load_registry().all(cls.kind):
             if entry.distribution in distributions:
                 name = "Test" + entry.name.title().replace("_", "")
                 classes[name] = type(name, (cls,), {"name": entry.qualified_name, **attributes.pop(entry.name, {})})
@@ -64,7 +64,7 @@ class PluginContract(Generic[RecordT]):
 
     def record(self) -> RecordT:
         """The tested plugin spec: the installed one with that `name`. Override it for one that is not installed."""
-        record: RecordT = self._installed().plugin
+        record: RecordT = self._find_registered().plugin
         return record
 
     @cached_property
@@ -99,11 +99,11 @@ class PluginContract(Generic[RecordT]):
     def make(self, *arguments: Any, called_with: str) -> Any:
         """Return the result of the plugin's factory, which `load` returns."""
         with self.explain_errors("cannot be made", f"What `load` returns is called with {called_with}."):
-            return self.loaded()(*arguments)
+            return self.load_plugin()(*arguments)
 
     def check_process_state(self, act: Callable[[], object], fix: str, when: str = "") -> None:
         """Check that an action changes nothing that other code shares, apart from loading the plugin."""
-        self.loaded()
+        self.load_plugin()
         if different := find_changes(act):
             raise self.failure(f"leaves {', '.join(different)} changed{when}", fix)
 
@@ -124,7 +124,7 @@ class PluginContract(Generic[RecordT]):
         choice = {"name": added.qualified_name, **options}
         return choose(registry, self.kind, choice, f"{type(self).__name__}.options").params
 
-    def loaded(self) -> Callable[..., Any]:
+    def load_plugin(self) -> Callable[..., Any]:
         """Call the plugin's `load` and return its result."""
         with self.explain_errors(
             "cannot be loaded",
@@ -153,12 +153,12 @@ class PluginContract(Generic[RecordT]):
             raise AssertionError(str(error)) from error
 
     def test_plugin_loads(self) -> None:
-        self.loaded()
+        self.load_plugin()
 
     def test_listing_imports_no_heavy_packages(self) -> None:
         if type(self).record is not PluginContract.record:
             pytest.skip("this plugin spec is not installed")
-        if heavy := list_heavy_imports(self._installed().distribution):
+        if heavy := list_heavy_imports(self._find_registered().distribution):
             raise self.failure(
                 f"comes with a package that imports {', '.join(heavy)} whenever plugins are listed",
                 "Move these imports into the plugin spec's `load` function, or into the module that `load` imports.",
@@ -208,10 +208,10 @@ class PluginContract(Generic[RecordT]):
         if again != params:
             raise self.failure("has options that differ once unpickled", "Store only pydantic fields in its params.")
 
-    def _installed(self) -> Registered[Any]:
+    def _find_registered(self) -> Registered[Any]:
         if not self.name:
             raise AssertionError(f"{type(self).__name__} names no plugin. Set its class attribute `name`.")
-        registry = _installed()
+        registry = _load_registry()
         try:
             return registry.get(self.kind, self.name)
         except RllmError as error:

@@ -73,7 +73,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     def test_bridge_keeps_every_token(self, params: Any) -> None:
         """The next prompt starts with the previous prompt and the sampled response, for any response."""
         renderer = self._make_renderer(params)
-        for prompt, response in self._sampled(renderer):
+        for prompt, response in self._sample_responses(renderer):
             bridged = self._ask(renderer.bridge, prompt, response, NEXT)
             if bridged is None:
                 continue
@@ -103,7 +103,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         """The text of a stop token is plain text in a message after a response, because it can come from a tool."""
         renderer = self._make_renderer(params)
         stops = sorted(renderer.stop_ids)
-        prompt, response = self._sampled(renderer)[0]
+        prompt, response = self._sample_responses(renderer)[0]
         before = [*self.conversations[0], {"role": "assistant", "content": self.words[0]}]
         for text in renderer.token_texts(stops):
             plain, spelled = ([{"role": "user", "content": f"a{said}b"}] for said in ("", text))
@@ -145,7 +145,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_any_tokens_can_be_parsed(self, params: Any) -> None:
         renderer = self._make_renderer(params)
-        for prompt, response in self._sampled(renderer):
+        for prompt, response in self._sample_responses(renderer):
             parsed = self._ask(renderer.parse, prompt, response, TOOLS)
             if not isinstance(parsed, Response):
                 raise self.failure(f"parses {list(response)} as {parsed!r:.80}", "Return a Response.")
@@ -195,13 +195,13 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         renderer = self._make_renderer(params)
 
         def render_and_parse() -> None:
-            for prompt, response in self._sampled(renderer):
+            for prompt, response in self._sample_responses(renderer):
                 self._ask(renderer.parse, prompt, response)
 
         self.check_process_state(render_and_parse, "Compute, and return at once.")
 
     def _make_renderer(self, params: Any) -> Renderer:
-        make: Callable[..., Renderer] = self.loaded()
+        make: Callable[..., Renderer] = self.load_plugin()
         with self.explain_errors(
             "cannot be made",
             "What `load` returns is called with a RendererSetup and the options; override `setup` in the test for "
@@ -209,7 +209,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         ):
             return make(self.setup(), params)
 
-    def _sampled(self, renderer: Renderer) -> list[tuple[Any, list[int]]]:
+    def _sample_responses(self, renderer: Renderer) -> list[tuple[Any, list[int]]]:
         """Prompts with responses as a model may sample them: whole, cut off, empty, and without sense."""
         prompt = self._ask(renderer.prompt, self.conversations[0])
         stop = min(renderer.stop_ids)

@@ -121,7 +121,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 )
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
-        self.loaded()
+        self.load_plugin()
         reward = self._make_reward(params)
         asyncio.run(asyncio.sleep(0))
 

@@ -132,7 +132,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
     def test_one_task_works(self, params: Any) -> None:
         setup = SamplerSetup(tasks=self.tasks()[:1], batch_size=1, seed=0)
         try:
-            made = self.loaded()(params, setup)
+            made = self.load_plugin()(params, setup)
         except ConfigError:
             return  # its options need other tasks
         with self.explain_errors("failed with one task", "A run may have a single training task."):
@@ -157,7 +157,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
     def _sampler(self, params: Any, size: int = 5) -> Sampler:
         setup = SamplerSetup(tasks=self.tasks(), batch_size=size, seed=7)
         try:
-            sampler = self.loaded()(params, setup)
+            sampler = self.load_plugin()(params, setup)
         except ConfigError as error:
             raise self.failure(
                 f"rejects the tasks of this test: {error.message}", "Override `tasks` in your test class."

@@ -72,7 +72,7 @@ class SandboxContract(PluginContract[SandboxPlugin[Any]]):
     def test_two_sandboxes_share_no_files(self, params: Any) -> None:
         async def use(sandbox: Sandbox) -> int | None:
             await sandbox.run(["sh", "-c", "echo mine > only_here"], seconds=SECONDS)
-            async with self._started(params) as other:
+            async with self._start(params) as other:
                 return (await other.run(["cat", "only_here"], seconds=SECONDS)).exit_code
 
         if self._use(params, use) == 0:
@@ -156,15 +156,15 @@ class SandboxContract(PluginContract[SandboxPlugin[Any]]):
 
     def _use(self, params: Any, act: Callable[[Sandbox], Awaitable[Any]]) -> Any:
         async def run() -> Any:
-            async with self._started(params) as sandbox:
+            async with self._start(params) as sandbox:
                 return await act(sandbox)
 
         with self.explain_errors("failed", "A sandbox runs any command, and copies any directory."):
             return asyncio.run(run())
 
     @asynccontextmanager
-    async def _started(self, params: Any) -> AsyncIterator[Sandbox]:
-        sandbox: Sandbox = await self.loaded()(params, self.setup())
+    async def _start(self, params: Any) -> AsyncIterator[Sandbox]:
+        sandbox: Sandbox = await self.load_plugin()(params, self.setup())
         try:
             yield sandbox
         finally:

@@ -128,16 +128,16 @@ class StageContract(PluginContract[StagePlugin[Any]]):
         try:
             running = stage(step)
         except Exception as error:
-            raise self._failed(case, error) from error
+            raise self._run_failure(case, error) from error
         if not isinstance(running, Coroutine):
             raise self.failure("is not a coroutine function", "Write `async def __call__(self, step)`.")
         try:
             asyncio.run(running)
         except Exception as error:
-            raise self._failed(case, error) from error
+            raise self._run_failure(case, error) from error
         return step
 
-    def _failed(self, case: str, error: Exception) -> AssertionError:
+    def _run_failure(self, case: str, error: Exception) -> AssertionError:
         return self.failure(
             f"failed on {case}: {type(error).__name__}: {error}",
             "Declare all fields that it reads. If a step has nothing to process, return without a change.",

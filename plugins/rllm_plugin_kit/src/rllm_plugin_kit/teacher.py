@@ -120,7 +120,7 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
 
     def _teacher(self, params: Any) -> Any:
         try:
-            return self.loaded()(params, self.setup())
+            return self.load_plugin()(params, self.setup())
         except ConfigError as error:
             raise self.failure(
                 f"rejects the run of this test: {error.message}", "Override `setup` in your test class."

@@ -95,7 +95,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
 
     def test_process_wide_state_is_unchanged(self, params: Any, tmp_path: Path) -> None:
         """Nothing has changed after `close`. A thread that still runs could write later or keep the process alive."""
-        self.loaded()
+        self.load_plugin()
         with self._directory(tmp_path) as directory:
             if different := find_changes(lambda: self._live(directory, params), self.changes):
                 raise self.failure(
@@ -111,26 +111,26 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                     self._tell(tracker, event)
                 self._do(tracker.close, f"close of {which} of two runs at a time")
             for directory in (one, other):
-                self._check_kept(directory, _logged(events()), "one of two runs at a time")
+                self._check_stored_values(directory, _list_logged_metrics(events()), "one of two runs at a time")
 
     def test_logged_metrics_are_stored_with_their_step(self, params: Any, tmp_path: Path) -> None:
         with self._directory(tmp_path) as directory:
             self._live(directory, params)
-            self._check_kept(directory, _logged(events()), "a run")
+            self._check_stored_values(directory, _list_logged_metrics(events()), "a run")
 
     def test_a_resumed_run_has_every_step_once(self, params: Any, tmp_path: Path) -> None:
         """A run is killed after three steps and resumes from a checkpoint after two steps."""
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)
             self._live(directory, params, first_step=2)
-            self._check_kept(directory, _logged(events()), "a run that was resumed after 2 steps")
+            self._check_stored_values(directory, _list_logged_metrics(events()), "a run that was resumed after 2 steps")
 
     def test_run_from_the_start_replaces_existing_files(self, params: Any, tmp_path: Path) -> None:
         """A run that is killed before its first checkpoint starts from the beginning in the same directory."""
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)
             self._live(directory, params)
-            self._check_kept(directory, _logged(events()), "a run that was started again")
+            self._check_stored_values(directory, _list_logged_metrics(events()), "a run that was started again")
 
     @contextlib.contextmanager
     def _directory(self, place: Path) -> Iterator[RunDirectory]:
@@ -188,7 +188,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 "let `close` end everything that was started.",
             ) from error
 
-    def _check_kept(self, directory: RunDirectory, expected: Sequence[Logged], what: str) -> None:
+    def _check_stored_values(self, directory: RunDirectory, expected: Sequence[Logged], what: str) -> None:
         entries = self.read_back(directory.path)
         if entries is None:
             return
@@ -213,7 +213,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 )
 
 
-def _logged(life: Iterator[Event]) -> list[Logged]:
+def _list_logged_metrics(life: Iterator[Event]) -> list[Logged]:
     logs = [event.arguments for event in life if event.name == LOG]
     return [(step, name, value) for step, metrics in logs for name, value in metrics.items()]
 

@@ -180,7 +180,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         result = self._run_until_it_fails(params, fault)
         if result is None:
             pytest.skip("it uses no environment")
-        self._check_closed(result, f"when {fault}")
+        self._check_all_is_closed(result, f"when {fault}")
 
     @pytest.mark.parametrize("fault", HANGS)
     def test_cancellation_ends_a_hanging_rollout(self, params: Any, fault: Fault) -> None:
@@ -192,7 +192,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             async with self._open(params) as (engine, resource):
                 result = RolloutRun(engine=engine)
                 rollout = asyncio.ensure_future(
-                    run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
+                    run_rollout(self.load_plugin(), params, self._rollout(Rollout(fault=fault)), result, resource)
                 )
                 hanging = asyncio.ensure_future(result.environments.hanging.wait())
                 await asyncio.wait([rollout, hanging], return_when=asyncio.FIRST_COMPLETED)
@@ -206,7 +206,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                     )
                 return result
 
-        self._check_closed(self._run(cancel_when_it_hangs()), f"when it is cancelled while {fault}")
+        self._check_all_is_closed(self._run(cancel_when_it_hangs()), f"when it is cancelled while {fault}")
 
     def test_unknown_options_are_rejected(self, params: Any) -> None:
         try:
@@ -219,17 +219,17 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         )
 
     def test_process_wide_state_is_unchanged(self, params: Any) -> None:
-        self.loaded()
+        self.load_plugin()
         results: list[RolloutRun] = []
         if different := find_changes(lambda: results.append(self._run_rollout(params))):
             raise self.failure(
                 f"leaves {', '.join(different)} changed",
                 "Close everything that `open` opens, and restore all other state.",
             )
-        self._check_closed(results[-1], "after a rollout")
+        self._check_all_is_closed(results[-1], "after a rollout")
 
     def _rollout(self, rollout: Rollout) -> Rollout:
-        return rollout.filled(task=self.task, turns=self.turns)
+        return rollout.fill_in(task=self.task, turns=self.turns)
 
     def _run_rollout(self, params: Any, rollout: Rollout | None = None) -> RolloutRun:
         result: RolloutRun = self._run(self._one(params, rollout or Rollout()))
@@ -242,7 +242,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     async def _run_concurrently(self, params: Any, rollouts: Sequence[Rollout]) -> list[RolloutRun]:
         async with self._open(params) as (_, resource):
             each = [RolloutRun(engine=FakeEngine(self.responses, rollout.fault)) for rollout in rollouts]
-            make = self.loaded()
+            make = self.load_plugin()
             await asyncio.gather(
                 *(
                     run_rollout(make, params, self._rollout(rollout), result, resource)
@@ -257,7 +257,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 result = RolloutRun(engine=FakeEngine(self.responses, fault))
                 # If an agent runs in a separate process, its error arrives as an error of the rollout.
                 with contextlib.suppress(RuntimeError, RolloutError):
-                    await run_rollout(self.loaded(), params, self._rollout(Rollout(fault=fault)), result, resource)
+                    await run_rollout(self.load_plugin(), params, self._rollout(Rollout(fault=fault)), result, resource)
                 return result
 
         result: RolloutRun = self._run(fail())
@@ -290,10 +290,10 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 "Correct the error, or set the `turns`, `task` and `responses` that it needs in the test.",
             ) from error
 
-    def _check_closed(self, result: RolloutRun, when: str) -> None:
-        if any(closed != 1 for closed in result.environments.closed):
+    def _check_all_is_closed(self, result: RolloutRun, when: str) -> None:
+        if any(count != 1 for count in result.environments.close_counts):
             raise self.failure(
-                f"closes its environments {result.environments.closed} times {when}",
+                f"closes its environments {result.environments.close_counts} times {when}",
                 "Close each environment once, in `finally`.",
             )
         if result.engine.open_sessions:

@@ -13,11 +13,10 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
-from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.gymnasium.plugin import GymnasiumParams
-from rllm_envs.seeds import list_seeds
+from rllm_envs.tasks import make_seed_tasks
 
 LARGEST_OBSERVATION = 1000
 """Numbers in an observation. An image has more, and no text form."""
@@ -38,9 +37,7 @@ class Gymnasium(Environment):
     @classmethod
     def tasks(cls, split: Split, params: GymnasiumParams) -> Sequence[Task]:
         """Return the episodes of a split, by seed."""
-        seeds = list_seeds(split, params.seed, params.train_size, params.val_size)
-        ids = [f"{params.id}-{seed}" for seed in seeds]
-        return LazyTasks(ids, lambda at: Task(id=ids[at], data={"seed": seeds[at]}, data_source=params.id))
+        return make_seed_tasks(split, params, params.id)
 
     def reset(self, task: Mapping[str, Any]) -> str:
         observation, _ = self._environment.reset(seed=task["seed"])

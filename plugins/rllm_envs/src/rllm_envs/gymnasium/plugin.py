@@ -8,14 +8,13 @@ from typing import Any
 from pydantic import Field
 
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import Params
 from rllm_envs.extra import Extra
-from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+from rllm_envs.seeds import SeedParams
 
 _EXTRA = Extra("gymnasium", ("gymnasium",))
 
 
-class GymnasiumParams(Params):
+class GymnasiumParams(SeedParams):
     """Options of ``gymnasium``."""
 
     id: str = Field(
@@ -44,9 +43,6 @@ class GymnasiumParams(Params):
     solved_at: float | None = Field(
         None, description="Sum of rewards at which an episode counts as solved. By default, any sum above 0."
     )
-    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training episodes.")
-    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation episodes.")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first episode. Each further one has the next seed.")
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:

@@ -34,9 +34,10 @@ from rich.text import Text
 from rllm_core.contracts.environment import Split
 from rllm_core.data.types import Task as RllmTask
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_envs.hosted import HostedTask, WorkflowEnvironment
+from rllm_envs.hosted import WorkflowEnvironment
 from rllm_envs.inspect.model import FindSession, Models, make_models
 from rllm_envs.inspect.plugin import POLICY, InspectParams
+from rllm_envs.tasks import HostedTask
 
 SAMPLE, SPLIT = "sample", "split"
 """Keys of a task's data."""

@@ -10,7 +10,6 @@ from inspect_ai._util.text import is_finite_number
 from inspect_ai.log import EvalSample
 from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, PARTIAL, Score, value_to_float
 
-from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import RolloutError
@@ -18,7 +17,7 @@ from rllm_envs.hosted import SESSION_KEYS
 from rllm_envs.inspect.loading import SAMPLE, SPLIT, find_place
 from rllm_envs.inspect.plugin import POLICY
 from rllm_envs.inspect.running import OpenedTask
-from rllm_envs.sessions import SeatSessions, is_too_long, sum_metrics
+from rllm_envs.sessions import SeatSessions, is_too_long, set_reward, sum_metrics
 
 WORDS = {CORRECT, INCORRECT, PARTIAL, NOANSWER, "yes", "no", "true", "false"}
 """Values that inspect turns into numbers. It turns all other text into 0."""
@@ -45,7 +44,7 @@ class InspectWorkflow(Workflow):
         running = opened.evaluation.run(task[SPLIT], task[SAMPLE], sessions)
         try:
             # Nothing is trained on a rollout that ends early, because inspect has not scored it.
-            sample = await opened.gateway.link.unless_ended(running)
+            sample = await opened.gateway.link.run_unless_stopped(running)
         finally:
             seats = await sessions.close()
         for seat in seats:
@@ -78,15 +77,9 @@ class InspectWorkflow(Workflow):
                 f"The sample {sample.id!r} of inspect failed: {cause}.",
                 details="\n".join(frames.splitlines()[-3:]),
             )
+        components = read_components(sample.scores or {})
         for trajectory in episode.trajectories:
-            trajectory.reward = reward
-            for step in trajectory.steps:
-                step.reward = None if reward is None else 0.0
-            trajectory.steps[-1].reward = reward
-            if cause:
-                trajectory.info[REWARD_ERROR] = cause
-            else:
-                trajectory.info[REWARD_COMPONENTS] = read_components(sample.scores or {})
+            set_reward(trajectory, reward, cause, components)
         episode.is_correct = reward is not None and reward > 0
 
 

@@ -12,12 +12,11 @@ from typing import Any
 import pyspiel
 
 from rllm_core.contracts.environment import Split
-from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.hosted import WorkflowEnvironment
 from rllm_envs.open_spiel.plugin import OpenSpielParams
-from rllm_envs.seeds import list_seeds
+from rllm_envs.tasks import make_seed_tasks
 
 EXPLORATION = 2.0
 MEMORY = 100
@@ -32,9 +31,7 @@ class OpenSpielGames(WorkflowEnvironment):
     @classmethod
     def tasks(cls, split: Split, params: OpenSpielParams) -> Sequence[Task]:
         """Return the games of a split, by seed."""
-        seeds = list_seeds(split, params.seed, params.train_size, params.val_size)
-        ids = [f"{params.game}-{seed}" for seed in seeds]
-        return LazyTasks(ids, lambda at: Task(id=ids[at], data={"seed": seeds[at]}, data_source=params.game))
+        return make_seed_tasks(split, params, params.game)
 
 
 def load_game(params: OpenSpielParams) -> Any:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_envs.extra import Extra
 from rllm_envs.hosted import read_params
-from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+from rllm_envs.seeds import SeedParams
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
@@ -22,7 +22,7 @@ NAME = "open_spiel"
 _EXTRA = Extra("open-spiel", ("pyspiel",))
 
 
-class OpenSpielParams(Params):
+class OpenSpielParams(SeedParams):
     """Options of ``open_spiel``: the game, its seats and their players, and the tasks."""
 
     game: str = Field(min_length=1, description="Name of the game in OpenSpiel, such as tic_tac_toe or kuhn_poker.")
@@ -56,9 +56,6 @@ class OpenSpielParams(Params):
         description="Outcome of a turn without a legal action after all retries. `forfeit` ends the game, and the seat "
         "gets the game's lowest return. `random` plays a random action.",
     )
-    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training games.")
-    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation games.")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first game. Each further one has the next seed.")
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:

@@ -11,9 +11,8 @@ from textarena.core import ObservationType
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.messages import Message
-from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
-from rllm_envs.seeds import list_seeds
+from rllm_envs.tasks import make_seed_tasks
 from rllm_envs.textarena.games import check_game, start_game
 from rllm_envs.textarena.isolation import use_random_numbers
 from rllm_envs.textarena.plugin import TextArenaParams
@@ -37,14 +36,7 @@ class TextArena(Environment):
             ConfigError: the game cannot be played here, or its options are wrong.
         """
         check_game(params)
-        seeds = list_seeds(split, params.seed, params.train_size, params.val_size)
-        ids = [f"{params.game}-{seed}" for seed in seeds]
-
-        def make(index: int) -> Task:
-            data = {"game": params.game, "options": params.options, "seed": seeds[index]}
-            return Task(id=ids[index], data=data, data_source=params.game)
-
-        return LazyTasks(ids, make)
+        return make_seed_tasks(split, params, params.game, game=params.game, options=params.options)
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
         self._game = start_game(task["game"], task["options"], seed=task["seed"], numbers=self._numbers)

@@ -8,23 +8,19 @@ from typing import Any
 from pydantic import Field
 
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import Params
 from rllm_envs.extra import Extra
-from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+from rllm_envs.seeds import SeedParams
 
 _EXTRA = Extra("textarena", ("textarena",))
 
 
-class TextArenaParams(Params):
+class TextArenaParams(SeedParams):
     """Options of ``textarena``."""
 
     game: str = Field(min_length=1, description="Name of the game, such as GuessTheNumber-v0.")
     options: dict[str, Any] = Field(
         default_factory=dict, description="Options of the game, such as {max_number: 10, max_turns: 4}."
     )
-    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training games.")
-    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation games.")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first game. Each further game has the next seed.")
     system_prompt: str | None = Field(None, min_length=1, description="System message.")
 
 

@@ -14,7 +14,8 @@ from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
-from rllm_envs.hosted import HostedTask, WorkflowEnvironment
+from rllm_envs.hosted import WorkflowEnvironment
+from rllm_envs.tasks import HostedTask
 from rllm_envs.verifiers.loading import load_taskset
 from rllm_envs.verifiers.plugin import ENDLESS_TRAIN_SIZE, VerifiersParams
 

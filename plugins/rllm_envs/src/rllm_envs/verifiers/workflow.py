@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import verifiers.v1 as vf
 from verifiers.v1.env import RunSlot
 
-from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_envs.hosted import SESSION_KEYS
-from rllm_envs.sessions import SeatCalls, is_too_long, sum_metrics
+from rllm_envs.sessions import SeatCalls, is_too_long, set_reward, sum_metrics
 from rllm_envs.verifiers.client import Seats, SessionsClient
 from rllm_envs.verifiers.tasks import Splits
 from rllm_gateway.running.rollout_session import OpenedGateway
@@ -68,7 +67,7 @@ class VerifiersWorkflow(Workflow):
         running = opened.environment.run_slot(slot, opened.model, on_trace=add)
         try:
             # Nothing is trained on a rollout that ends early, because verifiers has not scored it.
-            ended: vf.Episode = await opened.gateway.link.unless_ended(running)
+            ended: vf.Episode = await opened.gateway.link.run_unless_stopped(running)
         finally:
             opened.client.remove(seats)
             runs = await seats.close()
@@ -86,7 +85,7 @@ class VerifiersWorkflow(Workflow):
         for trace, run in trained:
             cause = failure if failure or trace.ok else _describe(trace.errors)
             for trajectory in run.made.trajectories:
-                _set_reward(trajectory, trace, cause)
+                _score(trajectory, trace, cause)
                 episode.trajectories.append(trajectory)
         if not episode.trajectories and failure:
             raise RolloutError("environment-failed", f"The episode of verifiers failed: {failure}.")
@@ -101,20 +100,13 @@ class VerifiersWorkflow(Workflow):
         return bool(trace.agent.trainable if named is None else trace.agent.name in named)
 
 
-def _set_reward(trajectory: Trajectory, trace: vf.Trace, cause: str | None) -> None:
-    """Set the reward of a trace, or the cause of a missing reward. The last step gets the whole reward."""
+def _score(trajectory: Trajectory, trace: vf.Trace, cause: str | None) -> None:
+    """Set the reward of a trace, or the cause of a missing reward."""
     reward = None if cause else float(trace.reward)
     if reward is not None and not math.isfinite(reward):
         cause, reward = f"the reward is {reward}", None
-    trajectory.reward = reward
-    for step in trajectory.steps:
-        step.reward = None if reward is None else 0.0
-    trajectory.steps[-1].reward = reward
-    if cause:
-        trajectory.info[REWARD_ERROR] = cause
-    else:
-        scored = {name: each for name, each in trace.rewards.items() if each is not None}
-        trajectory.info[REWARD_COMPONENTS] = {name: float(each.value) for name, each in scored.items()}
+    scored = {} if cause else {name: float(each.value) for name, each in trace.rewards.items() if each is not None}
+    set_reward(trajectory, reward, cause, scored)
 
 
 def _find_cause(ended: vf.Episode) -> str:

@@ -18,7 +18,7 @@ from rllm.rows.tools import read_tools
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.apis import fields
 from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
-from rllm_gateway.apis.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.fields import IGNORE, Kind, Outcome, RefusedError, Rules, invalid, reject_unless_ignored
 from rllm_gateway.apis.structured import find_required_form, schema_of
 
 
@@ -53,7 +53,7 @@ def read_tool_choice(
             named = choice if holder is None else fields.mapping(choice, holder, "tool_choice")
             return ToolChoice(False, True, fields.text(named, "name", "tool_choice"))
         case _:
-            refuse_unless_ignored("tool_choice", unsupported)
+            reject_unless_ignored("tool_choice", unsupported)
             outcomes["tool_choice"] = "ignored"
             return ToolChoice()
 

@@ -218,7 +218,7 @@ class PendingResponse:
         return sum(choice.tokens for choice in self.choices)
 
     @property
-    def failed(self) -> bool:
+    def is_failed(self) -> bool:
         """True if the task has ended without a response."""
         return self.task.done() and not self.choices
 
@@ -278,7 +278,7 @@ class PendingResponse:
         self.task.result()
 
     @contextmanager
-    def awaited(self) -> Iterator[None]:
+    def count_waiter(self) -> Iterator[None]:
         """Count a waiting client. If the last one leaves, cancel sampling, unless the calls are being stored."""
         self.waiters += 1
         try:

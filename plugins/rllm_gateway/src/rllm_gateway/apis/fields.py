@@ -261,7 +261,7 @@ class Rules:
         found = dict[str, Outcome]()
         for name, value in body.items():
             if name in self.held:
-                refuse_held(name)
+                reject_stored_reference(name)
             if name in self.honored:
                 found[name] = "honored"
             elif (sampler := SAMPLERS.get(to_snake_case(name))) is not None:
@@ -271,7 +271,7 @@ class Rules:
             elif name in self.ignored or value in self.refused.get(name, ()):
                 found[name] = "ignored"
             else:
-                refuse_unless_ignored(name, unsupported)
+                reject_unless_ignored(name, unsupported)
                 found[name] = "ignored"
         return found
 
@@ -281,7 +281,7 @@ def to_snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
 
 
-def refuse_held(name: str) -> NoReturn:
+def reject_stored_reference(name: str) -> NoReturn:
     """Raise RefusedError for a parameter that refers to a conversation stored on the server."""
     raise invalid(
         f"{name} is not supported, because the gateway stores no conversation for later requests. "
@@ -291,7 +291,7 @@ def refuse_held(name: str) -> NoReturn:
     )
 
 
-def refuse_unless_ignored(name: str, unsupported: Literal["refuse", "ignore"]) -> None:
+def reject_unless_ignored(name: str, unsupported: Literal["refuse", "ignore"]) -> None:
     """Raise RefusedError for an unsupported part of a request, unless the session ignores unsupported parts."""
     if unsupported == "refuse":
         raise invalid(
@@ -329,5 +329,5 @@ class MessageParts:
     def leave_out(self, kind: str) -> None:
         """Reject a part of this type, or count it as ignored."""
         name = f"{self.parameter}.{kind:.64}"
-        refuse_unless_ignored(name, self._unsupported)
+        reject_unless_ignored(name, self._unsupported)
         self._outcomes[name] = "ignored"

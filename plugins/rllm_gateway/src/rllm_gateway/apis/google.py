@@ -24,7 +24,7 @@ from rllm_gateway.apis.exchange import (
     SentText,
     event,
 )
-from rllm_gateway.apis.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.fields import Kind, MessageParts, RefusedError, Rules, invalid, reject_unless_ignored
 from rllm_gateway.apis.structured import ResponseFormat, find_required_form
 
 RULES = Rules(
@@ -130,11 +130,11 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
             tools.append(_tool(function, f"tools[{at}].functionDeclarations[{number}]"))
     mode = fields.optional_text(calling, "mode", CALLING).upper()
     if mode not in MODES:
-        refuse_unless_ignored(f"{CALLING}.mode", unsupported)
+        reject_unless_ignored(f"{CALLING}.mode", unsupported)
     if mode not in MODES[:-1]:
         outcomes[f"{CALLING}.mode"] = "ignored"
     if mode != "ANY" and calling.get("allowedFunctionNames"):
-        refuse_unless_ignored(f"{CALLING}.allowedFunctionNames", unsupported)
+        reject_unless_ignored(f"{CALLING}.allowedFunctionNames", unsupported)
     tools = [] if mode == "NONE" else tools
     reader = _Contents(unsupported, outcomes)
     reader.system(_object(body, "systemInstruction"))
@@ -149,7 +149,7 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
         prompt_parameter="contents",
         tools=tools,
         numbered_calls=True,
-        response_format=_required_form(config, tools, _called(calling, tools) if mode == "ANY" else None),
+        response_format=_required_form(config, tools, _choose_tools(calling, tools) if mode == "ANY" else None),
         n=fields.read_count(config, "candidateCount"),
         max_tokens=fields.read_integer(config, "maxOutputTokens", 1, 1 << 31),
         stop=fields.stop_texts(config, "stopSequences"),
@@ -170,7 +170,7 @@ def read_count(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     return read(_object(_fields(body), "generateContentRequest") or body, unsupported)
 
 
-def _called(calling: Mapping[str, Any], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _choose_tools(calling: Mapping[str, Any], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the tools of which the model must call one."""
     allowed = fields.stop_texts(calling, "allowedFunctionNames", 1 << 10)
     known = {tool["function"]["name"]: tool for tool in tools}

@@ -9,7 +9,7 @@ import orjson
 
 from rllm_gateway.apis import fields
 from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
-from rllm_gateway.apis.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.fields import Kind, MessageParts, RefusedError, Rules, invalid, reject_unless_ignored
 from rllm_gateway.apis.structured import find_required_form, schema_of
 
 RULES = Rules(
@@ -50,7 +50,7 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     outcomes = RULES.outcomes(plain, unsupported)
     if kind is not None:
         if kind not in CHOICES:
-            refuse_unless_ignored("tool_choice", unsupported)
+            reject_unless_ignored("tool_choice", unsupported)
         outcomes["tool_choice"] = "honored" if kind in CHOICES else "ignored"
     form_name = "output_config.format" if "format" in config or not old_form else "output_format"
     form = fields.mapping(config, "format", "output_config") or old_form
@@ -241,8 +241,10 @@ class MessagesStream:
     def add(self, index: int, final: FinalText) -> bytes:
         more = self._sent_text.more(final)
         if more.reasoning:
-            return _encode_events(self._added({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE}))
-        return _encode_events(self._added({"type": "text", "text": more.content})) if more.content else b""
+            return _encode_events(
+                self._add_delta({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE})
+            )
+        return _encode_events(self._add_delta({"type": "text", "text": more.content})) if more.content else b""
 
     def end(self, response: PendingResponse) -> bytes:
         return _encode_events(self._end(response, response.choices[0]))
@@ -255,7 +257,7 @@ class MessagesStream:
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield {"type": "message_start", "message": _head(self._request, self._response) | empty}
 
-    def _added(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _add_delta(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Return the events for text of the first block. The first text begins the block."""
         yield from self._start()
         start, delta, *_ = _parts(block)

@@ -11,7 +11,7 @@ import orjson
 from rllm_gateway.apis import fields
 from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
 from rllm_gateway.apis.exchange import Choice, FinalText, ModelRequest, PendingResponse, SentText, event
-from rllm_gateway.apis.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.apis.fields import MessageParts, Outcome, RefusedError, Rules, invalid, reject_unless_ignored
 from rllm_gateway.apis.structured import find_required_form, schema_of
 
 RULES = Rules(
@@ -72,7 +72,7 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     schema = schema_of(form, form, "text.format") if form else None
     if text and schema is None:
         outcomes["text"] = "ignored"
-    included = _included(body, unsupported, outcomes)
+    included = _read_include(body, unsupported, outcomes)
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]
     tools = [] if chosen.none else tools
     reader = _Items(unsupported, outcomes)
@@ -100,12 +100,12 @@ def read(body: dict[str, Any], unsupported: Any) -> ModelRequest:
     )
 
 
-def _included(body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]) -> list[Any]:
+def _read_include(body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]) -> list[Any]:
     included = body.get("include", [])
     if not isinstance(included, list):
         raise invalid("include must be a list of texts.", "include")
     if any(each not in INCLUDED for each in included):
-        refuse_unless_ignored("include", unsupported)
+        reject_unless_ignored("include", unsupported)
         outcomes["include"] = "ignored"
     return included
 
@@ -145,7 +145,7 @@ class _Items(MessageParts):
                 output = self.read(item.get("output"), f"{where}.output")
                 self._say({"role": "tool", "tool_call_id": fields.text(item, "call_id", where), "content": output})
             case "item_reference":
-                fields.refuse_held(f"{where}.type")
+                fields.reject_stored_reference(f"{where}.type")
             case str(kind):
                 self.leave_out(kind)
             case _:
@@ -284,8 +284,8 @@ class ResponsesStream:
     def add(self, index: int, final: FinalText) -> bytes:
         more = self._sent_text.more(final)
         if more.reasoning:
-            return self._encode_events(self._added(_reasoning(self._response, more.reasoning)))
-        return self._encode_events(self._added(_message(self._response, more.content, []))) if more.content else b""
+            return self._encode_events(self._add_delta(_reasoning(self._response, more.reasoning)))
+        return self._encode_events(self._add_delta(_message(self._response, more.content, []))) if more.content else b""
 
     def end(self, response: PendingResponse) -> bytes:
         return self._encode_events(self._end(response))
@@ -302,12 +302,12 @@ class ResponsesStream:
         yield {"type": "response.created", "response": response}
         yield {"type": "response.in_progress", "response": response}
 
-    def _added(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _add_delta(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Return the events for text of the first item. The first text begins the item."""
         yield from self._start()
         if not self._has_item:
             self._has_item = True
-            yield from _opened(0, item)
+            yield from _begin_item(0, item)
         yield _item_address(0, item) | _delta(item)
 
     def _end(self, response: PendingResponse) -> Iterator[dict[str, Any]]:
@@ -319,9 +319,9 @@ class ResponsesStream:
             if index == 0 and self._has_item:
                 delta["delta"] = more.reasoning if item["type"] == "reasoning" else more.content
             else:
-                yield from _opened(index, item)
+                yield from _begin_item(index, item)
             yield _item_address(index, item) | delta
-            yield from (_item_address(index, item) | data for data in _done(item))
+            yield from (_item_address(index, item) | data for data in _end_item(item))
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
         yield {"type": f"response.{whole['status']}", "response": whole}
 
@@ -331,7 +331,7 @@ def _item_address(index: int, item: dict[str, Any]) -> dict[str, Any]:
     return {"output_index": index, "item_id": item["id"]} | content
 
 
-def _opened(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _begin_item(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events that begin an empty item."""
     empty: dict[str, Any] = {"function_call": {"arguments": ""}}.get(item["type"], {"content": []})
     added = item | empty | ({} if item["type"] == "reasoning" else {"status": "in_progress"})
@@ -351,7 +351,7 @@ def _delta(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "response.output_text.delta", "delta": part["text"], "logprobs": part["logprobs"]}
 
 
-def _done(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _end_item(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events that report the end of an item's text."""
     if item["type"] == "function_call":
         yield {

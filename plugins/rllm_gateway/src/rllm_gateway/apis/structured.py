@@ -94,7 +94,7 @@ def call_in(content: str, tools: Sequence[Tool]) -> list[Json]:
 
 
 def _call_schema(function: Mapping[str, Any]) -> Json:
-    arguments = _moved({"type": "object", **(function.get("parameters") or {})}, "#/properties/arguments")
+    arguments = _move_references({"type": "object", **(function.get("parameters") or {})}, "#/properties/arguments")
     return {
         "type": "object",
         "properties": {"name": {"const": function["name"]}, "arguments": arguments},
@@ -106,19 +106,19 @@ def _call_schema(function: Mapping[str, Any]) -> Json:
 def _any_of(schemas: Sequence[Json]) -> Json:
     if len(schemas) == 1:
         return schemas[0]
-    return {"anyOf": [_moved(schema, f"#/anyOf/{at}") for at, schema in enumerate(schemas)]}
+    return {"anyOf": [_move_references(schema, f"#/anyOf/{at}") for at, schema in enumerate(schemas)]}
 
 
-def _moved(part: Any, to: str) -> Any:
+def _move_references(part: Any, to: str) -> Any:
     """Return a schema for use as a part of a larger schema. Its references still point to itself."""
     match part:
         case {"$ref": str(reference)} if reference == "#" or reference.startswith("#/"):
             rest = {key: value for key, value in part.items() if key != "$ref"}
-            return {"$ref": to + reference[1:], **_moved(rest, to)}
+            return {"$ref": to + reference[1:], **_move_references(rest, to)}
         case dict():
-            return {key: _moved(value, to) for key, value in part.items()}
+            return {key: _move_references(value, to) for key, value in part.items()}
         case list():
-            return [_moved(each, to) for each in part]
+            return [_move_references(each, to) for each in part]
         case _:
             return part
 

@@ -184,14 +184,14 @@ class Presence:
         self._path = path
         self._files = (path, *(path.with_name(f"{path.name}{log}") for log in LOGS))
         self._lost: StoreError | None = None
-        self._opened = self._seen()
+        self._opened = self._stat_files()
 
     def check(self) -> None:
         """Raise StoreError if a file was deleted, replaced or truncated. After that, always raise it."""
         if self._lost is not None:
             raise self._lost
         try:
-            seen = self._seen()
+            seen = self._stat_files()
             for before, now in zip(self._opened, seen, strict=True):
                 if not os.path.samestat(before, now):
                     raise self._error("was deleted or replaced")
@@ -201,7 +201,7 @@ class Presence:
             raise
         self._opened = seen
 
-    def _seen(self) -> list[os.stat_result]:
+    def _stat_files(self) -> list[os.stat_result]:
         try:
             return [file.stat() for file in self._files]
         except OSError as error:

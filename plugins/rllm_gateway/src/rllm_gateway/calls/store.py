@@ -16,7 +16,7 @@ from typing import Self, TypeAlias
 from rllm_gateway.calls.opening import Presence, connect_to_read, connect_to_write, failure, failures, transaction
 from rllm_gateway.calls.reader import CallReader
 from rllm_gateway.calls.rows import DeliveryRow, Row, StoreError
-from rllm_gateway.calls.tables import INSERT, Record, encoded
+from rllm_gateway.calls.tables import INSERT, Record, encode_row
 
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
 
@@ -249,7 +249,7 @@ class CallStore(CallReader):
                 its session or call (``unknown-session``), or its session has ended (``session-ended``).
         """
         future = asyncio.get_running_loop().create_future()
-        self._writer.submit(encoded(row), future)
+        self._writer.submit(encode_row(row), future)
         await future
 
     def note(self, row: DeliveryRow) -> None:
@@ -258,7 +258,7 @@ class CallStore(CallReader):
         Raises:
             StoreError: the store is closed, or `row` cannot be encoded.
         """
-        self._writer.submit(encoded(row), None)
+        self._writer.submit(encode_row(row), None)
 
     def prune(self, *, run: str | None = None, before: float | None = None) -> int:
         """Delete sessions with their calls, rewards and ends, and free their disk space. Blocks.

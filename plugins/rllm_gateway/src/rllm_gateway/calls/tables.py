@@ -89,7 +89,7 @@ class Record(NamedTuple):
     """Values in the order of `schema.COLUMNS`."""
 
 
-def encoded(row: Row) -> tuple[Record, ...]:
+def encode_row(row: Row) -> tuple[Record, ...]:
     """Return the records to insert for a row, in order.
 
     Raises:

@@ -38,9 +38,9 @@ def call_and_leave(target: Target, order: Mapping[str, Any]) -> int:
     set_reward_key(order["reward_key"])
     try:
         function = _function_of(target)
-        value = _called(function, order["task"])
-        unfinished(result).write_text(json.dumps(value, default=_plain), encoding="utf-8")
-        unfinished(result).replace(result)
+        value = _call_function(function, order["task"])
+        partial_result(result).write_text(json.dumps(value, default=_plain), encoding="utf-8")
+        partial_result(result).replace(result)
     except SystemExit as error:
         if error.code in (None, 0):
             return 0
@@ -52,7 +52,7 @@ def call_and_leave(target: Target, order: Mapping[str, Any]) -> int:
     return 0
 
 
-def unfinished(result: Path) -> Path:
+def partial_result(result: Path) -> Path:
     """Return the file that becomes `result` when it is whole. If the agent is killed, no result exists."""
     return result.with_suffix(".part")
 
@@ -92,16 +92,16 @@ def _function_of(target: Target) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _called(function: Callable[..., Any], task: Mapping[str, Any]) -> Any:
+def _call_function(function: Callable[..., Any], task: Mapping[str, Any]) -> Any:
     """Call the function with the task, and with the session if it has a parameter ``session``."""
     from rllm_gateway.client import current_session
 
     takes_session = "session" in inspect.signature(function).parameters
     value = function(dict(task), **({"session": current_session()} if takes_session else {}))
-    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+    return asyncio.run(_await_value(value)) if inspect.isawaitable(value) else value
 
 
-async def _awaited(value: Any) -> Any:
+async def _await_value(value: Any) -> Any:
     return await value
 
 

@@ -39,7 +39,7 @@ class ForkServer:
     def __init__(self, target: Target) -> None:
         self._target = target
         importlib.import_module("rllm_gateway.client")  # every agent's process needs it
-        _import_installed(target)
+        _import_packages(target)
         _warm_up()
         self._numbers: dict[int, int] = {}
         self.private: list[int] = []
@@ -53,7 +53,7 @@ class ForkServer:
 
     def start(self, order: Mapping[str, Any]) -> None:
         """Start an agent."""
-        pid = self._forked(order) if self.forks else self._spawned(order)
+        pid = self._fork_agent(order) if self.forks else self._spawn_agent(order)
         self._numbers[pid] = order["start"]
 
     def kill(self, number: int) -> None:
@@ -74,7 +74,7 @@ class ForkServer:
                 ended.append((number, os.waitstatus_to_exitcode(status)))
         return ended
 
-    def _forked(self, order: Mapping[str, Any]) -> int:
+    def _fork_agent(self, order: Mapping[str, Any]) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid:
@@ -114,7 +114,7 @@ class ForkServer:
         finally:
             os._exit(code)
 
-    def _spawned(self, order: Mapping[str, Any]) -> int:
+    def _spawn_agent(self, order: Mapping[str, Any]) -> int:
         """Start the agent in a new Python, because a fork would lose threads. Returns its process id."""
         environment = {**os.environ, **order["environment"]}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -135,7 +135,7 @@ class ForkServer:
         return process.pid
 
 
-def _import_installed(target: Target) -> None:
+def _import_packages(target: Target) -> None:
     """Import the installed packages that the agent imports.
 
     The agent's own modules are not imported, because they may create clients at their import. Errors are ignored,

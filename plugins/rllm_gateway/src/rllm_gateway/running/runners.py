@@ -16,7 +16,7 @@ from typing import Any
 
 from rllm.builtin.sandboxes.process import LAST_BYTES, lines_at_end
 from rllm_core.errors import PluginError, RolloutError
-from rllm_gateway.running.calling import unfinished
+from rllm_gateway.running.calling import partial_result
 from rllm_gateway.running.target import Target
 from rllm_gateway.sessions.link import OpenedSession, RewardSource
 from rllm_serving.supervisor import end_supervised, supervise_command
@@ -129,16 +129,16 @@ class FunctionRunner:
         log, result = self._directory / f"{number}.log", self._directory / f"{number}.json"
         order = {"environment": dict(environment), "task": dict(task), "log": str(log), "result": str(result)}
         try:
-            code = await self._ended(number, {**order, "reward_key": reward_key})
+            code = await self._wait_for_end(number, {**order, "reward_key": reward_key})
             returned = json.loads(result.read_bytes()) if code == 0 and result.exists() else None
             return Outcome(code, returned, last_lines(log))
         finally:
-            for file in (log, result, unfinished(result)):
+            for file in (log, result, partial_result(result)):
                 file.unlink(missing_ok=True)
 
-    async def _ended(self, number: int, order: Mapping[str, Any]) -> int:
+    async def _wait_for_end(self, number: int, order: Mapping[str, Any]) -> int:
         """Return the exit code of an agent after its end."""
-        process = await self._started()
+        process = await self._find_process()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._running[number] = future
         _send(process, {"start": number, **order})
@@ -157,7 +157,7 @@ class FunctionRunner:
         if self._reading is not None:
             await asyncio.wait({self._reading})
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _find_process(self) -> asyncio.subprocess.Process:
         async with self._starting:
             if self._process is None or self._process.returncode is not None:
                 self._process = await self._start()

@@ -100,7 +100,7 @@ def imported_packages(target: Target) -> list[str]:
     source = _source_of(target.module)
     if source is None:
         return []
-    names = [name for node in ast.walk(parse_file(source)) for name in _imported(node)]
+    names = [name for node in ast.walk(parse_file(source)) for name in _list_imports(node)]
     return list(dict.fromkeys(names))
 
 
@@ -109,7 +109,7 @@ def source_of(target: Target) -> Path | None:
     return _source_of(target.module)
 
 
-def _imported(node: ast.AST) -> Iterator[str]:
+def _list_imports(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level and node.module:

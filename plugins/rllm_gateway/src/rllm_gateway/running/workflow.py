@@ -104,10 +104,10 @@ class AgentWorkflow(Workflow):
             if self._reports_reward:
                 variables[REWARD_KEY] = address.reward_key
             running = opened.runner.run(task, variables, address.reward_key)
-            outcome = await opened.gateway.link.unless_ended(running)
+            outcome = await opened.gateway.link.run_unless_stopped(running)
         finally:
             # Do this after a timeout too, because the calls before it are used for training.
-            trace = await self._closed(session)
+            trace = await self._close_session(session)
         session.check(trace)
         result = AgentResult.parse(outcome.result, opened.name)
         is_rejected = outcome.rejected_reward
@@ -131,7 +131,7 @@ class AgentWorkflow(Workflow):
             return "rllm.reward"
         return "agent" if source == "program" and self._reports_reward else source
 
-    async def _closed(self, session: RolloutSession) -> SessionTrace:
+    async def _close_session(self, session: RolloutSession) -> SessionTrace:
         """Seal the session, and add its trajectories and metrics to the episode."""
         assert self.episode is not None
         trace, made = await session.close()

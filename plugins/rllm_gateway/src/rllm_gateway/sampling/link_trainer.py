@@ -252,7 +252,7 @@ class TrainerLink:
             self._samplers.pop(session, None)
         return trace_of(answer["trace"])
 
-    async def unless_ended(self, needed: Coroutine[Any, Any, T]) -> T:
+    async def run_unless_stopped(self, needed: Coroutine[Any, Any, T]) -> T:
         """Await `needed` and return its result. If the gateway stops, cancel it, because an agent may wait for hours.
 
         Raises:

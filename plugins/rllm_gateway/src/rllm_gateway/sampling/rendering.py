@@ -95,15 +95,15 @@ def _check_stop_ids(request: ModelRequest, renderer: Renderer) -> None:
 def _prompt_of(session: LiveSession, request: ModelRequest, renderer: Renderer) -> tuple[Ids, int]:
     try:
         with failures_as(RolloutError, "The renderer of the model"):
-            return _rendered(session, request, renderer)
+            return _render_request(session, request, renderer)
     except RolloutError as error:
         raise invalid(str(error), request.prompt_parameter) from error
 
 
-def _rendered(session: LiveSession, request: ModelRequest, renderer: Renderer) -> tuple[Ids, int]:
+def _render_request(session: LiveSession, request: ModelRequest, renderer: Renderer) -> tuple[Ids, int]:
     accumulate_reasoning = session.spec.accumulate_reasoning
     if request.parent is None:
-        return renderer.prompt(_shown(request, accumulate_reasoning), request.tools), 0
+        return renderer.prompt(_list_messages(request, accumulate_reasoning), request.tools), 0
     lineage = session.lineage(request.parent)
     before, sampled = prompt_ids(lineage), request.parent.response_ids
     shown = before, sampled
@@ -111,17 +111,17 @@ def _rendered(session: LiveSession, request: ModelRequest, renderer: Renderer) -
         shown = without_earlier_reasoning(_turns_since_user(lineage, before), renderer.reasoning_ids)
     ids = renderer.bridge(*shown, request.new_messages, request.tools)
     if ids is None:
-        ids = renderer.prompt(_shown(request, accumulate_reasoning), request.tools)
+        ids = renderer.prompt(_list_messages(request, accumulate_reasoning), request.tools)
     elif shown[0] is before and shown[1] is sampled:
         return ids, len(before) + len(sampled)
-    return ids, _count_shared(np.concatenate((before, sampled)), ids)
+    return ids, _count_common_prefix(np.concatenate((before, sampled)), ids)
 
 
 def of_user(messages: Sequence[Message]) -> bool:
     return any(message["role"] == "user" for message in messages)
 
 
-def _count_shared(one: Ids, other: Ids) -> int:
+def _count_common_prefix(one: Ids, other: Ids) -> int:
     """Return the length of the common prefix of two prompts."""
     most = min(len(one), len(other))
     differs = np.flatnonzero(one[:most] != other[:most])
@@ -144,7 +144,7 @@ def _turns_since_user(lineage: Sequence[CallRow], before: Ids) -> list[_Turn]:
     return turns
 
 
-def _shown(request: ModelRequest, accumulate_reasoning: bool) -> list[Message]:
+def _list_messages(request: ModelRequest, accumulate_reasoning: bool) -> list[Message]:
     """Return the messages for a whole prompt, with the sampled responses.
 
     Reasoning is kept only after the last user message, unless `accumulate_reasoning` is set.
@@ -222,13 +222,13 @@ def _with_ids(calls: Sequence[dict[str, Any]], name_in_session: str, request: Mo
     if request.numbered_calls:
         return [each | {"id": f"call_{at}"} for at, each in enumerate(calls, len(earlier))]
     taken = set(earlier)
-    named = list[dict[str, Any]]()
+    name_token = list[dict[str, Any]]()
     for at, each in enumerate(calls):
         free = each["id"] and each["id"] not in taken
         name = each["id"] if free else f"call_{blake2b(f'{name_in_session} {at}'.encode(), digest_size=12).hexdigest()}"
         taken.add(name)
-        named.append(each | {"id": name})
-    return named
+        name_token.append(each | {"id": name})
+    return name_token
 
 
 def _count_reasoning_tokens(ids: Ids, reasoning_ids: tuple[int, int] | None) -> int:
@@ -240,12 +240,12 @@ def _count_reasoning_tokens(ids: Ids, reasoning_ids: tuple[int, int] | None) -> 
 def _tokens(completion: Completion, renderer: Renderer) -> list[SampledToken]:
     top = completion.top
 
-    def named(token: Any, logprob: Any) -> SampledToken:
+    def name_token(token: Any, logprob: Any) -> SampledToken:
         return SampledToken(id=int(token), text=renderer.text([int(token)]), logprob=float(logprob))
 
     both = zip(completion.token_ids, completion.logprobs, strict=True)
-    sampled = [named(*each) for each in both]
+    sampled = [name_token(*each) for each in both]
     if top is None:
         return sampled
-    tops = [tuple(map(named, *row)) for row in zip(top.ids, top.logprobs, strict=True)]
+    tops = [tuple(map(name_token, *row)) for row in zip(top.ids, top.logprobs, strict=True)]
     return [replace(each, top=likeliest) for each, likeliest in zip(sampled, tops, strict=True)]

@@ -35,7 +35,7 @@ def begin(
     spec, request = session.spec, session.locate(request)
     most = min(request.max_tokens or spec.max_tokens, spec.max_tokens)
     key: RequestKey = (request.digest, request.n, most, request.stop, request.response_format)
-    again = session.repeated(key, request.client_retry)
+    again = session.find_repeat(key, request.client_retry)
     if again is not None:
         session.count("retries")
         return again
@@ -59,7 +59,7 @@ def begin(
     pending = sampling.pending
     pending.task = asyncio.create_task(sampling.run())
     session.pending[key].append(pending)
-    pending.task.add_done_callback(lambda _: session.pending[key].remove(pending) if pending.failed else None)
+    pending.task.add_done_callback(lambda _: session.pending[key].remove(pending) if pending.is_failed else None)
     return pending
 
 
@@ -93,7 +93,7 @@ class _Sampling:
             self._count()
             pending.begin(f"{self._digest}{self._siblings[0]:x}", int(self._started), prompt_ids, kept)
             branches = [self._branch(id_) for id_ in self._ids]
-            completions = await self._sampled(prompt_ids, branches)
+            completions = await self._sample_branches(prompt_ids, branches)
         except BaseException as error:
             session.lose(request.digest, self._siblings)
             if isinstance(error, asyncio.CancelledError):
@@ -113,7 +113,7 @@ class _Sampling:
             self._row(choice, completion, new_ids, None if extends else kept, seconds)
             for choice, completion in zip(choices, completions, strict=True)
         ]
-        await self._stored(rows)
+        await self._store_rows(rows)
         for row, branch in zip(rows, branches, strict=True):
             session.add(row, request, branch, prompt_ids)
         pending.finish(choices)
@@ -138,7 +138,7 @@ class _Sampling:
         session.continued.add(parent.id)
         return session.branches[parent.id]
 
-    async def _sampled(self, prompt_ids: NDArray[np.int32], branches: Sequence[str]) -> list[Completion]:
+    async def _sample_branches(self, prompt_ids: NDArray[np.int32], branches: Sequence[str]) -> list[Completion]:
         try:
             if len(branches) == 1:
                 return [await self._sample(0, branches[0], prompt_ids)]
@@ -208,7 +208,7 @@ class _Sampling:
             return self._request.new_messages
         return [{"role": "user", "content": self._attached.renderer.text(new_ids)}]
 
-    async def _stored(self, rows: Sequence[CallRow]) -> None:
+    async def _store_rows(self, rows: Sequence[CallRow]) -> None:
         try:
             await self._log.add(*rows)
         except StoreError as error:

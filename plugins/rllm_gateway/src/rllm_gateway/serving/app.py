@@ -74,7 +74,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             Route("/health", health_endpoint()),
         ],
         redirect_slashes=False,
-        default=_not_found,
+        default=_reject_path,
     )
     app = LimitBody(router, gateway.limits.body_bytes)
     if not is_loopback(urlsplit(gateway.url).hostname or ""):
@@ -86,7 +86,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     return LoopbackNames(app, "Agents on other machines need a gateway with a different --host.", refusal)
 
 
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+async def _reject_path(scope: Scope, receive: Receive, send: Send) -> None:
     refused = RefusedError(404, "not_found", "There is nothing at this path.")
     await send_error(send, refused, _error(scope["path"], refused))
 
@@ -117,7 +117,7 @@ def models_endpoint(gateway: Gateway) -> ASGIApp:
     """Make ``GET …/models``, which lists the only model, and ``GET …/models/ID``, which returns it under any name."""
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
-        name = (await gateway.attached()).model
+        name = (await gateway.wait_for_policy()).model
         if head.model is not None:
             return _model(head.model)
         return {"object": "list", "data": [_model(name)], "has_more": False, "first_id": name, "last_id": name}
@@ -175,7 +175,7 @@ def tokens_endpoint(
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
         request = read(json_object(await read_body(receive)), session.spec.unsupported)
-        renderer = (await gateway.attached()).renderer
+        renderer = (await gateway.wait_for_policy()).renderer
         request = session.locate(replace(request, role=head.role))
         session.refuse_too_long(request)
         prompt_ids, _ = await render(session, request, renderer)
@@ -187,11 +187,11 @@ def tokens_endpoint(
 def _in_session(
     gateway: Gateway, method: str, respond: RespondInSession, error: Callable[[RefusedError], bytes] = error_body
 ) -> ASGIApp:
-    async def opened(scope: Scope, receive: Receive) -> Any:
+    async def answer_request(scope: Scope, receive: Receive) -> Any:
         head = head_of(scope)
         return await respond(gateway.session(head.session, head.key), head, receive)
 
-    return _Answering(method, opened, error)
+    return _Answering(method, answer_request, error)
 
 
 class _Answering:

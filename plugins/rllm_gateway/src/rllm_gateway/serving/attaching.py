@@ -167,7 +167,7 @@ class RunSocket:
     async def enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection until it ends."""
         try:
-            refusal = await self._attached(reader, writer)
+            refusal = await self._serve_run(reader, writer)
             if refusal:
                 writer.write(json.dumps({"refused": refusal}).encode() + b"\n")
                 await writer.drain()
@@ -177,7 +177,7 @@ class RunSocket:
         finally:
             writer.close()
 
-    async def _attached(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    async def _serve_run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
         """Serve a run until it disconnects, or answer a `probe`.
 
         Returns:

@@ -58,11 +58,11 @@ async def serve(settings: ChildSettings) -> int:
     policy = LinkPolicy(*await asyncio.open_connection(sock=link), gateway)
     gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model))
 
-    async def linked() -> None:
+    async def serve_policy() -> None:
         await policy.serve()
         stop.event.set()
 
-    linking = asyncio.create_task(linked())
+    linking = asyncio.create_task(serve_policy())
     server = HttpServer(create_app(gateway), listening)
     try:
         await serve_until(stop.event, server, lambda: announce(Path(settings.announcement), listening), gateway.detach)

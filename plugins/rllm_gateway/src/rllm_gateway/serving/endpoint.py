@@ -100,7 +100,7 @@ async def read_body(receive: Receive) -> bytes:
         raise RefusedError(error.status_code, "too_large", error.detail) from None
 
 
-async def until_gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client disconnects. Call it after the body is read."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -165,7 +165,7 @@ class Endpoint:
         except ClientGoneError:
             return
         except Exception as error:  # noqa: BLE001  (a renderer or a policy may raise anything)
-            failed = _logged(error)
+            failed = _log_error(error)
             await send_error(send, failed, self._api.error(failed))
         finally:
             gateway.in_flight -= 1
@@ -183,11 +183,11 @@ class Endpoint:
             metadata={**head.metadata, **request.metadata},
             client_retry=head.client_retry,
         )
-        gone = asyncio.create_task(until_gone(receive))
+        gone = asyncio.create_task(wait_for_disconnect(receive))
         session.in_flight += 1
         try:
             pending = await self._begin(session, request, gone)
-            with pending.awaited():
+            with pending.count_waiter():
                 if request.stream:
                     there = await self._stream(pending, request, gone, send)
                 else:
@@ -222,7 +222,7 @@ class Endpoint:
         """
         sending = _Sending(send)
         try:
-            events = await self._while_sampled(pending, request, gone, sending)
+            events = await self._send_partial(pending, request, gone, sending)
             pending.check()
             rest = (events or self._api.stream(request, pending)).end(pending)
         except ClientGoneError:
@@ -230,13 +230,13 @@ class Endpoint:
         except Exception as error:
             if not sending.has_begun:
                 raise
-            refused = error if isinstance(error, RefusedError) else _logged(error)
+            refused = error if isinstance(error, RefusedError) else _log_error(error)
             await send_rest(send, gone, self._api.error_event(refused))
             return False
         await sending.begin()
         return await send_rest(send, gone, rest)
 
-    async def _while_sampled(
+    async def _send_partial(
         self, pending: PendingResponse, request: ModelRequest, gone: asyncio.Task[None], sending: _Sending
     ) -> EventStream | None:
         """Send text until the answer is complete. Return the stream. None if no text was sent."""
@@ -275,7 +275,7 @@ class _Sending:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def _logged(error: Exception) -> RefusedError:
+def _log_error(error: Exception) -> RefusedError:
     """Log an unexpected error of the renderer, the policy or the gateway, and return the error for the client."""
     LOG.error("a request failed", exc_info=error)
     return RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}. See the gateway's log.")

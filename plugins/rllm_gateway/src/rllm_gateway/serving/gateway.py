@@ -96,7 +96,7 @@ class Gateway:
     def is_attached(self) -> bool:
         return self._attached is not None
 
-    async def attached(self) -> AttachedPolicy:
+    async def wait_for_policy(self) -> AttachedPolicy:
         """Return the policy, and wait for it if none is attached.
 
         Raises:
@@ -193,7 +193,7 @@ class Gateway:
         Raises:
             RefusedError: the request is rejected.
         """
-        attached = await self.attached()
+        attached = await self.wait_for_policy()
         request = await encode_prompt(session, request, attached.renderer)
         if session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")

@@ -36,7 +36,7 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
 
     runs = await asyncio.start_server(enter, sock=for_runs)
 
-    def announced() -> None:
+    def announce_start() -> None:
         if announcement is not None:
             announce(announcement, listening)
         run_port = for_runs.getsockname()[1]
@@ -46,7 +46,7 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
         )
 
     try:
-        await serve_until(stop.event, HttpServer(create_app(gateway), listening), announced, gateway.detach)
+        await serve_until(stop.event, HttpServer(create_app(gateway), listening), announce_start, gateway.detach)
     finally:
         runs.close()
         for task in connections:

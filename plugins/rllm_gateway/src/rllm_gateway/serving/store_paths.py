@@ -22,7 +22,7 @@ def store_path(configured: str | None, run_directory: Path | None) -> Path:
     return Path(configured or SHARED).expanduser()
 
 
-def named_store(named: str | None, run: str | None) -> Path:
+def named_store(named: str | None, run: str | None = None) -> Path:
     """Return the path of the store that a command reads.
 
     Args:

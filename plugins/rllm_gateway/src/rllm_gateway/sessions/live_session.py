@@ -219,13 +219,13 @@ class LiveSession:
         self.unused[digest] += siblings
         self.lost[digest] += 1
 
-    def repeated(self, key: RequestKey, client_retry: int | None) -> PendingResponse | None:
+    def find_repeat(self, key: RequestKey, client_retry: int | None) -> PendingResponse | None:
         """Return the response of the request that a request repeats. None if the request needs a new sample.
 
         Two requests with the same prompt get two samples. But the second request gets the first answer if no client
         received it, or if the client marks the request as a retry.
         """
-        usable = [each for each in self.pending[key] if not each.failed]
+        usable = [each for each in self.pending[key] if not each.is_failed]
         unseen = [each for each in usable if each.task.done() and not each.delivered and not each.waiters]
         if unseen:
             return unseen[0]

@@ -77,7 +77,7 @@ def _check_module(distribution: str, module: str) -> None:
         )
     found = importlib.util.find_spec(module)
     # A directory without code, such as an earlier rollout in the working directory, is found too, and has no origin.
-    if found is None or found.origin is None or _installed(distribution):
+    if found is None or found.origin is None or _is_installed_plugin(distribution):
         return
     raise PluginError(
         "bad-package-name",
@@ -86,7 +86,7 @@ def _check_module(distribution: str, module: str) -> None:
     )
 
 
-def _installed(distribution: str) -> bool:
+def _is_installed_plugin(distribution: str) -> bool:
     """True if an installed plugin has this package name. You may write it again in another directory."""
     found = discover(environ={})
     return distribution in {normalize(candidate.distribution) for candidate in found.candidates}
