@@ -84,11 +84,11 @@ class VerlBackend(Backend):
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         session = self._require_session()
-        return await self._update(lambda: session.process(batch, needs), "computing log-probs")
+        return await self._run(lambda: session.process(batch, needs), "computing log-probs", "update")
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         session = self._require_session()
-        return await self._update(lambda: session.update(batch, plan), "updating the policy")
+        return await self._run(lambda: session.update(batch, plan), "updating the policy", "update")
 
     async def sync_weights(self, version: int) -> None:
         session = self._require_session()
@@ -183,9 +183,6 @@ class VerlBackend(Backend):
     async def _start(self, call: Callable[[], T], doing: str) -> T:
         say(f"verl: {doing}")
         return await self._run(call, doing, "start")
-
-    async def _update(self, call: Callable[[], T], doing: str) -> T:
-        return await self._run(call, doing, "update")
 
     async def _run(self, call: Callable[[], T], doing: str, deadline: str) -> T:
         if self._driver is None:

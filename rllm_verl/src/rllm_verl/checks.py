@@ -12,10 +12,10 @@ from rllm_core.notices import warn_once
 from rllm_verl.adapters import find_adapter
 from rllm_verl.attention import FSDP, check_attention
 from rllm_verl.fused import warn_of_logits
+from rllm_verl.gpus import check_placement
 from rllm_verl.installed import check_vllm
 from rllm_verl.keys import LEARNING_RATE, MODEL_PATH
 from rllm_verl.logprobs import CPU_SERVER, VLLM, check_logprobs
-from rllm_verl.placement import check_placement
 from rllm_verl.settings import ACTOR, ROLLOUT, TINY, VerlConfig
 from rllm_verl.state import has_only_shards
 

@@ -10,8 +10,8 @@ from rllm_core.errors import ConfigError
 from rllm_verl.adapters import Adapter
 from rllm_verl.attention import check_packing, sequence_parallel_size
 from rllm_verl.fused import resolve_fused_kernels
+from rllm_verl.gpus import is_disaggregated
 from rllm_verl.logprobs import CPU_SERVER
-from rllm_verl.placement import is_disaggregated
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:

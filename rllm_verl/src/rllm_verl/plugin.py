@@ -11,8 +11,8 @@ from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
-from rllm_verl.footprint import footprint
 from rllm_verl.fused import DERIVED_FUSED_KERNELS
+from rllm_verl.gpus import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap, footprint
 from rllm_verl.installed import config_search_path, config_yaml, examine_gpus
 from rllm_verl.keys import (
     DERIVED_KEYS,
@@ -23,7 +23,6 @@ from rllm_verl.keys import (
     UNUSED_KEYS,
     UNUSED_KEYS_BY_PROFILE,
 )
-from rllm_verl.placement import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap
 from rllm_verl.settings import TINY, VerlConfig
 from rllm_verl.state import fetch_model, has_only_shards
 from rllm_verl.translation import translate

@@ -21,10 +21,10 @@ from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_verl.cluster import Cluster, RequiredGpus
 from rllm_verl.columns import fill_columns
+from rllm_verl.gpus import is_disaggregated, num_rollout_gpus
 from rllm_verl.logprobs import has_untruncated_logprobs
 from rllm_verl.model import Model
 from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings, worker_config
-from rllm_verl.placement import is_disaggregated, num_rollout_gpus
 from rllm_verl.processes import Process, dead_daemon, kill_workers, process_of, unnamed_processes
 from rllm_verl.rollouts import VerlEngine
 from rllm_verl.sockets import name_socket_of_receiver, new_run

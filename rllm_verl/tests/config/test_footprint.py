@@ -10,7 +10,7 @@ import pytest
 from rllm_core.contracts.backend import Footprint
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import tiny
-from rllm_verl import footprint as module
+from rllm_verl import gpus as module
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"

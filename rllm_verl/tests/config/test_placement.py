@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.checks import check_config
+from rllm_verl.gpus import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap, check_placement
 from rllm_verl.native import worker_config
-from rllm_verl.placement import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap, check_placement
 
 ROLLOUT = "actor_rollout_ref.rollout"
 TRANSFER = f"{ROLLOUT}.checkpoint_engine.backend"
@@ -73,7 +73,7 @@ def test_what_cannot_work_is_refused(
 
 
 def test_verls_transfer_between_gpus_says_what_it_needs(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rllm_verl.placement.find_spec", lambda name: None)
+    monkeypatch.setattr("rllm_verl.gpus.find_spec", lambda name: None)
     with expect_error(ConfigError, "missing-package", f"`{TRANSFER}`", "pip install cupy-cuda13x"):
         check_placement(change(None, APART | {TRANSFER: "nccl"}).native())
     check_placement(change(None, APART | {TRANSFER: "mooncake"}).native())

@@ -18,6 +18,10 @@ BACKEND = "cpu:gloo"
 """verl requests ``cpu:gloo,<device>:<backend>``, but torch accepts each device only once."""
 
 
+def _do_nothing(*_: object, **__: object) -> None:
+    """Do nothing, because a CPU has no such state."""
+
+
 class CpuDevice(ModuleType):
     """`torch.cpu` with the functions of `torch.cuda` that verl calls and `torch.cpu` lacks."""
 
@@ -42,8 +46,7 @@ class CpuDevice(ModuleType):
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
+    manual_seed_all = manual_seed
 
     def mem_get_info(self, device: object = None) -> tuple[int, int]:
         """Return the machine's free and total memory in bytes."""
@@ -56,17 +59,7 @@ class CpuDevice(ModuleType):
 
     memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
-    def empty_cache(self) -> None:
-        return None
-
-    def ipc_collect(self) -> None:
-        return None
-
-    def reset_peak_memory_stats(self, device: object = None) -> None:
-        return None
-
-    def set_per_process_memory_fraction(self, fraction: float, device: object = None) -> None:
-        return None
+    empty_cache = ipc_collect = reset_peak_memory_stats = set_per_process_memory_fraction = _do_nothing
 
 
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
@@ -93,23 +86,10 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        return None
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        return None
-
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        return None
-
-    def empty_cache(self) -> None:
-        return None
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -124,12 +104,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
 
-    def profiler_start(self) -> None:
-        return None
-
-    def profiler_stop(self) -> None:
-        return None
-
     def ray_resource_name(self) -> str:
         """Return ``GPU``. verl places one worker per Ray GPU, so Ray is started with one logical GPU per worker."""
         return "GPU"
@@ -140,8 +114,8 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
     def is_ipc_supported(self) -> bool:
         return False
 
-    def cudart(self) -> None:
-        return None
+    set_device = synchronize = set_allocator_settings = empty_cache = _do_nothing
+    profiler_start = profiler_stop = cudart = _do_nothing
 
 
 def register() -> None:

@@ -19,7 +19,7 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from rllm_verl.cpu.replica import Weights
 from rllm_verl.cpu.weights import Bucket, Buckets
-from rllm_verl.placement import BY_RAY
+from rllm_verl.gpus import BY_RAY
 
 
 class RayTransfer(CheckpointEngine):  # type: ignore[misc]
