@@ -87,7 +87,7 @@ def share_of_a_run(steps: int, directory: str) -> None:
     clock = Clock()
     places = [
         (journal_engine, "checksum_of_call"),
-        (journal_engine, "encoded"),
+        (journal_engine, "encode_call"),
         *((Segments, name) for name in ("append", "calls", "sync", "counts", "drop_before")),
     ]
     with timed(places) as spent:

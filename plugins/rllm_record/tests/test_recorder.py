@@ -13,8 +13,7 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
-from rllm_record.plugin import RecordParams
-from rllm_record.recorder import make_recorder
+from rllm_record.plugin import RecordParams, make_recorder
 from rllm_record.steps import RecordError, StepFiles
 
 from .steps.made_steps import group, rollout, step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from rllm_core.contracts.objective import ObjectiveFlag, ObjectivePlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 
@@ -59,6 +59,25 @@ class StoredParams(Params):
     )
 
 
+class NoRecorder:
+    """Tracker that records nothing."""
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing. The run directory already contains the metrics."""
+
+    def close(self) -> None:
+        """Do nothing, because no file is open."""
+
+
+def make_recorder(run: TrackedRun, params: RecordParams) -> Tracker:
+    """Make the recorder of a run. With ``record: off``, it records nothing, and pyarrow is not imported."""
+    if params.record == "off":
+        return NoRecorder()
+    from rllm_record.recorder import Recorder
+
+    return Recorder(run, params.record)
+
+
 def _generates_ahead(config: RunConfig) -> bool:
     return config.rllm.async_training.staleness > 0
 
@@ -69,7 +88,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         name="record",
         summary="Rollouts and their outcomes, in two Parquet files per step. Added to every run.",
         params=RecordParams,
-        load=load_from("rllm_record.recorder", "make_recorder"),
+        load=lambda: make_recorder,
         every_run=True,
     )
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.tracker import TrackedRun, Tracker
+from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task
-from rllm_record.plugin import RecordParams
-
-if TYPE_CHECKING:
-    from rllm_record.steps.rows import Sampler
-    from rllm_record.steps.schemas import Content
+from rllm_record.steps.accounting import Accounting, recorded_update
+from rllm_record.steps.files import DIRECTORY, StepFiles
+from rllm_record.steps.rows import Sampler
+from rllm_record.steps.schemas import Content
 
 
 def tokenizer_of(renderer: Renderer) -> str | None:
@@ -58,54 +56,29 @@ class SeenTokens:
         self._seen[ids] = True
 
 
-def make_recorder(run: TrackedRun, params: RecordParams) -> Tracker:
-    """Make the recorder of a run. With ``record: off``, it records nothing."""
-    return NoRecorder() if params.record == "off" else Recorder(run, params.record)
-
-
-class NoRecorder:
-    """Tracker that records nothing."""
-
-    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing. The run directory already contains the metrics."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Recorder(Observer):
     """Records every finished step. A thread writes the files while the next step runs."""
 
     def __init__(self, run: TrackedRun, content: Content) -> None:
-        # Import here, because pyarrow takes long to import, and runs without a record do not need it.
-        from rllm_record.steps.accounting import Accounting, recorded_update
-        from rllm_record.steps.files import DIRECTORY, StepFiles
-        from rllm_record.steps.rows import Sampler
-
         self._files = StepFiles(run.directory / DIRECTORY)
         self._content = content
         self._thread = ThreadPoolExecutor(1, "rllm-record")
         self._written: Future[None] | None = None
-        self._accounting_of = Accounting
         self._accounting = Accounting()
         self._seen_tokens = SeenTokens()
-        self._make_sampler = Sampler
         temperature = run.config["sampling"]["train"]["temperature"]
         # If an environment variable sets the value, it is a string here.
         self._temperature = float(temperature) if isinstance(temperature, int | float) else None
         self._tasks: dict[str, Any] = {}
-        self._update_of = partial(
-            recorded_update,
-            backend=run.config["rllm"]["backend"],
-            max_response_length=run.config["data"]["max_response_length"],
-        )
+        self._backend = run.config["rllm"]["backend"]
+        self._max_response_length = run.config["data"]["max_response_length"]
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         """Delete the record of steps that the run repeats, and load the trajectories that wait."""
         self._files.forget_from(first_step)
         self._seen_tokens = SeenTokens(self._files.vocabulary(first_step))
         if first_step - 1 in self._files.steps():
-            self._accounting = self._accounting_of(self._files.outcomes(first_step - 1))
+            self._accounting = Accounting(self._files.outcomes(first_step - 1))
 
     def on_batch_start(self, step: TrainStep) -> None:
         self._tasks = _data_of(step.tasks)
@@ -113,12 +86,15 @@ class Recorder(Observer):
     def on_batch_end(self, step: TrainStep) -> None:
         # Tasks of batches between the first and the last batch of the step are not available any more.
         account = self._accounting.account_for(step, self._tasks | _data_of(step.tasks))
-        update = self._update_of(step, account.trained) if self._content == "tokens" else None
+        update = sampler = None
+        if self._content == "tokens":
+            update = recorded_update(step, account.trained, self._backend, self._max_response_length)
+            sampler = self._sampler_of(step)
         tables = self._files.tables_of(
             account.episodes,
             account.outcomes,
             self._content,
-            self._sampler_of(step) if self._content == "tokens" else None,
+            sampler,
             update=update,
             vocabulary=self._new_texts(step),
         )
@@ -142,7 +118,7 @@ class Recorder(Observer):
 
     def _sampler_of(self, step: TrainStep) -> Sampler:
         tokenizer = None if step.renderer is None else tokenizer_of(step.renderer)
-        return self._make_sampler(tokenizer=tokenizer, temperature=self._temperature)
+        return Sampler(tokenizer=tokenizer, temperature=self._temperature)
 
     def _new_texts(self, step: TrainStep) -> dict[int, str] | None:
         """Return the text of each token that occurs first in this step. None if no text is recorded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from rllm_core.data.types import Episode
 from rllm_core.errors import RllmError
 from rllm_record.run_files import CONFIG
 from rllm_record.steps import RecordedEpisode, RecordError
-from rllm_record.steps.files import has_tokens, read_episodes
+from rllm_record.steps.files import STEP_FILE, has_tokens, read_episodes, step_files
 
 
 class EpisodesError(RllmError):
@@ -43,7 +42,6 @@ def read_batches(file: Path) -> list[list[Episode]]:
     return [[each.episode for each in generated if each.batch == number] for number in range(last + 1)]
 
 
-STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 RECORD = Path("record", "episodes")
 """Directory of a record's episodes in a run directory."""
 HOW_TO_KEEP = "Train with rllm.record=tokens: a run then keeps its episodes."
@@ -89,10 +87,7 @@ def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
 
 
 def _step_files(directory: Path) -> tuple[tuple[int, Path], ...]:
-    if not directory.is_dir():
-        return ()
-    named = [(STEP_FILE.fullmatch(file.name), file) for file in directory.iterdir()]
-    files = tuple(sorted((int(match[1]), file) for match, file in named if match))
+    files = tuple(sorted(step_files(directory).items()))
     return files if files and has_tokens(files[-1][1]) else ()
 
 

@@ -12,7 +12,7 @@ You can read it after the run, and while the run continues:
 """
 
 from rllm_record.steps.files import StepFiles
-from rllm_record.steps.parquet import RecordError, require_known_version
+from rllm_record.steps.parquet import RecordError
 from rllm_record.steps.rows import RecordedEpisode, RecordedOutcome, RecordedTrajectory, RecordedUpdate, Sampler
 
 __all__ = [
@@ -23,5 +23,4 @@ __all__ = [
     "RecordedUpdate",
     "Sampler",
     "StepFiles",
-    "require_known_version",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ KINDS = {
 TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
 StepTables = Mapping[str, tuple[pa.Table, Mapping[bytes, str]]]
 """Table and marks of each file of a step by its kind, in the order in which they are written."""
+STEP_FILE = re.compile(r"step_([0-9]+)\.parquet")
 DIRECTORY = "record"
 """Name of the record's directory in a run directory."""
 DIGESTS_KEY = b"rllm.record.digests"
@@ -230,8 +233,7 @@ class StepFiles:
                     self.place(kind, number).unlink()
 
     def _numbers(self, kind: str) -> list[int]:
-        names = (file.stem.removeprefix("step_") for file in (self._directory / kind).glob("step_*.parquet"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(step_files(self._directory / kind))
 
     def _episodes_if_any(self, step: int, trajectory: str | None = None) -> pa.Table | None:
         return self.episode_table(step, trajectory) if self.place("episodes", step).exists() else None
@@ -246,6 +248,16 @@ class StepFiles:
 
 def _table(kind: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, KINDS[kind])
+
+
+def step_files(directory: Path) -> dict[int, Path]:
+    """Return the file of each step in a directory. Empty if the directory does not exist yet."""
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return {}
+    found = ((STEP_FILE.fullmatch(entry.name), entry) for entry in entries)
+    return {int(match[1]): Path(entry.path) for match, entry in found if match}
 
 
 def read_episodes(file: Path) -> list[RecordedEpisode]:

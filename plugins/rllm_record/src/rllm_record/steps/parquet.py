@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,6 @@ from rllm_record.steps.schemas import ENCODINGS
 
 class RecordError(RllmError):
     """A record cannot be written or read."""
-
-
-def unreadable(place: Path, error: Exception) -> RecordError:
-    """Return the error for a file that cannot be read, from the exception of its reader."""
-    # Messages of pyarrow end with a full stop, but messages of the operating system do not.
-    return RecordError(
-        "file-unreadable",
-        f"{place} cannot be read: {str(error).rstrip('.')}.",
-        "Copy it back from a backup. The other steps can still be read.",
-    )
 
 
 VERSION = 4
@@ -121,6 +111,16 @@ def read_table(place: Path, schema: pa.Schema) -> pa.Table:
         return _with_all_columns(file.read(), schema)
 
 
+def read_columns(place: Path, paths: Sequence[str]) -> pa.Table:
+    """Read some columns of a file, by their paths in it.
+
+    Raises:
+        RecordError: as `read_table`.
+    """
+    with _open_file(place) as file:
+        return file.read(columns=list(paths))
+
+
 def read_rows(place: Path, schema: pa.Schema, column: str, value: str) -> pa.Table:
     """Read the rows with a value in a string column, or in a string field of a list of structures.
 
@@ -180,7 +180,12 @@ def _open_file(place: Path) -> Iterator[pq.ParquetFile]:
     except RecordError:
         raise
     except Exception as error:  # A damaged file can raise anything in pyarrow: UnicodeDecodeError, MemoryError.
-        raise unreadable(place, error) from error
+        # Messages of pyarrow end with a full stop, but messages of the operating system do not.
+        raise RecordError(
+            "file-unreadable",
+            f"{place} cannot be read: {str(error).rstrip('.')}.",
+            "Copy it back from a backup. The other steps can still be read.",
+        ) from error
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -13,10 +13,9 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rllm_record.steps import RecordError, StepFiles, require_known_version
-from rllm_record.steps.parquet import unreadable
+from rllm_record.steps import RecordError, StepFiles
+from rllm_record.steps.parquet import read_columns
 from rllm_view.reading.record_files import FileState, outcome_files, state_of
 
 TABLES = """
@@ -65,13 +64,7 @@ def read_trajectories(record: Path, step: int) -> pa.Table:
     Raises:
         RecordError: the file cannot be read.
     """
-    place = record / "episodes" / f"step_{step:06d}.parquet"
-    try:
-        with pq.ParquetFile(place) as file:
-            require_known_version(place, file.schema_arrow.metadata)
-            table = file.read(columns=_LEAVES)
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(place, error) from error
+    table = read_columns(StepFiles(record).place("episodes", step), _LEAVES)
     return table.select([*_OF_EPISODE, "trajectories"]).replace_schema_metadata(None)
 
 

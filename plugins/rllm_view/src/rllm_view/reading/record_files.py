@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from rllm_record.steps import RecordError, require_known_version
-
-_NAME = re.compile(r"step_([0-9]+)\.parquet")
+from rllm_record.steps import RecordError
+from rllm_record.steps.files import step_files
+from rllm_record.steps.parquet import read_columns
 
 
 class FileState(NamedTuple):
@@ -28,17 +23,7 @@ class FileState(NamedTuple):
 
 def outcome_files(record: Path) -> dict[int, Path]:
     """Return the outcome file of each step. It is written last, so these steps are complete."""
-    return files_of(record, "outcomes")
-
-
-def files_of(record: Path, kind: str) -> dict[int, Path]:
-    """Return the file of a kind, such as ``traces``, for each step."""
-    try:
-        entries = list(os.scandir(record / kind))
-    except OSError:  # nothing is recorded yet
-        return {}
-    found = ((_NAME.fullmatch(entry.name), entry) for entry in entries)
-    return {int(match[1]): Path(entry.path) for match, entry in found if match}
+    return step_files(record / "outcomes")
 
 
 def state_of(file: Path) -> FileState:
@@ -71,15 +56,13 @@ class Vocabulary:
             return [self._texts.get(number, f"⟨{number}⟩") for number in wanted]
 
     def _refresh(self) -> None:
-        for file in files_of(self._record, "vocabulary").values():
+        for file in step_files(self._record / "vocabulary").values():
             state = state_of(file)
             if self._read.get(file) == state:
                 continue
             try:
-                with pq.ParquetFile(file) as opened:
-                    require_known_version(file, opened.schema_arrow.metadata)
-                    table = opened.read(columns=["id", "text"])
-            except (OSError, pa.ArrowException, RecordError):
+                table = read_columns(file, ["id", "text"])
+            except RecordError:
                 continue  # tokens without text show their ids, and the next call tries again
             self._texts |= zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
             self._read[file] = state

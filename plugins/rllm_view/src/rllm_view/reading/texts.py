@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rllm_core.errors import ConfigError
 from rllm_core.notices import one_line
-from rllm_record.steps import RecordError, require_known_version
-from rllm_record.steps.parquet import unreadable
-from rllm_view.reading.record_files import files_of
+from rllm_record.steps import RecordError
+from rllm_record.steps.files import step_files
+from rllm_record.steps.parquet import read_columns
 
 LONGEST = 1000
 """Maximum number of characters of a phrase."""
@@ -63,7 +62,7 @@ def search_text(record: Path, phrase: str, steps: Sequence[int]) -> Search:
         raise ConfigError(
             "bad-query", f"The phrase has {len(phrase)} characters.", f"Search for at most {LONGEST} characters."
         )
-    files = files_of(record, "episodes")
+    files = step_files(record / "episodes")
     uids: list[str] = []
     size = 0
     for count, step in enumerate(steps):
@@ -80,7 +79,7 @@ def search_text(record: Path, phrase: str, steps: Sequence[int]) -> Search:
 
 
 def _uids_with(file: Path, phrase: str) -> list[str]:
-    table = _read(file)
+    table = read_columns(file, _LEAVES)
     trajectories, of_episode = _flat(table["trajectories"].combine_chunks())
     turns, of_trajectory = _flat(trajectories.field("steps"))
     messages, of_turn = _flat(turns.field("messages"))
@@ -119,7 +118,7 @@ def read_previews(record: Path, places: Iterable[tuple[int, str]]) -> dict[str, 
     by_step: dict[int, list[str]] = defaultdict(list)
     for step, uid in places:
         by_step[step].append(uid)
-    files = files_of(record, "episodes")
+    files = step_files(record / "episodes")
     found: dict[str, Preview] = {}
     size = 0
     for step, uids in by_step.items():
@@ -127,7 +126,7 @@ def read_previews(record: Path, places: Iterable[tuple[int, str]]) -> dict[str, 
             continue
         try:
             size += files[step].stat().st_size
-            trajectories, _ = _flat(_read(files[step])["trajectories"].combine_chunks())
+            trajectories, _ = _flat(read_columns(files[step], _LEAVES)["trajectories"].combine_chunks())
         except (RecordError, OSError):
             # The page of the run reports files that cannot be read.
             continue
@@ -145,15 +144,6 @@ def _preview(turns: Sequence[Mapping[str, Any]]) -> Preview:
 def _start(text: str | None) -> str | None:
     # Only the start is split, because a text may have megabytes.
     return None if text is None else one_line(text[: 4 * PREVIEW], PREVIEW)
-
-
-def _read(file: Path) -> pa.Table:
-    try:
-        with pq.ParquetFile(file) as opened:
-            require_known_version(file, opened.schema_arrow.metadata)
-            return opened.read(columns=_LEAVES)
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(file, error) from error
 
 
 def _flat(lists: Any) -> tuple[Any, np.ndarray[Any, Any]]:
