@@ -16,7 +16,7 @@ from expecting import check_values, expect_error
 from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
 from rllm.tracking import console
-from rllm.tracking.console import ConsoleTracker, step_metrics, validation_metrics
+from rllm.tracking.console import ConsoleTracker, format_step, validation_metrics
 from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.observer import Observer
@@ -369,10 +369,19 @@ def test_resumed_run_keeps_its_best_loss(tracker: ConsoleTracker, lines: Lines, 
 
 
 def test_line_of_a_distillation_has_the_divergence() -> None:
-    assert step_metrics({"batch/solved": 0.0, "reward/agent/mean": 0.0, "distill/kl": 0.25}).startswith(
-        "divergence 0.250      0 tokens/s"
+    shown = {"distill/kl": "divergence", "actor/target_divergence": "divergence"}
+    line = format_step({"batch/solved": 0.0, "reward/agent/mean": 0.0, "distill/kl": 0.25}, shown)
+    assert line == "divergence 0.250      0 tokens/s"
+    check_values(
+        format_step({"batch/solved": 0.5, "actor/target_divergence": 0.25}, shown), "divergence 0.250", "50.0%"
     )
-    check_values(step_metrics({"batch/solved": 0.5, "actor/target_divergence": 0.25}), "divergence 0.250", "50.0%")
+
+
+def test_line_without_rollouts_has_loss_or_shown_metrics() -> None:
+    assert format_step({"actor/loss": 0.5}, {}) == "loss 0.500      0 tokens/s"
+    shown = {"preference/loss": "loss", "preference/accuracy": "accuracy %"}
+    metrics = {"actor/loss": 0.5, "preference/loss": 0.25, "preference/accuracy": 0.75}
+    assert format_step(metrics, shown) == "loss 0.250  accuracy  75.0%      0 tokens/s"
 
 
 def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Lines) -> None:
@@ -382,8 +391,8 @@ def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Li
 
 
 def test_rewards_of_several_roles_are_averaged() -> None:
-    assert "reward  0.750" in step_metrics({"reward/a/mean": 0.5, "reward/b/mean": 1.0})
-    assert step_metrics({}) == "solved   0.0%      0 tokens/s"
+    assert "reward  0.750" in format_step({"reward/a/mean": 0.5, "reward/b/mean": 1.0}, {})
+    assert format_step({}, {}) == "solved   0.0%      0 tokens/s"
 
 
 def test_rewards_of_roles_follow_their_data_source() -> None:
@@ -413,5 +422,5 @@ def test_a_terminal_has_a_live_line(clock: Clock, run: TrackedRun, monkeypatch: 
 
 
 def test_large_numbers_stay_short() -> None:
-    assert step_metrics({**METRICS, "reward/agent/mean": 2.5e199}).split("  ")[2:3] == ["reward 2.500e+199"]
+    assert format_step({**METRICS, "reward/agent/mean": 2.5e199}, {}).split("  ")[2:3] == ["reward 2.500e+199"]
     assert validation_metrics({"val/sum/reward": -1e200}) == "sum: reward -1.000e+200"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -98,6 +98,16 @@ class Request:
     """``key=value`` overrides. The overrides made from flags come first, so that an explicit key wins."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Values of flags that are not written in the grammar of overrides, by key. `overrides` win over them."""
+
+
+class CommandLine(NamedTuple):
+    """The values of `config_options` and of a command's own flags, except the flags of its start."""
+
+    words: Sequence[str]
+    model: str | None
+    files: Sequence[str]
+    flags: Mapping[str, Any]
+    """By name, with underscores."""
 
 
 def config_options(

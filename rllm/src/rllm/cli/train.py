@@ -8,13 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm.cli.configuring import PLANNING_FLAGS, Request, TrainCommand, config_options, read_request, run_plan_for
+from rllm.cli.configuring import (
+    PLANNING_FLAGS,
+    CommandLine,
+    Request,
+    TrainCommand,
+    config_options,
+    read_request,
+    run_plan_for,
+)
 from rllm.cli.dry_run import chosen_keys, show_data, show_plan
 from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
@@ -22,9 +31,6 @@ from rllm_core.errors import ConfigError
 if TYPE_CHECKING:
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.loop import TrainingLoop
-
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,23 @@ class Start:
             raise click.UsageError("--all goes with --dry-run.")
 
 
-def start_options(function: FunctionT) -> FunctionT:
-    """Add the flags of `Start` to a command."""
+def start_options(run: Callable[[CommandLine, Start], int]) -> Callable[..., int]:
+    """Turn a function of the command line and `Start` into a command's function, with the flags of `Start`."""
+
+    @wraps(run)
+    def command(
+        words: tuple[str, ...],
+        model: str | None,
+        files: tuple[str, ...],
+        resume: bool,
+        overwrite: bool,
+        dry_run: bool,
+        everything: bool,
+        **flags: Any,
+    ) -> int:
+        return run(CommandLine(words, model, files, flags), Start(resume, overwrite, dry_run, everything))
+
+    function: Callable[..., int] = command
     for name, help_text in reversed(
         {
             "--resume": "Continue the run from its newest checkpoint: the named one, or the latest of the environment.",
@@ -64,16 +85,7 @@ def start_options(function: FunctionT) -> FunctionT:
 @click.command(cls=TrainCommand)
 @config_options(*PLANNING_FLAGS)
 @start_options
-def train(
-    words: tuple[str, ...],
-    model: str | None,
-    files: tuple[str, ...],
-    resume: bool,
-    overwrite: bool,
-    dry_run: bool,
-    everything: bool,
-    **flags: Any,
-) -> int:
+def train(line: CommandLine, start: Start) -> int:
     """Train an agent on the environment ENV.
 
     \b
@@ -92,8 +104,7 @@ def train(
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm train guess --resume
     """
-    start = Start(resume, overwrite, dry_run, everything)
-    request = read_request(words, model, files, flags)
+    request = read_request(*line)
     return train_or_check(lambda: start.plan(request), start)
 
 

@@ -79,14 +79,19 @@ class RunPlan:
     trackers: tuple[PluginChoice[TrackerPlugin[Any]], ...]
     observers: tuple[PluginChoice[ObserverPlugin[Any]], ...]
     stages: tuple[StageChoice, ...]
-    objective: Registered[ObjectivePlugin]
-    """The objective whose stage comes first in `stages`."""
+    objectives: tuple[Registered[ObjectivePlugin], ...]
+    """The objectives that have a stage in `stages`, in this order. The default objective if there is none."""
     warnings: tuple[str, ...] = ()
     """Warnings about settings that work, but perhaps not as intended."""
 
     @property
     def config(self) -> RunConfig:
         return self.composed.config
+
+    @property
+    def objective(self) -> Registered[ObjectivePlugin]:
+        """The objective whose stage comes first."""
+        return self.objectives[0]
 
     @property
     def recorded(self) -> str:

@@ -101,11 +101,11 @@ class _Planner:
             trackers=self._trackers(config.trainer.logger),
             observers=self._observers(config.trainer.observers),
             stages=stages,
-            objective=self._objective(stages),
+            objectives=self._objectives(stages),
         )
 
-    def _objective(self, stages: Sequence[StageChoice]) -> Registered[ObjectivePlugin]:
-        """Return the objective whose stage comes first.
+    def _objectives(self, stages: Sequence[StageChoice]) -> tuple[Registered[ObjectivePlugin], ...]:
+        """Return the objectives that have a stage, in the order of the stages.
 
         Raises:
             ConfigError: an objective in the config has a stage that the pipeline does not have.
@@ -119,8 +119,8 @@ class _Planner:
                     "Change rllm.pipeline, or choose a different objective.",
                 )
         by_stage = {entry.plugin.stage: entry for entry in self._registry.all("objective")}
-        found = next((by_stage[name] for name in names if name in by_stage), None)
-        return found or self._registry.get("objective", DEFAULT_OBJECTIVE)
+        found = tuple(by_stage[name] for name in names if name in by_stage)
+        return found or (self._registry.get("objective", DEFAULT_OBJECTIVE),)
 
     def _renderer_name(self) -> Choice:
         """Return the renderer in the config. Without a name: `AUTO_RENDERER` if installed, or the chat template."""

@@ -32,6 +32,7 @@ class ConsoleTracker(Observer):
         self._first_step = 0
         self._total_steps = 0
         self._directory = run.directory
+        self._shown_metrics = run.shown_metrics
         self._best = BestLosses()
         self._has_reported_rise = False
 
@@ -62,7 +63,7 @@ class ConsoleTracker(Observer):
 
     def on_batch_end(self, step: TrainStep) -> None:
         finished = step.global_step + 1
-        metrics = step_metrics(step.metrics)
+        metrics = format_step(step.metrics, self._shown_metrics)
         if step.skip_reason:
             metrics += f"  (no update: {step.skip_reason.replace('_', ' ')})"
         if self._progress is not None:
@@ -101,27 +102,29 @@ class ConsoleTracker(Observer):
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def step_metrics(metrics: Mapping[str, float]) -> str:
+def format_step(metrics: Mapping[str, float], shown: Mapping[str, str]) -> str:
     """Return ``solved 41.0%  reward 0.312  5210 tokens/s``.
 
-    It begins with ``loss`` if the step has no rollouts, and with ``divergence`` if a teacher scores the rollouts.
+    Metrics in `shown` come first, by their labels. They are the only metrics if no rollout has a reward. Without them,
+    a step without rollouts shows its loss.
     """
-    if "batch/solved" not in metrics and "actor/loss" in metrics:
-        if "preference/loss" not in metrics:
-            return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
-        accuracy = f"accuracy {100 * metrics['preference/accuracy']:5.1f}%"
-        return f"loss {in_three_digits(metrics['preference/loss'])}  {accuracy}  {_speed(metrics)}"
+    parts = [_format_metric(label, metrics[name]) for name, label in shown.items() if name in metrics]
+    if not parts and "batch/solved" not in metrics and "actor/loss" in metrics:
+        parts = [_format_metric("loss", metrics["actor/loss"])]
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
     solved = metrics.get("batch/solved", 0.0)
-    divergence = metrics.get("distill/kl", metrics.get("actor/target_divergence"))
-    parts = [] if divergence is None else [f"divergence {in_three_digits(divergence)}"]
-    if divergence is not None and not solved and not any(rewards):
-        return "  ".join((*parts, _speed(metrics)))  # The teacher is the only signal.
-    parts.append(f"solved {100 * solved:5.1f}%")
-    if rewards:
-        parts.append(f"reward {in_three_digits(sum(rewards) / len(rewards)):>6}")
-    parts.append(_speed(metrics))
+    if solved or any(rewards) or not parts:
+        parts.append(_format_metric("solved %", solved))
+        if rewards:
+            parts.append(f"reward {in_three_digits(sum(rewards) / len(rewards)):>6}")
+    parts.append(f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s")
     return "  ".join(parts)
+
+
+def _format_metric(label: str, value: float) -> str:
+    if label.endswith("%"):
+        return f"{label[:-1].rstrip()} {100 * value:5.1f}%"
+    return f"{label} {in_three_digits(value)}"
 
 
 def _steps(number: int) -> str:
@@ -141,10 +144,6 @@ def _best_losses(best: BestLosses, finished: int) -> list[str]:
         for source, each in best.by_source.items()
         if each.after != finished
     ]
-
-
-def _speed(metrics: Mapping[str, float]) -> str:
-    return f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s"
 
 
 def in_three_digits(value: float, sign: str = "") -> str:

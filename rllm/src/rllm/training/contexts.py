@@ -43,6 +43,7 @@ def tracked_run(plan: RunPlan, directory: RunDirectory) -> TrackedRun:
         experiment_name=trainer.experiment_name,
         config=plan.composed.printable_tree,
         origins=plan.composed.origins,
+        shown_metrics={name: label for each in plan.objectives for name, label in each.plugin.shown_metrics.items()},
     )
 
 

@@ -73,3 +73,6 @@ class ObjectivePlugin(Plugin[NoParams]):
     """Qualified name (``PACKAGE/NAME``) of a stage that every run with this objective has."""
     flag: ObjectiveFlag | None = None
     """Its flag besides ``--objective``. `summary` is the flag's help. None if it has none."""
+    shown_metrics: Mapping[str, str] = field(default_factory=dict)
+    """Metrics of a step that the terminal shows first, with their labels, such as ``{"distill/kl": "divergence"}``. A
+    label that ends in ``%`` is for a share."""

@@ -24,6 +24,8 @@ class TrackedRun:
     """All config values of the run, as in its ``config.yaml``. References to environment variables are not resolved."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """The source of each value by dotted key: ``default``, a file, ``command line``."""
+    shown_metrics: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the objectives' metrics that a display of a step shows first. See `ObjectivePlugin.shown_metrics`."""
 
 
 class Tracker(Protocol):

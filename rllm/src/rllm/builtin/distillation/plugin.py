@@ -110,6 +110,7 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
             "rllm.algorithm.loss_fn": "importance_sampling",
             "rllm.algorithm.loss_agg_mode": "token-mean",
         },
+        shown_metrics={"distill/kl": "divergence"},
     )
     yield ObjectivePlugin(
         name="gkd",
@@ -119,6 +120,7 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
             "rllm.pipeline.stages": [*rollouts, "topk_kl", "update", "log"],
             "rllm.algorithm.loss_fn": "importance_sampling",
         },
+        shown_metrics={"actor/target_divergence": "divergence"},
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rllm.cli.configuring import Request
+from rllm.cli.configuring import CommandLine, Request
 from rllm.cli.row_command import read_row_request, row_options, train_on_rows
 from rllm.cli.train import Start, start_options
 
@@ -19,16 +19,7 @@ from rllm.cli.train import Start, start_options
     "--beta", type=float, metavar="X", help="Strength of the reference, 0.1 by default. [option of stage prefer]"
 )
 @start_options
-def prefer(
-    words: tuple[str, ...],
-    model: str | None,
-    files: tuple[str, ...],
-    resume: bool,
-    overwrite: bool,
-    dry_run: bool,
-    everything: bool,
-    **flags: Any,
-) -> int:
+def prefer(line: CommandLine, start: Start) -> int:
     """Learn from better and worse completions (DPO, IPO, KTO). The reference model is the model at the start.
 
     \b
@@ -42,8 +33,7 @@ def prefer(
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm prefer --resume
     """
-    start = Start(resume, overwrite, dry_run, everything)
-    return train_on_rows(read_prefer_request(words, model, files, flags), start, "--data FILE")
+    return train_on_rows(read_prefer_request(*line), start, "--data FILE")
 
 
 def read_prefer_request(

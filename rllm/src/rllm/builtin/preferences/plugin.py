@@ -64,4 +64,5 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
             "rllm.algorithm.kl_beta": 0.0,
             "rllm.pipeline.stages": ["preferences", "build_batch", "prefer", "update", "log"],
         },
+        shown_metrics={"preference/loss": "loss", "preference/accuracy": "accuracy %"},
     )

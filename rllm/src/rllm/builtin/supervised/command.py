@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rllm.cli.configuring import Request
+from rllm.cli.configuring import CommandLine, Request
 from rllm.cli.row_command import read_row_request, row_options, train_on_rows
 from rllm.cli.train import Start, start_options
 
@@ -27,16 +27,7 @@ DATA = "data.train_dataset"
 )
 @click.option("--min-reward", type=float, metavar="X", help="With --stored: use rollouts with at least this reward.")
 @start_options
-def sft(
-    words: tuple[str, ...],
-    model: str | None,
-    files: tuple[str, ...],
-    resume: bool,
-    overwrite: bool,
-    dry_run: bool,
-    everything: bool,
-    **flags: Any,
-) -> int:
+def sft(line: CommandLine, start: Start) -> int:
     """Fine-tune a model on examples (SFT): the loss is the mean of -log p over the trained tokens.
 
     \b
@@ -55,8 +46,7 @@ def sft(
     Train the result with rewards:
       rllm train ENV --model runs/rllm-sft/run-1/checkpoints/latest
     """
-    start = Start(resume, overwrite, dry_run, everything)
-    return train_on_rows(read_sft_request(words, model, files, flags), start, "--data FILE or --stored DIRECTORY")
+    return train_on_rows(read_sft_request(*line), start, "--data FILE or --stored DIRECTORY")
 
 
 def read_sft_request(
