@@ -33,7 +33,7 @@ LIMITS = {
     "plugins/rllm_renderers": (420, 18),
     "plugins/rllm_serving": (850, 19),
     "plugins/rllm_tinker_server": (3_720, 10),
-    "plugins/rllm_view": (2_360, 11),
+    "plugins/rllm_view": (2_340, 11),
     "rllm/src/rllm/builtin": (6_600, 15),
     "rllm/src/rllm/builtin/code_reward": (480, 13),
     "rllm/src/rllm/builtin/reward_lab": (460, 14),

@@ -259,7 +259,7 @@ def step_without_texts(run: Run, step: int) -> dict[str, Any]:
     run.index.ensure([step])
     summary = [each for each in step_summaries(run.index, run.lines()) if each.step == step]
     found = {"step": step, "summary": summary[0] if summary else None, "groups": groups_of(run.index, step)}
-    return found | _around(run, step)
+    return found | steps_around(outcome_files(run.record), step)
 
 
 def episode(run: Run, query: Query) -> dict[str, Any]:
@@ -268,12 +268,7 @@ def episode(run: Run, query: Query) -> dict[str, Any]:
     run.index.ensure([step])
     uid = require_value(query, "uid")
     account = account_json(account_of(run, step, uid))
-    return account | {"neighbors": neighbors_of(run.index, step, uid)} | _around(run, step)
-
-
-def _around(run: Run, step: int) -> dict[str, Any]:
-    before, after = steps_around(sorted(outcome_files(run.record)), step)
-    return {"previous_step": before, "next_step": after}
+    return account | {"neighbors": neighbors_of(run.index, step, uid)} | steps_around(outcome_files(run.record), step)
 
 
 def require_value(query: Query, name: str) -> str:

@@ -23,7 +23,7 @@ from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import outcome_files
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import ChangedValue, Run
-from rllm_view.reading.steps import neighbors_of, step_summaries
+from rllm_view.reading.steps import neighbors_of, step_summaries, steps_around
 
 STEPS = 100
 """Number of latest steps that have a page, so that the copy of a long run is also small and quick to write."""
@@ -66,7 +66,7 @@ def _of_run(run: Run, episodes: int) -> dict[str, Any]:
             "indexed": len(readable),
             "recorded": len(outcome_files(run.record)),
         },
-        "step": {step: step_without_texts(run, step) | _steps_around(readable, step) for step in readable},
+        "step": {step: step_without_texts(run, step) | steps_around(readable, step) for step in readable},
         "rows": _rows(run),
     }
 
@@ -88,7 +88,7 @@ def _groups(run: Run, steps: list[int], episodes: int) -> Iterator[tuple[int, st
 
 def _account(run: Run, steps: list[int], step: int, uid: str) -> dict[str, Any]:
     around = {"neighbors": neighbors_of(run.index, step, uid)}
-    return account_json(account_of(run, step, uid)) | around | _steps_around(steps, step)
+    return account_json(account_of(run, step, uid)) | around | steps_around(steps, step)
 
 
 def _group(run: Run, step: int, group: str, accounts: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,12 +99,6 @@ def _group(run: Run, step: int, group: str, accounts: Mapping[str, Any]) -> dict
         {"row": row, "turns": accounts[row.trajectory]["rollout"]["turns"]} for row in rows if row.trajectory in uids
     ]
     return {"group": group, "step": step, "offset": 0, "total": len(members), "members": members}
-
-
-def _steps_around(steps: list[int], step: int) -> dict[str, Any]:
-    place = steps.index(step)
-    after = steps[place + 1] if place + 1 < len(steps) else None
-    return {"previous_step": steps[place - 1] if place else None, "next_step": after}
 
 
 def _rows(run: Run) -> list[Any]:

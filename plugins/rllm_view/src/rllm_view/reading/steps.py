@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,7 +170,10 @@ def neighbors_of(index: StepIndex, step: int, uid: str) -> Neighbors | None:
     return Neighbors(**rows[0]) if rows else None
 
 
-def steps_around(recorded: list[int], step: int) -> tuple[int | None, int | None]:
-    """Return the recorded steps before and after a step."""
-    before = max((each for each in recorded if each < step), default=None)
-    return before, min((each for each in recorded if each > step), default=None)
+def steps_around(recorded: Iterable[int], step: int) -> dict[str, int | None]:
+    """Return the recorded steps before and after a step, for its page. None if there is no such step."""
+    known = list(recorded)
+    return {
+        "previous_step": max((each for each in known if each < step), default=None),
+        "next_step": min((each for each in known if each > step), default=None),
+    }
