@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.errors import BackendError, ConfigError, LossError, RllmError, described, did_you_mean
+from rllm_core.errors import BackendError, ConfigError, LossError, RllmError, describe_error, did_you_mean
 
 
 @pytest.mark.parametrize("kind", [RllmError, BackendError, ConfigError, LossError])
@@ -24,7 +24,7 @@ def test_error_keeps_its_parts_between_processes(kind: type[RllmError]) -> None:
 
 
 def test_described_error_is_one_line_with_its_hint() -> None:
-    assert described(ConfigError("some-mistake", "Failed.", "Retry.")) == "ConfigError: Failed. Retry."
+    assert describe_error(ConfigError("some-mistake", "Failed.", "Retry.")) == "ConfigError: Failed. Retry."
 
 
 def test_a_name_in_other_letters_is_meant() -> None:
@@ -53,7 +53,7 @@ def test_error_names_the_last_line_of_users_code(tmp_path: Path, monkeypatch: py
     run = _load_written_run(tmp_path, "mine.py", "import json\ndef run():\n    return json.loads('{')\n")
     error = _raised_by(run)
     assert isinstance(error, json.JSONDecodeError)
-    assert described(error) == f"JSONDecodeError: {error} (mine.py, line 3)"
+    assert describe_error(error) == f"JSONDecodeError: {error} (mine.py, line 3)"
 
 
 def test_error_of_installed_plugin_names_the_plugin(tmp_path: Path) -> None:
@@ -64,12 +64,12 @@ def test_error_of_installed_plugin_names_the_plugin(tmp_path: Path) -> None:
     error = _raised_by(run)
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next  # without the frames of this test
-    assert described(error) == f"ValueError: no ({site}/plugin/outer.py, line 2)"
+    assert describe_error(error) == f"ValueError: no ({site}/plugin/outer.py, line 2)"
 
 
 def test_error_outside_users_code_has_no_place() -> None:
-    assert described(ValueError("no")) == "ValueError: no"
-    assert described(ValueError()) == "ValueError"
+    assert describe_error(ValueError("no")) == "ValueError: no"
+    assert describe_error(ValueError()) == "ValueError"
 
 
 PROGRAM = "from rllm_core import AgentTrainer, build_train_config; {}"

@@ -18,7 +18,7 @@ from rllm_core.algorithms.estimation import estimate
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError
-from rllm_core.updates.losses import checked
+from rllm_core.updates.losses import check_token_losses
 from rllm_estimators.plugin import rllm_losses
 
 from .every_estimator import batch_of, of_rewards, with_options
@@ -105,7 +105,7 @@ def test_loss_of_token_impossible_for_old_policy(name: str, advantage: float) ->
     else:
         assert name in UNBOUNDED
         with pytest.raises(LossError, match="NaN or infinite"):
-            checked(losses, inputs, name)
+            check_token_losses(losses, inputs, name)
 
 
 @pytest.mark.parametrize("advantage", [1.5, -1.5, 0.0])

@@ -192,7 +192,7 @@ def test_group_next_to_extreme_group_keeps_its_digits() -> None:
         both = np.concatenate([ordinary, extreme * ordinary])
         for function in (segments.means, segments.standard_deviations):
             assert function(both, offsets)[0] == function(ordinary, offsets[:2])[0]
-        assert segments.centred(both, offsets)[:3].tolist() == segments.centred(ordinary, offsets[:2]).tolist()
+        assert segments.center(both, offsets)[:3].tolist() == segments.center(ordinary, offsets[:2]).tolist()
 
 
 def test_distances_beyond_float64_are_refused() -> None:

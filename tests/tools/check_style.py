@@ -29,7 +29,7 @@ LIMITS = {
     ("W", "docstrings"): 739,
     ("W", "comments"): 96,
     ("D", "docstrings"): 185,
-    ("N", "names"): 159,
+    ("N", "names"): 130,
     ("N", "test names"): 228,
     ("T", "test names"): 242,
 }

@@ -43,7 +43,7 @@ class RllmError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython, and so a notebook, shows for an uncaught error."""
-        return traceback.format_exception(self) if tracebacks_wanted() else [self.printed()]
+        return traceback.format_exception(self) if are_tracebacks_enabled() else [self.printed()]
 
 
 class ConfigError(RllmError):
@@ -98,7 +98,7 @@ def format_problem(message: str, hint: str = "", details: str = "", label: str =
     return "\n".join(filter(None, (first, details, f"hint: {hint}" if hint else "")))
 
 
-def tracebacks_wanted() -> bool:
+def are_tracebacks_enabled() -> bool:
     """Return True if ``RLLM_DEBUG=1`` enables tracebacks."""
     return os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
 
@@ -110,7 +110,7 @@ def hide_tracebacks() -> Iterator[None]:
     try:
         yield
     except RllmError:
-        if _in_hydra_script() and not tracebacks_wanted():
+        if _in_hydra_script() and not are_tracebacks_enabled():
             # Hydra prints its own traceback, unless this variable is set.
             os.environ.setdefault("HYDRA_FULL_ERROR", "1")
         raise
@@ -125,7 +125,7 @@ def _replace_excepthook() -> None:
     before = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, RllmError) and not tracebacks_wanted():
+        if isinstance(error, RllmError) and not are_tracebacks_enabled():
             print(f"{error.printed()}\nRLLM_DEBUG=1 shows the traceback.", file=sys.stderr)  # noqa: T201
         else:
             before(kind, error, trace)
@@ -147,10 +147,10 @@ def failures_as(
     except RllmError:
         raise
     except (Exception, SystemExit) as error:
-        raise error_class("plugin-failed", f"{who} failed: {described(error)}.", hint) from error
+        raise error_class("plugin-failed", f"{who} failed: {describe_error(error)}.", hint) from error
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error with the last line of external code in its traceback: ``KeyError: 'answer' (my_env.py, line
     12)``."""
     place = "" if isinstance(error, RllmError) and error.details else _find_place(error)
@@ -159,7 +159,7 @@ def described(error: BaseException) -> str:
     return line.rstrip(": ") + (f" ({place})" if place else "")
 
 
-def described_function(function: Any) -> str:
+def describe_function(function: Any) -> str:
     """Return the name of a function, method or callable object and its place: ``score (rewards.py, line 1)``."""
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]

@@ -34,10 +34,10 @@ def one_line(text: str, limit: int = 300) -> str:
 
 def harmless(text: str) -> str:
     """Return an external text in which control characters are escaped: escape sequences, bidi overrides, NUL."""
-    return "".join(_shown(character) for character in text)
+    return "".join(_escape(character) for character in text)
 
 
-def _shown(character: str) -> str:
+def _escape(character: str) -> str:
     if character in _KEPT or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
         return character
     return f"\\u{ord(character):04x}" if ord(character) > 0xFF else f"\\x{ord(character):02x}"

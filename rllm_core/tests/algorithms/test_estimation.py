@@ -11,7 +11,7 @@ from expecting import expect_error
 from places import without_place
 from plain_groups import make_groups
 
-from rllm_core.algorithms.estimation import EstimatorChoice, Precomputed, divide_by_steps, estimate
+from rllm_core.algorithms.estimation import EstimatorChoice, PrecomputedAdvantages, divide_by_steps, estimate
 from rllm_core.contracts import AdvantageInput, Advantages, EstimatorPlugin, NoParams, PluginChoice, Registered
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
@@ -278,7 +278,7 @@ def test_groups_with_own_advantages_are_omitted() -> None:
         calls.append(inputs.rewards.tolist())
         return _with_returns(inputs)
 
-    precomputed = Precomputed(groups=np.array([False, True, False]), advantages=own)
+    precomputed = PrecomputedAdvantages(groups=np.array([False, True, False]), advantages=own)
     estimates = estimate(batch, lambda role: _chosen(run), precomputed=precomputed)
     assert calls == [[1, 3]]
     assert estimates.advantages.tolist() == [0, 0, 1, 1, 0, 0, 0.125, 0.125, 0, 0, 3, 3]
@@ -291,6 +291,6 @@ def test_role_with_all_advantages_needs_no_call(three_roles: TokenBatch) -> None
         raise AssertionError("there is nothing left to estimate")
 
     own = three_roles.loss_mask.astype(np.float32)
-    precomputed = Precomputed(groups=np.ones(4, np.bool_), advantages=own)
+    precomputed = PrecomputedAdvantages(groups=np.ones(4, np.bool_), advantages=own)
     estimates = estimate(three_roles, lambda role: _chosen(never), precomputed=precomputed)
     assert estimates.advantages.tolist() == own.tolist()

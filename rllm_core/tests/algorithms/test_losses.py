@@ -15,7 +15,7 @@ from torch import Tensor
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts import LossInput, NoParams
 from rllm_core.errors import LossError
-from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, ppo_clipped, reinforce
+from rllm_core.updates.losses import MAX_LOG_RATIO, check_token_losses, importance_sampling, ppo, ppo_clipped, reinforce
 
 Loss = Callable[[LossInput], Tensor]
 
@@ -106,9 +106,9 @@ def test_huge_ratios_stay_finite() -> None:
 def test_one_finite_number_per_token_passes_unchanged(name: str) -> None:
     inputs = _inputs([-1.0, -2.0, -3.0], [-1.1, -2.0, -2.5], [1.0, -1.0, 0.5])
     losses = LOSSES[name](inputs)
-    assert checked(losses, inputs, "loss 'mine'") is losses
+    assert check_token_losses(losses, inputs, "loss 'mine'") is losses
     nothing = _inputs([], [], [])
-    assert checked(LOSSES[name](nothing), nothing, "loss 'mine'").shape == (0,)
+    assert check_token_losses(LOSSES[name](nothing), nothing, "loss 'mine'").shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_unusable_loss_is_an_error_with_its_name(result: object, code: str, valu
     inputs = _inputs([-1.0, -2.0, -3.0], [-1.0] * 3, [1.0] * 3)
     assert inputs.logprobs.requires_grad
     with expect_error(LossError, code, "'mine'", "'agent'", *values):
-        checked(result, inputs, "loss 'mine' for role 'agent'")
+        check_token_losses(result, inputs, "loss 'mine' for role 'agent'")
 
 
 def test_dual_clip_is_optional_with_bound_above_1() -> None:

@@ -9,7 +9,7 @@ import pytest
 from expecting import check_error
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
+from rllm_core.algorithms.precomputed import find_step_advantages, groups_with_advantages
 from rllm_core.data import codec
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -23,14 +23,14 @@ def group(*trajectories: Trajectory, group_id: str = "t:agent", **fields: Any) -
 
 
 def find_lists(*groups: TrajectoryGroup, on_mismatch: Any = "error") -> tuple[list[float], list[bool], int]:
-    precomputed, mismatched = find_precomputed(build_batch(groups), on_mismatch)
+    precomputed, mismatched = find_step_advantages(build_batch(groups), on_mismatch)
     assert precomputed.advantages.dtype == np.float32
     return precomputed.advantages.tolist(), precomputed.groups.tolist(), mismatched
 
 
 def failure(*groups: TrajectoryGroup) -> AdvantageError:
     with pytest.raises(AdvantageError) as caught:
-        find_precomputed(build_batch(groups), "error")
+        find_step_advantages(build_batch(groups), "error")
     return caught.value
 
 
@@ -73,7 +73,7 @@ def test_step_without_tokens_needs_no_advantage() -> None:
 
 def test_nothing_is_found_in_nothing() -> None:
     assert find_lists() == ([], [], 0)
-    assert with_precomputed([]).dtype == np.bool_
+    assert groups_with_advantages([]).dtype == np.bool_
 
 
 UNUSABLE = [
@@ -119,5 +119,5 @@ def test_precomputed_advantages_survive_checkpoints_bit_for_bit(values: list[flo
     again = codec.group_from_json(codec.group_to_json(group(trajectory)))
     for each in (group(trajectory), again):
         batch = build_batch([each])
-        sampled = find_precomputed(batch, "error").precomputed.advantages[batch.loss_mask]
+        sampled = find_step_advantages(batch, "error").precomputed.advantages[batch.loss_mask]
         assert sampled.tobytes() == np.array(values, np.float32).tobytes()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.advantage import minus_group_mean, standardized, whiten
+from rllm_core.algorithms.advantage import minus_group_mean, standardize, whiten
 
 PIECES = st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), max_size=6)
 
@@ -34,7 +34,7 @@ def test_maxima_centred_values_and_running_sums_equal_loops(pieces: list[list[fl
     assert segments.maxima(values, offsets).tolist() == [max(piece, default=0.0) for piece in pieces]
     assert segments.alone(offsets).tolist() == [len(piece) == 1 for piece in pieces for _ in piece]
     centred = [value - np.mean(piece) for piece in pieces for value in piece]
-    assert segments.centred(values, offsets) == pytest.approx(centred, rel=1e-9, abs=1e-6)
+    assert segments.center(values, offsets) == pytest.approx(centred, rel=1e-9, abs=1e-6)
     running = [total for piece in pieces for total in np.cumsum(piece)]
     assert segments.running_sums(values, offsets) == pytest.approx(running, rel=1e-9, abs=1e-6)
 
@@ -49,7 +49,7 @@ def test_standard_deviation_may_have_ddof_1(pieces: list[list[float]]) -> None:
 @pytest.mark.parametrize("value", [0.1, 0.9, 1 / 3, 100.1, 1e-300, 1e15 + 0.3])
 def test_equal_elements_are_exactly_centred_without_deviation(value: float) -> None:
     values, offsets = _flat([[value] * size for size in range(1, 33)])
-    assert not segments.centred(values, offsets).any()
+    assert not segments.center(values, offsets).any()
     assert not segments.standard_deviations(values, offsets).any()
     assert not segments.standard_deviations(values, offsets, ddof=1).any()
     assert segments.in_constant(values, offsets).all()
@@ -94,7 +94,7 @@ def test_a_group_of_one_keeps_its_reward() -> None:
 def test_groups_are_divided_by_deviation_singles_by_one() -> None:
     # Squares about the mean: 4 + 1 + 9 = 14.
     deviation = np.sqrt(14 / 2) + 0.5
-    values = standardized(REWARDS, OFFSETS, ddof=1, epsilon=0.5)
+    values = standardize(REWARDS, OFFSETS, ddof=1, epsilon=0.5)
     assert values.tolist() == pytest.approx([-2 / deviation, -1 / deviation, 3 / deviation, 5 / 1.5])
 
 

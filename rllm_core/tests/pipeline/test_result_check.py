@@ -13,7 +13,7 @@ from expecting import expect_error
 from rllm_core.contracts import RejectionResult, TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
-from rllm_core.pipeline.transform_stages import misplaced, recognized
+from rllm_core.pipeline.transform_stages import describe_misplaced_group, find_waiting_groups
 
 MakeStep = Callable[..., TrainStep]
 EPISODE = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "episode"}
@@ -29,24 +29,24 @@ def _group(task: str, *rewards: float) -> TrajectoryGroup:
 
 def test_groups_of_one_id_are_told_apart() -> None:
     one, other = _group("a"), _group("a")
-    assert misplaced(RejectionResult(train=[one], waiting=[other]), [one, other]) == ""
-    assert misplaced(RejectionResult(train=[one]), [one, other]) == "leaves out group 'a:agent'"
+    assert describe_misplaced_group(RejectionResult(train=[one], waiting=[other]), [one, other]) == ""
+    assert describe_misplaced_group(RejectionResult(train=[one]), [one, other]) == "leaves out group 'a:agent'"
 
 
 def test_no_groups_need_no_place() -> None:
-    assert misplaced(RejectionResult(train=[]), []) == ""
+    assert describe_misplaced_group(RejectionResult(train=[]), []) == ""
 
 
 def test_restored_groups_are_recognized_by_id_and_count() -> None:
     offered, again, once_more, stranger = _group("a"), _group("a"), _group("a"), _group("b")
     result = RejectionResult(train=[offered, again], waiting=[once_more, stranger])
-    found = recognized(result, [offered], ["a:agent"])
+    found = find_waiting_groups(result, [offered], ["a:agent"])
     assert [id(group) for group in found] == [id(again)]
 
 
 def test_lost_waiting_group_has_an_empty_stand_in() -> None:
-    (stand_in,) = recognized(RejectionResult(train=[]), [], ["a:agent"])
-    assert misplaced(RejectionResult(train=[]), [stand_in]) == "leaves out group 'a:agent'"
+    (stand_in,) = find_waiting_groups(RejectionResult(train=[]), [], ["a:agent"])
+    assert describe_misplaced_group(RejectionResult(train=[]), [stand_in]) == "leaves out group 'a:agent'"
 
 
 @pytest.fixture

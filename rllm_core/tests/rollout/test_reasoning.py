@@ -296,5 +296,5 @@ def test_a_response_says_how_it_ended(engine: Any, context: Callable[..., Workfl
     engine.answer = lambda prompt, sampling: "too long"
     conversation = Conversation(context(), Trajectory("agent"), "s")
     conversation.add_observation("hi")
-    response = conversation.parsed(asyncio.run(conversation.generate()))
+    response = conversation.parse_step(asyncio.run(conversation.generate()))
     assert (response.content, response.finish_reason) == ("too long", "length")

@@ -21,7 +21,7 @@ from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError, failures_as
-from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_ratio, log_ratio, summable
+from rllm_core.updates.losses import MAX_LOG_RATIO, check_token_losses, importance_ratio, log_ratio, summable
 
 LEAST_MEAN = 1e-8
 """A smaller mean of rollout weights does not divide them, as in verl."""
@@ -61,7 +61,7 @@ class RoleLosses:
         who = f"loss {choice.plugin.name!r} for role {role!r}"
         with failures_as(LossError, who):
             losses = function(inputs, choice.params)
-        return checked(losses, inputs, who)
+        return check_token_losses(losses, inputs, who)
 
 
 def places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:

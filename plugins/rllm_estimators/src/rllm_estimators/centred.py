@@ -40,7 +40,7 @@ def dr_grpo(inputs: AdvantageInput, params: DrGrpoParams) -> Advantages:
     ``rllm.algorithm.loss_agg_mode: seq-mean-token-sum-norm``. A group of one keeps its reward (`verl`) or gets 0
     (`trl`).
     """
-    baseline = minus_group_mean if params.dialect == "verl" else segments.centred
+    baseline = minus_group_mean if params.dialect == "verl" else segments.center
     return Advantages(values=baseline(inputs.rewards, inputs.group_offsets))
 
 
@@ -82,7 +82,7 @@ def maxrl(inputs: AdvantageInput, params: MaxRlParams) -> Advantages:
     if params.dialect == "skyrl":
         means = means + EPSILON
         usable = means != 0
-    values = np.where(usable, segments.centred(rewards, offsets) / np.where(usable, means, 1.0), 0.0)
+    values = np.where(usable, segments.center(rewards, offsets) / np.where(usable, means, 1.0), 0.0)
     if params.dialect == "skyrl":
         values = np.where(segments.alone(offsets), rewards, values)
     return Advantages(values=values)
@@ -99,7 +99,7 @@ def opo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     silent = segments.spread(segments.sums(lengths, offsets), offsets) == 0
     lengths = np.where(silent, 1.0, lengths)
     # About the plain mean first: weighting distances keeps digits that weighting large rewards would lose.
-    distance = segments.centred(rewards, offsets)
+    distance = segments.center(rewards, offsets)
     shifts = segments.sums(distance * lengths, offsets) / np.maximum(segments.sums(lengths, offsets), 1.0)
     values = np.where(segments.in_constant(rewards, offsets), 0.0, distance - segments.spread(shifts, offsets))
     return Advantages(values=np.where(segments.alone(offsets), rewards, values))
@@ -111,7 +111,7 @@ def prpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     Exactly 0 when all rewards of the role are equal, so also for a role with one trajectory.
     """
     everything = np.array([0, len(inputs.rewards)])
-    values = segments.centred(inputs.rewards, everything)
+    values = segments.center(inputs.rewards, everything)
     return Advantages(values=values / (segments.standard_deviations(inputs.rewards, everything) + EPSILON))
 
 

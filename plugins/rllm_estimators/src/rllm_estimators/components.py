@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.advantage import EPSILON, standardized, whiten
-from rllm_core.algorithms.segments import Offsets, Values, scaled
+from rllm_core.algorithms.advantage import EPSILON, standardize, whiten
+from rllm_core.algorithms.segments import Offsets, Values, scale
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError, did_you_mean
 from rllm_estimators.centred import find_largest
@@ -45,11 +45,11 @@ def gdpo(inputs: AdvantageInput, params: GdpoParams) -> Advantages:
     total[np.abs(total) <= ROUNDING * magnitude] = 0.0
     everything = np.array([0, len(total)])
     (deviation,) = segments.standard_deviations(total, everything, ddof=1)
-    return Advantages(values=segments.centred(total, everything) / (deviation or 1.0))
+    return Advantages(values=segments.center(total, everything) / (deviation or 1.0))
 
 
 def _within_group(rewards: Values, offsets: Offsets) -> Values:
-    return standardized(rewards, offsets, ddof=1)
+    return standardize(rewards, offsets, ddof=1)
 
 
 def _compare_to_others(rewards: Values, offsets: Offsets) -> Values:
@@ -94,13 +94,13 @@ def compare_to_others(rewards: Values, offsets: Offsets) -> tuple[Values, Values
     Both are exactly 0 in groups of one; the deviation is exactly 0 where the others are equal or there is but one.
     """
     sizes = segments.spread(segments.sizes(offsets).astype(np.float64), offsets)
-    distance = segments.centred(rewards, offsets)
+    distance = segments.center(rewards, offsets)
     others = np.maximum(sizes - 1, 1)
     small, exponents = segments.in_range(distance, offsets)
     squares = segments.spread(segments.sums(small * small, offsets), offsets)
     # With d the distance from the mean, the others' squares about their own mean are sum(d^2) - d^2 n / (n - 1).
     variances = np.maximum(squares - small * small * sizes / others, 0.0) / np.maximum(sizes - 2, 1)
-    deviations = scaled(np.where(sizes > 2, np.sqrt(variances), 0.0), np.repeat(exponents, segments.sizes(offsets)))
+    deviations = scale(np.where(sizes > 2, np.sqrt(variances), 0.0), np.repeat(exponents, segments.sizes(offsets)))
     # That difference loses precision only if one member, the largest or the smallest, is further out than all others
     # together. For these members the deviation of the others is computed directly.
     for direction in (1.0, -1.0):

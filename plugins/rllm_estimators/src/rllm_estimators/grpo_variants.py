@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.advantage import minus_group_mean, standardized
+from rllm_core.algorithms.advantage import minus_group_mean, standardize
 from rllm_core.algorithms.segments import Offsets
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
@@ -30,7 +30,7 @@ def liteppo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     """
     everything = np.array([0, len(inputs.rewards)])
     deviation = segments.standard_deviations(inputs.rewards, everything, ddof=1)
-    return Advantages(values=segments.centred(inputs.rewards, inputs.group_offsets) / (deviation + BATCH_EPSILON))
+    return Advantages(values=segments.center(inputs.rewards, inputs.group_offsets) / (deviation + BATCH_EPSILON))
 
 
 def grpo_length(inputs: AdvantageInput, params: GrpoLengthParams) -> Advantages:
@@ -44,7 +44,7 @@ def grpo_length(inputs: AdvantageInput, params: GrpoLengthParams) -> Advantages:
     longest, shortest = (segments.spread(sign * segments.maxima(sign * lengths, offsets), offsets) for sign in (1, -1))
     bonus = np.where(longest > shortest, 0.5 - (lengths - shortest) / np.maximum(longest - shortest, 1.0), 0.0)
     bonus = np.where(inputs.rewards > params.correct_above, bonus, np.minimum(bonus, 0.0))
-    return Advantages(values=standardized(inputs.rewards + params.weight * bonus, offsets, ddof=0))
+    return Advantages(values=standardize(inputs.rewards + params.weight * bonus, offsets, ddof=0))
 
 
 def hierarchical_grpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -57,7 +57,7 @@ def hierarchical_grpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     owner = np.repeat(np.arange(len(inputs.group_offsets) - 1), segments.sizes(inputs.group_offsets))
     order, offsets = _pieces(owner, _episodes(inputs))
     values = np.empty(len(inputs.rewards))
-    values[order] = standardized(inputs.rewards[order], offsets, ddof=0)
+    values[order] = standardize(inputs.rewards[order], offsets, ddof=0)
     return Advantages(values=values)
 
 
@@ -74,11 +74,11 @@ def gigpo(inputs: AdvantageInput, params: GigpoParams) -> Advantages:
     check_step_rewards(inputs, "choose an estimator that uses the rewards of trajectories")
     scaled = params.norm_adv_by_std_in_grpo
     rewards, offsets = inputs.rewards, inputs.group_offsets
-    of_episodes = standardized(rewards, offsets, ddof=1) if scaled else minus_group_mean(rewards, offsets)
+    of_episodes = standardize(rewards, offsets, ddof=1) if scaled else minus_group_mean(rewards, offsets)
     returns = backward_sums(inputs.step_rewards, zero_at_ends(params.gamma, inputs.step_offsets))
     step_group = np.repeat(np.arange(len(offsets) - 1), np.diff(inputs.step_offsets[offsets]))
     order, pieces = _pieces(step_group, _states(inputs))
-    compared = standardized(returns[order], pieces, ddof=1) if scaled else minus_group_mean(returns[order], pieces)
+    compared = standardize(returns[order], pieces, ddof=1) if scaled else minus_group_mean(returns[order], pieces)
     of_states = np.empty(len(returns))
     of_states[order] = np.where(segments.alone(pieces), 0.0, compared)
     values = segments.spread(of_episodes, inputs.step_offsets) + params.step_weight * of_states

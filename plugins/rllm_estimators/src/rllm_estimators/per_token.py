@@ -97,7 +97,7 @@ def step_reinforce(inputs: AdvantageInput, params: StepReinforceParams) -> Advan
     check_step_rewards(inputs, "choose an estimator that goes by the rewards of trajectories")
     returns = backward_sums(inputs.step_rewards, zero_at_ends(params.gamma, inputs.step_offsets))
     offsets = inputs.step_offsets[inputs.group_offsets]
-    values = segments.centred(returns, offsets)
+    values = segments.center(returns, offsets)
     if params.norm_adv_by_std_in_grpo:
         deviations = segments.standard_deviations(returns, offsets, ddof=1)
         values /= segments.spread(deviations + EPSILON, offsets)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.errors import RllmError, did_you_mean
-from rllm_core.updates.losses import checked
+from rllm_core.updates.losses import check_token_losses
 from rllm_plugin_kit.plugin import PluginContract
 
 COLUMNS = frozenset(field.name for field in fields(LossInput)) - {"row_ids", "seed"}
@@ -190,7 +190,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                 else "Such batches occur in training; give a loss for each of their tokens.",
             ) from error
         try:
-            tensor = checked(losses, inputs, f"{self.display_name}, given {case},")
+            tensor = check_token_losses(losses, inputs, f"{self.display_name}, given {case},")
         except RllmError as error:
             raise AssertionError(str(error)) from error
         if tensor.dtype != inputs.logprobs.dtype:

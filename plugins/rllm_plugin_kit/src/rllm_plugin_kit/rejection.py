@@ -13,7 +13,7 @@ import numpy as np
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin, RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
-from rllm_core.pipeline import misplaced
+from rllm_core.pipeline import describe_misplaced_group
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.samples import Member, make_groups
 
@@ -68,7 +68,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 seen |= {group.group_id: _serialize_groups([group]) for group in groups}
                 offered = list(groups)
                 result = self._ask(mode, groups)
-                if problem := misplaced(result, [*offered, *waiting]):
+                if problem := describe_misplaced_group(result, [*offered, *waiting]):
                     raise self.failure(
                         f"was offered {len(offered)} groups while {len(waiting)} were waiting, and {problem}",
                         "Put every group, the same object, into one of train, waiting and dropped (by reason); forget "

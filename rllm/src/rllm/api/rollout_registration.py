@@ -17,7 +17,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
-from rllm_core.errors import ConfigError, PluginError, described_function
+from rllm_core.errors import ConfigError, PluginError, describe_function
 
 SECONDS = 60.0
 
@@ -118,7 +118,7 @@ def _check_methods(environment: type[Environment]) -> None:
         try:
             signature(environment if name == "__init__" else method).bind(*parameters[not has_self :])
         except (TypeError, ValueError) as error:
-            where = described_function(method)
+            where = describe_function(method)
             raise PluginError("bad-plugin-spec", f"{where} has other parameters: {error}.", remedy) from error
 
 
@@ -163,7 +163,7 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
     except (TypeError, ValueError) as error:
         raise PluginError(
             "bad-reward-signature",
-            f"register_rllm_reward({name!r}) decorates {described_function(thing)}, which cannot be called with "
+            f"register_rllm_reward({name!r}) decorates {describe_function(thing)}, which cannot be called with "
             f"({', '.join(arguments)}): {error}.",
             "Write `def f(rollout)`, or with `params=` `def f(rollout, params)`.",
         ) from error

@@ -18,7 +18,7 @@ import click
 
 from rllm.cli.command_groups import ExtensibleGroup, LazyCommand
 from rllm_core import __version__
-from rllm_core.errors import RllmError, tracebacks_wanted
+from rllm_core.errors import RllmError, are_tracebacks_enabled
 
 COMMANDS = {
     "train": LazyCommand("rllm.cli.train", "train", "Train an agent."),
@@ -129,7 +129,7 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     """Accept ``--debug`` at any place before a bare ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [argument for argument in arguments[:end] if argument != "--debug"]
-    asked = len(kept) < end or tracebacks_wanted()
+    asked = len(kept) < end or are_tracebacks_enabled()
     return kept + arguments[end:], asked
 
 

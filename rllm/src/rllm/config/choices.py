@@ -25,7 +25,7 @@ from rllm.config.paths import KeyPath, leaves, part_around, split_key
 from rllm.config.problems import as_config_error, describe, parse, wrong_value
 from rllm.config.resolve import selected_value
 from rllm_core.contracts.objective import ObjectivePlugin
-from rllm_core.errors import ConfigError, PluginError, RllmError, described, did_you_mean
+from rllm_core.errors import ConfigError, PluginError, RllmError, describe_error, did_you_mean
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
@@ -271,7 +271,8 @@ def _import_error(name: str, error: BaseException) -> ConfigError:
     if is_name and getattr(error, "name", None) not in (name, name.partition(".")[0]):
         return ConfigError(
             "plugin-failed",
-            f"Module {name!r} of `rllm.plugins.import_modules` cannot be imported: {described(error).rstrip('.')}.",
+            f"Module {name!r} of `rllm.plugins.import_modules` cannot be imported: "
+            f"{describe_error(error).rstrip('.')}.",
             f"Correct that line. To check it, run: python -c 'import {name}'",
         )
     return ConfigError(

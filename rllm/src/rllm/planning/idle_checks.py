@@ -16,7 +16,7 @@ from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.plugins.discovery import CORE
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import OptionRole, marked
+from rllm_core.schema.section import OptionRole, find_options
 
 NEVER = (0, -1)
 """Values of a frequency that mean never."""
@@ -42,9 +42,9 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
     if any(_reads_step_rewards(entry) for entry in plan.estimators):
         return
     switches = sorted(
-        {name for entry in plan.estimators for name in marked(type(entry.params), OptionRole.READS_STEP_REWARDS)}
+        {name for entry in plan.estimators for name in find_options(type(entry.params), OptionRole.READS_STEP_REWARDS)}
     )
-    for name in marked(type(params), OptionRole.SHAPES_STEP_REWARDS):
+    for name in find_options(type(params), OptionRole.SHAPES_STEP_REWARDS):
         key = f"rllm.workflow.workflow_args.{name}"
         if getattr(params, name) and key in plan.composed.by_user:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
@@ -59,7 +59,7 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _reads_step_rewards(estimator: PluginChoice[EstimatorPlugin[Any]]) -> bool:
-    switches = marked(type(estimator.params), OptionRole.READS_STEP_REWARDS)
+    switches = find_options(type(estimator.params), OptionRole.READS_STEP_REWARDS)
     return "step_rewards" in estimator.plugin.needs and all(getattr(estimator.params, name) for name in switches)
 
 

@@ -10,7 +10,7 @@ from rllm.planning.problem import Problem, refused, warning
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.grouping import MIXED_ROLES
 from rllm_core.plugins.discovery import CORE, IN_PROCESS, find_home_package
-from rllm_core.schema.section import OptionRole, marked
+from rllm_core.schema.section import OptionRole, find_options
 
 OBSERVATIONS = "batch.observation_weights"
 TARGETS = "batch.targets"
@@ -139,7 +139,7 @@ def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
 def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
     """Reject a multiplier with a mode that fills batches itself: the surplus of tasks would grow with every step."""
     multiplier, mode = plan.config.rllm.rejection_sample.multiplier, plan.rejection
-    if multiplier > 1 and any(marked(type(mode.params), OptionRole.TASKS_PER_BATCH)):
+    if multiplier > 1 and any(find_options(type(mode.params), OptionRole.TASKS_PER_BATCH)):
         key = "rllm.rejection_sample.multiplier"
         yield refused(
             "conflicting-keys",

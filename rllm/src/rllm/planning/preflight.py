@@ -18,7 +18,7 @@ from rllm.rows.problem import naming
 from rllm.rows.summary import RowSummary
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, described_function, failures_as
+from rllm_core.errors import ConfigError, PluginError, describe_function, failures_as
 from rllm_core.notices import warn_once
 
 OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
@@ -142,7 +142,7 @@ def environment_is_set(plan: RunPlan) -> Iterator[Problem]:
 def _source_of_tasks(plan: RunPlan) -> str:
     if plan.train_dataset is not None or plan.environment is None:
         return "data.train_dataset"
-    return described_function(plan.environment.registered.load().tasks)
+    return describe_function(plan.environment.registered.load().tasks)
 
 
 def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:

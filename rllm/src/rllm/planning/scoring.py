@@ -10,7 +10,7 @@ from typing import Any
 from rllm.rows.results import ResultError, score_of
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
-from rllm_core.errors import described, described_function
+from rllm_core.errors import describe_error, describe_function
 from rllm_core.rollout.calls import call
 
 
@@ -83,14 +83,14 @@ async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) ->
         async with limit:
             return score_of(await call(reward, rollout, blocking=plugin.blocking))
     except ResultError as error:
-        return Score(value=None, feedback=f"{described_function(reward)} {error}")
+        return Score(value=None, feedback=f"{describe_function(reward)} {error}")
     except asyncio.CancelledError as error:
         if (this := asyncio.current_task()) is None or this.cancelling():
             raise
-        return Score(value=None, feedback=described(error))
+        return Score(value=None, feedback=describe_error(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (external code; the error becomes the reward's feedback)
         late = limit.expired()
         return Score(
             value=None,
-            feedback=f"not finished after {plugin.timeout:g} s" if late else described(error),
+            feedback=f"not finished after {plugin.timeout:g} s" if late else describe_error(error),
         )

@@ -17,10 +17,10 @@ from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, RllmError, described, described_function, failures_as
+from rllm_core.errors import ConfigError, PluginError, RllmError, describe_error, describe_function, failures_as
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.runner import PerRolloutEngine, RolloutRunner, RolloutSetup, RunnerSettings
-from rllm_core.schema.section import OptionRole, marked
+from rllm_core.schema.section import OptionRole, find_options
 
 ScoreRollout = Callable[[Rollout], Awaitable[Score]]
 
@@ -40,7 +40,7 @@ def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
         return _check_tasks(name, name, split, lambda: give(dataset.params))
     if plan.environment is not None:
         environment, params = plan.environment.registered.load(), plan.environment.params
-        name, where = f"Environment {plan.environment.plugin.name!r}", described_function(environment.tasks)
+        name, where = f"Environment {plan.environment.plugin.name!r}", describe_function(environment.tasks)
         return _check_tasks(name, f"{name}: {where}", split, lambda: environment.tasks(split, params))
     if split == "val" and plan.train_dataset is not None:
         return []
@@ -71,7 +71,7 @@ def _check_tasks(name: str, where: str, split: Split, give: Callable[[], Any]) -
     except RllmError:
         raise
     except Exception as error:
-        said = described(error)
+        said = describe_error(error)
         raise PluginError(
             "tasks-failed",
             f"{name} could not give its {split} tasks: {said}.",
@@ -183,5 +183,5 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, score: ScoreRol
 def _time_limit(plan: RunPlan) -> float | None:
     """Return the time limit of a rollout in seconds: the smaller of the general limit and the workflow's option."""
     limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
-    own = [getattr(params, name) for name in marked(type(params), OptionRole.ROLLOUT_SECONDS)]
+    own = [getattr(params, name) for name in find_options(type(params), OptionRole.ROLLOUT_SECONDS)]
     return min([*own, *([] if limit is None else [limit])], default=None)

@@ -16,7 +16,7 @@ import numpy as np
 
 from rllm_core.algorithms import segments
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
-from rllm_core.algorithms.segments import Offsets, Values, find_power, scaled
+from rllm_core.algorithms.segments import Offsets, Values, find_power, scale
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 
@@ -40,7 +40,7 @@ def grpo(inputs: AdvantageInput, params: GrpoParams) -> Advantages:
     rewards, offsets = inputs.rewards, inputs.group_offsets
     ddof, epsilon = GRPO_DIALECTS[params.dialect]
     if params.norm_adv_by_std_in_grpo:
-        values = standardized(rewards, offsets, ddof=ddof, epsilon=epsilon)
+        values = standardize(rewards, offsets, ddof=ddof, epsilon=epsilon)
     else:
         values = minus_group_mean(rewards, offsets)
     if params.dialect == "trl":
@@ -67,7 +67,7 @@ def reinforce_plus_plus_baseline(inputs: AdvantageInput, params: ReinforcePlusPl
     if params.dialect == "verl":
         values = whiten(minus_group_mean(rewards, offsets), inputs.response_lengths.astype(np.float64))
         return Advantages(values=values, baselines=rewards - minus_group_mean(rewards, offsets))
-    centred = segments.centred(rewards, offsets)
+    centred = segments.center(rewards, offsets)
     everything = np.array([0, len(rewards)])
     (deviation,) = segments.standard_deviations(centred, everything)
     return Advantages(values=centred / (deviation + EPSILON), baselines=rewards - centred)
@@ -80,7 +80,7 @@ def rloo(inputs: AdvantageInput, params: RlooParams) -> Advantages:
     gets 0 in `trl` (TRL's RLOOTrainer, without the KL term and `normalize_advantages`).
     """
     offsets = inputs.group_offsets
-    baseline = segments.centred if params.dialect == "trl" else minus_group_mean
+    baseline = segments.center if params.dialect == "trl" else minus_group_mean
     sizes = segments.sizes(offsets)
     factors = sizes / np.maximum(sizes - 1, 1)
     values = baseline(inputs.rewards, offsets) * segments.spread(factors, offsets)
@@ -98,10 +98,10 @@ def minus_group_mean(rewards: Values, offsets: Offsets) -> Values:
 
     A group with one trajectory has no mean to compare with, so it keeps its reward.
     """
-    return np.where(segments.alone(offsets), rewards, segments.centred(rewards, offsets))
+    return np.where(segments.alone(offsets), rewards, segments.center(rewards, offsets))
 
 
-def standardized(rewards: Values, offsets: Offsets, *, ddof: int, epsilon: float = EPSILON) -> Values:
+def standardize(rewards: Values, offsets: Offsets, *, ddof: int, epsilon: float = EPSILON) -> Values:
     """Return `minus_group_mean` / (group standard deviation + epsilon), (n,). A group with one trajectory has deviation
     1."""
     deviations = segments.standard_deviations(rewards, offsets, ddof=ddof)
@@ -121,7 +121,7 @@ def whiten(values: Values, weights: Values | None = None) -> Values:
     # Only large values are scaled, because squares of small values are negligible compared to the epsilon. The result
     # does not depend on the scale.
     power = max(0, find_power(counted))
-    values = scaled(values, -power)
+    values = scale(values, -power)
     total = float(len(values) if weights is None else weights.sum())
     distances: Values = values - _weighted_sum(values, weights) / total
     variance = _weighted_sum(distances * distances, weights) / (total - 1)

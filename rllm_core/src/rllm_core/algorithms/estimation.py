@@ -31,7 +31,7 @@ PRECOMPUTED = "precomputed"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Precomputed:
+class PrecomputedAdvantages:
     """Advantages that came with the trajectories of some groups."""
 
     groups: NDArray[np.bool_]
@@ -88,7 +88,7 @@ def estimate(
     estimator_of: Callable[[str], EstimatorChoice],
     *,
     objects: EstimatorObjects | None = None,
-    precomputed: Precomputed | None = None,
+    precomputed: PrecomputedAdvantages | None = None,
     algorithm_config: AlgorithmSection | None = None,
 ) -> Estimates:
     """Return per-token advantages of a batch whose groups have finite rewards.

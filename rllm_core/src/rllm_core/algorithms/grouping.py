@@ -23,22 +23,22 @@ EVERY_TASK = "every_task"
 
 def by_task_and_role(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
     """Group all rollouts of one role at one task. The id is ``"{task_id}:{trajectory.name}"``."""
-    return _grouped(episodes, lambda episode, trajectory: (episode.task_id, trajectory.name))
+    return _group_by(episodes, lambda episode, trajectory: (episode.task_id, trajectory.name))
 
 
 def by_task(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
     """Group all rollouts of one task, of any role. The id is ``"{task_id}:all_groups"``."""
-    return _grouped(episodes, lambda episode, trajectory: (episode.task_id, MIXED_ROLES))
+    return _group_by(episodes, lambda episode, trajectory: (episode.task_id, MIXED_ROLES))
 
 
 def by_role(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
     """Group all trajectories of one role, over all tasks of the step. The id is ``"every_task:{trajectory.name}"``."""
-    return _grouped(episodes, lambda episode, trajectory: (EVERY_TASK, trajectory.name))
+    return _group_by(episodes, lambda episode, trajectory: (EVERY_TASK, trajectory.name))
 
 
 def by_episode(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
     """Group the trajectories of one rollout, of any role. The id is ``"{task_id}:{rollout_idx}:all_groups"``."""
-    return _grouped(episodes, lambda episode, trajectory: (episode.id, MIXED_ROLES))
+    return _group_by(episodes, lambda episode, trajectory: (episode.id, MIXED_ROLES))
 
 
 def describe(episode: Episode) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def describe(episode: Episode) -> dict[str, Any]:
     }
 
 
-def _grouped(
+def _group_by(
     episodes: Sequence[Episode], key_of: Callable[[Episode, Trajectory], tuple[str, str]]
 ) -> list[TrajectoryGroup]:
     """Return one group per key, in order of first appearance. A key is a pair of a task or episode id and a role."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params, ParamsT
-from rllm_core.schema.section import OptionRole, marked
+from rllm_core.schema.section import OptionRole, find_options
 
 
 class GrpoParams(Params):
@@ -77,5 +77,7 @@ class DynamicRejectionParams(GroupRejectionParams):
 
 def clamp_tasks_per_batch(params: ParamsT, tasks: int) -> ParamsT:
     """Return a rejection mode's options. A batch size in them is reduced to the number of tasks in the run."""
-    sizes = {name: tasks for name in marked(type(params), OptionRole.TASKS_PER_BATCH) if getattr(params, name) > tasks}
+    sizes = {
+        name: tasks for name in find_options(type(params), OptionRole.TASKS_PER_BATCH) if getattr(params, name) > tasks
+    }
     return params.model_copy(update=sizes) if sizes else params

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import mark_tokens
-from rllm_core.algorithms.estimation import Precomputed
+from rllm_core.algorithms.estimation import PrecomputedAdvantages
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Step, TrajectoryGroup
 from rllm_core.errors import AdvantageError
@@ -18,15 +18,15 @@ OnMismatch = Literal["error", "zero"]
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class Found(NamedTuple):
+class StepAdvantages(NamedTuple):
     """The advantages found in the steps of a batch."""
 
-    precomputed: Precomputed
+    precomputed: PrecomputedAdvantages
     mismatched_steps: int
     """Number of steps that got 0 because their advantage is unusable."""
 
 
-def with_precomputed(groups: Sequence[TrajectoryGroup]) -> NDArray[np.bool_]:
+def groups_with_advantages(groups: Sequence[TrajectoryGroup]) -> NDArray[np.bool_]:
     """Return an array, (n_group,), that is True for groups in which any step has an advantage."""
     return np.array(
         [
@@ -37,7 +37,7 @@ def with_precomputed(groups: Sequence[TrajectoryGroup]) -> NDArray[np.bool_]:
     )
 
 
-def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
+def find_step_advantages(batch: TokenBatch, on_mismatch: OnMismatch) -> StepAdvantages:
     """Return the advantages in the steps of a batch, for its tokens.
 
     A step's advantage is one number for all its sampled tokens, or one number per token.
@@ -50,7 +50,7 @@ def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
     Raises:
         AdvantageError: such a step exists and `on_mismatch` is ``error``.
     """
-    chosen = with_precomputed(batch.groups)
+    chosen = groups_with_advantages(batch.groups)
     mismatched = 0
     # The batch has its tokens in the order of trajectories and, within one, in the order of its buffer. This may differ
     # from the order of the steps.
@@ -69,7 +69,7 @@ def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
     advantages = np.zeros(len(batch.tokens), np.float32)
     if pieces:
         advantages[mark_tokens(batch, chosen) & batch.loss_mask] = np.concatenate(pieces)
-    return Found(Precomputed(groups=chosen, advantages=advantages), mismatched)
+    return StepAdvantages(PrecomputedAdvantages(groups=chosen, advantages=advantages), mismatched)
 
 
 def _values(step: Step, length: int) -> tuple[NDArray[np.float64], str]:

@@ -109,7 +109,7 @@ def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _TaskGroup:
     """A group with signal and its tasks. Each task is stored with the number of its rollout batch, so that a task in
     two batches counts twice."""
 
@@ -126,7 +126,7 @@ class FillWithSignal:
 
     def __init__(self, params: DynamicRejectionParams) -> None:
         self._params = params
-        self._kept: list[_Kept] = []
+        self._kept: list[_TaskGroup] = []
         self._batches = 0
         self._batches_before_step = 0
 
@@ -134,7 +134,7 @@ class FillWithSignal:
         self._batches += 1
         kept, dropped = with_signal(groups, self._params.min_trajs_per_group)
         self._kept += [
-            _Kept(group, frozenset((self._batches, task) for task in _read_task_ids(group))) for group in kept
+            _TaskGroup(group, frozenset((self._batches, task) for task in _read_task_ids(group))) for group in kept
         ]
         batch, surplus = self._first_batch()
         tasks = frozenset[tuple[int, str]]().union(*(entry.tasks for entry in batch))
@@ -146,11 +146,11 @@ class FillWithSignal:
         train, waiting = ([entry.group for entry in entries] for entries in (batch, surplus))
         return RejectionResult(train=train, waiting=waiting, dropped=dropped)
 
-    def _first_batch(self) -> tuple[list[_Kept], list[_Kept]]:
+    def _first_batch(self) -> tuple[list[_TaskGroup], list[_TaskGroup]]:
         """Return the groups of the first tasks that fill a batch, for any role, and the other groups."""
         chosen: set[tuple[int, str]] = set()
-        batch: list[_Kept] = []
-        surplus: list[_Kept] = []
+        batch: list[_TaskGroup] = []
+        surplus: list[_TaskGroup] = []
         for entry in self._kept:
             if len(chosen) < self._params.train_batch_size:
                 chosen |= entry.tasks
@@ -170,7 +170,9 @@ class FillWithSignal:
         if not state:
             return
         self._kept = [
-            _Kept(codec.group_from_json(entry["group"]), frozenset((number, task) for number, task in entry["played"]))
+            _TaskGroup(
+                codec.group_from_json(entry["group"]), frozenset((number, task) for number, task in entry["played"])
+            )
             for entry in state["kept"]
         ]
         self._batches = self._batches_before_step = state["rounds"]

@@ -34,7 +34,7 @@ def sums(values: Values, offsets: Offsets) -> Values:
 def means(values: Values, offsets: Offsets) -> Values:
     """Return the mean of each piece, (n,), 0 for an empty piece."""
     values, exponents = in_range(values, offsets)
-    return scaled(sums(values, offsets) / np.maximum(sizes(offsets), 1), exponents)
+    return scale(sums(values, offsets) / np.maximum(sizes(offsets), 1), exponents)
 
 
 def in_range(values: Values, offsets: Offsets) -> tuple[Values, NDArray[np.int64]]:
@@ -45,7 +45,7 @@ def in_range(values: Values, offsets: Offsets) -> tuple[Values, NDArray[np.int64
     zeros.
     """
     exponents = powers(maxima(np.abs(values), offsets))
-    return scaled(values, -np.repeat(exponents, sizes(offsets))) if exponents.any() else values, exponents
+    return scale(values, -np.repeat(exponents, sizes(offsets))) if exponents.any() else values, exponents
 
 
 def running_sums(values: Values, offsets: Offsets) -> Values:
@@ -80,7 +80,7 @@ def alone(offsets: Offsets) -> NDArray[np.bool_]:
     return np.repeat(sizes(offsets) == 1, sizes(offsets))
 
 
-def centred(values: Values, offsets: Offsets) -> Values:
+def center(values: Values, offsets: Offsets) -> Values:
     """Return element - mean of its piece, (m,). It is exactly 0 in a piece of equal elements, including a piece of one.
 
     The result is infinite if the distance exceeds float64.
@@ -97,9 +97,9 @@ def standard_deviations(values: Values, offsets: Offsets, *, ddof: int = 0) -> V
 
     It is exactly 0 for a piece of equal elements, and 0 for a piece with fewer than two elements.
     """
-    distances, exponents = in_range(centred(values, offsets), offsets)
+    distances, exponents = in_range(center(values, offsets), offsets)
     deviations = np.sqrt(sums(distances * distances, offsets) / np.maximum(sizes(offsets) - ddof, 1))
-    return scaled(deviations, exponents)
+    return scale(deviations, exponents)
 
 
 def _reduce(operation: np.ufunc, values: Values, offsets: Offsets, empty: float) -> Values:
@@ -118,7 +118,7 @@ def powers(sizes: ArrayLike) -> NDArray[np.int64]:
     return np.where(np.abs(exponents) > SAFE, exponents, 0)
 
 
-def scaled(values: Values, exponents: ArrayLike) -> Values:
+def scale(values: Values, exponents: ArrayLike) -> Values:
     """Return values times 2**exponents, (n,). They are infinite beyond float64. Callers check that."""
     if not np.any(exponents):
         return values
@@ -129,13 +129,13 @@ def scaled(values: Values, exponents: ArrayLike) -> Values:
 def mean(values: Values) -> float:
     """Return the mean of (n,) finite values, n > 0."""
     power = find_power(values)
-    return float(np.ldexp(np.mean(scaled(values, -power)), power))
+    return float(np.ldexp(np.mean(scale(values, -power)), power))
 
 
 def deviation(values: Values, *, ddof: int = 0) -> float:
     """Return the standard deviation of (n,) finite values, n > ddof."""
     power = find_power(values)
-    return float(np.ldexp(np.std(scaled(values, -power), ddof=ddof), power))
+    return float(np.ldexp(np.std(scale(values, -power), ddof=ddof), power))
 
 
 def find_power(values: Values) -> int:

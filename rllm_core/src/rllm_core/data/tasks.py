@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.data.types import Task
-from rllm_core.errors import PluginError, RllmError, described
+from rllm_core.errors import PluginError, RllmError, describe_error
 
 
 class LazyTasks(Sequence[Task]):
@@ -46,7 +46,7 @@ class LazyTasks(Sequence[Task]):
         except Exception as error:
             raise PluginError(
                 "tasks-failed",
-                f"Task {self.ids[position]!r} could not be made: {described(error)}.",
+                f"Task {self.ids[position]!r} could not be made: {describe_error(error)}.",
                 "Add --debug to see which line of the dataset or environment failed, or remove the task.",
             ) from error
         if not isinstance(task, Task) or task.id != self.ids[position]:

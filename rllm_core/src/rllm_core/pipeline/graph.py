@@ -88,7 +88,7 @@ def check(stages: Sequence[StageChoice]) -> None:
             update.
     """
     written = set(GIVEN)
-    made: dict[str, _Made] = {}
+    made: dict[str, _Origin] = {}
     for position, stage in enumerate(stages):
         plugin = stage.plugin
         for key in sorted(plugin.reads - written):
@@ -118,15 +118,15 @@ def check(stages: Sequence[StageChoice]) -> None:
                     f"Move {made[key].changed_by!r} before {made[key].by!r}.",
                 )
         for key in plugin.writes & written:
-            _mark_changed(made, key, plugin.name)
+            _mark_stale(made, key, plugin.name)
         written |= plugin.writes
         # A key that a stage changes in place keeps its earlier sources.
         fresh = plugin.writes - (plugin.reads & made.keys())
-        made |= {key: _Made(by=plugin.name, sources=plugin.reads - plugin.writes) for key in fresh}
+        made |= {key: _Origin(by=plugin.name, sources=plugin.reads - plugin.writes) for key in fresh}
 
 
 @dataclass
-class _Made:
+class _Origin:
     """The origin of a key's value."""
 
     by: str
@@ -137,12 +137,12 @@ class _Made:
     """A later stage that changed one of the sources. Empty if there is none."""
 
 
-def _mark_changed(made: dict[str, _Made], key: str, by: str) -> None:
+def _mark_stale(made: dict[str, _Origin], key: str, by: str) -> None:
     """Mark every value that is derived from `key` as stale."""
     for name, entry in made.items():
         if key in entry.sources and not entry.changed_by:
             entry.changed_by = by
-            _mark_changed(made, name, by)
+            _mark_stale(made, name, by)
 
 
 def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:

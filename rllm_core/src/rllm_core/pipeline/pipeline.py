@@ -54,7 +54,7 @@ class Pipeline:
     async def generate(self, step: TrainStep) -> None:
         """Run the stages that generate a rollout batch."""
         for chosen, stage in self._stages[: self._cut]:
-            await _timed(stage, step, chosen)
+            await _measure_stage(stage, step, chosen)
 
     async def train(self, step: TrainStep, next_batch: NextBatch = no_more_batches) -> None:
         """Run all other stages.
@@ -66,7 +66,7 @@ class Pipeline:
         position = self._cut
         while position < len(self._stages):
             chosen, stage = self._stages[position]
-            await _timed(stage, step, chosen)
+            await _measure_stage(stage, step, chosen)
             position = self._cut if await _take_batches(step, next_batch) else position + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ async def _take_batches(step: TrainStep, next_batch: NextBatch) -> bool:
     return asked
 
 
-async def _timed(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
+async def _measure_stage(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
     """Run a stage, unless the step is skipped."""
     if step.skip_reason and not chosen.plugin.always:
         return

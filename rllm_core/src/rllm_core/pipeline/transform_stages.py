@@ -219,8 +219,8 @@ class Reject:
                 raise PipelineError(
                     "bad-rejection-result", f"{mode} returned {result!r:.80}.", "Return a RejectionResult."
                 )
-            waited = recognized(result, offered, self._waiting_ids) if self._waiting is None else self._waiting
-            problem = misplaced(result, [*offered, *waited])
+            waited = find_waiting_groups(result, offered, self._waiting_ids) if self._waiting is None else self._waiting
+            problem = describe_misplaced_group(result, [*offered, *waited])
         if problem:
             raise PipelineError(
                 "bad-rejection-result",
@@ -275,7 +275,7 @@ def _collect_numbers(group: TrajectoryGroup) -> dict[str, float]:
     return numbers
 
 
-def misplaced(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str:
+def describe_misplaced_group(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str:
     """Return the problem of a result, as the end of a sentence about the mode. Empty if it has none.
 
     Args:
@@ -284,7 +284,7 @@ def misplaced(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str
     """
     known = {id(group) for group in groups}
     places: dict[int, str] = {}
-    for place, group in _named(result):
+    for place, group in _iterate_groups(result):
         if id(group) not in known:
             return f"names group {group.group_id!r} {place}, which was neither offered nor waiting"
         if id(group) in places:
@@ -294,7 +294,7 @@ def misplaced(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str
     return next((f"leaves out group {group_id!r}" for group_id in left_out), "")
 
 
-def recognized(
+def find_waiting_groups(
     result: RejectionResult, offered: Sequence[TrajectoryGroup], ids: Sequence[str]
 ) -> list[TrajectoryGroup]:
     """Return the groups of the result that were waiting when the checkpoint was made, given their ids.
@@ -303,7 +303,7 @@ def recognized(
     contain, the list has a group without trajectories.
     """
     missing, known, found = Counter(ids), {id(group) for group in offered}, []
-    for _, group in _named(result):
+    for _, group in _iterate_groups(result):
         if id(group) not in known and missing[group.group_id]:
             missing[group.group_id] -= 1
             known.add(id(group))
@@ -311,7 +311,7 @@ def recognized(
     return [*found, *(TrajectoryGroup(group_id=group_id, trajectories=[]) for group_id in missing.elements())]
 
 
-def _named(result: RejectionResult) -> Iterator[tuple[str, TrajectoryGroup]]:
+def _iterate_groups(result: RejectionResult) -> Iterator[tuple[str, TrajectoryGroup]]:
     yield from (("to train on", group) for group in result.train)
     yield from (("as waiting", group) for group in result.waiting)
     for reason, groups in result.dropped.items():

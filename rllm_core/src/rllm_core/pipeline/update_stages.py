@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from rllm_core.algorithms.columns import mark_tokens
-from rllm_core.algorithms.estimation import EstimatorObjects, Precomputed, divide_by_steps, estimate
-from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
+from rllm_core.algorithms.estimation import EstimatorObjects, PrecomputedAdvantages, divide_by_steps, estimate
+from rllm_core.algorithms.precomputed import find_step_advantages, groups_with_advantages
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.plugin import NoParams
@@ -87,7 +87,7 @@ class EstimateAdvantages:
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
         algorithm = self._context.config.rllm.algorithm
-        precomputed = self._precomputed(step, algorithm)
+        precomputed = self._read_step_advantages(step, algorithm)
         estimates = estimate(
             batch,
             self._context.estimator_of,
@@ -113,14 +113,14 @@ class EstimateAdvantages:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._objects.load_state_dict(state)
 
-    def _precomputed(self, step: TrainStep, algorithm: AlgorithmSection) -> Precomputed | None:
+    def _read_step_advantages(self, step: TrainStep, algorithm: AlgorithmSection) -> PrecomputedAdvantages | None:
         """Return the precomputed advantages, and report metrics about them."""
         batch = step.filled_batch
         if not algorithm.use_precomputed_advantage:
-            if ignored := int(with_precomputed(batch.groups).sum()):
+            if ignored := int(groups_with_advantages(batch.groups).sum()):
                 step.metrics["advantage/precomputed_ignored"] = ignored / len(batch.groups)
             return None
-        found = find_precomputed(batch, algorithm.on_precomputed_mismatch)
+        found = find_step_advantages(batch, algorithm.on_precomputed_mismatch)
         step.metrics["advantage/precomputed"] = int(found.precomputed.groups.sum()) / max(len(batch.groups), 1)
         step.metrics["advantage/precomputed_mismatched"] = float(found.mismatched_steps)
         return found.precomputed

@@ -47,7 +47,7 @@ class CallFormat:
             return text, []
         words, calls = [said], list[ToolCall | MalformedToolCall]()
         for part in marked:
-            call, rest = self._marked(part, f"call_{len(calls)}")
+            call, rest = self._parse_call(part, f"call_{len(calls)}")
             calls.append(call)
             words.append(rest)
         return "\n".join(filter(None, (word.strip() for word in words))), calls
@@ -61,19 +61,19 @@ class CallFormat:
         except ValueError as error:
             return MalformedToolCall(text=body, problem=f"it is no JSON object: {error}")
 
-    def _marked(self, part: str, id_: str) -> tuple[ToolCall | MalformedToolCall, str]:
+    def _parse_call(self, part: str, id_: str) -> tuple[ToolCall | MalformedToolCall, str]:
         """Return the call at the beginning of `part`, and the text after it."""
         body = part.lstrip()
         try:
             data, stop = DECODER.raw_decode(body)
         except ValueError as error:
             written, _, rest = part.partition(self.end)
-            return MalformedToolCall(text=self._as_written(written), problem=f"it is no JSON object: {error}"), rest
+            return MalformedToolCall(text=self._join_marks(written), problem=f"it is no JSON object: {error}"), rest
         inside, ended, rest = body[stop:].partition(self.end)
         if inside.strip():
             problem = f"there is more than a JSON object before {self.end}"
-            return MalformedToolCall(text=self._as_written(body[:stop] + inside), problem=problem), rest
-        return self._call(data, self._as_written(body[:stop]), id_), rest if ended else ""
+            return MalformedToolCall(text=self._join_marks(body[:stop] + inside), problem=problem), rest
+        return self._call(data, self._join_marks(body[:stop]), id_), rest if ended else ""
 
     def _call(self, data: Any, text: str, id_: str) -> ToolCall | MalformedToolCall:
         name = data.get("name") if isinstance(data, dict) else None
@@ -84,7 +84,7 @@ class CallFormat:
             return MalformedToolCall(text=text, problem=f'its "{self.arguments}" are no JSON object')
         return ToolCall(name=name, arguments=arguments, id=id_)
 
-    def _as_written(self, body: str) -> str:
+    def _join_marks(self, body: str) -> str:
         return f"{self.start}{body.rstrip()}{self.end}"
 
 
@@ -106,13 +106,13 @@ def call_format(render: Render) -> CallFormat | None:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _JsonCall:
     start: int
     stop: int
     arguments: str
 
 
-def _find(text: str, name: str) -> _Found | None:
+def _find(text: str, name: str) -> _JsonCall | None:
     """Return the innermost JSON object in `text` that is the call of `name`."""
     start = text.find(name)
     while start > 0 and (start := text.rfind("{", 0, start)) >= 0:
@@ -123,7 +123,7 @@ def _find(text: str, name: str) -> _Found | None:
         keys = {json.dumps(value): key for key, value in data.items()}
         of_arguments = keys.get(json.dumps(ARGUMENTS))
         if keys.get(json.dumps(name)) == "name" and of_arguments is not None:
-            return _Found(start, stop, of_arguments)
+            return _JsonCall(start, stop, of_arguments)
     return None
 
 

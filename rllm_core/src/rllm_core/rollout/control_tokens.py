@@ -98,9 +98,9 @@ class ControlTokens:
 
     def find(self, messages: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the control tokens in the text of a conversation whose meaning depends on `in_text`."""
-        return [text for message, is_plain in _with_rule(messages) if not is_plain for text in self._spelled(message)]
+        return [text for message, is_plain in _with_rule(messages) if not is_plain for text in self._find_in(message)]
 
-    def _spelled(self, message: Mapping[str, Any]) -> list[str]:
+    def _find_in(self, message: Mapping[str, Any]) -> list[str]:
         has_only_content = len(message) == 2
         text = read_text(message) if has_only_content else json.dumps(message, ensure_ascii=False, default=str)
         found = self._pattern.findall(text)
@@ -127,7 +127,7 @@ class ControlTokens:
         return [-1] if not mark or mark == [getattr(self._tokenizer, "unk_token_id", None)] else mark
 
     def _is_plain(self, message: Mapping[str, Any]) -> bool:
-        found = self._spelled(message)
+        found = self._find_in(message)
         if not found or self.in_text == "plain":
             return bool(found)
         problem = f"has the control token {found[0]!r} of the model in its text"

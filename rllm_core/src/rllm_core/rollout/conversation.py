@@ -71,7 +71,7 @@ class Conversation:
             messages=messages,
         )
 
-    def parsed(self, step: Step) -> Response:
+    def parse_step(self, step: Step) -> Response:
         """Return a parsed response of this conversation: content, reasoning, tool calls."""
         response = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
         reason = step.info["finish_reason"]
@@ -111,7 +111,7 @@ class Conversation:
         message."""
         shown = list(self._observations[0])
         for index, (step, messages) in enumerate(zip(self.trajectory.steps, self._observations[1:], strict=True)):
-            response = self.parsed(step)
+            response = self.parse_step(step)
             over = any(map(_of_user, self._observations[index + 1 :])) and not self._context.accumulate_reasoning
             shown += [(replace(response, reasoning=None) if over else response).message, *messages]
         return shown
@@ -120,7 +120,7 @@ class Conversation:
         """Return all messages so far, without reasoning unless `accumulate_reasoning` keeps it."""
         history = list(self._observations[0])
         for step, messages in zip(self.trajectory.steps, self._observations[1:], strict=True):
-            response = self.parsed(step)
+            response = self.parse_step(step)
             kept = response if self._context.accumulate_reasoning else replace(response, reasoning=None)
             history += [kept.message, *messages]
         return history

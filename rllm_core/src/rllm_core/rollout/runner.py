@@ -17,7 +17,15 @@ from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine,
 from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, TerminationReason
-from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RllmError, RolloutError, described
+from rllm_core.errors import (
+    BackendError,
+    ConfigError,
+    PipelineError,
+    PluginError,
+    RllmError,
+    RolloutError,
+    describe_error,
+)
 from rllm_core.seeding import call_seed, derive_seed, prompt_digest
 
 
@@ -102,7 +110,7 @@ class RolloutRunner:
             if number:
                 episode.metrics["retries"] = float(number)
             return episode
-        return self._failed(task, uid, last)
+        return self._report_failure(task, uid, last)
 
     async def _run(self, rollout: RolloutSetup, task: Task, uid: str) -> Episode:
         workflow = self._make_workflow(rollout)
@@ -125,8 +133,8 @@ class RolloutRunner:
         episode.id = uid
         return episode
 
-    def _failed(self, task: Task, uid: str, error: BaseException) -> Episode:
-        reason = described(error)
+    def _report_failure(self, task: Task, uid: str, error: BaseException) -> Episode:
+        reason = describe_error(error)
         if self._settings.raise_on_error:
             ours = error if isinstance(error, RllmError) else RolloutError("rollout-failed", reason)
             shows_line = ours.details or ", line " in reason

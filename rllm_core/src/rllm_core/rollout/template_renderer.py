@@ -116,7 +116,7 @@ class TemplateRenderer:
 
         If the response did not close its reasoning, it is closed before the end of the turn.
         """
-        closing, named = self._closing(prompt_ids, response_ids), self._tools_of_named(tools)
+        closing, named = self._closing(prompt_ids, response_ids), self._tools_as_json(tools)
         after = self._after([*response_ids[-len(self._turn_end(named)) - 1 :], *closing], messages, named)
         return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, response_ids, closing, after)])
 
@@ -128,7 +128,7 @@ class TemplateRenderer:
         """
         return self._after([last_token], messages, "[]")
 
-    def _tools_of_named(self, tools: Sequence[Tool]) -> str:
+    def _tools_as_json(self, tools: Sequence[Tool]) -> str:
         """Return the tools as JSON if the tokenizer has several templates by name, and has one for prompts with tools.
 
         All parts of a conversation use the same template.

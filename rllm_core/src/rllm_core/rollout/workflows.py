@@ -17,7 +17,7 @@ from rllm_core.contracts.reward import Rollout
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.messages import Action, Message, Response, Tool
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
-from rllm_core.errors import ConfigError, PluginError, RolloutError, described_function
+from rllm_core.errors import ConfigError, PluginError, RolloutError, describe_function
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
@@ -106,7 +106,7 @@ class EnvironmentWorkflow(Workflow):
             except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
-            response = conversation.parsed(step)
+            response = conversation.parse_step(step)
             if answers := await self.answers_to_calls(response, episode):
                 step.reward = 0.0
                 conversation.add_observation(answers)
@@ -116,7 +116,7 @@ class EnvironmentWorkflow(Workflow):
             step.reward = numbers[""]
             trajectory.reward += step.reward
             if not math.isfinite(step.reward):
-                why = f"{described_function(environment.step)} returned reward {step.reward}"
+                why = f"{describe_function(environment.step)} returned reward {step.reward}"
                 trajectory.info[REWARD_ERROR] = outcome.reward_error or why
             _add_components(trajectory, outcome.reward_components)
             if outcome.done:
@@ -143,7 +143,7 @@ class EnvironmentWorkflow(Workflow):
         rollout = Rollout(
             data=copy.deepcopy(task),
             messages=conversation.history(),
-            response=conversation.parsed(last),
+            response=conversation.parse_step(last),
             response_tokens=trajectory.response_length,
             state=await self._ask(environment.final_state),
         )
@@ -164,7 +164,9 @@ class EnvironmentWorkflow(Workflow):
 
     def _shape_step_rewards(self, trajectory: Trajectory) -> None:
         rewarded = [(step, step.reward) for step in trajectory.steps if step.reward is not None]
-        rewards = shaped([reward for _, reward in rewarded], gamma=self._gamma, bonus_coeff=self._reward_bonus_coeff)
+        rewards = shape_rewards(
+            [reward for _, reward in rewarded], gamma=self._gamma, bonus_coeff=self._reward_bonus_coeff
+        )
         for (step, _), reward in zip(rewarded, rewards, strict=True):
             step.reward = reward
 
@@ -243,7 +245,7 @@ def _numbers(outcome: Any, environment: Environment) -> dict[str, float]:
 
 
 def _bad_result(method: Callable[..., Any], what: str, remedy: str) -> RolloutError:
-    return RolloutError("bad-environment-result", f"{described_function(method)} returned {what}.", remedy)
+    return RolloutError("bad-environment-result", f"{describe_function(method)} returned {what}.", remedy)
 
 
 def _add_components(trajectory: Trajectory, components: Mapping[str, float]) -> None:
@@ -260,12 +262,12 @@ def _action(agent: Agent, response: Response, environment: Environment) -> Actio
     takes = "text or a JSON object" if environment.takes_objects else "text"
     raise PluginError(
         "bad-workflow-result",
-        f"{described_function(agent.act)} returned {action!r:.80}, and {type(environment).__name__} takes {takes}.",
+        f"{describe_function(agent.act)} returned {action!r:.80}, and {type(environment).__name__} takes {takes}.",
         "Choose an agent for this environment with rllm.agent.name.",
     )
 
 
-def shaped(rewards: Sequence[float], *, gamma: float, bonus_coeff: float) -> list[float]:
+def shape_rewards(rewards: Sequence[float], *, gamma: float, bonus_coeff: float) -> list[float]:
     """Return the rewards with the bonus and then, if `gamma` is above 0, as rewards to go.
 
     Args:

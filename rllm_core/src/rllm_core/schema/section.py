@@ -131,7 +131,7 @@ class OptionRole(Enum):
     the run."""
 
 
-def marked(model: type[BaseModel], role: OptionRole) -> Iterator[str]:
+def find_options(model: type[BaseModel], role: OptionRole) -> Iterator[str]:
     """Yield the names of the options with a role."""
     for name, field in model.model_fields.items():
         if role in field.metadata:

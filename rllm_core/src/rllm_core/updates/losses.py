@@ -86,7 +86,7 @@ def surrogate_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float
     return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
 
 
-def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
+def check_token_losses(losses: object, inputs: LossInput, who: str) -> Tensor:
     """Return the result of a policy loss after checking that it is one finite number per sampled token.
 
     Raises:

@@ -166,7 +166,7 @@ class OpenSpielWorkflow(Workflow):
             except PromptTooLongError:
                 raise UnfinishedError(TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED) from None
             step.reward = 0.0
-            action = read_action(conversation.parsed(step).content, names)
+            action = read_action(conversation.parse_step(step).content, names)
             if action is not None:
                 return action
             table.counts["invalid"] += 1

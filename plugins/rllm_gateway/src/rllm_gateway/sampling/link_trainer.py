@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, SamplingParams, TopTokens
 from rllm_core.data.types import Step
 from rllm_core.data.version_spans import VersionSpan
-from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
+from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, describe_error
 from rllm_gateway.sessions.link import (
     FRAMES,
     MAX_BYTES,
@@ -313,7 +313,7 @@ class TrainerLink:
         except RllmError as error:
             return _failure("unknown_token" if error.code == "unknown-token" else "error", error.message)
         except Exception as error:  # noqa: BLE001  (an engine is foreign code; the agent's call fails)
-            return _failure("error", described(error))
+            return _failure("error", describe_error(error))
         return completion_as_json(completion)
 
 

@@ -81,7 +81,7 @@ class SolverJudge(Workflow):
             return
         finally:
             await conversation.close()
-        pick = read_pick(conversation.parsed(step).content, len(answers))
+        pick = read_pick(conversation.parse_step(step).content, len(answers))
         _assign_reward(judge, judged, pick)
         if pick is not None:
             episode.is_correct = answers[pick].is_correct

@@ -12,7 +12,7 @@ from rllm.builtin.tasks.reward_file import load_function, split
 from rllm.builtin.tasks.signatures import SignatureError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 from rllm.rows.results import ResultError, score_of
 from rllm_core.contracts.reward import Rollout, Score
-from rllm_core.errors import described_function
+from rllm_core.errors import describe_function
 
 
 class FunctionCall:
@@ -61,7 +61,7 @@ class FunctionCall:
     def failed(self, error: BaseException) -> Score:
         """Return a missing reward for a call that raised an exception or returned no reward."""
         if isinstance(error, SignatureError | ResultError):
-            return Score(value=None, feedback=f"{described_function(self._function)} {error}")
+            return Score(value=None, feedback=f"{describe_function(self._function)} {error}")
         place = find_place(error, self._path)
         return Score(value=None, feedback=f"{self._name} ({place}) raised {type(error).__name__}: {error}")
 
