@@ -127,16 +127,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
                 "Call `rllm_core.rollout.prompts.checked_prompt`, or end the response at the stop text.",
             )
         for before, completion in zip(whole, session.sample(REQUESTS, stop=(text,)), strict=True):
-            said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
-            if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
-                raise self.failure(
-                    f"returned {said!r} with the stop text {text!r}, and {before!r} without",
-                    "End with the first token that completes the text; tokens before it do not change.",
-                )
-            if text in said and completion.finish_reason != "stop":
-                raise self.failure(
-                    f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
-                )
+            self._check_stop(text, before, completion, text_of)
 
     def test_engine_uses_the_configured_renderer(self, session: BackendSession) -> None:
         if "rllm.renderer" not in self.plugin.config_keys:

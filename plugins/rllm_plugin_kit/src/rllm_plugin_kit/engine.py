@@ -175,16 +175,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                 "rllm_core.rollout.prompts.checked_prompt refuses it; or end there, and set stop_texts=True.",
             )
         for before, completion in zip(whole, session.generate(*stopping), strict=True):
-            said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
-            if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
-                raise self.failure(
-                    f"returned {said!r} with the stop text {text!r}, and {before!r} without",
-                    "End with the first token that completes the text; tokens before it do not change.",
-                )
-            if text in said and completion.finish_reason != "stop":
-                raise self.failure(
-                    f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
-                )
+            self._check_stop(text, before, completion, text_of)
 
     def test_a_cancelled_request_does_not_change_others(self, session: EngineSession) -> None:
         requests = _requests()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import pytest
 
+from rllm_core.contracts.engine import Completion
 from rllm_core.contracts.plugin import Plugin
 from rllm_plugin_kit.plugin import PluginContract
 
@@ -44,3 +45,16 @@ class StartedContract(PluginContract[RecordT], Generic[RecordT, SessionT]):
         super().pytest_generate_tests(metafunc)
         if "session" in metafunc.fixturenames:
             metafunc.parametrize("session", self.options, indirect=True, ids=self.labels, scope="class")
+
+    def _check_stop(self, text: str, before: str, completion: Completion, text_of: Callable[[Any], str]) -> None:
+        """Check a response with the stop text `text`. `before` is the response without it."""
+        said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
+        if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
+            raise self.failure(
+                f"returned {said!r} with the stop text {text!r}, and {before!r} without",
+                "End with the first token that completes the text; tokens before it do not change.",
+            )
+        if text in said and completion.finish_reason != "stop":
+            raise self.failure(
+                f"reports {completion.finish_reason!r} for a response that ends at its stop text", "Report 'stop'."
+            )
