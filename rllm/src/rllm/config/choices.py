@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rllm.config.keys import known_keys
+from rllm.config.keys import known_keys, plugin_keys
 from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.config.merge import MergedValues, merge_layers
 from rllm.config.missing_packages import require_packages
@@ -66,11 +66,11 @@ class Reader:
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key, resolved. None if it has no value."""
-        return selected_value(self.merge(split_key(key)), key)
+        return selected_value(self._values_with(split_key(key)), key)
 
     def origin(self, path: KeyPath) -> str:
         """Return the origin of a key's value."""
-        return self.merge(path).origin(path)
+        return self._values_with(path).origin(path)
 
     def merge(self, *paths: KeyPath) -> MergedValues:
         """Merge the values of these keys."""
@@ -84,6 +84,14 @@ class Reader:
         # An interpolation may point to any key.
         is_open = any(isinstance(value, str) and "${" in value for value in values)
         return self._all_values if is_open else merge_layers(parts, self._schemas)
+
+    def _values_with(self, path: KeyPath) -> MergedValues:
+        """Return merged values with this key. All keys that choose a plugin are merged together, once."""
+        return self._choices if path in plugin_keys(RunConfig) else self.merge(path)
+
+    @cached_property
+    def _choices(self) -> MergedValues:
+        return self.merge(*plugin_keys(RunConfig))
 
     @cached_property
     def _all_values(self) -> MergedValues:

@@ -4,7 +4,7 @@ From lowest to highest: the defaults of the core's schema, the backend's YAML fi
 recipe for the chosen model, the chosen preset of rollout correction, ``--config`` files in order, the command line.
 
 The user's layers choose which other layers are below them, see `read_choices`. Then all layers are merged once. Passes
-over the merged values follow, see `list_passes`.
+over the merged values follow, see `run_passes`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rllm.config.keys import find_section, idle_reason, known_keys
 from rllm.config.layers import Layer, Tier
 from rllm.config.merge import MergedValues, Origin, merge_layers
 from rllm.config.packaged import DEFAULT, fill_defaults
-from rllm.config.passes import derive_keys, list_passes
+from rllm.config.passes import derive_keys, run_passes
 from rllm.config.paths import ABSENT, KeyPath, leaves, pick_keys, split_key, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, option_hints, parse, wrong_value
 from rllm.config.resolve import format_tree, from_environment, hide_environment, resolve, resolve_interpolations
@@ -133,8 +133,7 @@ def _merge(registry: Registry, user_layers: Sequence[Layer]) -> _Values:
     """Merge the user's layers over the layers that they choose, and resolve the values."""
     choices = read_choices(registry, user_layers)
     merged = merge_layers([*choices.lower, *user_layers], choices.schemas)
-    for run_pass in list_passes(registry, choices.backend, choices.decided):
-        merged = run_pass(merged)
+    merged = run_passes(merged, registry, choices.backend, choices.decided)
     tree = resolve(merged)
     merged.marks |= dict.fromkeys(fill_defaults(tree, choices.backend.params), Origin(DEFAULT, Tier.PACKAGED))
     return _Values(choices, merged, tree, from_environment(merged, tree))

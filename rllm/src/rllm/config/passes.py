@@ -1,4 +1,4 @@
-"""Passes over merged values, from sharing keys to checks. Each takes and returns all values, see `list_passes`.
+"""Passes over merged values, from sharing keys to checks, see `run_passes`.
 
 Shared keys are settings that a backend stores under its own paths, with the same value as the core's key. Priority,
 highest first: the core's value on the command line, then the native value there. The same order follows for
@@ -8,9 +8,8 @@ Derived keys are backend keys whose values are computed from other keys, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -27,23 +26,22 @@ from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
-Pass = Callable[[MergedValues], MergedValues]
 
-
-def list_passes(registry: Registry, backend: Any, decided: Mapping[str, str]) -> list[Pass]:
-    """Return the passes of a run, in order.
+def run_passes(merged: MergedValues, registry: Registry, backend: Any, decided: Mapping[str, str]) -> MergedValues:
+    """Run the passes of a run, in order.
 
     Args:
+        merged: values of all layers.
+        registry: the run's plugins.
         backend: its plugin spec.
         decided: the choices for which layers were merged, by dotted key.
     """
-    return [
-        partial(share_keys, shared=backend.shared_keys),
-        partial(choose_length, shared=backend.shared_keys),
-        partial(derive_keys, derived=backend.derived_keys, schema=backend.params),
-        partial(check_choices, decided=decided),
-        partial(require_own_sections, backend=backend, registry=registry),
-    ]
+    merged = share_keys(merged, backend.shared_keys)
+    merged = choose_length(merged, backend.shared_keys)
+    merged = derive_keys(merged, backend.derived_keys, backend.params)
+    check_choices(merged, decided)
+    require_own_sections(merged, backend, registry)
+    return merged
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def derive_keys(merged: MergedValues, derived: Sequence[DerivedKey], schema: typ
     return merged
 
 
-def check_choices(merged: MergedValues, decided: Mapping[str, str]) -> MergedValues:
+def check_choices(merged: MergedValues, decided: Mapping[str, str]) -> None:
     """Check that the choices made from the user's layers are unchanged. If not, the wrong layers were merged."""
     for key, value in decided.items():
         if (now := selected_value(merged, key)) != value:
@@ -138,10 +136,9 @@ def check_choices(merged: MergedValues, decided: Mapping[str, str]) -> MergedVal
                 f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
                 "Only a configuration file or the command line may choose it.",
             )
-    return merged
 
 
-def require_own_sections(merged: MergedValues, backend: Any, registry: Registry) -> MergedValues:
+def require_own_sections(merged: MergedValues, backend: Any, registry: Registry) -> None:
     """Check that each section belongs to this run.
 
     Raises:
@@ -171,7 +168,6 @@ def require_own_sections(merged: MergedValues, backend: Any, registry: Registry)
                 f"backend {backend.name}.",
                 f"Add --backend {owners[0]}, or remove `{key}`.",
             )
-    return merged
 
 
 def _put_both(
