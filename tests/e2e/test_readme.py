@@ -104,7 +104,7 @@ def test_all_commands_run_in_one_directory(
     """The commands of the README and of the tutorial run from top to bottom."""
     assert REMEDY in text_of(TUTORIAL)
     rows = re.findall(r"^\|[^`]*\| `(rllm [^`]*)` \|", README, re.MULTILINE)
-    assert len(rows) == 10
+    assert len(rows) == 11
     first, *others = commands("README.md")
     for command in (first, *rows, *others, TUTORIAL, *commands(TUTORIAL)):
         if command == TUTORIAL:
