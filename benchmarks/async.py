@@ -38,7 +38,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Task
 from rllm_core.plugins.registry import Registry
-from rllm_local.same_bits import fix_order_of_sums
+from rllm_local.determinism import fix_order_of_sums
 
 MEDIAN, SIGMA, TURNS = 0.3, 0.75, 3
 STEPS, SKIPPED = 24, 6

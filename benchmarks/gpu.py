@@ -31,13 +31,13 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.updates import losses
 from rllm_local.engine import LocalEngine
-from rllm_local.masters import Masters
+from rllm_local.master_weights import MasterWeights
 from rllm_local.settings import TrainingSection
 from rllm_local.tiny import build_tokenizer
 from rllm_local.update import Updater
 
 
-def build(options: argparse.Namespace) -> tuple[Any, Masters]:
+def build(options: argparse.Namespace) -> tuple[Any, MasterWeights]:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
@@ -55,7 +55,7 @@ def build(options: argparse.Namespace) -> tuple[Any, Masters]:
         eos_token_id=None,
     )
     model = Qwen3ForCausalLM(config).eval().to(options.device)
-    return model, Masters.of_float32(model, getattr(torch, options.dtype))
+    return model, MasterWeights.from_float32(model, getattr(torch, options.dtype))
 
 
 def random_batch(options: argparse.Namespace) -> TokenBatch:

@@ -25,8 +25,7 @@ from smoke_sides.results import last_lines, memory_left, metrics, problems
 from smoke_sides.running import Outcome, run
 from smoke_sides.scenarios import SAVED, SCENARIOS, SEVERAL, Scenario
 
-from rllm_backend_kit.gpu_checks import examine_machine
-from rllm_backend_kit.machine import Machine, look
+from rllm_backend_kit.machine import Machine, examine_machine, read_machine
 
 NOTHING_RAN = 2
 GIVEN_BACK = 30.0
@@ -65,7 +64,7 @@ def free_memory(at_least: Sequence[int] = ()) -> list[int]:
     """Return the free bytes of each device, after a wait until they are about as before."""
     deadline = time.monotonic() + GIVEN_BACK
     while True:
-        free = [gpu.free for gpu in look().gpus]
+        free = [gpu.free for gpu in read_machine().gpus]
         if not at_least or not any(memory_left(at_least, free)) or time.monotonic() > deadline:
             return free
         time.sleep(1)
@@ -94,7 +93,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="runs with this in their name")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
-    machine = look()
+    machine = read_machine()
     if options.device == "cuda" and (why := no_device(machine)) is not None:
         print(why)
         return NOTHING_RAN

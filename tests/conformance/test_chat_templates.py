@@ -8,7 +8,7 @@ import pytest
 from chat_templates import renderer_of, setup_of, templates
 from expecting import expect_error
 
-from rllm_backend_kit.renderer_checks import check_reads_back, check_tool_calls
+from rllm_backend_kit.renderers import check_reads_back, check_tool_calls
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.options import RendererParams
 from rllm_renderers.auto import make_auto

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rllm.builtin.distillation.plugin import TopkKlParams
 from rllm.builtin.distillation.stages import TopkKl
-from rllm_backend_kit.divergences import generalized_jsd, with_tail
+from rllm_backend_kit.loss import generalized_jsd, with_tail
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch

@@ -9,7 +9,7 @@ import pytest
 from chat_templates import setup_of, templates
 from expecting import expect_error
 
-from rllm_backend_kit.renderer_checks import TOOLS, check_tool_calls
+from rllm_backend_kit.renderers import TOOLS, check_tool_calls
 from rllm_core.data.messages import ToolCall
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.options import RendererParams

@@ -13,7 +13,7 @@ import pytest
 from chat_templates import templates
 from programs import needs_program, skip_without_package
 
-from rllm_backend_kit.renderer_checks import TOOLS
+from rllm_backend_kit.renderers import TOOLS
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.rollout.options import RendererParams
 from rllm_core.rollout.template_renderer import TemplateRenderer

@@ -13,7 +13,7 @@ import torch
 
 from rllm.config.choices import PRESETS
 from rllm_backend_kit.loss import LossTerms, loss_terms, rollout_weights
-from rllm_backend_kit.rejection import rejected
+from rllm_backend_kit.rejection import find_rejected_tokens
 from rllm_backend_kit.update_metrics import Means, note_rollout
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 
@@ -35,7 +35,7 @@ def columns(batch: Any) -> Any:
 
 def apply_rules(batch: Any, rules: dict[str, Any]) -> Any:
     old, sampler, advantages, lengths = columns(batch)
-    return rejected(old, sampler, advantages, lengths, rules)
+    return find_rejected_tokens(old, sampler, advantages, lengths, rules)
 
 
 def thresholds(seed: int, rules: list[str]) -> dict[str, Any]:

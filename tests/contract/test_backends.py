@@ -9,7 +9,7 @@ import pytest
 from tinker_in_process import running_server
 
 from rllm_plugin_kit import BackendContract
-from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import ModelOptions, open_service
 
 TINY = {"model": {"name": "tiny", "device": "cpu"}, "training": {"learning_rate": 0.01}}
 globals().update(BackendContract.for_each("rllm-local", local={"options": (TINY,)}))
@@ -26,7 +26,7 @@ class TestTinker(BackendContract):
     @classmethod
     def serve(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
-        with pytest.MonkeyPatch.context() as patch, opened_service(options) as service:
+        with pytest.MonkeyPatch.context() as patch, open_service(options) as service:
             patch.setenv("TINKER_API_KEY", "tml-test")
             with running_server(service) as running:
                 cls.url = running.url

@@ -13,8 +13,14 @@ from expecting import check_values, expect_error
 from hypothesis import given, strategies as st
 
 from rllm_backend_kit.model_files import stop_ids
-from rllm_backend_kit.portable_renderer import FILE, load_renderer, save_renderer, tokenizer_digest
-from rllm_backend_kit.portable_tokenizer import PortableTokenizer, portable_form
+from rllm_backend_kit.portable_renderer import (
+    FILE,
+    PortableTokenizer,
+    load_renderer,
+    portable_form,
+    save_renderer,
+    tokenizer_digest,
+)
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice
@@ -27,7 +33,7 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_local.tiny import build_tokenizer
 
 SAID = [{"role": "user", "content": "one plus one? ünï — 1"}]
-ELSEWHERE = """
+CLIENT_LOSSES = """
 import json, sys
 from pathlib import Path
 from rllm_backend_kit.portable_renderer import load_renderer
@@ -124,7 +130,7 @@ def chosen(name: str) -> PluginChoice[Any]:
 def test_another_process_renders_the_same_tokens(tmp_path: Path) -> None:
     renderer = made()
     save_renderer(renderer, tmp_path)
-    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path), json.dumps(SAID)]
+    command = [sys.executable, "-c", CLIENT_LOSSES, str(tmp_path), json.dumps(SAID)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) == [renderer.prompt(SAID).tolist(), sorted(renderer.stop_ids), []]
 

@@ -198,7 +198,7 @@ WITH_AN_AGENT = LUCKY | {
     "rllm.sdk.proxy.port": free_port(),
 }
 RUNS = (GENERATED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, WITH_AN_AGENT)
-ELSEWHERE = (
+CLIENT_LOSSES = (
     # They have an effect before there is a plan.
     *("rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"),
     "rllm.algorithm.rollout_correction.preset",
@@ -290,7 +290,7 @@ def _section(config: Any, dotted: str) -> Any:
 
 def test_every_key_is_read_or_rejected(refused: list[str]) -> None:
     given = {name for settings in RUNS for name in settings}
-    read = [name for name in KEYS if name not in (*refused, *ELSEWHERE)]
+    read = [name for name in KEYS if name not in (*refused, *CLIENT_LOSSES)]
     assert [name for name in read if name not in given] == [], "give these keys a value in one of RUNS"
     assert given <= set(read), "refused, or no key"
 

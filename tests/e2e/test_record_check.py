@@ -17,7 +17,7 @@ from tinker_in_process import running_server
 from rllm_core.errors import RllmError
 from rllm_record.command import record
 from rllm_record.steps import StepFiles
-from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import ModelOptions, open_service
 
 TOKENS: dict[str, Any] = {
     "rllm.record": "tokens",
@@ -111,7 +111,7 @@ def test_loss_of_every_optimizer_step_follows_from_record(shared_run: Any, setti
 def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of a server in this process."""
     options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
-    with opened_service(options) as service, running_server(service) as running:
+    with open_service(options) as service, running_server(service) as running:
         yield running.url
 
 

@@ -17,7 +17,7 @@ from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.conversation import Conversation
-from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import ModelOptions, open_service
 
 from .conftest import Steps
 
@@ -56,7 +56,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server in this process, shared by all runs."""
     options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
-    with opened_service(options) as service, running_server(service) as running:
+    with open_service(options) as service, running_server(service) as running:
         yield running.url
 
 

@@ -32,7 +32,7 @@ def main(ranks: Path, template: Path) -> None:
     vocabulary.write_text("".join(_lines(data["bpe_ranks"])), encoding="utf-8")
     os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(ranks.parent)
 
-    from rllm_backend_kit.renderer_checks import TOOLS, check_tool_calls
+    from rllm_backend_kit.renderers import TOOLS, check_tool_calls
     from rllm_core.contracts.renderer import RendererSetup
     from rllm_core.rollout.options import RendererParams
     from rllm_renderers.auto import make_auto

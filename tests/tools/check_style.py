@@ -24,14 +24,14 @@ LIMITS = {
     ("E", "messages"): 0,
     ("E", "docstrings"): 0,
     ("E", "comments"): 0,
-    ("W", "pages"): 267,
-    ("W", "messages"): 159,
-    ("W", "docstrings"): 739,
-    ("W", "comments"): 96,
-    ("D", "docstrings"): 185,
-    ("N", "names"): 130,
-    ("N", "test names"): 228,
-    ("T", "test names"): 242,
+    ("W", "pages"): 266,
+    ("W", "messages"): 158,
+    ("W", "docstrings"): 724,
+    ("W", "comments"): 95,
+    ("D", "docstrings"): 168,
+    ("N", "names"): 72,
+    ("N", "test names"): 196,
+    ("T", "test names"): 8,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_serving.listening import url_of
-from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import TinkerServeOptions, listen_for, serve_service
+from rllm_tinker_server.serve import ModelOptions, TinkerServeOptions, listen_for, open_service, serve_service
 from rllm_tinker_server.service import Service
 
 START_DEADLINE = 60.0
@@ -63,5 +62,5 @@ def tiny_server(
     The caches for keys and values are small. With the default of 1 GiB, they grow through all tests of a process.
     """
     made = ModelOptions(**{"model": "tiny", "checkpoints": checkpoints, "kv_cache_gib": 0.05} | options)
-    with opened_service(made) as service, running_server(service, serve_options) as server:
+    with open_service(made) as service, running_server(service, serve_options) as server:
         yield server

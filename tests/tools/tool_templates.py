@@ -13,7 +13,7 @@ from typing import Any
 
 from chat_templates import setup_of, templates
 
-from rllm_backend_kit.renderer_checks import check_tool_calls
+from rllm_backend_kit.renderers import check_tool_calls
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError

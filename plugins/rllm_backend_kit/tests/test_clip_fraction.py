@@ -51,7 +51,7 @@ def test_only_tokens_of_losses_that_clip_are_counted() -> None:
 
 
 @pytest.mark.parametrize("counted", [lambda inputs, params: 0.5, lambda inputs, params: inputs.logprobs])
-def test_a_count_that_is_no_bool_for_each_token_ends_the_update(counted: Any) -> None:
+def test_clipped_count_without_bools_fails_the_update(counted: Any) -> None:
     mine = LossPlugin(name="mine", summary="", params=NoParams, load=lambda: counted, load_clipped=lambda: counted)
     with expect_error(LossError, "bad-loss-result", "`load_clipped`", "'mine'", "'agent'", "bool"):
         share(agent=mine)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from expecting import check_values
 
-from rllm_backend_kit import machine as looking
-from rllm_backend_kit.gpu_checks import GIB, examine_machine
-from rllm_backend_kit.machine import Gpu, Machine, parse_gpus
+from rllm_backend_kit import machine as machine
+from rllm_backend_kit.machine import GIB, Gpu, Machine, examine_machine, parse_gpus
 
 ANSWER = """\
 NVIDIA H100 80GB HBM3, 9.0, 81559, 80994, 580.95.05
@@ -51,18 +50,18 @@ def test_the_drivers_answer_is_read() -> None:
     assert parse_gpus("NVIDIA GB10, 12.1, [N/A], [N/A], 580.95.05\n")[0].total == 0
 
 
-def test_this_machine_can_be_looked_at_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "NVIDIA_SMI", ("no-such-program",))
-    found = looking.look(("numpy", "no-such-package"))
+def test_machine_without_driver_can_be_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "NVIDIA_SMI", ("no-such-program",))
+    found = machine.read_machine(("numpy", "no-such-package"))
     assert found.gpus == ()
     assert found.no_driver.startswith("nvidia-smi ")
     assert list(found.packages) == ["numpy"]
 
 
-def test_what_a_driver_says_that_fails_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_of_failing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "echo NVIDIA-SMI has failed.; exit 9"
-    monkeypatch.setattr(looking, "NVIDIA_SMI", ("sh", "-c", said))
-    assert looking.look().no_driver.endswith(": NVIDIA-SMI has failed.")
+    monkeypatch.setattr(machine, "NVIDIA_SMI", ("sh", "-c", said))
+    assert machine.read_machine().no_driver.endswith(": NVIDIA-SMI has failed.")
 
 
 OF_CPU = {"torch": "2.13.0+cpu", "cuda": None, "visible": 0, "nccl": None}

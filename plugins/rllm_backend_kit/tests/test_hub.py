@@ -11,13 +11,13 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import HFValidationError
 
-from rllm_backend_kit import hub
+from rllm_backend_kit import model_files
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "_unanswered", {})
+    monkeypatch.setattr(model_files, "_unanswered", {})
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def asked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def fail(_: Any, name: str, timeout: float) -> None:
-        assert timeout <= hub.DEADLINE
+        assert timeout <= model_files.HUB_DEADLINE
         names.append(name)
         raise ConnectionError
 
@@ -34,34 +34,34 @@ def asked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_without_a_network_the_cache_is_all_there_is_and_the_hub_is_asked_once(asked_names: list[str]) -> None:
-    assert hub.only_cached("some-org/some-model")
-    assert hub.only_cached("some-org/some-model")
+def test_without_network_cache_is_used_after_one_request(asked_names: list[str]) -> None:
+    assert model_files.is_only_cached("some-org/some-model")
+    assert model_files.is_only_cached("some-org/some-model")
     assert asked_names == ["some-org/some-model"]
 
 
 def test_a_network_that_comes_back_is_found(asked_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub.only_cached("some-org/some-model")
-    monkeypatch.setattr(hub, "REMEMBERED", 0.0)
+    assert model_files.is_only_cached("some-org/some-model")
+    monkeypatch.setattr(model_files, "HUB_RETRY_AFTER", 0.0)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: None)
-    assert not hub.only_cached("some-org/some-model")
+    assert not model_files.is_only_cached("some-org/some-model")
 
 
-def test_a_directory_and_an_offline_hub_are_not_asked_for(
+def test_directory_and_offline_mode_send_no_request(
     asked_names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert not hub.only_cached(tmp_path)
+    assert not model_files.is_only_cached(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert hub.only_cached("some-org/some-model")
+    assert model_files.is_only_cached("some-org/some-model")
     assert not asked_names
 
 
-def test_what_is_wrong_with_a_name_is_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_name_is_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise HFValidationError
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
-    assert not hub.only_cached("no/such/name")
+    assert not model_files.is_only_cached("no/such/name")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("silent")
-def test_a_hub_that_hangs_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub.DEADLINE < 10
-    monkeypatch.setattr(hub, "DEADLINE", 0.1)
-    assert hub.only_cached("some-org/some-model")
+def test_hanging_hub_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_files.HUB_DEADLINE < 10
+    monkeypatch.setattr(model_files, "HUB_DEADLINE", 0.1)
+    assert model_files.is_only_cached("some-org/some-model")

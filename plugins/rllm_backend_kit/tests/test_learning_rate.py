@@ -30,9 +30,7 @@ def _rates(total: int, **settings: object) -> list[float]:
 
 
 @given(schedule=schedules, ratio=st.floats(0, 1), total=st.integers(1, 300))
-def test_rates_are_positive_rise_then_never_rise_again_and_peak_at_the_set_rate(
-    schedule: str, ratio: float, total: int
-) -> None:
+def test_rates_are_positive_and_peak_after_warm_up(schedule: str, ratio: float, total: int) -> None:
     rates = _rates(total, lr_schedule=schedule, warmup_steps_ratio=ratio)
     assert all(0 < rate <= 2.0 for rate in rates)
     peak = rates.index(max(rates))
@@ -41,12 +39,12 @@ def test_rates_are_positive_rise_then_never_rise_again_and_peak_at_the_set_rate(
     assert max(rates) == 2.0
 
 
-def test_warm_up_is_linear_and_does_not_start_at_zero() -> None:
+def test_warm_up_is_linear_and_starts_above_zero() -> None:
     assert _rates(20, warmup_steps_ratio=0.25)[:7] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0, 2.0, 2.0])
 
 
 @given(schedule=schedules, beyond=st.integers(0, 500))
-def test_steps_beyond_the_end_have_no_negative_or_rising_rate(schedule: str, beyond: int) -> None:
+def test_rates_beyond_the_end_are_not_negative(schedule: str, beyond: int) -> None:
     settings = Settings(learning_rate=2.0, lr_schedule=schedule)  # type: ignore[arg-type]
     assert learning_rate(settings, 100 + beyond, 100) == (2.0 if schedule == "constant" else 0.0)
 

@@ -46,14 +46,14 @@ def test_k2_and_k3_are_never_negative(pairs: list[tuple[float, float]]) -> None:
         assert (kl_divergence(policy, reference, estimator) >= 0).all()
 
 
-def test_nothing_is_clamped_while_the_exponential_is_small_enough() -> None:
+def test_divergence_is_not_clamped_for_small_exponentials() -> None:
     """verl bounds k3 at 10."""
     assert kl_divergence(tensor(-19.0), tensor(0.0), "k3").item() == pytest.approx(math.exp(19) - 20, rel=1e-12)
     assert kl_divergence(tensor(-500.0), tensor(0.0), "k1").item() == -500
     assert kl_divergence(tensor(-500.0), tensor(0.0), "k2").item() == 125_000
 
 
-def test_a_divergence_and_its_gradient_are_finite_whatever_the_log_probs() -> None:
+def test_divergence_and_gradient_are_always_finite() -> None:
     for ref_logprob in EXTREMES:
         for logprob in EXTREMES:
             for estimator in ESTIMATORS:
@@ -67,9 +67,7 @@ def test_a_divergence_and_its_gradient_are_finite_whatever_the_log_probs() -> No
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
 @pytest.mark.parametrize("distance", [1.0, 19.9, 20.0, 20.1, 90.0, 1e4])
-def test_the_gradient_leads_back_to_the_reference_from_however_far(
-    estimator: Literal["k2", "k3"], distance: float
-) -> None:
+def test_divergence_gradient_always_points_to_the_reference(estimator: Literal["k2", "k3"], distance: float) -> None:
     of = lambda logprobs: kl_divergence(logprobs, torch.tensor([-5.0]), estimator)  # noqa: E731
     assert gradient(of, torch.tensor([-5.0 - distance])) < 0, "less likely than it was: minimizing makes it likelier"
     assert gradient(of, torch.tensor([-5.0 + distance])) > 0
@@ -89,7 +87,7 @@ def test_weights_have_no_gradient() -> None:
     assert not found.requires_grad
 
 
-def test_the_value_loss_is_half_the_squared_error_and_the_larger_of_two_with_a_clip() -> None:
+def test_value_loss_with_and_without_clip() -> None:
     values, returns, old = tensor(1.0, 0.0, 2.0, -1.0), tensor(3.0, 0.5, 0.0, 0.0), tensor(0.0, 0.0, 0.0, 0.0)
     assert value_loss(values, returns, old, None).tolist() == pytest.approx([2.0, 0.125, 2.0, 0.5])
     # The third: held within 0.2 of 0 it would be near its target; the larger loss is the unclipped one.
@@ -98,7 +96,7 @@ def test_the_value_loss_is_half_the_squared_error_and_the_larger_of_two_with_a_c
 
 
 @pytest.mark.parametrize("clip", [None, 0.3])
-def test_a_token_without_a_target_adds_nothing_to_the_value_loss(clip: float | None) -> None:
+def test_token_without_target_has_no_value_loss(clip: float | None) -> None:
     values = tensor(5.0, 1.0, requires_grad=True)
     losses = value_loss(values, tensor(math.nan, 3.0), tensor(0.0, 0.9), clip)
     losses.sum().backward()
@@ -128,14 +126,14 @@ def inputs(length: int = 3) -> LossInput:
 KL = KlTerm(beta=0.3, estimator="k2")
 
 
-def test_a_plan_without_terms_leaves_the_policy_loss_as_it_is() -> None:
+def test_plan_without_terms_keeps_the_policy_loss() -> None:
     losses, nothing = tensor(1.0, 2.0, 3.0), LossTerms(divergence=None, weights=None)
     bare = replace(inputs(), ref_logprobs=None, sampling_logprobs=None)
     assert vars(loss_terms(bare, plan())) == vars(nothing)
     assert token_objective(losses, nothing, tensor(9.0, 9.0, 9.0), plan()) is losses
 
 
-def test_the_objective_is_the_weighted_loss_plus_the_divergence_less_the_entropy() -> None:
+def test_objective_is_weighted_loss_plus_kl_minus_entropy() -> None:
     data, losses, entropies = inputs(), tensor(1.0, -2.0, 3.0), tensor(0.1, 0.2, 0.3)
     wanted = plan(kl=KL, rollout_correction=TOKEN, entropy_coeff=0.5)
     terms = loss_terms(data, wanted)
@@ -150,7 +148,7 @@ def test_the_objective_is_the_weighted_loss_plus_the_divergence_less_the_entropy
 
 
 @pytest.mark.parametrize("mode", ["token", "sequence"])
-def test_no_token_at_all_gives_terms_without_an_entry(mode: Literal["token", "sequence"]) -> None:
+def test_terms_of_no_tokens_are_empty(mode: Literal["token", "sequence"]) -> None:
     wanted = plan(kl=KL, rollout_correction=replace(TOKEN, mode=mode))
     nothing = torch.empty(0, dtype=torch.float64)
     terms = loss_terms(inputs(0), wanted)

@@ -9,8 +9,7 @@ import pytest
 from expecting import expect_error
 from tool_tokenizer import ToolTokenizer
 
-from rllm_backend_kit.renderer_checks import check_reasoning_is_kept, check_tool_calls
-from rllm_backend_kit.renderers import make_renderer
+from rllm_backend_kit.renderers import check_reasoning_is_kept, check_tool_calls, make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
@@ -64,7 +63,7 @@ def _refuse(value: Any) -> str:
     raise ValueError("Conversation roles must alternate")
 
 
-def test_a_template_that_shows_tools_calls_and_results_is_fine() -> None:
+def test_template_with_tools_calls_and_results_passes() -> None:
     check_tool_calls(TemplateRenderer(ToolTokenizer(), [STOP]), "template")
 
 
@@ -80,7 +79,7 @@ def test_a_template_that_shows_tools_calls_and_results_is_fine() -> None:
         ({"user": lambda text: ""}, "user"),
     ],
 )
-def test_a_template_that_loses_or_refuses_what_tools_need_is_refused(shows: dict[str, Any], problem: str) -> None:
+def test_template_that_drops_parts_of_tools_is_rejected(shows: dict[str, Any], problem: str) -> None:
     with expect_error(ConfigError, "tools-not-supported", "'template'", problem, "rllm.renderer=auto"):
         check_tool_calls(TemplateRenderer(ToolTokenizer(**shows), [STOP]), "template")
 
@@ -95,7 +94,7 @@ def test_a_bridge_that_loses_results_is_refused() -> None:
     assert "rllm.renderer=auto" not in caught.value.hint
 
 
-def test_a_renderer_without_bridges_is_tried_by_its_prompts() -> None:
+def test_renderer_without_bridges_is_checked_by_prompts() -> None:
     check_tool_calls(Rewriting(ToolTokenizer(), [STOP]), "rewriting")
 
 

@@ -21,7 +21,7 @@ def test_thinking_is_switched_off_through_the_template(template: Any) -> None:
 
 
 @pytest.mark.parametrize("template", [None, "{{ messages }}", {"default": "", "tool_use": SWITCH}, {}])
-def test_a_template_without_the_switch_cannot_switch_thinking_off(template: Any) -> None:
+def test_template_without_switch_cannot_disable_thinking(template: Any) -> None:
     tokenizer = SimpleNamespace(chat_template=template)
     with expect_error(ConfigError, "no-thinking-switch", "rllm.disable_thinking", "`enable_thinking`"):
         options_without_thinking(tokenizer)

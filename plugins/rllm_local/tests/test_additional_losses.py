@@ -23,7 +23,7 @@ from rllm_local.columns import ColumnFiller
 TURNS = [[(5, 3), (2, 4)], [(1, 1), (9, 2)], [(30, 12), (1, 1), (4, 6)], [(8, 25)]]
 
 
-def observed(batch: TokenBatch, weight: float = 0.5) -> TokenBatch:
+def add_observations(batch: TokenBatch, weight: float = 0.5) -> TokenBatch:
     """The batch with weights for all tokens between two responses."""
     weights = np.zeros(len(batch.tokens), np.float32)
     for start, end in zip(batch.row_offsets, batch.row_offsets[1:], strict=False):
@@ -39,7 +39,7 @@ def with_targets(batch: TokenBatch, k: int | None = 8, beta: float = 0.5) -> Tok
     return replace(batch, targets=TokenTargets(ids=ids, logprobs=logprobs, weight=0.5, beta=beta))
 
 
-def updated(
+def update_weights(
     model: Any, batch: TokenBatch, micro_batch_tokens: int = 2048, minibatches: int = 1, **changes: Any
 ) -> tuple[Any, torch.Tensor]:
     """The result of an update of a copy, and its gradient."""
@@ -79,9 +79,9 @@ def divergence(model: Any, batch: TokenBatch, k: int | None, beta: float) -> tor
 def test_gradient_is_the_sum_of_both_gradients(target: Any, logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "CHUNK", logits)
     model, batch = build_tiny(0), random_batch(TURNS)
-    plain, policy = updated(model, batch)
-    other = observed(batch) if target == "observations" else with_targets(batch, *target)
-    both, total = updated(model, other)
+    plain, policy = update_weights(model, batch)
+    other = add_observations(batch) if target == "observations" else with_targets(batch, *target)
+    both, total = update_weights(model, other)
     loss = observation_loss(model, other) if target == "observations" else divergence(model, other, *target)
     (0.5 * loss).backward()
     assert_close(total - policy, gradient_of(model), [total, policy], relative=5e-6)
@@ -96,25 +96,26 @@ def test_gradient_is_the_sum_of_both_gradients(target: Any, logits: int, monkeyp
 def test_micro_batches_do_not_change_the_gradient(minibatches: int) -> None:
     """Each of two minibatches is divided by its own number of observations, as the policy's tokens are."""
     model, batch = build_tiny(0), random_batch(TURNS)
-    for changed in (observed(batch), with_targets(batch)):
-        whole, parts = (updated(model, changed, tokens, minibatches)[1] for tokens in (2048, 40))
+    for changed in (add_observations(batch), with_targets(batch)):
+        whole, parts = (update_weights(model, changed, tokens, minibatches)[1] for tokens in (2048, 40))
         assert_close(parts, whole, [whole], relative=5e-6)
 
 
 def test_observations_and_targets_add_up() -> None:
     model, batch = build_tiny(0), random_batch(TURNS)
-    batches = (batch, observed(batch), with_targets(batch), with_targets(observed(batch)))
-    gradients = [updated(model, each)[1] for each in batches]
+    batches = (batch, add_observations(batch), with_targets(batch), with_targets(add_observations(batch)))
+    gradients = [update_weights(model, each)[1] for each in batches]
     assert_close(gradients[3], gradients[1] + gradients[2] - gradients[0], gradients[:3], relative=5e-6)
     nothing = batch.with_columns(observation_weights=np.zeros(len(batch.tokens), np.float32))
-    assert torch.equal(gradients[0], updated(model, nothing)[1])
+    assert torch.equal(gradients[0], update_weights(model, nothing)[1])
 
 
 @pytest.mark.parametrize("loss", ["ppo", "reinforce"])
 def test_policy_part_of_each_token_is_equal(loss: str) -> None:
     model, batch = build_tiny(0), random_batch(TURNS)
     plain, of_observations, of_targets = (
-        updated(model, each, losses=loss, trace=True)[0].trace for each in (batch, observed(batch), with_targets(batch))
+        update_weights(model, each, losses=loss, trace=True)[0].trace
+        for each in (batch, add_observations(batch), with_targets(batch))
     )
     for name, values in vars(plain).items():
         assert_close(getattr(of_observations, name), values, [values])
@@ -126,5 +127,5 @@ def test_target_beyond_the_vocabulary_is_an_error() -> None:
     assert batch.targets is not None
     batch.targets.ids[0, 0] = 10**6
     with pytest.raises(LossError) as caught:
-        updated(build_tiny(0), batch)
+        update_weights(build_tiny(0), batch)
     assert caught.value.code == "target-beyond-vocabulary"

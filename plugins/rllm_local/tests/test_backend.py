@@ -71,9 +71,7 @@ LORA = {"lora_rank": 4}
 
 
 @pytest.mark.parametrize(("temperature", "model"), [(0.6, {}), (0.0, {}), (1.0, LORA)])
-def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
-    temperature: float, model: dict[str, Any]
-) -> None:
+def test_training_recomputes_sampled_log_probs_at_every_step(temperature: float, model: dict[str, Any]) -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[Mapping[str, float]]:
         metrics = []
         for step in range(3):
@@ -90,7 +88,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
         assert metrics["actor/grad_norm"] > 0
 
 
-def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(tmp_path: Path) -> None:
+def test_new_run_starts_with_exact_weights_of_checkpoint(tmp_path: Path) -> None:
     async def train_and_save(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
         batch = await backend.process(await _play_games(engine, temperature=1.0, label=""), frozenset())
         await backend.update(batch, make_plan())
@@ -98,7 +96,7 @@ def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(tm
         return await weights(backend, engine)
 
     async def weights(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
-        return [master.detach().clone() for master in backend._started()[0].trainer.masters]
+        return [master.detach().clone() for master in backend._require_started()[0].trainer.masters]
 
     expected = run_scenario(_context(model={"dtype": "bfloat16"}), train_and_save)
     assert not torch.equal(expected[0], expected[0].bfloat16().float())
@@ -142,7 +140,7 @@ async def _critical_step(
     return batch, result.metrics
 
 
-def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model() -> None:
+def test_needed_columns_are_filled_and_reference_stays_fixed() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> list[tuple[TokenBatch, dict[str, float]]]:
         return [await _critical_step(backend, engine, number, make_plan) for number in range(3)]
 
@@ -172,18 +170,18 @@ def test_a_run_with_critic_and_reference_continues_exactly(model: dict[str, Any]
         await backend.save(tmp_path)
         return steps + [await step(backend, engine, number) for number in range(2, 4)]
 
-    async def resumed(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
+    async def resume_run(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
         await backend.load(tmp_path)
         await backend.sync_weights(2)
         return [await step(backend, engine, number) for number in range(2, 4)]
 
     expected = run_scenario(_critical(model=model), straight)
-    assert run_scenario(_critical(model=model), resumed) == expected[2:]
+    assert run_scenario(_critical(model=model), resume_run) == expected[2:]
     with expect_error(CheckpointError, "reference-changed", "model.name", tmp_path):
-        run_scenario(_critical(seed=5, model=model), resumed)
+        run_scenario(_critical(seed=5, model=model), resume_run)
 
 
-def test_a_row_above_the_context_is_refused_in_every_pass() -> None:
+def test_row_above_the_context_is_rejected_everywhere() -> None:
     def batch(tokens: int) -> TokenBatch:
         trajectory = Trajectory("agent")
         trajectory.add_step([6] * (tokens - 1), [7], None)
@@ -219,16 +217,16 @@ def test_early_renderer_is_the_renderer_of_the_run(tmp_path: Path) -> None:
             assert renderer.prompt([{"role": "user", "content": "guess"}]).tolist() == tokenizer.encode("guess")
 
 
-def test_the_event_loop_stays_free_while_the_model_computes() -> None:
+def test_event_loop_stays_free_while_model_computes() -> None:
     async def scenario(backend: LocalBackend, engine: LocalEngine) -> set[str]:
         threads: set[str] = set()
-        forward = backend._started()[0].trainer.masters.model.forward
+        forward = backend._require_started()[0].trainer.masters.model.forward
 
         def noting(*arguments: Any, **options: Any) -> Any:
             threads.add(threading.current_thread().name)
             return forward(*arguments, **options)
 
-        backend._started()[0].trainer.masters.model.forward = noting
+        backend._require_started()[0].trainer.masters.model.forward = noting
         batch = await backend.process(await _play_games(engine, temperature=1.0, label=""), frozenset())
         await backend.update(batch, make_plan())
         return threads
@@ -245,7 +243,7 @@ def test_torch_uses_the_threads_of_the_settings() -> None:
     assert run_scenario(_context(), scenario) == 1
 
 
-def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes() -> None:
+def test_unloadable_model_raises_config_error_and_backend_closes() -> None:
     with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
         run_scenario(_context(model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
@@ -297,7 +295,7 @@ def test_the_plugins_yaml_contains_every_default() -> None:
     assert record.params is LocalConfig
 
 
-def test_a_template_without_tools_ends_a_run_that_calls_them_before_weights_are_loaded(
+def test_template_without_tools_fails_before_weights_are_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def load(*arguments: Any) -> None:

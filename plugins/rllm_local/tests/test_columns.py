@@ -97,14 +97,14 @@ def test_only_what_is_needed_is_computed(model: Any) -> None:
     assert not model.get_output_embeddings()._forward_pre_hooks
 
 
-def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed() -> None:
+def test_old_log_probs_equal_sampled_ones_unless_recomputed() -> None:
     """Without a model: none is asked."""
     batch = random_batch(MULTI_TURN)
     filler = ColumnFiller(None, temperature=1.0, max_tokens_per_microbatch=1, recompute_old_logprobs=False)
     assert filler.columns(batch, frozenset({"old_logprobs"}))["old_logprobs"] is batch.sampling_logprobs
 
 
-def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(model: Any) -> None:
+def test_unknown_sampled_log_probs_are_computed_by_model(model: Any) -> None:
     batch = random_batch(MULTI_TURN)
     in_first_row = np.arange(len(batch.tokens)) < batch.row_offsets[1]
     unknown = np.where(in_first_row & batch.loss_mask, np.float32(np.nan), batch.sampling_logprobs)

@@ -18,7 +18,7 @@ def with_returns(batch: TokenBatch, returns: np.ndarray, values: np.ndarray) -> 
 
 
 @pytest.mark.long
-def test_it_learns_the_returns_of_the_states_it_sees() -> None:
+def test_critic_learns_the_returns_of_its_states() -> None:
     model = build_tiny(0)
     critic = Critic(model, CriticSection(learning_rate=0.3))
     updater = make_updater(model, critic=critic)
@@ -36,7 +36,7 @@ def test_it_learns_the_returns_of_the_states_it_sees() -> None:
     assert metrics[-1]["critic/explained_variance"] > 0.95
 
 
-def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_ones() -> None:
+def test_explained_variance_of_perfect_and_constant_values() -> None:
     batch = random_batch(ROWS)
     returns = np.random.default_rng(0).normal(0, 1, len(batch.tokens))
     returns[np.flatnonzero(batch.loss_mask)[0]] = np.nan
@@ -50,14 +50,14 @@ def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_ones() ->
     assert perfect["critic/value_mean"] == pytest.approx(returns[known].mean() + 0.5, rel=1e-5)
 
 
-def test_nothing_is_said_of_a_variance_that_is_not_there() -> None:
+def test_explained_variance_is_missing_for_equal_returns() -> None:
     batch = random_batch(ROWS)
     assert critic_metrics(batch) == {}
     ones = np.ones(len(batch.tokens))
     assert "critic/explained_variance" not in critic_metrics(with_returns(batch, ones, 0 * ones))
 
 
-def test_its_learning_rate_is_its_own_and_follows_the_schedule() -> None:
+def test_critic_learning_rate_follows_the_schedule() -> None:
     model, batch = build_tiny(0), random_batch(ROWS)
     updater = make_updater(
         model, critic=Critic(model, CriticSection(learning_rate=0.1)), lr_schedule="linear", total_steps=4

@@ -68,7 +68,7 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
         assert_as_without_cache(model, prompt, sampling, completion)
 
 
-def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
+def test_extending_turn_computes_only_its_new_tokens(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
@@ -83,7 +83,7 @@ def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
         history = [*history, *completion.token_ids.tolist(), *_ids(4, turn)]
 
 
-def test_a_rewritten_history_is_computed_again_from_where_it_differs(
+def test_rewritten_history_is_computed_from_its_first_difference(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
@@ -122,14 +122,14 @@ def test_requests_of_one_session_run_one_by_one(
     calls = [engine.generate(*call, session="one") for call in same]
     finished: list[str] = []
 
-    async def noted(name: str, call: Coroutine[Any, Any, Completion]) -> Completion:
+    async def note_pass(name: str, call: Coroutine[Any, Any, Completion]) -> Completion:
         completion = await call
         finished.append(name)
         return completion
 
     answers = _gather(
-        *(noted(f"one {index}", call) for index, call in enumerate(calls)),
-        noted("other", engine.generate(*other, session="other")),
+        *(note_pass(f"one {index}", call) for index, call in enumerate(calls)),
+        note_pass("other", engine.generate(*other, session="other")),
     )
     for (prompt, params), completion in zip([*same, other], answers, strict=True):
         assert_as_without_cache(model, prompt, params, completion)
@@ -138,7 +138,7 @@ def test_requests_of_one_session_run_one_by_one(
     assert max(len(rows) for rows in passes.rows) <= 2
 
 
-def test_more_conversations_than_slots_wait_and_evict_idle_ones(
+def test_conversations_above_slots_wait_and_evict_idle_ones(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=5)
@@ -160,7 +160,7 @@ def test_more_conversations_than_slots_wait_and_evict_idle_ones(
 
 @pytest.mark.long
 @pytest.mark.parametrize("cache_tokens", [1, 400])
-def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
+def test_growth_beyond_cache_budget_preempts_without_changing_tokens(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any, cache_tokens: int
 ) -> None:
     """Slots start with 64 positions; a budget of 400 tokens is six such slots, three of 128, one of 256."""
@@ -200,7 +200,7 @@ def test_a_response_ends_with_the_first_stop_token(make_engine: Callable[..., Lo
     assert cut.finish_reason == ("length" if first else "stop")
 
 
-def test_a_request_may_say_itself_when_its_response_ends(make_engine: Callable[..., LocalEngine]) -> None:
+def test_request_can_have_its_own_stop_rule(make_engine: Callable[..., LocalEngine]) -> None:
     prompt, params = _ids(11), _params(40, seed=2)
     free = _generate(make_engine(), prompt, params).token_ids.tolist()
     engine, asked = make_engine(stop_ids=free), []
@@ -218,7 +218,7 @@ def test_a_request_may_say_itself_when_its_response_ends(make_engine: Callable[.
     assert renderers.token_ids.tolist() == free[:1]
 
 
-def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_works_again(
+def test_forward_error_fails_all_requests_and_engine_recovers(
     make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=4)
@@ -250,9 +250,7 @@ def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_wo
         assert_as_without_cache(model, _ids(12, index), params[index], completion)
 
 
-def test_an_engine_serves_several_event_loops_one_after_the_other(
-    make_engine: Callable[..., LocalEngine], model: Any
-) -> None:
+def test_engine_serves_several_event_loops_in_sequence(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     engine = make_engine(max_concurrency=2)
 
     async def abandon() -> None:
@@ -269,7 +267,7 @@ def test_an_engine_serves_several_event_loops_one_after_the_other(
         assert_as_without_cache(model, _ids(17), params, _generate(engine, _ids(17), params, session))
 
 
-def test_the_cache_is_grown_only_as_far_as_conversations_need(make_engine: Callable[..., LocalEngine]) -> None:
+def test_cache_grows_only_to_the_needed_length(make_engine: Callable[..., LocalEngine]) -> None:
     engine = make_engine(max_context=500)
     sizes = []
     for length in (10, 64, 65, 200, 400):
@@ -278,7 +276,7 @@ def test_the_cache_is_grown_only_as_far_as_conversations_need(make_engine: Calla
     assert sizes == [64, 64, 128, 256, 500]
 
 
-def test_rows_of_a_pass_are_split_by_length_so_that_padding_is_bounded() -> None:
+def test_rows_are_split_by_length_to_bound_padding() -> None:
     generator = np.random.default_rng(0)
     rows = [
         Row(slot=0, cached=0, fresh=np.zeros(int(length), np.int32), sampling=_params(1), position=0)
@@ -315,7 +313,7 @@ def test_only_the_failing_request_fails(
     """The logits of one request are not finite, or its stop rule fails."""
     real = engine_module.sample_next
 
-    def spoiled(model: Any, cache: Any, rows: Any) -> Any:
+    def spoil_logits(model: Any, cache: Any, rows: Any) -> Any:
         draws = real(model, cache, rows)
         draws.logprobs[[row.sampling.seed == 13 for row in rows]] = np.nan
         return draws
@@ -324,7 +322,7 @@ def test_only_the_failing_request_fails(
         raise ZeroDivisionError("by nothing")
 
     if cause is FloatingPointError:
-        monkeypatch.setattr(engine_module, "sample_next", spoiled)
+        monkeypatch.setattr(engine_module, "sample_next", spoil_logits)
     engine, stops = make_engine(), {13: fail} if cause is ZeroDivisionError else {}
 
     async def three() -> list[Any]:
@@ -341,7 +339,7 @@ def test_only_the_failing_request_fails(
 
 
 @pytest.mark.parametrize("slots", [{"max_concurrency": 2}, {"cache_tokens": 128, "max_context": 64}])
-def test_a_client_without_a_slot_gets_one_at_once(
+def test_client_without_slot_gets_one_at_once(
     make_engine: Callable[..., LocalEngine], model: Any, slots: dict[str, int]
 ) -> None:
     """And its requests, and those that made room for it, have the same tokens as without others."""
@@ -367,7 +365,7 @@ def test_a_client_without_a_slot_gets_one_at_once(
     assert found[6:] == [tokens[:3] for tokens in found[:3]]
 
 
-def test_a_client_without_a_slot_interrupts_a_long_pass(
+def test_client_without_slot_interrupts_a_long_pass(
     make_engine: Callable[..., LocalEngine], passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "MAX_TOKENS_PER_PASS", 64)

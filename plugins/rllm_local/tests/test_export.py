@@ -19,7 +19,7 @@ from rllm.cli.main import main
 from rllm_local import tiny
 from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.settings import TrainedModelSection, TrainingSection
-from rllm_local.state import save_state
+from rllm_local.trainer import save_state
 from rllm_local.update import Updater
 
 IDS = torch.arange(6, 40)[None]
@@ -54,7 +54,7 @@ def train(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
     return make
 
 
-def test_an_adapter_opens_in_peft_and_can_be_merged_later(train: Callable[..., LoadedModel]) -> None:
+def test_exported_adapter_loads_in_peft_and_merges(train: Callable[..., LoadedModel]) -> None:
     loaded = train(lora_rank=4)
     assert main(["export", "run", "--to", "adapter", "--output", "adapter"]) == 0
     for form in ("merged", "hf"):
@@ -94,7 +94,7 @@ def test_a_tied_output_layer_is_merged_separately(
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])
-def test_a_run_without_an_adapter_has_none_to_write(
+def test_exporting_an_adapter_without_one_fails(
     form: str, train: Callable[..., LoadedModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     train()
@@ -112,7 +112,7 @@ def test_nothing_is_overwritten(train: Callable[..., LoadedModel], capsys: pytes
     assert [path.name for path in Path("taken").iterdir()] == ["mine"]
 
 
-def test_an_adapter_whose_model_is_gone_says_where_it_was(
+def test_adapter_with_missing_model_names_its_path(
     train: Callable[..., LoadedModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(lora_rank=4)

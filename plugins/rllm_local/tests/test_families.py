@@ -12,14 +12,13 @@ import torch
 from local_models import assert_as_without_cache, random_batch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
-from rllm_backend_kit.context_length import longest_context, longrope_limit
+from rllm_backend_kit.model_files import longest_context, longrope_limit
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError
 from rllm_local.engine import LocalEngine
-from rllm_local.family_check import check_family
 from rllm_local.logprobs import token_outputs
-from rllm_local.model import check_max_length
+from rllm_local.model import check_family, check_max_length
 from rllm_local.rows import micro_batches
 
 CORE = "llama qwen3 qwen3_moe mistral gemma2 gemma3_text olmo3 deepseek_v2 deepseek_v3 gpt2 opt phi3 cohere2"

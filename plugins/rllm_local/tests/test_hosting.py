@@ -28,7 +28,7 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError
 from rllm_core.schema.run_config import RllmSection, RunConfig
 from rllm_local.backend import LocalBackend
-from rllm_local.hosting import checkpoint_weights
+from rllm_local.samplers import checkpoint_weights
 from rllm_local.settings import LocalConfig
 
 
@@ -40,7 +40,7 @@ class Tokenizing(HostedCopy):
         await super().start(setup)
 
 
-class Broken(HostedCopy):
+class BrokenEngine(HostedCopy):
     async def start(self, setup: EngineSetup) -> None:
         raise BackendError("made-up", "It does not start.")
 
@@ -89,7 +89,7 @@ def test_each_sync_updates_the_sampling_weights() -> None:
     assert engine.calls == ["start", "load 0", "load 1", "load 2", "load 3", "close"]
 
 
-def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
+def test_hosted_engine_receives_the_models_weights() -> None:
     given: dict[str, torch.Tensor] = {}
 
     class Keeping(HostedCopy):
@@ -102,13 +102,13 @@ def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
         await backend.update(batch, make_plan())
         await backend.sync_weights(1)
         assert engine.setup.dtype == "bfloat16"
-        for name, master in backend._started()[0].trainer.masters.named():
+        for name, master in backend._require_started()[0].trainer.masters.named_parameters():
             assert torch.equal(given[name], master.to(torch.bfloat16))
 
     run_scenario(_context(Keeping, model={"dtype": "bfloat16"}), scenario)
 
 
-def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() -> None:
+def test_hosted_engine_receives_model_files_and_limits() -> None:
     async def scenario(backend: LocalBackend, engine: Tokenizing) -> Tokenizing:
         return engine
 
@@ -122,11 +122,11 @@ def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() ->
     assert not setup.directory.exists()
 
 
-def test_one_that_does_not_start_is_closed_all_the_same() -> None:
-    made: list[Broken] = []
+def test_engine_that_fails_to_start_is_closed() -> None:
+    made: list[BrokenEngine] = []
 
-    def make(params: NoParams) -> Broken:
-        made.append(Broken(params))
+    def make(params: NoParams) -> BrokenEngine:
+        made.append(BrokenEngine(params))
         return made[0]
 
     with pytest.raises(BackendError, match="does not start"):

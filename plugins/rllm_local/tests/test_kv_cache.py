@@ -37,7 +37,7 @@ def test_other_slots_are_copied_one_by_one(slots: list[int], queries: int) -> No
     assert view.rows is None
 
 
-def test_a_copy_takes_the_first_positions_to_every_target_in_order() -> None:
+def test_copies_of_first_positions_run_in_order() -> None:
     cache = SlotCache(layers=2, slots=4, positions=3)
     for number, layer in enumerate(cache.layers):
         layer.lazy_initialization(torch.zeros(1, 2, 1, 5), torch.zeros(1, 2, 1, 5))

@@ -29,7 +29,7 @@ def train(directory: Path, name: str, *words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.nightly
-def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_directory: Path) -> None:
+def test_gae_raises_reward_and_critic_explains_variance(in_directory: Path) -> None:
     steps = train(in_directory, "gae", "--estimator", "gae", "rllm.trainer.total_batches=40", "rllm.rollout.n=8")
     means = [step["reward/agent/mean"] for step in steps]
     assert sum(means[:3]) / 3 < 0.12
@@ -39,7 +39,7 @@ def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_directory
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("estimator", ["gae", "otb"])
-def test_estimators_with_columns_of_the_model_update_the_policy(estimator: str, in_directory: Path) -> None:
+def test_estimators_with_model_columns_update_the_policy(estimator: str, in_directory: Path) -> None:
     few = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.algorithm.kl_beta=0.1")
     steps = train(in_directory, "run", "--estimator", estimator, *few)
     assert all(step["advantage/agent/std"] > 0 and step["actor/grad_norm"] > 0 for step in steps)

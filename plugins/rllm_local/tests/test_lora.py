@@ -15,22 +15,22 @@ from local_models import fill_columns, make_plan, random_batch
 from rllm_core.contracts.backend import KlTerm
 from rllm_core.errors import CheckpointError, ConfigError
 from rllm_local import tiny
-from rllm_local.fingerprints import fingerprint
-from rllm_local.hosting import checkpoint_weights
 from rllm_local.lora import Adapter
-from rllm_local.masters import Masters
+from rllm_local.master_weights import MasterWeights
 from rllm_local.model import LoadedModel, load_model, load_model_to_train
 from rllm_local.model_name import check_model
-from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.reference import AdapterBaseReference, Reference
+from rllm_local.samplers import checkpoint_weights
 from rllm_local.settings import LocalConfig, ModelSection, TrainedModelSection, TrainingSection
-from rllm_local.state import load_state, save_state
+from rllm_local.trainer import load_state, save_state
 from rllm_local.update import Updater
+from rllm_local.weights import fingerprint
 
 ROWS = [(2 + row, 1 + row % 4) for row in range(9)]
 IDS = torch.arange(6, 40)[None]
 
 
-def load(**settings: Any) -> tuple[LoadedModel, Masters]:
+def load(**settings: Any) -> tuple[LoadedModel, MasterWeights]:
     return load_model_to_train(TrainedModelSection(**({"device": "cpu", "lora_rank": 4} | settings)), 0)
 
 
@@ -75,7 +75,7 @@ def test_training_changes_only_the_adapter(dtype: str, make: Callable[..., Any])
     assert not torch.equal(logits(loaded.model), logits(plain))
     assert fingerprint(loaded.model) == before
     assert {parameter.dtype for parameter in updater.masters} == {torch.float32}
-    assert all(".lora_" in name for name, _ in updater.masters.named())
+    assert all(".lora_" in name for name, _ in updater.masters.named_parameters())
     assert {str(p.dtype) for n, p in loaded.model.named_parameters() if ".lora_" not in n} == {f"torch.{dtype}"}
 
 
@@ -95,7 +95,7 @@ def test_the_adapter_depends_only_on_its_seed() -> None:
 
 def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]) -> None:
     loaded, updater, train = make()
-    reference = BelowAdapter(adapter_of(loaded))
+    reference = AdapterBaseReference(adapter_of(loaded))
     copied = Reference(load_model(ModelSection(device="cpu"), 0).model)
     train(range(3))
     adapted = logits(loaded.model)
@@ -130,7 +130,7 @@ def base(tmp_path: Path, tokenizer: Any) -> Path:
 
 
 @pytest.fixture
-def trained(tmp_path: Path, base: Path, make: Callable[..., Any]) -> tuple[Path, torch.Tensor]:
+def trained_adapter(tmp_path: Path, base: Path, make: Callable[..., Any]) -> tuple[Path, torch.Tensor]:
     """The directory of an adapter over `base`, and the logits of the model with it."""
     loaded, updater, train = make(name=str(base))
     train(range(3))
@@ -142,8 +142,8 @@ def trained(tmp_path: Path, base: Path, make: Callable[..., Any]) -> tuple[Path,
     return tmp_path / "step", logits(loaded.model)
 
 
-def test_an_adapter_is_a_model_that_can_be_named(trained: tuple[Path, torch.Tensor]) -> None:
-    directory, expected = trained
+def test_adapter_directory_is_a_valid_model_name(trained_adapter: tuple[Path, torch.Tensor]) -> None:
+    directory, expected = trained_adapter
     merged = load_model(ModelSection(name=str(directory), device="cpu"), 0)
     torch.testing.assert_close(logits(merged.model), expected, rtol=1e-5, atol=1e-5)
     assert not any("lora" in name for name, _ in merged.model.named_parameters())
@@ -156,13 +156,15 @@ def test_an_adapter_is_a_model_that_can_be_named(trained: tuple[Path, torch.Tens
     assert adapter_of(continued).base.name.endswith("base"), "of the model below, not of the adapter"
 
 
-def test_an_adapter_of_another_shape_than_asked_for_is_refused(trained: tuple[Path, torch.Tensor]) -> None:
+def test_adapter_with_different_shape_is_rejected(trained_adapter: tuple[Path, torch.Tensor]) -> None:
     with pytest.raises(ConfigError, match=r"does not match model\.lora_rank"):
-        load(name=str(trained[0]), lora_rank=2)
+        load(name=str(trained_adapter[0]), lora_rank=2)
 
 
-def test_an_adapter_whose_model_is_gone_or_changed_says_so(base: Path, trained: tuple[Path, torch.Tensor]) -> None:
-    directory = trained[0]
+def test_adapter_with_missing_or_changed_model_is_rejected(
+    base: Path, trained_adapter: tuple[Path, torch.Tensor]
+) -> None:
+    directory = trained_adapter[0]
     config = LocalConfig(model=TrainedModelSection(name=str(directory)))
     check_model(config)
     other = load_model(ModelSection(name=str(base), device="cpu"), 0).model
@@ -191,12 +193,12 @@ def test_lora_without_peft_names_the_line_of_pip(monkeypatch: pytest.MonkeyPatch
         check_model(LocalConfig(model=TrainedModelSection(lora_rank=8)))
 
 
-def test_keys_of_lora_that_nothing_acts_on_are_refused() -> None:
+def test_unused_lora_keys_are_rejected() -> None:
     with expect_error(ConfigError, "unused-key", "`model.lora_alpha`", 16.0):
         check_model(LocalConfig(model=TrainedModelSection(lora_alpha=16)))
 
 
-def test_peft_opens_the_checkpoint_with_equal_logits_and_gradients(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_peft_loads_checkpoint_with_equal_logits_and_gradients(make: Callable[..., Any], tmp_path: Path) -> None:
     loaded, updater, train = make(lora_alpha=10, lora_target_modules=["q_proj", "down_proj"])
     train(range(2))
     save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)

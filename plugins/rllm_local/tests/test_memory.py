@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3Mo
 from rllm.cli.main import main
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import memory, tiny, vocabulary
-from rllm_local.adapter_files import BaseModel
+from rllm_local.adapter_files import AdapterBase
 from rllm_local.footprint import SHARED, footprint
 from rllm_local.lora import Adapter
-from rllm_local.masters import Masters, cast_weights
-from rllm_local.memory import Load, parts_of_memory
+from rllm_local.master_weights import MasterWeights, cast_weights
+from rllm_local.memory import Load, memory_parts
 from rllm_local.settings import LocalConfig, TrainedModelSection, TrainingSection
 from rllm_local.update import Updater
 
@@ -67,7 +67,7 @@ MEASURED = {
     [(which, *options) for which, all_options in MEASURED.items() for options in all_options],
 )
 @pytest.mark.long
-def test_the_estimate_is_the_measured_peak_within_a_quarter(
+def test_estimate_is_within_a_quarter_of_peak(
     which: str, dtype: Any, rank: int, recompute: bool, monkeypatch: pytest.MonkeyPatch, peak_memory: Any
 ) -> None:
     for module in (memory, vocabulary):
@@ -76,16 +76,16 @@ def test_the_estimate_is_the_measured_peak_within_a_quarter(
     training = TrainingSection(gradient_checkpointing=recompute, max_tokens_per_microbatch=1024)
     load = Load(micro_batch_tokens=1024, sampled_tokens=1024, cached_tokens=0, reference=False, critic=False)
     config = CONFIGS[which]()
-    parts = parts_of_memory(config, LocalConfig(model=section, training=training), load)
+    parts = memory_parts(config, LocalConfig(model=section, training=training), load)
     assert (load.sampled_tokens * config.vocab_size > CHUNK) == (which == "logits in chunks")
 
     model = AutoModelForCausalLM.from_config(config).eval()
     if rank:
         cast_weights(model, getattr(torch, dtype))
-        Adapter(model, section, BaseModel("it"), 0)
-        masters = Masters(model)
+        Adapter(model, section, AdapterBase("it"), 0)
+        masters = MasterWeights(model)
     else:
-        masters = Masters.of_float32(model, getattr(torch, dtype))
+        masters = MasterWeights.from_float32(model, getattr(torch, dtype))
     updater = Updater(model, training, total_steps=5, temperature=1.0, max_response_length=500, masters=masters)
     # Moments are there after the first update; gradients of one micro-batch are there when the next is computed.
     updater.update(random_batch([(1, 2)], vocabulary=70), make_plan())
@@ -109,7 +109,7 @@ def _rows(directory: Path, needs: frozenset[str] = frozenset(), **sections: Any)
     return dict(found.rows)
 
 
-def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
+def test_reference_critic_and_cache_are_counted(tmp_path: Path) -> None:
     directory = _directory(tmp_path)
     plain = _rows(directory)
     both = _rows(directory, frozenset({"ref_logprobs", "values"}))
@@ -148,7 +148,7 @@ def _gibs(text: str) -> float:
     return float(number) / (1 if unit == "GiB" else 1024)
 
 
-def test_what_does_not_fit_is_a_warning_that_names_keys(tmp_path: Path) -> None:
+def test_warning_about_too_little_memory_names_keys(tmp_path: Path) -> None:
     directory = _directory(tmp_path, hidden_size=8192, intermediate_size=32768, num_hidden_layers=80)
     found = footprint(LocalConfig(model=TrainedModelSection(name=str(directory))), RunConfig(), frozenset())
     assert found is not None
@@ -166,7 +166,7 @@ def test_mixture_of_experts_gets_no_estimate(tmp_path: Path) -> None:
     check_values(warning, "'qwen3_moe'", "memory")
 
 
-def test_dry_run_tells_the_memory_of_a_config_without_weights(
+def test_dry_run_estimates_memory_without_weight_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A hub id that is not here is one line and no network."""

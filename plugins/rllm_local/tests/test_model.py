@@ -90,7 +90,7 @@ def test_tiny_has_the_dtype_asked_for(dtype: str) -> None:
         *((which, dtype) for which in ("keeps_a_layer", "keeps_a_buffer") for dtype in ("bfloat16", "float16")),
     ],
 )
-def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
+def test_model_in_a_dtype_equals_transformers_model(
     which: str, dtype: str, save: Callable[..., Path], tokenizer: Any, qwen_model: Any
 ) -> None:
     """Bit for bit, after 250 tokens too: rotary frequencies stay float32, and so does what the class keeps in it."""
@@ -119,7 +119,7 @@ def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
         assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)
 
 
-def test_a_saved_directory_loads_with_its_weights_and_tokenizer(
+def test_saved_directory_loads_with_weights_and_tokenizer(
     save: Callable[..., Path], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = save()
@@ -148,7 +148,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(save: Callable[..., Path
     check_error(_refusal(save(words=words)), "no-chat-template", "chat_template", "tokenizer_config.json")
 
 
-def _windowed(kind: str) -> Any:
+def _sliding_window_model(kind: str) -> Any:
     from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
     if kind == "some layers":
@@ -159,12 +159,12 @@ def _windowed(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["some layers", "all layers"])
 def test_model_with_sliding_window_keeps_window(kind: str, save: Callable[..., Path]) -> None:
     """The check of a loaded model shortens the window for a moment."""
-    loaded = _load(save(_windowed(kind)))
+    loaded = _load(save(_sliding_window_model(kind)))
     assert loaded.max_context == 64
     assert loaded.model.config.sliding_window == (4096 if kind == "some layers" else 16)
 
 
-def test_a_model_whose_attention_ignores_the_engines_mask_is_refused(save: Callable[..., Path]) -> None:
+def test_model_that_ignores_the_attention_mask_is_rejected(save: Callable[..., Path]) -> None:
     from transformers import BloomConfig, BloomForCausalLM
 
     bloom = BloomForCausalLM(BloomConfig(vocab_size=100, hidden_size=16, n_layer=2, n_head=2))

@@ -21,7 +21,7 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_local import tiny
 from rllm_local.backend import LocalBackend
 from rllm_local.settings import LocalConfig
-from rllm_local.weights import copied, copy_weights, trained_weights
+from rllm_local.weights import copy_model, copy_weights, trained_weights
 
 MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
 NAMES = ["float32", "bfloat16", "lora"]
@@ -40,12 +40,12 @@ def _run(scenario: Scenario, model: dict[str, Any], versions_served: int = 1) ->
 
 
 def _weights(backend: LocalBackend) -> Any:
-    return copy.deepcopy(backend._started()[0].trainer.masters.model.state_dict())
+    return copy.deepcopy(backend._require_started()[0].trainer.masters.model.state_dict())
 
 
 def _logprobs(backend: LocalBackend, weights: Any, ids: list[int]) -> torch.Tensor:
     """(n_token - 1,) log-probs of all tokens but the first, under some weights."""
-    model = backend._started()[0].trainer.masters.model
+    model = backend._require_started()[0].trainer.masters.model
     now = _weights(backend)
     model.load_state_dict(weights)
     with torch.inference_mode():
@@ -55,7 +55,7 @@ def _logprobs(backend: LocalBackend, weights: Any, ids: list[int]) -> torch.Tens
 
 
 @pytest.mark.parametrize("model", MODELS[1:], ids=NAMES[1:])
-def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between(model: dict[str, Any]) -> None:
+def test_tokens_match_their_recorded_version_across_updates(model: dict[str, Any]) -> None:
     """No pass runs between the end of an update and its publication, whose tokens would say the old version."""
 
     async def scenario(backend: LocalBackend, engine: Any) -> list[Completion]:
@@ -89,11 +89,11 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
         engine.sampled = 0
         take = engine._take
 
-        def counted(*arguments: Any) -> None:
+        def count_calls(*arguments: Any) -> None:
             engine.sampled += 1
             take(*arguments)
 
-        engine._take = counted
+        engine._take = count_calls
         return await scenario(backend, engine)  # type: ignore[no-any-return]
 
     for completion in _run(counting, model):
@@ -130,7 +130,7 @@ def test_each_served_version_samples_equal_tokens(model: dict[str, Any]) -> None
     _run(scenario, model, versions_served=3)
 
 
-def test_a_version_that_is_served_no_more_is_refused() -> None:
+def test_request_for_a_dropped_version_is_rejected() -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> None:
         for version in range(1, 4):
             await backend.sync_weights(version)
@@ -146,7 +146,7 @@ def test_a_copy_shares_what_is_not_trained() -> None:
     for parameter in others:
         parameter.requires_grad_(False)
     trained = trained_weights(model)
-    made = copied(model, trained)
+    made = copy_model(model, trained)
     own = list(made.parameters())
     assert own[0].data_ptr() != first.data_ptr()
     assert [a.data_ptr() for a in own[1:]] == [b.data_ptr() for b in others]

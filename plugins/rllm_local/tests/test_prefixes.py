@@ -54,7 +54,7 @@ def test_rollouts_at_one_prompt_compute_it_once(
     assert passes.tokens == 100 + 7 + 8 * 3
 
 
-def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_once(
+def test_groups_compute_common_prefix_and_each_prompt_once(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     system = _ids(4 * BLOCK)
@@ -123,9 +123,7 @@ def test_few_slots_and_shared_beginnings_change_no_token(
             assert_as_without_cache(model, *turn)
 
 
-def test_an_event_loop_that_ends_before_the_copies_leaves_nothing_wrong(
-    make_engine: Callable[..., LocalEngine], model: Any
-) -> None:
+def test_event_loop_ending_before_copies_clears_sessions(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     engine = make_engine()
     calls = _calls([_ids(100)] * 4, max_tokens=30)
 
@@ -164,7 +162,7 @@ def _blocks(letters: list[int]) -> np.ndarray:
     return np.repeat(np.array(letters, np.int32), BLOCK)
 
 
-def test_a_session_that_is_cut_is_found_by_what_is_left() -> None:
+def test_shortened_session_is_found_by_remaining_blocks() -> None:
     index, session = PrefixIndex(), Session(0, _blocks([1, 2, 3]))
     index.file(session)
     index.forget(session, keep=2 * BLOCK + 5)

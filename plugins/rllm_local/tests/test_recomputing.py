@@ -12,9 +12,8 @@ from local_models import build_tiny, make_critic, make_plan, random_batch
 
 from rllm_core.errors import ConfigError
 from rllm_local.model import load_model_to_train
-from rllm_local.recomputing import recomputing
 from rllm_local.settings import TrainedModelSection, TrainingSection
-from rllm_local.update import Updater
+from rllm_local.update import Updater, checkpoint_layers
 
 ROWS = [(2 + row, 1 + row % 4) for row in range(9)]
 
@@ -35,13 +34,13 @@ def test_fewer_activations_are_kept() -> None:
         return sum(sizes.values())
 
     everything = count_saved_bytes()
-    with recomputing(model):
+    with checkpoint_layers(model):
         assert count_saved_bytes() < everything / 2
 
 
 def test_afterwards_the_model_samples_with_its_cache() -> None:
     model, ids = build_tiny(0), torch.arange(6, 20)[None]
-    with recomputing(model):
+    with checkpoint_layers(model):
         assert not model.training
         assert not model.model.training
     assert not any(module.training for module in model.modules())
@@ -49,10 +48,10 @@ def test_afterwards_the_model_samples_with_its_cache() -> None:
     assert cache.get_seq_length() == 14
 
 
-def test_a_model_without_layers_to_compute_again_is_refused() -> None:
+def test_model_without_checkpointing_layers_is_rejected() -> None:
     with (
         expect_error(ConfigError, "no-gradient-checkpointing", "training.gradient_checkpointing", "Linear"),
-        recomputing(torch.nn.Linear(2, 2)),
+        checkpoint_layers(torch.nn.Linear(2, 2)),
     ):
         pass
 

@@ -66,7 +66,7 @@ def test_rollouts_at_a_task_are_one_sequence() -> None:
     assert part.input_ids.shape == (2, 50 + 8 * 2)
 
 
-def test_rollouts_that_are_much_longer_than_their_prompt_are_kept_apart() -> None:
+def test_rollouts_much_longer_than_prompt_are_not_packed() -> None:
     batch = random_batch([(10, 500)] * 4, rollouts=4)
     (part,) = micro_batches(batch, np.arange(4), 10_000, CPU)
     assert part.input_ids.shape == (4, 509)
@@ -86,7 +86,7 @@ def test_a_longer_row_begins_its_own_micro_batch() -> None:
     assert parts == [(100, 19), (2, 199)]
 
 
-def test_a_cpu_has_smaller_micro_batches_unless_the_key_says_otherwise() -> None:
+def test_cpu_micro_batches_are_smaller_by_default() -> None:
     assert TrainingSection().tokens_per_microbatch("cpu") < TrainingSection().tokens_per_microbatch("cuda")
     asked = TrainingSection(max_tokens_per_microbatch=100_000)
     assert asked.tokens_per_microbatch("cpu") == asked.tokens_per_microbatch("cuda") == 100_000
@@ -122,7 +122,7 @@ def test_sampled_tokens_are_counted_in_empty_rows_too() -> None:
     assert sampled_per_row(batch).tolist() == [0, 2, 0, 1, 0]
 
 
-def test_the_mask_of_rows_in_one_sequence_is_kept_once_for_all_layers(grouped_model: Any) -> None:
+def test_mask_of_packed_rows_is_stored_once(grouped_model: Any) -> None:
     (part,) = micro_batches(random_batch([(60, 3)] * 8, rollouts=8), np.arange(8), 1000, CPU)
     width = part.input_ids.shape[1]
     masks: set[int] = set()

@@ -11,7 +11,7 @@ from hypothesis import assume, given, strategies as st
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local.sampling import draw, truncated, uniforms
+from rllm_local.sampling import draw, truncate, uniforms
 
 
 def _params(**changes: float) -> SamplingParams:
@@ -30,7 +30,7 @@ DERIVED_SEEDS = [int(seed) for seed in np.random.default_rng(0).integers(0, 1 <<
 
 
 @pytest.mark.parametrize("seeds", [SMALL_SEEDS, DERIVED_SEEDS], ids=["small", "derived"])
-def test_uniforms_are_uniform_over_seeds_at_each_position_and_over_positions_of_each_seed(seeds: list[int]) -> None:
+def test_uniforms_are_uniform_over_seeds_and_over_positions(seeds: list[int]) -> None:
     positions = 200
     grid = np.stack([uniforms(seeds, [position] * len(seeds)) for position in range(positions)])
     assert (grid >= 0).all()
@@ -47,7 +47,7 @@ def test_uniforms_are_uniform_over_seeds_at_each_position_and_over_positions_of_
 
 @pytest.mark.parametrize("seeds", [SMALL_SEEDS, DERIVED_SEEDS], ids=["small", "derived"])
 @pytest.mark.parametrize("lag", [1, 2, 17])
-def test_uniforms_of_neighboring_positions_and_of_neighboring_seeds_are_independent(seeds: list[int], lag: int) -> None:
+def test_uniforms_of_neighboring_positions_and_seeds_are_independent(seeds: list[int], lag: int) -> None:
     grid = np.stack([uniforms(seeds, [position] * len(seeds)) for position in range(100)])
     for first, second in (
         (grid[:-lag], grid[lag:]),
@@ -59,7 +59,7 @@ def test_uniforms_of_neighboring_positions_and_of_neighboring_seeds_are_independ
         assert abs(_chi_square(counts, np.full(100, pairs.size / 100))) < 5
 
 
-def test_no_two_places_of_small_seeds_share_a_draw() -> None:
+def test_positions_of_small_seeds_share_no_draw() -> None:
     seeds, positions = np.meshgrid(np.arange(200), np.arange(200))
     drawn = uniforms(seeds.ravel().tolist(), positions.ravel().tolist())
     assert len(np.unique(drawn)) == drawn.size
@@ -71,7 +71,7 @@ def test_seeds_of_any_size_are_taken() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-def test_tokens_are_drawn_with_the_probabilities_of_their_temperature(temperature: float) -> None:
+def test_tokens_are_drawn_with_probabilities_at_the_temperature(temperature: float) -> None:
     logits = torch.tensor([1.2, -0.3, 0.0, 2.0, -1.0, 0.4])
     draws = 40_000
     tokens = draw(
@@ -96,7 +96,7 @@ def test_log_probs_are_those_of_the_tempered_softmax(
 
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12), st.integers(0, 2**63))
-def test_temperature_zero_is_argmax_with_the_plain_softmax_log_prob(logits: list[float], seed: int) -> None:
+def test_temperature_zero_is_argmax_with_plain_log_prob(logits: list[float], seed: int) -> None:
     row = torch.tensor([logits])
     drawn = draw(row, [_params(temperature=0.0, seed=seed)], [0])
     assert drawn.tokens[0] == int(row.argmax())
@@ -127,9 +127,7 @@ def _by_transformers(logits: torch.Tensor, *, temperature: float, top_k: int, to
     top_k=st.sampled_from([-1, 0, 1, 2, 3, 5, 50]),
     top_p=st.sampled_from([0.0, 1e-12, 0.01, 0.25, 0.3, 0.5, 0.77, 0.8, 0.9, 0.999, 1.0]),
 )
-def test_top_k_and_top_p_keep_the_tokens_that_transformers_keeps(
-    logits: list[float], temperature: float, top_k: int, top_p: float
-) -> None:
+def test_top_k_and_top_p_match_transformers(logits: list[float], temperature: float, top_k: int, top_p: float) -> None:
     assume(max(logits) > -math.inf)
     row = torch.tensor(logits)
     theirs = _by_transformers(row, temperature=temperature, top_k=top_k, top_p=top_p)
@@ -140,7 +138,7 @@ def test_top_k_and_top_p_keep_the_tokens_that_transformers_keeps(
         assume(not ((sums - (1 - top_p)).abs() < 1e-5).any())
     scores = row[None] / temperature
     probabilities = scores.log_softmax(-1).exp().double()
-    ours = truncated(probabilities, scores, [_params(temperature=temperature, top_k=top_k, top_p=top_p)])[0]
+    ours = truncate(probabilities, scores, [_params(temperature=temperature, top_k=top_k, top_p=top_p)])[0]
     assert torch.equal(ours[ours > 0], probabilities[0][ours > 0])
     # Which of equal tokens a cut keeps is arbitrary, so scores are compared. Tokens too rare to be drawn do not count.
     can_be_drawn = (theirs > -math.inf) & (probabilities[0] > 1e-30)
@@ -158,7 +156,7 @@ def test_top_k_and_top_p_keep_the_tokens_that_transformers_keeps(
         ({"top_k": 50, "top_p": 0.29}, 1),
     ],
 )
-def test_tokens_are_drawn_from_what_is_left_in_proportion(sampling: dict[str, float], kept: int) -> None:
+def test_truncated_tokens_are_drawn_in_proportion(sampling: dict[str, float], kept: int) -> None:
     """top_k=4 keeps all tokens, for 37 of them tie with the fourth."""
     probabilities = torch.tensor([0.3, 0.2, 0.1, *[0.4 / 37] * 37], dtype=torch.float64)
     draws = 20_000
@@ -179,15 +177,13 @@ def test_an_untruncated_row_keeps_every_token() -> None:
         batched = draw(torch.stack((logits, logits)), [_params(seed=seed), cut], [0, 0])
         assert single.tokens[0] == batched.tokens[0]
     probabilities = (torch.softmax(logits.float(), dim=-1) * (1 + 1e-6)).double()
-    kept = truncated(torch.stack((probabilities, probabilities)), torch.stack((logits, logits)), [free, cut])
+    kept = truncate(torch.stack((probabilities, probabilities)), torch.stack((logits, logits)), [free, cut])
     assert torch.equal(kept[0], probabilities)
     assert int((kept[1] > 0).sum()) <= 3
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-53])
-def test_a_token_of_probability_zero_is_never_drawn_even_at_the_ends(
-    monkeypatch: pytest.MonkeyPatch, uniform: float
-) -> None:
+def test_token_with_probability_zero_is_never_drawn(monkeypatch: pytest.MonkeyPatch, uniform: float) -> None:
     monkeypatch.setattr("rllm_local.sampling.uniforms", lambda seeds, positions: np.full(len(seeds), uniform))
     generator = np.random.default_rng(0)
     logits = torch.from_numpy(generator.normal(0, 2, (2000, 9)).astype(np.float32))
@@ -197,7 +193,7 @@ def test_a_token_of_probability_zero_is_never_drawn_even_at_the_ends(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_whose_logits_are_not_numbers_shows_in_its_log_prob_and_in_no_other(temperature: float) -> None:
+def test_nan_logits_affect_only_their_rows_log_prob(temperature: float) -> None:
     logits = torch.zeros(2, 5)
     logits[1, 3] = math.nan
     logprobs = draw(logits, [_params(temperature=temperature)] * 2, [0, 0]).logprobs
@@ -215,7 +211,7 @@ def test_draw_is_bit_equal_next_to_constrained_row() -> None:
     assert np.array_equal(together.logprobs, torch.log_softmax(logits / 0.7, -1)[range(64), together.tokens].numpy())
 
 
-def test_a_draw_does_not_depend_on_the_other_rows() -> None:
+def test_draw_does_not_depend_on_other_rows() -> None:
     logits = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (50, 30)).astype(np.float32))
     params = [_params(seed=row, temperature=[0.0, 0.7, 1.0][row % 3], top_k=[-1, 5][row % 2]) for row in range(50)]
     together = draw(logits, params, list(range(50)))

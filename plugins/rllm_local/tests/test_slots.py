@@ -13,7 +13,7 @@ ids = st.lists(st.integers(0, 2), max_size=6)
 
 
 @given(cached=ids, prompt=st.lists(st.integers(0, 2), min_size=1, max_size=6))
-def test_reusable_is_the_common_prefix_with_one_token_left_to_compute(cached: list[int], prompt: list[int]) -> None:
+def test_reusable_prefix_leaves_one_token_to_compute(cached: list[int], prompt: list[int]) -> None:
     common = 0
     while common < min(len(cached), len(prompt)) and cached[common] == prompt[common]:
         common += 1
@@ -21,14 +21,14 @@ def test_reusable_is_the_common_prefix_with_one_token_left_to_compute(cached: li
     assert session.reusable(np.array(prompt, np.int32)) == min(common, len(prompt) - 1)
 
 
-def test_slots_are_handed_out_lowest_first_and_again_after_release() -> None:
+def test_slots_are_assigned_lowest_first_and_reused() -> None:
     table = SlotTable(3)
     assert [table.acquire(name).slot for name in "abc"] == [0, 1, 2]  # type: ignore[union-attr]
     table.release("b")
     assert table.acquire("d").slot == 1  # type: ignore[union-attr]
 
 
-def test_the_conversation_idle_for_longest_is_evicted_and_busy_ones_never() -> None:
+def test_longest_idle_conversation_is_evicted_never_busy_ones() -> None:
     table = SlotTable(2)
     first, second = table.acquire("first"), table.acquire("second")
     assert first is not None
@@ -41,7 +41,7 @@ def test_the_conversation_idle_for_longest_is_evicted_and_busy_ones_never() -> N
     assert table.acquire("fourth") is None
 
 
-def test_a_conversation_that_ends_while_it_is_served_keeps_its_slot_until_then() -> None:
+def test_ended_conversation_keeps_slot_until_its_request_ends() -> None:
     table = SlotTable(1)
     session = table.acquire("a")
     assert session is not None
@@ -70,7 +70,7 @@ def test_clearing_forgets_tokens_and_keeps_slots() -> None:
 
 
 @pytest.mark.parametrize(("slots", "lost"), [(1, ["b", "c"]), (2, ["c"]), (5, [])])
-def test_resizing_takes_the_slots_that_are_gone_and_names_who_lost_them(slots: int, lost: list[str]) -> None:
+def test_resize_returns_conversations_that_lost_their_slots(slots: int, lost: list[str]) -> None:
     table = SlotTable(3)
     for name in "abc":
         table.acquire(name)

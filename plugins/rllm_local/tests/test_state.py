@@ -12,7 +12,7 @@ from expecting import expect_error
 from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch, weights_of
 
 from rllm_core.errors import CheckpointError
-from rllm_local.state import load_state, save_state
+from rllm_local.trainer import load_state, save_state
 from rllm_local.update import Updater
 
 
@@ -43,7 +43,7 @@ SCHEDULE = {"lr_schedule": "cosine", "num_minibatches": 2, "num_epochs": 2, "wei
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never_stopped(
+def test_resumed_run_has_weights_of_an_uninterrupted_run(
     dtype: torch.dtype, tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     straight = build_tiny(0).to(dtype)
@@ -65,7 +65,7 @@ def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never
         assert torch.equal(master, other)
 
 
-def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
+def test_saved_model_is_float32_and_records_its_dtype(
     tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     """Whoever loads it in float32 has every bit of the masters; by default transformers loads it as it computes."""
@@ -86,7 +86,7 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
     assert exact.lm_head.weight is exact.model.embed_tokens.weight, "tied, as in the model that was saved"
 
 
-def test_loading_goes_back_also_in_a_process_that_has_trained(
+def test_loading_restores_state_after_further_training(
     tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     """From the state before the first update, where the optimizer has nothing to save yet."""
@@ -100,9 +100,7 @@ def test_loading_goes_back_also_in_a_process_that_has_trained(
     assert torch.equal(weights_of(model), weights)
 
 
-def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_too_many_is_left_out(
-    tmp_path: Path, tokenizer: Any
-) -> None:
+def test_missing_critic_is_rejected_and_unneeded_one_ignored(tmp_path: Path, tokenizer: Any) -> None:
     model = build_tiny(0)
     critic = make_critic(model)
     without, both = tmp_path / "without", tmp_path / "both"
@@ -132,7 +130,7 @@ def test_nothing_is_pickled(tmp_path: Path, tokenizer: Any, train: Callable[...,
 
 
 @pytest.mark.parametrize("other", ["grouped_model", "qwen_model"])
-def test_the_checkpoint_of_another_model_is_refused_and_changes_nothing(
+def test_checkpoint_of_different_model_is_rejected_without_changes(
     other: str, request: pytest.FixtureRequest, tmp_path: Path, tokenizer: Any
 ) -> None:
     saved = request.getfixturevalue(other)

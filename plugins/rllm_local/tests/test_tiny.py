@@ -27,7 +27,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 @given(text=words | st.text(max_size=40))
-def test_any_text_encodes_and_what_is_unknown_is_said_to_be(tokenizer: Any, text: str) -> None:
+def test_any_text_encodes_with_unknown_tokens(tokenizer: Any, text: str) -> None:
     ids = _encode(tokenizer, text)
     known = all(character in ALPHABET for character in text.lower())
     if not any(special in text for special in tokenizer.all_special_tokens):
@@ -46,7 +46,7 @@ def test_characters_outside_the_alphabet_become_unknown(tokenizer: Any, text: st
     ]
 
 
-def test_numbers_up_to_31_and_the_words_of_the_games_are_one_token_each(tokenizer: Any) -> None:
+def test_small_numbers_and_game_words_are_single_tokens(tokenizer: Any) -> None:
     for text in [*map(str, range(32)), "lower", "higher", "correct", "number", "guess", "plus", "is"]:
         assert len(_encode(tokenizer, text)) == 1
     assert len(_encode(tokenizer, "32")) == 2
@@ -54,14 +54,14 @@ def test_numbers_up_to_31_and_the_words_of_the_games_are_one_token_each(tokenize
 
 
 @pytest.mark.parametrize("alphabet", [string.ascii_lowercase, string.digits, "z", "0"])
-def test_a_word_of_100_000_letters_or_digits_survives_encoding_and_decoding(tokenizer: Any, alphabet: str) -> None:
+def test_very_long_words_survive_encoding_and_decoding(tokenizer: Any, alphabet: str) -> None:
     word = (alphabet * 100_000)[:100_000]
     ids = _encode(tokenizer, word)
     assert UNKNOWN not in ids
     assert tokenizer.decode(ids, skip_special_tokens=True) == word
 
 
-def test_runs_of_letters_and_digits_are_cut_after_16(tokenizer: Any) -> None:
+def test_sequences_of_letters_are_split_after_16(tokenizer: Any) -> None:
     guess, number = _encode(tokenizer, "guess"), _encode(tokenizer, "31")
     assert _encode(tokenizer, "guess" * 3) == guess * 3
     assert _encode(tokenizer, "guess" * 4) == [*guess * 3, *_encode(tokenizer, "g"), *_encode(tokenizer, "uess")]
@@ -94,7 +94,7 @@ turn = st.lists(
 
 
 @given(first=turn, rest=st.lists(st.tuples(words, turn), min_size=1, max_size=4))
-def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
+def test_turn_by_turn_tokens_equal_the_whole_template(
     renderer: Renderer, tokenizer: Any, first: list[dict[str, str]], rest: list[tuple[str, list[dict[str, str]]]]
 ) -> None:
     messages = list(first)
@@ -109,7 +109,7 @@ def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
 
 
 @given(response=words.filter(bool), observed=turn)
-def test_a_response_that_was_cut_off_is_closed_before_the_next_message(
+def test_truncated_response_is_closed_before_next_message(
     renderer: Renderer, tokenizer: Any, response: str, observed: list[dict[str, str]]
 ) -> None:
     sampled = _encode(tokenizer, response)

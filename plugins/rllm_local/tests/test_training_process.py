@@ -26,10 +26,9 @@ from rllm_core.plugins import resolve
 from rllm_core.plugins.registry import forget_in_process
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
-from rllm_local.patience import Patience
 from rllm_local.plugin import check_training_process
 from rllm_local.settings import LocalConfig
-from rllm_local.training_process import TrainingProcess
+from rllm_local.training_process import TrainingProcess, WaitPolicy
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
@@ -82,17 +81,17 @@ def _context(*, apart: bool, model: Mapping[str, Any] | None = None, **changes: 
 
 
 def _pid(backend: LocalBackend) -> int:
-    return int(backend._started()[0].pid)  # type: ignore[attr-defined]
+    return int(backend._require_started()[0].pid)  # type: ignore[attr-defined]
 
 
-def _chosen(qualified_name: str) -> PluginChoice[Any]:
+def _choose_loss(qualified_name: str) -> PluginChoice[Any]:
     registered = resolve("loss", qualified_name)
     return PluginChoice(registered=registered, params=registered.plugin.params())
 
 
 def _plan(loss: str = "rllm-core/ppo", **changes: Any) -> UpdatePlan:
     values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 0} | changes
-    return UpdatePlan(losses={"agent": _chosen(loss)}, **values)
+    return UpdatePlan(losses={"agent": _choose_loss(loss)}, **values)
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, director
     ],
     ids=["bfloat16, fixed", "lora, latest"],
 )
-def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process(
+def test_training_process_gives_results_of_one_process(
     model: dict[str, Any], versions: int, batch: TokenBatch, tmp_path: Path
 ) -> None:
     here, apart = (
@@ -183,7 +182,7 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
 
 
 @pytest.mark.usefixtures("losses")
-def test_samples_are_drawn_while_weights_are_updated_and_a_close_within_an_update_ends_the_process(
+def test_sampling_continues_during_updates_and_close_ends_process(
     batch: TokenBatch,
 ) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> tuple[int, Completion]:
@@ -198,19 +197,17 @@ def test_samples_are_drawn_while_weights_are_updated_and_a_close_within_an_updat
     assert not _alive(pid)
 
 
-def test_runs_in_which_rollouts_and_updates_are_synchronous_have_one_process(
+def test_synchronous_runs_have_one_process(
     in_child: Callable[[Scenario], Any],
 ) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> bool:
-        return hasattr(backend._started()[0], "pid")
+        return hasattr(backend._require_started()[0], "pid")
 
     assert not run_scenario(replace(_context(apart=True), overlaps=False), scenario)
     assert in_child(scenario)
 
 
-def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(
-    batch: TokenBatch, in_child: Callable[[Scenario], Any]
-) -> None:
+def test_loss_of_main_program_is_rejected_with_hint(batch: TokenBatch, in_child: Callable[[Scenario], Any]) -> None:
     plan = _plan()
     ppo = plan.losses["agent"]
     unknown = replace(ppo, registered=replace(ppo.registered, distribution="in-process"))
@@ -257,7 +254,7 @@ def test_a_death_within_an_update_is_named(batch: TokenBatch) -> None:
     assert error.details.endswith("about to quit")
 
 
-def test_a_death_between_updates_ends_what_samples_at_once() -> None:
+def test_process_death_between_updates_fails_sampling_at_once() -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> None:
         os.kill(_pid(backend), signal.SIGKILL)
         for number in range(1000):
@@ -269,11 +266,11 @@ def test_a_death_between_updates_ends_what_samples_at_once() -> None:
 
 def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> tuple[int, BackendError]:
-        process = backend._started()[0]
+        process = backend._require_started()[0]
         assert isinstance(process, TrainingProcess)
-        process._patience = Patience(first=0.2)
+        process._wait_policy = WaitPolicy(first=0.2)
         os.kill(process.pid, signal.SIGSTOP)
-        while not process._process.stopped:
+        while not process._process.is_stopped:
             pass
         with pytest.raises(BackendError) as raised:
             await backend.update(batch, _plan())
@@ -288,21 +285,21 @@ def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
     check_error(error, "process-timeout", f"pid {pid}", "'update'", "0.2 s", "SIGSTOP", "--resume")
 
 
-def test_patience_grows_with_the_slowest_answer() -> None:
-    patience = Patience(first=100.0, least=1e-9)
+def test_wait_policy_grows_with_the_slowest_answer() -> None:
+    policy = WaitPolicy(first=100.0, least=1e-9)
 
     async def answer() -> int:
         await asyncio.sleep(0)
         return 3
 
-    assert patience.limit("update") == 100.0
-    assert asyncio.run(patience.wait_for("update", answer())) == 3
-    assert patience.limit("update") == 20 * patience._slowest["update"]
-    assert patience.limit("save") == 100.0
-    assert replace(patience, least=50.0).limit("update") == 50.0
+    assert policy.limit("update") == 100.0
+    assert asyncio.run(policy.wait_for("update", answer())) == 3
+    assert policy.limit("update") == 20 * policy._slowest["update"]
+    assert policy.limit("save") == 100.0
+    assert replace(policy, least=50.0).limit("update") == 50.0
 
 
-def test_what_it_prints_is_said_between_the_lines_of_the_run(
+def test_output_of_process_is_printed_by_run(
     batch: TokenBatch, in_child: Callable[[Scenario], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario(backend: LocalBackend, engine: Any) -> None:
@@ -312,7 +309,7 @@ def test_what_it_prints_is_said_between_the_lines_of_the_run(
     in_child(scenario)
 
 
-def test_one_process_cannot_be_asked_for_where_there_is_one() -> None:
+def test_training_process_key_is_rejected_in_synchronous_runs() -> None:
     settings = LocalConfig(local={"training_process": False})  # type: ignore[arg-type]
     with expect_error(ConfigError, "unused-key", "`local.training_process` is false"):
         check_training_process(RunConfig(), settings)
@@ -321,6 +318,6 @@ def test_one_process_cannot_be_asked_for_where_there_is_one() -> None:
     check_training_process(RunConfig(), LocalConfig())
 
 
-def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
+def test_unloadable_model_raises_config_error_and_process_ends() -> None:
     with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
         run_scenario(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))

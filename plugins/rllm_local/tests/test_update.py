@@ -49,7 +49,7 @@ def _policy_losses(name: str, logprobs: Any, old: Any, advantages: Any) -> torch
     return -torch.min(ratios * advantages, torch.clip(ratios, 1 - 0.2, 1 + 0.3) * advantages)
 
 
-def _aggregated(mode: str, rows: list[torch.Tensor]) -> torch.Tensor:
+def _aggregate(mode: str, rows: list[torch.Tensor]) -> torch.Tensor:
     rows = [row for row in rows if len(row)]
     sums = torch.stack([row.sum() for row in rows])
     match mode:
@@ -115,7 +115,7 @@ def _reference(
             near = values + torch.clamp(predicted - values, -CLIP, CLIP)
             errors = torch.maximum((predicted - returns) ** 2, (near - returns) ** 2)
             squares = squares + VALUE_COEFF * errors.sum() / 2
-    loss = _aggregated(plan.aggregation, rows)
+    loss = _aggregate(plan.aggregation, rows)
     loss.backward(retain_graph=True)
     of_policy = gradient_of(model)
     if critic is None:
@@ -182,7 +182,7 @@ def test_loss_and_gradient_equal_the_naive_reference(
     temperature, entropy = options.get("temperature", 1.0), options.get("entropy", 0.0)
     model = build_tiny(0)
     batch = random_batch(options.get("rows", MULTI_TURN), roles=list(losses), rollouts=options.get("rollouts", 1))
-    batch = _masked(_old_logprobs_near(model, batch, 0.3, temperature), options.get("masked", []))
+    batch = _mask_tokens(_old_logprobs_near(model, batch, 0.3, temperature), options.get("masked", []))
     plan = make_plan(losses, aggregation=aggregation, entropy_coeff=entropy)
     expected, gradient, _ = _reference(model, batch, losses, plan, temperature=temperature)
     for max_tokens in (1, 60):
@@ -286,7 +286,7 @@ def test_seed_decides_every_bit_of_the_weights() -> None:
 
 
 @pytest.mark.parametrize(("minibatches", "epochs"), [(1, 1), (3, 2), (7, 1), (50, 2)])
-def test_every_pass_uses_every_row_once_in_minibatches_of_equal_size(minibatches: int, epochs: int) -> None:
+def test_every_epoch_uses_each_row_once(minibatches: int, epochs: int) -> None:
     seen: list[list[int]] = []
 
     def noting(inputs: LossInput, params: Any) -> torch.Tensor:
@@ -304,7 +304,7 @@ def test_every_pass_uses_every_row_once_in_minibatches_of_equal_size(minibatches
     assert {int(state["step"]) for state in updater.optimizer.state.values()} == {per_pass * epochs}
 
 
-def test_an_optimizer_step_is_that_of_adamw_with_the_settings() -> None:
+def test_optimizer_step_equals_adamw_with_the_settings() -> None:
     """The gradient of each step is that of its batch only."""
     model = build_tiny(0)
     settings = {"learning_rate": 3e-3, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.1}
@@ -327,7 +327,7 @@ def test_an_optimizer_step_is_that_of_adamw_with_the_settings() -> None:
         _near(weights_of(model), weights, 1e-6)
 
 
-def test_gradients_are_scaled_down_to_the_norm_and_reported_as_they_were() -> None:
+def test_gradients_are_clipped_and_reported_before_clipping() -> None:
     batch, norms, gradients = random_batch(MULTI_TURN), [], []
     for limit in (1e9, 0.01):
         model = build_tiny(0)
@@ -338,16 +338,16 @@ def test_gradients_are_scaled_down_to_the_norm_and_reported_as_they_were() -> No
     _near(gradients[1] / 0.01, gradients[0] / norms[0], 1e-4)
 
 
-def _masked(batch: TokenBatch, rows: list[int]) -> TokenBatch:
+def _mask_tokens(batch: TokenBatch, rows: list[int]) -> TokenBatch:
     mask = batch.loss_mask & ~np.repeat(np.isin(np.arange(batch.n_rows), rows), batch.row_lengths)
     return replace(batch, loss_mask=mask)
 
 
-def test_batch_without_sampled_tokens_or_returns_changes_no_weight() -> None:
+def test_batch_without_tokens_or_returns_changes_nothing() -> None:
     model = build_tiny(0)
     critic = make_critic(model)
     before = torch.cat([weights_of(model), weights_of(critic)])
-    batch = _masked(random_batch([(4, 3), (5, 2), (3, 3)]), [0, 1, 2])
+    batch = _mask_tokens(random_batch([(4, 3), (5, 2), (3, 3)]), [0, 1, 2])
     assert sampled_per_row(batch).tolist() == [0, 0, 0]
     metrics = make_updater(model, critic=critic, weight_decay=0.1).update(batch, make_plan()).metrics
     assert torch.equal(torch.cat([weights_of(model), weights_of(critic)]), before)
@@ -399,7 +399,7 @@ def test_update_huge_advantages_are_named_with_reward() -> None:
     assert torch.equal(weights_of(model), before)
 
 
-def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled() -> None:
+def test_first_step_metrics_equal_the_sampling_policys() -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.0)
     metrics = make_updater(model).update(batch, make_plan()).metrics
@@ -413,7 +413,7 @@ def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled() -> Non
 
 
 @pytest.mark.parametrize("tokens", [8, 60, 100_000])
-def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(tokens: int) -> None:
+def test_clip_fraction_covers_the_whole_batch(tokens: int) -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.0)
     # Every third token was half as likely: its ratio is 2.

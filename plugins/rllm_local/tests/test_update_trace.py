@@ -41,7 +41,7 @@ def sequence_loss(inputs: LossInput, params: Any) -> torch.Tensor:
     return -inputs.advantages * mean
 
 
-def dual_clipped(inputs: LossInput, params: Any) -> torch.Tensor:
+def dual_clip_mask(inputs: LossInput, params: Any) -> torch.Tensor:
     return ppo(inputs, PpoParams(eps_clip=0.1, clip_ratio_c=1.5))
 
 
@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"ppo {mode}": {"aggregation": mode} for mode in ("token-mean", "seq-mean-token-mean")},
     "importance_sampling": {"loss": "importance_sampling"},
     "sequence loss": EVERYTHING | {"loss": {"agent": sequence_loss}},
-    "kinks": EVERYTHING | {"loss": {"agent": dual_clipped}},
+    "kinks": EVERYTHING | {"loss": {"agent": dual_clip_mask}},
     **{f"kl {kind}": {"kl": KlTerm(beta=0.3, estimator=kind)} for kind in ("k1", "k2")},
     "token correction": {"rollout_correction": TOKEN},
     "several micro-batches": EVERYTHING | {"settings": {"max_tokens_per_microbatch": 40}},
@@ -71,7 +71,7 @@ class Step:
     """Gradient of the policy's loss before clipping, by autograd of the whole loss on the real model."""
 
 
-def watched(updater: Updater, model: Any) -> list[Step]:
+def watch_update(updater: Updater, model: Any) -> list[Step]:
     """Filled as `updater` makes its optimizer steps."""
     steps: list[Step] = []
     real = updater._clipped_norms
@@ -89,7 +89,7 @@ def gradients(parameters: Any) -> torch.Tensor:
     return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad.clone()).flatten() for p in parameters])
 
 
-def explained(model: Any, batch: TokenBatch, trace: TokenTrace, number: int, temperature: float) -> torch.Tensor:
+def explain_loss(model: Any, batch: TokenBatch, trace: TokenTrace, number: int, temperature: float) -> torch.Tensor:
     """The gradient of the sum of coefficient times log-prob, and of entropy; row by row, over full logits."""
     model.zero_grad()
     for row, (_, table, logprobs, _) in enumerate(plain_rows(model, batch, temperature)):
@@ -101,12 +101,12 @@ def explained(model: Any, batch: TokenBatch, trace: TokenTrace, number: int, tem
     return gradients(p for p in model.parameters() if p.requires_grad)
 
 
-def traced(result: UpdateResult) -> TokenTrace:
+def get_trace(result: UpdateResult) -> TokenTrace:
     assert result.trace is not None
     return result.trace
 
 
-def filled(rows: Any = MULTI_TURN, **options: Any) -> TokenBatch:
+def fill_columns(rows: Any = MULTI_TURN, **options: Any) -> TokenBatch:
     """A batch whose old and reference log-probs are around what is plausible."""
     batch = random_batch(rows, **options)
     generator = np.random.default_rng(6)
@@ -124,12 +124,12 @@ SHORT = ("kinks", "critic", "adapter")
     "case",
     [pytest.param(case, marks=[] if name in SHORT else pytest.mark.long, id=name) for name, case in CASES.items()],
 )
-def test_coefficients_times_gradients_of_log_probs_are_the_gradient(case: dict[str, Any]) -> None:
+def test_coefficients_times_log_prob_gradients_give_the_gradient(case: dict[str, Any]) -> None:
     given = dict(case)
     settings = SETTINGS | given.pop("settings", {})
     temperature = settings.get("temperature", 1.0)
     roles = given.pop("roles", ("agent",))
-    batch = filled(given.pop("rows", MULTI_TURN), roles=roles, rollouts=given.pop("rollouts", 1))
+    batch = fill_columns(given.pop("rows", MULTI_TURN), roles=roles, rollouts=given.pop("rollouts", 1))
     model, masters, critic = build_tiny(0), None, None
     if given.pop("critic", False):
         returns = np.where(batch.loss_mask, 0.5, np.nan).astype(np.float32)
@@ -139,7 +139,7 @@ def test_coefficients_times_gradients_of_log_probs_are_the_gradient(case: dict[s
         loaded, masters = load_model_to_train(TrainedModelSection(device="cpu", lora_rank=4), 0)
         model, section = loaded.model, TrainingSection(learning_rate=1e-2, max_grad_norm=1e9, **settings)
         updater = Updater(model, section, total_steps=9, temperature=1.0, max_response_length=50, masters=masters)
-    steps = watched(updater, model)
+    steps = watch_update(updater, model)
 
     result = updater.update(batch, make_plan(given.pop("loss", "ppo"), roles=roles, trace=True, **given))
 
@@ -148,15 +148,15 @@ def test_coefficients_times_gradients_of_log_probs_are_the_gradient(case: dict[s
         with torch.no_grad():
             for parameter, weight in zip(model.parameters(), step.weights, strict=True):
                 parameter.copy_(weight)
-        found = explained(model, batch, traced(result), number, temperature)
+        found = explain_loss(model, batch, get_trace(result), number, temperature)
         assert float(step.gradient.norm()) > 0
         assert float((found - step.gradient).norm() / step.gradient.norm()) < 1e-5
 
 
 def test_every_sampled_token_is_traced_once_an_epoch() -> None:
-    batch = filled()
+    batch = fill_columns()
 
-    trace = traced(make_updater(build_tiny(0), **SETTINGS).update(batch, make_plan(trace=True)))
+    trace = get_trace(make_updater(build_tiny(0), **SETTINGS).update(batch, make_plan(trace=True)))
 
     tokens = batch.row_offsets[trace.row] + trace.position
     for epoch in (0, 1):
@@ -165,12 +165,12 @@ def test_every_sampled_token_is_traced_once_an_epoch() -> None:
 
 
 def test_clipped_tokens_are_those_that_the_metric_counts() -> None:
-    batch = filled(roles=("solver", "judge"))
+    batch = fill_columns(roles=("solver", "judge"))
     plan = make_plan({"solver": "ppo", "judge": "importance_sampling"}, roles=batch.roles, trace=True)
 
     result = make_updater(build_tiny(0), **SETTINGS).update(batch, plan)
 
-    trace = traced(result)
+    trace = get_trace(result)
     says = batch.role[trace.row] == batch.roles.index("solver")
     assert np.isnan(trace.clipped[~says]).all()
     assert 0.0 < trace.clipped[says].mean() < 1.0
@@ -179,7 +179,7 @@ def test_clipped_tokens_are_those_that_the_metric_counts() -> None:
 
 
 def test_a_trace_changes_no_bit_of_the_update() -> None:
-    batch, plan = filled(), make_plan(**EVERYTHING)
+    batch, plan = fill_columns(), make_plan(**EVERYTHING)
     plain, with_trace = build_tiny(0), build_tiny(0)
 
     without = make_updater(plain, **SETTINGS).update(batch, plan)
@@ -190,12 +190,12 @@ def test_a_trace_changes_no_bit_of_the_update() -> None:
     assert torch.equal(weights_of(plain), weights_of(with_trace))
 
 
-def test_optimizer_steps_are_told_with_the_parts_of_their_losses() -> None:
+def test_optimizer_steps_have_parts_of_their_losses() -> None:
     model = build_tiny(0)
     updater = make_updater(model, max_grad_norm=0.5, learning_rate=2e-3, **SETTINGS)
-    steps = watched(updater, model)
+    steps = watch_update(updater, model)
 
-    result = updater.update(filled(), make_plan(trace=True, **EVERYTHING))
+    result = updater.update(fill_columns(), make_plan(trace=True, **EVERYTHING))
 
     told = result.optimizer_steps
     assert [(each.number, each.epoch, each.learning_rate) for each in told] == [(n, n // 2, 2e-3) for n in range(4)]

@@ -41,9 +41,7 @@ def with_returns(batch: TokenBatch, size: float) -> TokenBatch:
 
 
 @pytest.mark.parametrize("size", [0.1, 1000.0, 1e6])
-def test_the_share_of_the_policy_in_an_update_does_not_depend_on_the_size_of_the_returns(
-    size: float, update: Update
-) -> None:
+def test_policy_update_does_not_depend_on_return_size(size: float, update: Update) -> None:
     """The gradient is the sum of the policy's and the critic's gradients, up to the limit of its norm."""
     batch = random_batch(ROWS)
     policy_only, _, expected = update(batch, max_grad_norm=LIMIT)
@@ -62,7 +60,7 @@ def test_the_share_of_the_policy_in_an_update_does_not_depend_on_the_size_of_the
         assert each == pytest.approx(metrics, rel=2e-5, abs=2e-6)
 
 
-def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(update: Update) -> None:
+def test_gradients_are_clipped_independently_of_each_other(update: Update) -> None:
     batch = random_batch(ROWS)
     policy_only, _, metrics = update(batch)
     limit = 2 * metrics["actor/grad_norm"]
@@ -72,7 +70,7 @@ def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(update
     assert float(of_critic.norm()) == pytest.approx(limit, rel=1e-4)
 
 
-def test_a_step_that_failed_leaves_nothing_to_the_next() -> None:
+def test_failed_step_leaves_no_gradient_behind() -> None:
     """The first of two micro-batches is in the gradient already when the loss of the second is refused."""
     batch, gradients = with_returns(random_batch([(1, 2), (20, 30)]), 2.0), []
     for factors in ([1.0, 1.0], [1.0, math.nan, 1.0, 1.0]):
@@ -88,7 +86,7 @@ def test_a_step_that_failed_leaves_nothing_to_the_next() -> None:
     assert torch.equal(*gradients)
 
 
-def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights() -> None:
+def test_overflowing_value_loss_fails_before_changing_weights() -> None:
     model = build_tiny(0)
     critic = make_critic(model)
     before = torch.cat([weights_of(model), weights_of(critic)])
@@ -97,7 +95,7 @@ def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights(
     assert torch.equal(torch.cat([weights_of(model), weights_of(critic)]), before)
 
 
-def test_the_value_gradient_of_a_bfloat16_model_is_collected_and_scaled_in_float32(update: Update) -> None:
+def test_bfloat16_value_gradient_is_accumulated_in_float32(update: Update) -> None:
     batch = with_returns(random_batch(ROWS), 2.0)
     exact, rough = (update(batch, dtype)[2]["critic/grad_norm"] for dtype in (torch.float32, torch.bfloat16))
     assert rough == pytest.approx(exact, rel=0.05)

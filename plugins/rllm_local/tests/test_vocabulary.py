@@ -38,7 +38,7 @@ def _plain(head: torch.nn.Linear, hidden: torch.Tensor, targets: torch.Tensor, t
     ("temperature", "weights", "bias"),
     [(0.5, (1.0, 0.0), True), (1.0, (0.0, 1.0), False), (2.0, (0.7, -0.3), True), (0.5, (0.7, -0.3), False)],
 )
-def test_values_and_gradients_are_those_of_the_plain_computation(
+def test_chunked_values_and_gradients_equal_plain_ones(
     temperature: float, weights: tuple[float, float], bias: bool
 ) -> None:
     generator = torch.Generator().manual_seed(3)
@@ -61,7 +61,7 @@ def test_values_and_gradients_are_those_of_the_plain_computation(
 
 
 @pytest.mark.usefixtures("few_logits")
-def test_the_gradient_can_be_asked_for_twice_and_is_left_out_where_weights_are_frozen() -> None:
+def test_gradient_works_twice_and_skips_frozen_weights() -> None:
     head = _head(0, dtype=torch.float32).requires_grad_(False)
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=True)
     outputs = chunked_outputs(head, hidden, torch.zeros(TOKENS, dtype=torch.int64), 1.0)
@@ -125,18 +125,18 @@ def test_a_model_gives_the_same_outputs_in_chunks(
         np.testing.assert_allclose(ours.detach().numpy(), plain.detach().numpy(), atol=1e-5, rtol=1e-5)
 
 
-def test_logits_that_a_model_changes_after_its_last_layer_are_computed_by_the_model(
+def test_logits_changed_after_output_layer_are_not_chunked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = build_tiny(0)
     forward = model.forward
 
-    def capped(*arguments: Any, **options: Any) -> Any:
+    def cap_logits(*arguments: Any, **options: Any) -> Any:
         output = forward(*arguments, **options)
         output.logits = 3 * torch.tanh(output.logits / 3)
         return output
 
-    model.forward = capped
+    model.forward = cap_logits
     monkeypatch.setattr(vocabulary, "CHUNK", 700)
     batch = random_batch([(5, 30), (8, 25)])
     (part,) = micro_batches(batch, np.arange(2), 10_000, torch.device("cpu"))

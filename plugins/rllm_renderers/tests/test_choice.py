@@ -35,7 +35,7 @@ def test_hub_name_with_different_template_keeps_it(capsys: pytest.CaptureFixture
     assert "rllm.renderer=renderers:qwen3" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_known_keeps_its_template() -> None:
+def test_unknown_model_keeps_its_template() -> None:
     assert isinstance(make_auto(setup(), RendererParams()), TemplateRenderer)
 
 
@@ -44,7 +44,7 @@ def test_renderers_only_rejects_an_unknown_model() -> None:
         make_renderers(setup(), RenderersParams())
 
 
-def test_a_family_whose_special_tokens_the_model_lacks_is_refused() -> None:
+def test_family_with_missing_special_tokens_is_rejected() -> None:
     with expect_error(ConfigError, "renderer-not-loadable", "'qwen3'"):
         make_renderers(setup(), RenderersParams(config="qwen3"))
 

@@ -34,7 +34,7 @@ async def count_bytes(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextmanager
-def served(app: Any, **options: Any) -> Iterator[Address]:
+def serve_app(app: Any, **options: Any) -> Iterator[Address]:
     listening = listen()
     host, port = listening.getsockname()[:2]
     loop = asyncio.new_event_loop()
@@ -57,6 +57,6 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def begin(app: Any = count_bytes, **options: Any) -> Address:
-            return stack.enter_context(served(app, **options))
+            return stack.enter_context(serve_app(app, **options))
 
         yield begin

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from live_processes import commands_with, is_alive
 
-from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
 from rllm_serving.line_process import DiedError, LateError, LineProcess, NotReadyError, StrayAnswerError
+from rllm_serving.listening import EndedError, wait_for_url
 
 DEADLINE = 100.0
 UNTIL_INPUT_ENDS = """
 import asyncio, sys
-from rllm_serving.parent import when_parent_ends
+from rllm_serving.child_process import when_parent_ends
 async def main():
     ended = asyncio.Event()
     when_parent_ends(ended.set)
@@ -29,7 +29,7 @@ async def main():
 asyncio.run(main())
 """
 COMPUTES = """
-from rllm_serving.parent import end_with_parent
+from rllm_serving.child_process import end_with_parent
 end_with_parent()
 print("watching", flush=True)
 while True:
@@ -80,14 +80,14 @@ def spawn(directory: Path, program: str) -> ChildProcess:
     return ChildProcess.spawn([sys.executable, "-c", program], directory / "log", {"SAID": "yes"})
 
 
-def test_the_log_has_the_output_and_the_exit_code(tmp_path: Path) -> None:
+def test_log_tail_has_output_and_exit_code(tmp_path: Path) -> None:
     child = spawn(tmp_path, "import os; print('a'); print(os.environ['SAID'])")
     asyncio.run(child.end(DEADLINE))
     assert child.exit_code == 0
     assert child.log_tail().splitlines()[1:] == ["a", "yes", "(exit code 0)"]
 
 
-def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
+def test_hanging_child_is_killed_with_its_children(tmp_path: Path) -> None:
     starts = (
         f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {NEVER!r}]); print(p.pid, flush=True)"
     )
@@ -119,11 +119,11 @@ def test_only_a_server_that_runs_announces_its_url(tmp_path: Path) -> None:
     content = json.dumps({"url": "http://x:1", "port": 1, "pid": 2})
     announce = f"open('new', 'w').write({content!r}); os.rename('new', {str(file)!r})"
     child, ended = spawn(tmp_path, f"import os; os.chdir({str(tmp_path)!r}); {announce}; {NEVER}"), spawn(tmp_path, "")
-    assert asyncio.run(announced_url(file, child, DEADLINE)) == "http://x:1"
+    assert asyncio.run(wait_for_url(file, child, DEADLINE)) == "http://x:1"
     with pytest.raises(EndedError):
-        asyncio.run(announced_url(tmp_path / "none", ended, DEADLINE))
+        asyncio.run(wait_for_url(tmp_path / "none", ended, DEADLINE))
     with pytest.raises(TimeoutError):
-        asyncio.run(announced_url(tmp_path / "none", child, 0.0))
+        asyncio.run(wait_for_url(tmp_path / "none", child, 0.0))
     child.kill()
     ended.kill()
 
@@ -136,7 +136,7 @@ def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "rllm_test_echo"
 
 
-def test_lines_are_answered_until_a_process_dies_or_is_late(echo: str) -> None:
+def test_lines_are_answered_until_death_or_timeout(echo: str) -> None:
     dying, slow = (LineProcess.start(echo, ["ready"]) for _ in range(2))
     assert [dying.ask(line) for line in ("abc", "12")] == ["cba", "21"]
     with pytest.raises(DiedError, match="ended with 7") as died:

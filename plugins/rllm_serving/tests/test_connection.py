@@ -35,7 +35,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Connection, Peer, Connection]]:
+async def connect_ends() -> AsyncIterator[tuple[Connection, Peer, Connection]]:
     ours, theirs = socket.socketpair()
     peer = Peer()
     near, far = await Connection.open(ours, PICKLE), await Connection.open(theirs, PICKLE, peer.handle)
@@ -48,7 +48,7 @@ async def connected() -> AsyncIterator[tuple[Connection, Peer, Connection]]:
 
 def test_connection_many_requests_get_their_answers() -> None:
     async def run() -> None:
-        async with connected() as (near, peer, _):
+        async with connect_ends() as (near, peer, _):
             waiting = asyncio.create_task(near.ask("wait"))
             assert await asyncio.gather(*map(near.ask, range(50))) == [2 * number for number in range(50)]
             large = b"x" * (3 << 20)
@@ -65,7 +65,7 @@ def test_connection_many_requests_get_their_answers() -> None:
 
 def test_connection_deadline_cancels_the_request() -> None:
     async def run() -> None:
-        async with connected() as (near, peer, _):
+        async with connect_ends() as (near, peer, _):
             with pytest.raises(TimeoutError):
                 await near.ask("wait", within=0.01)
             await peer.cancelled.wait()
@@ -76,14 +76,14 @@ def test_connection_deadline_cancels_the_request() -> None:
 
 def test_connection_end_fails_requests_and_cancels_handling() -> None:
     async def run() -> None:
-        async with connected() as (near, peer, far):
+        async with connect_ends() as (near, peer, far):
             waiting = asyncio.create_task(near.ask("wait"))
             await peer.begun.wait()
             await far.close()
             assert peer.cancelled.is_set()
             with pytest.raises(EOFError):
                 await waiting
-            await near.wait_ended()
+            await near.wait_until_end()
             with pytest.raises(EOFError):
                 await near.ask(1)
 
@@ -101,7 +101,7 @@ def test_connection_bad_bytes_end_it(data: bytes) -> None:
         end = Connection(*await asyncio.open_connection(sock=ours), PICKLE, max_bytes=100)
         with theirs:
             theirs.sendall(data)
-        await end.wait_ended()
+        await end.wait_until_end()
         assert end.has_ended
         await end.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from live_processes import is_alive
 
-from rllm_serving.process_directory import VARIABLE, ProcessDirectory, remove_abandoned
+from rllm_serving.process_directory import VARIABLE, ProcessDirectory, remove_abandoned_directories
 
 KILLED = """
 import os, signal, subprocess, sys
@@ -40,7 +40,7 @@ def test_directories_of_killed_processes_are_removed_with_children(tmp_path: Pat
     process.communicate()
     (left,) = {*tmp_path.iterdir()} - {kept}
 
-    assert remove_abandoned(tmp_path) == [left]
+    assert remove_abandoned_directories(tmp_path) == [left]
 
     assert [*tmp_path.iterdir()] == [kept]
     while is_alive(child):  # until the signal arrives; the test's time limit is the bound
@@ -55,7 +55,7 @@ def test_directories_of_killed_processes_are_removed_with_children(tmp_path: Pat
 def test_kept_directory_is_not_removed(tmp_path: Path) -> None:
     kept = ProcessDirectory("rllm-test-", tmp_path)
     kept.keep()
-    assert remove_abandoned(tmp_path) == []
+    assert remove_abandoned_directories(tmp_path) == []
     assert kept.path.is_dir()
 
 

@@ -13,7 +13,7 @@ from .conftest import DEADLINE, Address, Serve, count_bytes
 WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
 
 
-def connected(address: Address) -> socket.socket:
+def connect_client(address: Address) -> socket.socket:
     return socket.create_connection(address, timeout=DEADLINE)
 
 
@@ -33,15 +33,15 @@ def is_cut(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", WHOLE[:1], WHOLE[:20], WHOLE[:-1]])
-def test_a_request_that_stops_in_the_middle_is_cut(serve: Serve, sent: bytes) -> None:
-    with connected(serve(read_seconds=0.2)) as connection:
+def test_incomplete_request_is_disconnected_at_the_deadline(serve: Serve, sent: bytes) -> None:
+    with connect_client(serve(read_seconds=0.2)) as connection:
         connection.sendall(sent)
         assert is_cut(connection)
 
 
 def test_a_request_that_drips_is_cut(serve: Serve) -> None:
     """The deadline is that of the whole request."""
-    with connected(serve(read_seconds=0.3)) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+    with connect_client(serve(read_seconds=0.3)) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
         connection.settimeout(0.05)
         while True:
@@ -53,8 +53,8 @@ def test_a_request_that_drips_is_cut(serve: Serve) -> None:
                 continue
 
 
-def test_later_requests_of_a_connection_have_the_same_deadline(serve: Serve) -> None:
-    with connected(serve(read_seconds=0.3)) as connection:
+def test_later_requests_have_the_same_deadline(serve: Serve) -> None:
+    with connect_client(serve(read_seconds=0.3)) as connection:
         for _ in range(2):
             connection.sendall(WHOLE)
             assert answer(connection).startswith(b"HTTP/1.1 200")
@@ -67,7 +67,7 @@ def test_an_answer_may_take_longer_than_the_request(serve: Serve) -> None:
         await asyncio.sleep(0.5)
         await count_bytes(scope, receive, send)
 
-    with connected(serve(slow, read_seconds=0.2)) as connection:
+    with connect_client(serve(slow, read_seconds=0.2)) as connection:
         connection.sendall(WHOLE)
         assert answer(connection).startswith(b"HTTP/1.1 200")
 
@@ -77,7 +77,7 @@ ENDLESS = [b"POST /" + b"x" * 200_000, b"POST / HTTP/1.1\r\nHost: x\r\nX: " + b"
 
 @pytest.mark.parametrize("head", ENDLESS, ids=["path", "header"])
 def test_a_head_without_an_end_is_cut(serve: Serve, head: bytes) -> None:
-    with connected(serve(read_seconds=DEADLINE)) as connection:
+    with connect_client(serve(read_seconds=DEADLINE)) as connection:
         with suppress(ConnectionError):
             connection.sendall(head)
         assert is_cut(connection)
@@ -92,8 +92,8 @@ BEHIND_A_BODY = {
 
 
 @pytest.mark.parametrize(("begin", "more"), BEHIND_A_BODY.values(), ids=BEHIND_A_BODY)
-def test_what_has_no_end_behind_a_body_is_cut(serve: Serve, begin: bytes, more: bytes) -> None:
-    with connected(serve(read_seconds=DEADLINE)) as connection:
+def test_endless_data_after_a_body_is_disconnected(serve: Serve, begin: bytes, more: bytes) -> None:
+    with connect_client(serve(read_seconds=DEADLINE)) as connection:
         connection.sendall(begin)
         with pytest.raises(ConnectionError):
             for _ in range(20_000):
@@ -101,14 +101,14 @@ def test_what_has_no_end_behind_a_body_is_cut(serve: Serve, begin: bytes, more: 
 
 
 def test_a_body_of_many_chunks_arrives(serve: Serve) -> None:
-    with connected(serve(read_seconds=DEADLINE)) as connection:
+    with connect_client(serve(read_seconds=DEADLINE)) as connection:
         connection.sendall(CHUNKED + b"1\r\nx\r\n" * 50_000 + b"0\r\nX: y\r\n\r\n")
         assert answer(connection, b"50001").startswith(b"HTTP/1.1 200")
 
 
-def test_a_long_body_arrives_and_another_request_may_follow(serve: Serve) -> None:
+def test_long_body_arrives_before_a_second_request(serve: Serve) -> None:
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
-    with connected(serve(read_seconds=DEADLINE)) as connection:
+    with connect_client(serve(read_seconds=DEADLINE)) as connection:
         for sent, end in ((body, b"300000"), (WHOLE, b"3"), (body, b"300000")):
             connection.sendall(sent)
             assert answer(connection, end).startswith(b"HTTP/1.1 200")

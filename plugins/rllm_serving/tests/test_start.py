@@ -10,19 +10,19 @@ from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_serving.http_server import HttpServer, NotStartedError
-from rllm_serving.keys import KeyRule, check_binding
-from rllm_serving.listening import is_loopback, listen, reachable, url_of
+from rllm_serving.listening import is_loopback, listen, reachable_url, url_of
+from rllm_serving.middleware import KeyRule, check_binding
 
 RULE: dict[str, Any] = {"header": "X-Key", "variable": "THE_KEY", "example": "abc"}
 
 
-def test_an_application_that_does_not_start_is_an_error_and_stops_as_if_it_had() -> None:
-    async def broken(scope: Any, receive: Any, send: Any) -> None:
+def test_application_that_fails_to_start_raises_and_stops() -> None:
+    async def fail_to_start(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "by nothing"})
 
     async def start() -> None:
-        server = HttpServer(broken, listen(), lifespan="on")
+        server = HttpServer(fail_to_start, listen(), lifespan="on")
         with pytest.raises(NotStartedError):
             await server.start()
         await server.stop()
@@ -47,7 +47,7 @@ def test_a_taken_port_is_said() -> None:
     ],
 )
 def test_an_address_of_all_is_reached_by_one(url: str, here: str) -> None:
-    assert reachable(url) == here
+    assert reachable_url(url) == here
 
 
 def test_other_machines_need_a_key() -> None:

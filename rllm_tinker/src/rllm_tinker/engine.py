@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import generation_stop_ids, model_directory, stop_ids
+from rllm_backend_kit.model_files import generation_stop_ids, is_only_cached, model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer, RendererSetup
@@ -245,7 +244,7 @@ def _load(name: str) -> Any:
             "Correct the path in model.tokenizer or model.name.",
         )
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=only_cached(name))
+        return AutoTokenizer.from_pretrained(name, local_files_only=is_only_cached(name))
     except (OSError, ValueError, KeyError, ImportError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(

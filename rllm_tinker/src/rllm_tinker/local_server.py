@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.errors import BackendError
-from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
+from rllm_serving.listening import EndedError, wait_for_url
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_tinker.health import HttpHealth
 
@@ -58,7 +58,7 @@ class LocalServer:
         process = ChildProcess.spawn([*serve, *what, *where, *room_for(versions)], log, {"TINKER_API_KEY": key})
         server = cls("", key, process, files, Path(checkpoints).expanduser().absolute())
         try:
-            server.url = await announced_url(announcement, server.process, longest)
+            server.url = await wait_for_url(announcement, server.process, longest)
         except EndedError:
             server.process.kill()  # also kills processes that the server started
             files.keep()

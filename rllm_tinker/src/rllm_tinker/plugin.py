@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rllm_backend_kit.config_keys import COMMON_KEYS
+from rllm_backend_kit import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl

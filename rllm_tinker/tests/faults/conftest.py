@@ -120,7 +120,7 @@ class ServerProcess:
 def server_process(directory: Path, *options: str) -> Iterator[ServerProcess]:
     """A server that keeps its checkpoints in `directory`. Forked from a process with torch loaded: half a second."""
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rllm.cli.main", "rllm_tinker_server.build", "rllm_tinker_server.serve"])
+    context.set_forkserver_preload(["rllm.cli.main", "rllm_tinker_server.serve"])
     announce = directory / f"announce-{time.monotonic_ns()}.json"
     words = ("tinker", "serve", "--model", "tiny", "--port", "0", "--api-key", KEY, "--announce", str(announce))
     process = context.Process(target=main, args=((*words, "--checkpoints", str(directory), *options),), daemon=True)

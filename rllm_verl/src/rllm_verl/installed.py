@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.gpu_checks import GIB, examine_machine, major
-from rllm_backend_kit.machine import Machine, installed_version, look
+from rllm_backend_kit.machine import GIB, Machine, examine_machine, installed_version, major, read_machine
 from rllm_core.contracts.backend import Finding
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
@@ -105,7 +104,7 @@ SHARED_MEMORY = 8 * GIB
 
 def examine_gpus() -> Iterable[Finding]:
     """Return the findings for `BackendPlugin.examine_gpus`."""
-    machine = look(LOOKED_AT)
+    machine = read_machine(LOOKED_AT)
     return [*examine_machine(machine), *examine_verl(machine)]
 
 

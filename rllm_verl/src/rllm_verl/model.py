@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.context_length import longest_context
-from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import generation_stop_ids, model_directory, stop_ids
+from rllm_backend_kit.model_files import generation_stop_ids, is_only_cached, longest_context, model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
@@ -109,7 +107,7 @@ def _read_model(source: Path | str, name: str, path: str, digest: str, without_t
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        cached = only_cached(source)
+        cached = is_only_cached(source)
         config = AutoConfig.from_pretrained(source, local_files_only=cached)
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rllm_backend_kit.config_keys import COMMON_KEYS
+from rllm_backend_kit import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl

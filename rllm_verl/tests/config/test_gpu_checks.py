@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from expecting import check_values
 
-from rllm_backend_kit.gpu_checks import GIB
-from rllm_backend_kit.machine import Machine
+from rllm_backend_kit.machine import GIB, Machine
 from rllm_core.plugins.registry import Registry
 from rllm_verl.installed import FLASH, PINNED, PINNED_WITH, examine_verl
 

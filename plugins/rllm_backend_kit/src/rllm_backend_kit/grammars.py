@@ -22,13 +22,11 @@ class Marks(Protocol):
 
     @property
     def stop_ids(self) -> Collection[int]:
-        """As `Renderer.stop_ids`."""
-        ...
+        """Return the same as `Renderer.stop_ids`."""
 
     @property
     def reasoning_ids(self) -> tuple[int, int] | None:
-        """As `Renderer.reasoning_ids`."""
-        ...
+        """Return the same as `Renderer.reasoning_ids`."""
 
 
 class Grammars:
@@ -110,10 +108,10 @@ class Grammar:
         self._stop_ids = list(stop_ids)
         self._reasoning_ids = reasoning_ids
         self._thinks = thinks
-        self._begun = False
+        self._has_tokens = False
         self._problem = ""
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed_tokens(self) -> NDArray[np.bool_]:
         """Return (n_vocabulary,): True for each token that may follow."""
         if self._thinks:
             # Thoughts are free, but the response must not end before its JSON.
@@ -127,7 +125,7 @@ class Grammar:
             self._problem = str(error)
             return np.ones(self._vocabulary, np.bool_)
         allowed = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
-        if self._reasoning_ids is not None and not self._begun:
+        if self._reasoning_ids is not None and not self._has_tokens:
             allowed[self._reasoning_ids[0]] = True
         if allowed.any() and not self._matcher.is_error():
             return allowed
@@ -145,11 +143,11 @@ class Grammar:
         if self._thinks:
             assert self._reasoning_ids is not None
             self._thinks = token != self._reasoning_ids[1]
-        elif self._reasoning_ids is not None and not self._begun and token == self._reasoning_ids[0]:
+        elif self._reasoning_ids is not None and not self._has_tokens and token == self._reasoning_ids[0]:
             self._thinks = True
         elif token not in self._stop_ids:
             self._matcher.consume_token(token)
-        self._begun = True
+        self._has_tokens = True
 
 
 def _is_open(prompt_ids: NDArray[np.int32], reasoning_ids: tuple[int, int]) -> bool:

@@ -11,15 +11,15 @@ class LearningRateSettings(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """After warm-up."""
+        """The learning rate after warm-up."""
 
     @property
     def lr_schedule(self) -> Literal["constant", "linear", "cosine"]:
-        """How it falls."""
+        """The schedule after warm-up."""
 
     @property
     def warmup_steps_ratio(self) -> float:
-        """Share of the run in which it rises, in [0, 1]."""
+        """Share of the run in which the learning rate rises, in [0, 1]."""
 
 
 def learning_rate(settings: LearningRateSettings, global_step: int, total_steps: int) -> float:

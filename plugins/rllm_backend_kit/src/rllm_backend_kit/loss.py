@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_backend_kit.rejection import M2PO, log_ratios, m2po_cutoff, rejected
+from rllm_backend_kit.rejection import M2PO, find_rejected_tokens, log_ratios, m2po_cutoff
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
@@ -32,7 +32,7 @@ class RowRoles(Protocol):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names."""
+        """Names of the roles."""
 
     @property
     def role(self) -> NDArray[np.int32]:
@@ -138,7 +138,7 @@ def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
             ratios = rollout_weights(*columns, replace(correction, cap=math.inf, floor=0.0, mean_weight=1.0))
             above_cap = ratios > correction.cap
         masks = rejected_tokens(inputs, correction)
-        weights = weights.masked_fill(any_rejected(masks, weights), 0.0)
+        weights = weights.masked_fill(merge_masks(masks, weights), 0.0)
     return LossTerms(divergence=divergence, weights=weights, rejected=masks, above_cap=above_cap)
 
 
@@ -172,11 +172,11 @@ def rejected_tokens(inputs: LossInput, correction: RolloutCorrection) -> dict[st
     columns = (inputs.old_logprobs, inputs.sampling_logprobs, inputs.advantages)
     old, sampled, advantages = (column.detach().double().cpu().numpy() for column in columns)
     _, lengths = torch.unique_consecutive(inputs.row_ids, return_counts=True)
-    found = rejected(old, sampled, advantages, lengths.cpu().numpy(), correction.reject)
+    found = find_rejected_tokens(old, sampled, advantages, lengths.cpu().numpy(), correction.reject)
     return {name: torch.from_numpy(mask).to(inputs.row_ids.device) for name, mask in found.items()}
 
 
-def any_rejected(masks: Mapping[str, Tensor], like: Tensor) -> Tensor:
+def merge_masks(masks: Mapping[str, Tensor], like: Tensor) -> Tensor:
     """(n_sampled,) bool, tokens that at least one rule rejects."""
     return sum(masks.values(), torch.zeros_like(like, dtype=torch.bool))
 
@@ -329,3 +329,41 @@ def _row_sums(values: Tensor, row_ids: Tensor) -> Tensor:
     """(n_sampled,) the sum over each token's row, in an order of adding that is the same every time."""
     _, of_token, lengths = torch.unique_consecutive(row_ids, return_inverse=True, return_counts=True)
     return torch.segment_reduce(values, "sum", lengths=lengths)[of_token] if len(values) else values
+
+
+LEAST_TAIL = 1e-7
+"""Smallest probability of all tokens outside the k tokens, as in TRL."""
+
+
+def generalized_jsd(logprobs: Tensor, targets: Tensor, beta: float) -> Tensor:
+    """Return the divergence of each row, (n,), in nats.
+
+    p is the target, q is the model, and m = beta p + (1 - beta) q. The result is beta KL(p || m) + (1 - beta)
+    KL(q || m). With beta 0 it is KL(p || q), and with beta 1 it is KL(q || p). Formula: Agarwal et al., On-Policy
+    Distillation of Language Models, 2024, arXiv:2306.13649.
+
+    Args:
+        logprobs: (n, k) log-probs of the model in nats, with a gradient.
+        targets: (n, k) log-probs of the target, finite.
+        beta: from 0 to 1.
+    """
+    if beta == 0:
+        return _kl(targets, logprobs)
+    if beta == 1:
+        return _kl(logprobs, targets)
+    mixture = torch.logaddexp(logprobs + math.log1p(-beta), targets + math.log(beta))
+    return beta * _kl(targets, mixture) + (1 - beta) * _kl(logprobs, mixture)
+
+
+def with_tail(logprobs: Tensor) -> Tensor:
+    """Return (n, k + 1) log-probs: of k tokens, and of all other tokens together.
+
+    Args:
+        logprobs: (n, k) log-probs in nats of k different tokens.
+    """
+    inside = logprobs.logsumexp(dim=-1, keepdim=True).clamp(max=-LEAST_TAIL)
+    return torch.cat((logprobs, torch.log(-torch.expm1(inside))), dim=-1)
+
+
+def _kl(left: Tensor, right: Tensor) -> Tensor:
+    return (left.exp() * (left - right)).sum(dim=-1)

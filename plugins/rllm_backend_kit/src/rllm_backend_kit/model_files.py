@@ -1,14 +1,69 @@
-"""Read a model's files for all backends: find its directory and its stop tokens."""
+"""Read a model's files for all backends: its directory, stop tokens and longest context, also without network."""
 
 from __future__ import annotations
 
+import math
 import re
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.hub import only_cached
 from rllm_core.errors import ConfigError
+
+HUB_DEADLINE = 8.0
+"""Seconds until the hub counts as out of reach."""
+HUB_RETRY_AFTER = 60.0
+"""Seconds in which it is not asked again: a run opens tokenizer and model one after the other."""
+_unanswered: dict[str, float] = {}
+"""When the hub did not answer about a name, by `time.monotonic`."""
+
+
+def is_only_cached(source: Path | str) -> bool:
+    """True if a model can only come from the hub's cache: it is a hub id, and the hub does not answer.
+
+    Pass the result to `from_pretrained` of transformers as `local_files_only`.
+
+    Args:
+        source: a directory, or a hub id.
+    """
+    name = str(source)
+    if Path(source).is_dir():
+        return False
+    if time.monotonic() - _unanswered.get(name, -math.inf) < HUB_RETRY_AFTER:
+        return True
+    if _answers(name):
+        return False
+    _unanswered[name] = time.monotonic()
+    return True
+
+
+def _answers(name: str) -> bool:
+    # Imported before the thread starts: a second import of a module that is still being imported fails.
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(name, timeout=HUB_DEADLINE)
+        except (HfHubHTTPError, HFValidationError):
+            answered.set()  # transformers explains what is wrong with the name
+        except Exception:  # noqa: BLE001  (of requests or httpx, by the version of the client)
+            return
+        else:
+            answered.set()
+
+    # A look-up of a host name has no deadline that Python could set, so the thread may outlive this call.
+    asking = threading.Thread(target=ask, name="rllm-hub", daemon=True)
+    asking.start()
+    asking.join(HUB_DEADLINE)
+    return answered.is_set()
+
 
 _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
 _LONGEST_HUB_ID = 96
@@ -71,7 +126,7 @@ def generation_stop_ids(source: Path | str, *, local_files_only: bool = False) -
 
     try:
         found: int | Sequence[int] | None = GenerationConfig.from_pretrained(
-            source, local_files_only=local_files_only or only_cached(source)
+            source, local_files_only=local_files_only or is_only_cached(source)
         ).eos_token_id
     except (OSError, ValueError):
         return None  # many models are saved without generation settings
@@ -108,3 +163,30 @@ def check_vocabulary(name: str, tokenizer: Any, stops: frozenset[int], rows: int
             f"{rows - 1}.",
             "Tokenizer and weights belong to different models: save or download them together.",
         )
+
+
+def longest_context(config: Any, default: int) -> int:
+    """Return the maximum number of tokens in a row whose values do not depend on other rows.
+
+    The scale of `dynamic` rope changes only beyond `max_position_embeddings`, so it needs no separate limit. It then
+    changes for all rows of the pass, and stays changed for later passes.
+
+    Args:
+        config: the config of the text model.
+        default: the maximum for models without `max_position_embeddings`.
+    """
+    longest = int(getattr(config, "max_position_embeddings", 0) or default)
+    return min(longest, longrope_limit(config) or longest)
+
+
+def longrope_limit(config: Any) -> int | None:
+    """Return the length from which longrope uses its long factors, None for models without longrope.
+
+    transformers switches all tokens of a pass when the longest row of the pass exceeds the length. Cached keys keep
+    their old angles, so log-probs beyond the length would depend on other rows and on the cache.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Some models have rope parameters for each layer type.
+    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    limits = [part["original_max_position_embeddings"] for part in parts if part.get("rope_type") == "longrope"]
+    return min(map(int, limits)) if limits else None

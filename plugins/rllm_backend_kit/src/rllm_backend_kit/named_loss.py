@@ -14,7 +14,7 @@ from rllm_core.plugins import resolve
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """Plain data."""
+    """The name and the options of a loss, as plain data."""
 
     qualified_name: str
     params: Mapping[str, Any]

@@ -20,7 +20,7 @@ M2PO = "m2po"
 """Name of the rule whose cutoff depends on all tokens of a batch."""
 
 
-def rejected(
+def find_rejected_tokens(
     old: Values, sampled: Values, advantages: Values, lengths: NDArray[np.int64], rules: Mapping[str, Bounds]
 ) -> dict[str, NDArray[np.bool_]]:
     """Return (n,) True for each token that a rule rejects, by the rule's name.

@@ -14,7 +14,7 @@ BASE = "base.json"
 
 
 @dataclass(frozen=True)
-class BaseModel:
+class AdapterBase:
     """An adapter's base model."""
 
     name: str
@@ -24,7 +24,7 @@ class BaseModel:
     dtype: str | None = None
     """Weight type for which `sha256` was computed. None if unknown."""
     sha256: str | None = None
-    """The weights' fingerprint, see `rllm_local.fingerprints.fingerprint`. None if unknown."""
+    """The weights' fingerprint, see `rllm_local.weights.fingerprint`. None if unknown."""
 
 
 def adapter_directory(name: str) -> Path | None:
@@ -39,7 +39,7 @@ def adapter_directory(name: str) -> Path | None:
     return None
 
 
-def read_base(directory: Path) -> BaseModel:
+def read_base(directory: Path) -> AdapterBase:
     """Return the base model of the adapter in `directory`. Adapters of other programs do not record its weights.
 
     Raises:
@@ -51,7 +51,7 @@ def read_base(directory: Path) -> BaseModel:
             raise KeyError("base_model_name_or_path")
         file = directory / BASE
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        return BaseModel(**(known | {"name": name}))
+        return AdapterBase(**(known | {"name": name}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "bad-adapter",
@@ -60,6 +60,6 @@ def read_base(directory: Path) -> BaseModel:
         ) from error
 
 
-def write_base(directory: Path, base: BaseModel) -> None:
+def write_base(directory: Path, base: AdapterBase) -> None:
     """Write the file that `read_base` reads."""
     (directory / BASE).write_text(json.dumps(asdict(base)), encoding="utf-8")

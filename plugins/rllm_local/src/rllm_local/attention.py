@@ -55,7 +55,7 @@ def over_slots(model: Any, rows: Tensor | None, fewest_rows: int = 1) -> Iterato
     Args:
         model: a model that uses torch's scaled dot product attention outside this context.
         rows: (n_row,) int64, index of each row's slot among the slots that are read. None if they are the same.
-        fewest_rows: see `same_bits.find_fewest_rows`.
+        fewest_rows: see `determinism.find_fewest_rows`.
     """
     before, token, fewest = model.config._attn_implementation, _rows.set(rows), _fewest.set(fewest_rows)
     model.config._attn_implementation = NAME

@@ -20,23 +20,30 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.notices import warn_once
-from rllm_local.early_renderer import early_renderer
-from rllm_local.engines import Engines, load_to_sample
-from rllm_local.hosting import Hosting
-from rllm_local.kv_cache import AS_NEEDED, PassShape
-from rllm_local.model_name import TINY
-from rllm_local.same_bits import (
-    TIMING_MATTERS,
+from rllm_local.determinism import (
+    TIMING_WARNING,
     find_fewest_rows,
     fix_order_of_sums,
     is_batch_invariant,
     positions_to_read,
 )
-from rllm_local.sampling_half import InWorker, SamplesFromCopy, SamplesInPlace, SamplingHalf, ServedVersions
+from rllm_local.early_renderer import early_renderer
+from rllm_local.kv_cache import AS_NEEDED, PassShape
+from rllm_local.model_name import TINY
+from rllm_local.samplers import (
+    CopiedWeightsSampler,
+    EngineFactory,
+    HostedSampler,
+    InWorker,
+    Sampler,
+    SharedWeightsSampler,
+    VersionedSampler,
+    load_to_sample,
+)
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.training_process import TrainingProcess
-from rllm_local.weights import copied, trained_weights
+from rllm_local.weights import copy_model, trained_weights
 
 T = TypeVar("T")
 
@@ -60,7 +67,7 @@ class Training(Protocol):
         """Release processes and memory."""
 
 
-class TrainingHere:
+class InProcessTraining:
     """A `Training` on the thread that also samples, so the two alternate."""
 
     def __init__(self, trainer: Trainer, in_worker: InWorker) -> None:
@@ -68,12 +75,10 @@ class TrainingHere:
         self._in_worker = in_worker
 
     async def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
-        columns: Mapping[str, NDArray[np.float32]] = await self._in_worker(self.trainer.filler.columns, batch, needs)
-        return columns
+        return await self._in_worker(self.trainer.filler.columns, batch, needs)
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        result: UpdateResult = await self._in_worker(self.trainer.updater.update, batch, plan)
-        return result
+        return await self._in_worker(self.trainer.updater.update, batch, plan)
 
     async def save(self, directory: Path) -> None:
         await self._in_worker(self.trainer.save, directory)
@@ -82,7 +87,7 @@ class TrainingHere:
         await self._in_worker(self.trainer.load, directory)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing, because the sampling half closes the thread."""
 
 
 class LocalBackend(Backend):
@@ -92,7 +97,7 @@ class LocalBackend(Backend):
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
         self._training: Training | None = None
-        self._sampling: SamplingHalf | None = None
+        self._sampling: Sampler | None = None
         self._max_context = 0
 
     async def start(self, run: RunContext) -> RolloutEngine:
@@ -103,33 +108,33 @@ class LocalBackend(Backend):
         if run.calls_tools or settings.model.name != TINY:
             await self._in_worker(early_renderer, run, settings.model.name)
         if run.overlaps and run.engine is None and settings.local.training_process:
-            self._sampling = await self._start_apart(run)
+            self._sampling = await self._start_training_process(run)
         else:
-            self._sampling = await self._start_here(run)
+            self._sampling = await self._start_in_process(run)
         return self._sampling.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        training, _ = self._started()
+        training, _ = self._require_started()
         self._check_lengths(batch)
         return batch.with_columns(**await training.columns(batch, needs))
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        training, sampling = self._started()
+        training, sampling = self._require_started()
         self._check_lengths(batch)
         sampling.weights_change()
         plan = complete_plan(batch, plan)
         return replace(await training.update(batch, plan), made_with=plan)
 
     async def sync_weights(self, version: int) -> None:
-        _, sampling = self._started()
+        _, sampling = self._require_started()
         await sampling.sync_weights(version)
 
     async def save(self, directory: Path) -> None:
-        training, _ = self._started()
+        training, _ = self._require_started()
         await training.save(directory)
 
     async def load(self, directory: Path) -> None:
-        training, _ = self._started()
+        training, _ = self._require_started()
         await training.load(directory)
 
     async def close(self) -> None:
@@ -139,34 +144,34 @@ class LocalBackend(Backend):
                 if half is not None:
                     ends.push_async_callback(half.close)
 
-    async def _start_here(self, run: RunContext) -> SamplingHalf:
+    async def _start_in_process(self, run: RunContext) -> Sampler:
         loaded, trainer = await self._in_worker(load_trainer, run)
-        self._training = TrainingHere(trainer, self._in_worker)
+        self._training = InProcessTraining(trainer, self._in_worker)
         model = loaded.model
-        engines = Engines(run, loaded, self._executor, await self._shape(run, model))
+        engines = EngineFactory(run, loaded, self._executor, await self._shape(run, model))
         self._max_context = engines.max_context
         if run.engine is not None:
-            self._sampling = hosting = Hosting(run.engine, loaded, self._executor)
+            self._sampling = hosting = HostedSampler(run.engine, loaded, self._in_worker)
             await hosting.start(engines.renderer, engines.max_context, run.backend_config)
             return hosting
         if run.versions_served == 1:
-            return SamplesInPlace(engines.on(model))
+            return SharedWeightsSampler(engines.make(model))
         trained = trained_weights(model)
-        return ServedVersions(
-            copied(model, trained), trained, engines.on, self._in_worker, versions=run.versions_served
+        return VersionedSampler(
+            copy_model(model, trained), trained, engines.make, self._in_worker, versions=run.versions_served
         )
 
-    async def _start_apart(self, run: RunContext) -> SamplingHalf:
-        self._training = process = TrainingProcess(self._training_ended)
+    async def _start_training_process(self, run: RunContext) -> Sampler:
+        self._training = process = TrainingProcess(self._on_training_end)
         # Both processes load the model at the same time.
         _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
         model = loaded.model
-        engines = Engines(run, loaded, self._executor, await self._shape(run, model))
+        engines = EngineFactory(run, loaded, self._executor, await self._shape(run, model))
         self._max_context = engines.max_context
         trained = process.weights(trained_weights(model))
         if run.versions_served == 1:
-            return SamplesFromCopy(engines.on(model), model, trained, self._in_worker)
-        return ServedVersions(model, trained, engines.on, self._in_worker, versions=run.versions_served)
+            return CopiedWeightsSampler(engines.make(model), model, trained, self._in_worker)
+        return VersionedSampler(model, trained, engines.make, self._in_worker, versions=run.versions_served)
 
     def _check_lengths(self, batch: TokenBatch) -> None:
         """Raise ConfigError if a row is longer than the context, because it can change the rope of other rows."""
@@ -184,15 +189,15 @@ class LocalBackend(Backend):
             return AS_NEEDED
         fewest = await self._in_worker(find_fewest_rows, model)
         if fewest is None:
-            warn_once(TIMING_MATTERS)
+            warn_once(TIMING_WARNING)
         return PassShape(fewest or 1, positions_to_read)
 
-    def _training_ended(self, error: BackendError) -> None:
+    def _on_training_end(self, error: BackendError) -> None:
         # Fail at once instead of after the next batch, because the running rollouts can no longer be used.
         if self._sampling is not None:
             self._sampling.fail(error)
 
-    def _started(self) -> tuple[Training, SamplingHalf]:
+    def _require_started(self) -> tuple[Training, Sampler]:
         if self._training is None or self._sampling is None:
             raise RllmError("not-started", "The local backend is not started.", "Call start() first.")
         return self._training, self._sampling

@@ -54,7 +54,7 @@ class ColumnFiller:
         if not self._recompute and "old_logprobs" in wanted:
             columns["old_logprobs"] = batch.old_logprobs_from(columns["old_logprobs"])
         if self._reference is not None and "ref_logprobs" in needs:
-            with self._reference.answering() as model:
+            with self._reference.reference_outputs() as model:
                 columns |= self._forward(model, batch, {"ref_logprobs": _logprobs})
         return columns
 

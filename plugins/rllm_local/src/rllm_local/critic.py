@@ -14,7 +14,7 @@ from torch import Tensor
 from rllm_backend_kit.loss import value_loss
 from rllm_core.data.batch import TokenBatch
 from rllm_local.logprobs import Outputs
-from rllm_local.masters import Masters
+from rllm_local.master_weights import MasterWeights
 from rllm_local.rows import MicroBatch
 from rllm_local.settings import CriticSection
 
@@ -27,11 +27,11 @@ class ValueGradient:
     gradient in memory.
     """
 
-    def __init__(self, critic: Critic, masters: Masters) -> None:
+    def __init__(self, critic: Critic, masters: MasterWeights) -> None:
         """Start with an empty gradient. `masters` belong to the model that policy and critic share."""
         self._critic = critic
         self._masters = masters
-        self._parameters = [*masters.trained, *critic.parameters()]
+        self._parameters = [*masters.trained_parameters, *critic.parameters()]
         self._collected: dict[torch.nn.Parameter, Tensor] = {}
         """Gradients in float32, by the parameter that the optimizer updates."""
 

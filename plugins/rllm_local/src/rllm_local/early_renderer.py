@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllm_backend_kit.context_length import longest_context
-from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import generation_stop_ids, silence_transformers, stop_ids
+from rllm_backend_kit.model_files import (
+    generation_stop_ids,
+    is_only_cached,
+    longest_context,
+    silence_transformers,
+    stop_ids,
+)
 from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import Renderer, RendererSetup
@@ -29,10 +33,19 @@ def early_renderer(run: RunContext, name: str, *, local_files_only: bool = False
     if found is None or found[0].chat_template is None:
         return None
     tokenizer, config, stops = found
+    context = longest_context(config and config.get_text_config(), tokenizer.model_max_length)
+    return build_renderer(run, name, tokenizer, stops), min(context, run.backend_config.training.max_length)
+
+
+def build_renderer(run: RunContext, name: str, tokenizer: Any, stops: frozenset[int]) -> Renderer:
+    """Return the run's renderer for the tokenizer and the stop tokens of the model `name`.
+
+    Raises:
+        ConfigError: the renderer does not support the run's settings.
+    """
     options = options_without_thinking(tokenizer) if run.config.rllm.disable_thinking else {}
     setup = RendererSetup(name=name, tokenizer=tokenizer, stop_ids=stops, template_options=options)
-    context = longest_context(config and config.get_text_config(), tokenizer.model_max_length)
-    return make_renderer(run, setup), min(context, run.backend_config.training.max_length)
+    return make_renderer(run, setup)
 
 
 def cached_renderer(run: RunContext) -> tuple[Renderer, int] | None:
@@ -55,7 +68,7 @@ def _files(name: str, local_files_only: bool) -> tuple[Any, Any, frozenset[int]]
 
     silence_transformers()
     source = directory_of(name) or name
-    cached = local_files_only or only_cached(source)
+    cached = local_files_only or is_only_cached(source)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
         config = AutoConfig.from_pretrained(source, local_files_only=cached)

@@ -26,10 +26,9 @@ from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, merge_copies
-from rllm_local.request import Request, Stops, stop_rule
+from rllm_local.request import Request, Stops, WaitingRequests, stop_rule
 from rllm_local.sampling import Draws
 from rllm_local.slots import BLOCK, Session, SlotTable, leading
-from rllm_local.waiting import WaitingRequests
 
 FIRST_POSITIONS = 64
 """Initial number of positions per slot. It doubles when a conversation needs more."""
@@ -334,7 +333,7 @@ class LocalEngine:
         session.tokens = request.tokens
         self._table.prefixes.file(session)
         request.append(token, logprob, version)
-        if request.stops(request.sampled):
+        if request.stops(request.sampled_ids):
             request.finish("stop")
         elif len(request.tokens) == len(request.buffer):
             request.finish("length")

@@ -74,8 +74,8 @@ def _config_of(name: str) -> Any:
 
 
 def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[str], device: str) -> Mapping[str, int]:
-    from rllm_local.memory import Load, parts_of_memory
-    from rllm_local.packing import WIDEST
+    from rllm_local.memory import Load, memory_parts
+    from rllm_local.rows import WIDEST
 
     rows = run.data.train_batch_size * run.rllm.rollout.n
     longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))
@@ -93,7 +93,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         copies=1 + ahead.staleness if ahead.pins_weights else int(apart),
         apart=apart,
     )
-    return parts_of_memory(config, settings, load)
+    return memory_parts(config, settings, load)
 
 
 def _device(name: str) -> tuple[str, int]:

@@ -82,7 +82,7 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
         logits,
         [row.sampling for row in rows],
         [row.position for row in rows],
-        [None if row.grammar is None else row.grammar.allowed() for row in rows],
+        [None if row.grammar is None else row.grammar.allowed_tokens() for row in rows],
     )
 
 

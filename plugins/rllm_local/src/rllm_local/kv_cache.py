@@ -107,18 +107,18 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         return 0 if self.view is None else self.view.length
 
 
-def as_needed(length: int) -> int:
+def exact_length(length: int) -> int:
     """Return `length`: a pass reads only the positions that its longest row needs."""
     return length
 
 
 @dataclass(frozen=True)
 class PassShape:
-    """Sizes of the products in a pass. `same_bits` chooses sizes that give a row the same bits in every pass."""
+    """Sizes of the products in a pass. `determinism` chooses sizes that give a row the same bits in every pass."""
 
     fewest_rows: int = 1
     """Minimum number of rows in a product, and of queries in an attention."""
-    positions_to_read: Callable[[int], int] = as_needed
+    positions_to_read: Callable[[int], int] = exact_length
     """Function from the number of positions that the longest row needs to the number that a pass reads in each slot."""
 
 

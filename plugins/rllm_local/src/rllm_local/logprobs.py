@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -72,9 +71,9 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
     temperature = temperature or 1.0
     head = model.get_output_embeddings()
     if len(part.targets) * model.config.get_text_config().vocab_size > vocabulary.CHUNK and _ends_with_its_head(model):
-        _, states = _forward(model, part, _none)
+        _, states = _forward(model, part, slice(0))
         return chunked_outputs(head, states, part.targets, temperature)
-    logits, states = _forward(model, part, _all)
+    logits, states = _forward(model, part, slice(None))
     distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
     return TokenOutputs(
         log_distribution=distribution,
@@ -83,7 +82,7 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
     )
 
 
-def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor]:
     """Return logits (n, n_vocabulary) and last hidden states (n_sampled, width) at the positions before sampled tokens.
 
     `given` selects the n states that the output layer receives.
@@ -92,7 +91,7 @@ def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) ->
 
     def note(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         states.append(inputs[0][part.places])
-        return (given(states[0])[None],)
+        return (states[0][given][None],)
 
     # In any causal model, the output layer receives the last hidden state at the requested positions.
     hook = model.get_output_embeddings().register_forward_pre_hook(note)
@@ -132,14 +131,6 @@ def additive(visible: Tensor | dict[str, Tensor], dtype: torch.dtype) -> Tensor 
 
 def _additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
-
-
-def _all(states: Tensor) -> Tensor:
-    return states
-
-
-def _none(states: Tensor) -> Tensor:
-    return states[:0]
 
 
 _ENDS_WITH_ITS_HEAD: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
-from rllm_local.adapter_files import CONFIG, WEIGHTS, BaseModel, write_base
-from rllm_local.fingerprints import fingerprint, is_adapters, plain_name
+from rllm_local.adapter_files import CONFIG, WEIGHTS, AdapterBase, write_base
 from rllm_local.settings import TrainedModelSection
+from rllm_local.weights import fingerprint, is_adapters, plain_name
 
 ADAPTER = "default"
 """peft's name for a model's only adapter."""
@@ -34,7 +34,7 @@ INSIDE_PEFT = "base_model.model."
 class Adapter:
     """A model's adapter. It is created in place: the model's linear layers become peft layers."""
 
-    def __init__(self, model: Any, settings: TrainedModelSection, base: BaseModel, seed: int) -> None:
+    def __init__(self, model: Any, settings: TrainedModelSection, base: AdapterBase, seed: int) -> None:
         """Add an adapter that does not change the output yet: B is 0, and A is drawn from the seed.
 
         Args:
@@ -68,23 +68,14 @@ class Adapter:
             with torch.random.fork_rng(devices=[]):
                 peft.inject_adapter_in_model(self.config, model, ADAPTER)
         except ValueError as error:
-            raise _refusal(settings, " ".join(str(error).split())[:200].rstrip(".")) from error
+            raise _target_error(settings, " ".join(str(error).split())[:200].rstrip(".")) from error
         self.layers = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
         self.config.target_modules = _targets(model, self.layers)
         for name, layer in self.layers.items():
-            self._start(name, layer, seed)
-
-    def _start(self, name: str, layer: Any, seed: int) -> None:
-        """Draw a layer's A from its own seed, so that it does not depend on the other adapted layers."""
-        down, up = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
-        drawn = torch.empty(down.shape)
-        generator = torch.Generator().manual_seed(derive_seed(seed, "lora", name))
-        nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
-        down.data = drawn.to(down.device)
-        up.data = torch.zeros(up.shape, device=up.device)
+            initialize_layer(layer, name, seed)
 
     @property
-    def base(self) -> BaseModel:
+    def base(self) -> AdapterBase:
         """The base model, with the SHA-256 of its weights in their computation type."""
         if self._sha256 is None:
             self._sha256 = fingerprint(self.model, self.model.dtype)
@@ -152,6 +143,16 @@ class Adapter:
         return merged
 
 
+def initialize_layer(layer: Any, name: str, seed: int) -> None:
+    """Set B of a peft layer to 0. Draw A from a seed for its name, so that it does not depend on the other layers."""
+    down, up = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+    drawn = torch.empty(down.shape)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "lora", name))
+    nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
+    down.data = drawn.to(down.device)
+    up.data = torch.zeros(up.shape, device=up.device)
+
+
 def merge_into(model: Any, directory: Path) -> Any:
     """Merge the adapter in a peft directory into a float32 model, and return the plain model. `model` is changed.
 
@@ -186,9 +187,9 @@ def _check_targets(model: Any, settings: TrainedModelSection) -> None:
         for name, module in model.named_modules():
             if f".{name}".endswith(f".{target}"):
                 if not isinstance(module, nn.Linear):
-                    raise _refusal(settings, f"{name} is not a linear layer")
+                    raise _target_error(settings, f"{name} is not a linear layer")
                 if module is model.get_output_embeddings():
-                    raise _refusal(settings, f"{name} is the output layer")
+                    raise _target_error(settings, f"{name} is the output layer")
 
 
 def _targets(model: Any, layers: Mapping[str, Any]) -> list[str]:
@@ -198,7 +199,7 @@ def _targets(model: Any, layers: Mapping[str, Any]) -> list[str]:
     return sorted(ends if set(alike) == set(layers) else layers)
 
 
-def _refusal(settings: TrainedModelSection, why: str) -> ConfigError:
+def _target_error(settings: TrainedModelSection, why: str) -> ConfigError:
     return ConfigError(
         "bad-lora-target",
         f"model.lora_target_modules={settings.lora_target_modules!r} cannot be adapted: {why}.",

@@ -1,16 +1,21 @@
-"""A run's memory, estimated only from the model's config.json and the settings."""
+"""A run's memory, estimated only from the model's config.json and the settings.
+
+The memory that a forward pass stores for the backward pass is measured with fake tensors (shapes without values).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rllm_local.activations import kept_per_token
 from rllm_local.forward import cache_bytes_per_token
-from rllm_local.settings import LocalConfig
+from rllm_local.settings import LocalConfig, TrainedModelSection
 from rllm_local.vocabulary import CHUNK
 
 GIB = 1 << 30
@@ -19,6 +24,8 @@ LOGITS_BYTES = {torch.float32: 16, torch.bfloat16: 12}
 tests/test_memory.py."""
 CHUNK_BYTES = 16
 """Peak bytes per entry of a chunk, if the logits of many tokens are computed in chunks."""
+WIDTH = 256
+"""Number of tokens in the pass that measures the stored memory. The memory grows linearly with it."""
 CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 """Keys in a model's config for changes to logits after the output layer. Such logits are not chunked."""
 
@@ -43,7 +50,7 @@ class Load:
     """True if the copies are in a different process than training."""
 
 
-def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
+def memory_parts(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
     """Return the bytes by purpose. All of them are in use at the same time at the peak of an update.
 
     Args:
@@ -55,8 +62,8 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
     shapes = _shapes(model_config)
     count = sum(parameter.numel() for parameter in shapes.parameters())
     rank = settings.model.lora_rank
-    trained = _adapter_size(shapes, settings) if rank else count
-    per_layer, outside = kept_per_token(model_config, settings.model)
+    trained = _adapter_size(shapes, settings.model) if rank else count
+    per_layer, outside = saved_bytes_per_token(model_config, settings.model)
     n_layer = model_config.num_hidden_layers
     logits = _logits(model_config, dtype, load.sampled_tokens)
     in_chunks = logits < LOGITS_BYTES[dtype] * load.sampled_tokens * model_config.vocab_size
@@ -106,12 +113,74 @@ def _shapes(model_config: Any) -> Any:
         return AutoModelForCausalLM.from_config(model_config, dtype=torch.float32)
 
 
-def _adapter_size(model: Any, settings: LocalConfig) -> int:
+def _adapter_size(model: Any, settings: TrainedModelSection) -> int:
     """Return the number of weights in an adapter."""
+    layers = _adapted_layers(model, settings)
+    return settings.lora_rank * sum(layer.in_features + layer.out_features for _, layer in layers)
+
+
+def saved_bytes_per_token(config: Any, settings: TrainedModelSection) -> tuple[float, float]:
+    """Return the bytes per token that are stored in each layer, and outside the layers (without logits).
+
+    Args:
+        config: `transformers.PretrainedConfig` of a causal language model.
+        settings: the model's type and adapter.
+    """
+    one, two = (_measure_saved_bytes(config, settings, n_layer) / WIDTH for n_layer in (1, 2))
+    return two - one, one - (two - one)
+
+
+def _measure_saved_bytes(config: Any, settings: TrainedModelSection, n_layer: int) -> int:
+    from transformers import AutoModelForCausalLM
+
+    small = copy.deepcopy(config)
+    small.num_hidden_layers = n_layer
+    if getattr(small, "layer_types", None):
+        small.layer_types = small.layer_types[:n_layer]
+    kept: dict[Any, int] = {}
+    alive: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
+        alive.append(tensor)  # so that its address is not reused by a different storage
+        return tensor
+
+    with FakeTensorMode():
+        model = AutoModelForCausalLM.from_config(small, dtype=getattr(torch, settings.dtype)).eval()
+        if settings.lora_rank:
+            _adapt(model, settings)
+        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        ids = torch.zeros((1, WIDTH), dtype=torch.int64)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            model.get_decoder()(input_ids=ids, use_cache=False)
+    return sum(size for storage, size in kept.items() if storage not in own)
+
+
+def _adapt(model: Any, settings: TrainedModelSection) -> None:
+    model.requires_grad_(False)
+    for name, module in list(_adapted_layers(model, settings)):
+        model.set_submodule(name, _LoraLinear(module, settings.lora_rank))
+
+
+def _adapted_layers(model: Any, settings: TrainedModelSection) -> Iterator[tuple[str, nn.Linear]]:
+    """Yield the linear layers that get an adapter, with their names."""
     output = model.get_output_embeddings()
-    adapted = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not output and settings.model.adapts(name)
-    ]
-    return settings.model.lora_rank * sum(module.in_features + module.out_features for module in adapted)
+    for name, module in model.named_modules():
+        if settings.adapts(name) and isinstance(module, nn.Linear) and module is not output:
+            yield name, module
+
+
+class _LoraLinear(nn.Module):
+    """A layer with the same computation as peft's LoRA layer, which does not accept fake tensors."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result = self.base(inputs)
+        adapted: torch.Tensor = (result + self.up(self.down(inputs.float())) * 2.0).to(result.dtype)
+        return adapted

@@ -58,13 +58,11 @@ def directory_of(name: str) -> Path | None:
         return None
     directory = model_directory(path)
     if directory is None:
-        raise ConfigError(
-            "model-not-loadable", f"model.name={name!r}: {_what_is_there(path)}", how_to_name_a_model(name)
-        )
+        raise ConfigError("model-not-loadable", f"model.name={name!r}: {_describe_path(path)}", model_name_hint(name))
     return directory
 
 
-def how_to_name_a_model(name: str) -> str:
+def model_name_hint(name: str) -> str:
     """Return the hint for a model name that cannot be loaded."""
     path = Path(name).expanduser()
     here = [str(each) for each in path.parent.glob("*") if each.is_dir()] if not path.exists() else []
@@ -74,7 +72,7 @@ def how_to_name_a_model(name: str) -> str:
     )
 
 
-def _what_is_there(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     if not path.exists():
         return "the directory does not exist."
     return "it is a file, not a directory." if path.is_file() else "the directory contains no config.json of a model."

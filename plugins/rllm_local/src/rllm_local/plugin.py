@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rllm_backend_kit.config_keys import COMMON_KEYS
+from rllm_backend_kit import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, Finding, RunContext, SharedKey
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.teacher import TeacherPlugin
@@ -41,10 +41,9 @@ WAIT_FOR_A_PLACE = 3600.0
 
 
 def _examine_gpus() -> Iterable[Finding]:
-    from rllm_backend_kit.gpu_checks import examine_machine
-    from rllm_backend_kit.machine import look
+    from rllm_backend_kit.machine import examine_machine, read_machine
 
-    return examine_machine(look())
+    return examine_machine(read_machine())
 
 
 def _early_renderer(run: RunContext) -> tuple[Renderer, int] | None:

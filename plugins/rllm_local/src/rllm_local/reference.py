@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import CheckpointError
-from rllm_local.fingerprints import fingerprint
 from rllm_local.lora import Adapter
+from rllm_local.weights import fingerprint
 
 REFERENCE = "reference.json"
 
@@ -28,7 +28,7 @@ class Reference:
         self.model = copy.deepcopy(model).requires_grad_(False)
 
     @contextmanager
-    def answering(self) -> Iterator[Any]:
+    def reference_outputs(self) -> Iterator[Any]:
         """Yield the model with the reference's outputs."""
         yield self.model
 
@@ -56,7 +56,7 @@ class Reference:
             )
 
 
-class BelowAdapter(Reference):
+class AdapterBaseReference(Reference):
     """The trained model with its LoRA adapter switched off. No copy is needed."""
 
     def __init__(self, adapter: Adapter) -> None:
@@ -64,7 +64,7 @@ class BelowAdapter(Reference):
         self._adapter = adapter
 
     @contextmanager
-    def answering(self) -> Iterator[Any]:
+    def reference_outputs(self) -> Iterator[Any]:
         with self._adapter.switched_off():
             yield self.model
 

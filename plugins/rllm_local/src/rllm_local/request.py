@@ -1,9 +1,10 @@
-"""One call of the engine, from the prompt to the completion, and the rule that ends its completion."""
+"""Requests of the engine: the rule that ends a completion, a request with its completion, and the waiting requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,7 +66,7 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     _top_ids: list[NDArray[np.int64]] = field(default_factory=list)
     _top_logprobs: list[NDArray[np.float32]] = field(default_factory=list)
-    _begun: list[tuple[int, int]] = field(default_factory=list)
+    _version_starts: list[tuple[int, int]] = field(default_factory=list)
     """Weight versions that sampled tokens so far, oldest first, each with the number of tokens sampled before it."""
     keys: list[int] = field(default_factory=list)
     """Keys of the whole blocks of `tokens`, as of the last call of `block_keys`."""
@@ -76,7 +77,7 @@ class Request:
         return self.buffer[: self.prompt_length + len(self.logprobs)]
 
     @property
-    def sampled(self) -> NDArray[np.int32]:
+    def sampled_ids(self) -> NDArray[np.int32]:
         """Sampled tokens so far. A view."""
         return self.tokens[self.prompt_length :]
 
@@ -87,8 +88,8 @@ class Request:
 
     def append(self, token: int, logprob: float, version: int) -> None:
         self.buffer[self.prompt_length + len(self.logprobs)] = token
-        if not self._begun or self._begun[-1][0] != version:
-            self._begun.append((version, len(self.logprobs)))
+        if not self._version_starts or self._version_starts[-1][0] != version:
+            self._version_starts.append((version, len(self.logprobs)))
         self.logprobs.append(logprob)
         if self.sampling.on_tokens is not None:
             self.sampling.on_tokens(np.array([token], np.int32))
@@ -105,11 +106,11 @@ class Request:
             return
         self.future.set_result(
             Completion(
-                token_ids=self.sampled.copy(),
+                token_ids=self.sampled_ids.copy(),
                 logprobs=np.array(self.logprobs, np.float32),
                 finish_reason=reason,
-                weight_version=self._begun[0][0],
-                version_spans=self._version_spans() if len(self._begun) > 1 else (),
+                weight_version=self._version_starts[0][0],
+                version_spans=self._version_spans() if len(self._version_starts) > 1 else (),
                 top=self._top(),
             )
         )
@@ -120,8 +121,10 @@ class Request:
         return TopTokens(np.stack(self._top_ids).astype(np.int32), np.stack(self._top_logprobs))
 
     def _version_spans(self) -> tuple[VersionSpan, ...]:
-        ends = [*(start for _, start in self._begun[1:]), len(self.logprobs)]
-        return tuple(VersionSpan(version, end - start) for (version, start), end in zip(self._begun, ends, strict=True))
+        ends = [*(start for _, start in self._version_starts[1:]), len(self.logprobs)]
+        return tuple(
+            VersionSpan(version, end - start) for (version, start), end in zip(self._version_starts, ends, strict=True)
+        )
 
     def fail(self, error: Exception, what: str) -> None:
         """Raise an error in the caller, if the caller still waits."""
@@ -130,3 +133,41 @@ class Request:
         failure = RolloutError("worker-failed", f"{what}: {type(error).__name__}: {error}")
         failure.__cause__ = error
         self.future.set_exception(failure)
+
+
+class WaitingRequests:
+    """A queue of requests for each client. The client with the fewest running requests is next."""
+
+    def __init__(self) -> None:
+        # The client whose request was taken longest ago comes first.
+        self._queues: dict[str, deque[Request]] = {}
+        self._last: str | None = None
+        """Client whose request was taken last. It comes after others that have as many running requests."""
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for queue in self._queues.values() for request in queue)
+
+    def add(self, request: Request) -> None:
+        self._queues.setdefault(request.client, deque()).append(request)
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Put requests before those that wait. They keep their order."""
+        for request in reversed(requests):
+            self._queues.setdefault(request.client, deque()).appendleft(request)
+
+    def take(self, running: Counter[str]) -> Request:
+        """Remove and return the next request. `running` has the number of running requests of each client."""
+        client = min(self._queues, key=lambda client: (running[client], client == self._last))
+        self._last = client
+        queue = self._queues.pop(client)
+        request = queue.popleft()
+        if queue:
+            self._queues[client] = queue
+        return request
+
+    def without_slot(self, running: Counter[str]) -> list[str]:
+        """Return the clients that wait and have no running request."""
+        return [client for client in self._queues if not running[client]]

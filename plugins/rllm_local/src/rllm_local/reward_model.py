@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from rllm_backend_kit.context_length import longest_context
-from rllm_backend_kit.model_files import silence_transformers
+from rllm_backend_kit.model_files import longest_context, silence_transformers
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Message
 from rllm_core.errors import ConfigError

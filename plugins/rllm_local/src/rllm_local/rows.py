@@ -1,4 +1,10 @@
-"""Conversion of a TokenBatch to torch micro-batches: sequences of similar length, padded on the right."""
+"""Conversion of a TokenBatch to torch micro-batches: sequences of similar length, padded on the right.
+
+Rows with the same prompt are packed into one sequence, so that a forward pass computes their prompt once. The sequence
+is the prompt, followed by the rest of each row. A mask separates the rows. Each row continues at the position after the
+prompt, so it is computed from the same tokens at the same positions as in a separate sequence. Eight rollouts of a task
+with a long prompt then cost little more than one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,61 @@ from torch import Tensor
 
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch
-from rllm_local.packing import Pack, packs
+
+PAIRS = 2048
+"""Number of query and key pairs that cost as much as one token in the rest of a layer. In a real model it is about six
+times the width of the hidden states, so 2048 is a low estimate. In close cases rows are therefore not packed."""
+WIDEST = 4096
+"""Maximum number of positions in a sequence of several rows. The mask has an entry for each pair of positions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """A sequence of one row, or of several rows with the same prompt."""
+
+    rows: tuple[int, ...]
+    prompt: int
+    """Number of common first tokens: the tokens before the first sampled token."""
+    width: int
+    """Number of input positions: the prompt, and each row's other tokens except its last token."""
+
+
+def pack_rows(batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int) -> Iterator[Pack]:
+    """Yield packs that contain each of the `rows` once. A pack of several rows has at most `max_tokens` and `WIDEST`
+    positions.
+
+    Args:
+        batch: the rows' batch.
+        rows: (n_row,) row ids, each with a sampled token.
+        max_tokens: maximum number of positions.
+    """
+    alike: dict[bytes, list[int]] = {}
+    for row in rows.tolist():
+        start, end = batch.row_offsets[row : row + 2]
+        # No token predicts the first token of a row, so the prompt has at least one token.
+        prompt = max(1, int(batch.loss_mask[start:end].argmax()))
+        alike.setdefault(batch.tokens[start : start + prompt].tobytes(), []).append(row)
+    size = batch.tokens.itemsize
+    for tokens, members in alike.items():
+        yield from _pack_with_prompt(members, len(tokens) // size, batch.row_lengths[members].tolist(), max_tokens)
+
+
+def _pack_with_prompt(rows: Sequence[int], prompt: int, lengths: Sequence[int], max_tokens: int) -> Iterator[Pack]:
+    members: list[int] = []
+    width, widest = prompt, min(max_tokens, WIDEST)
+    for row, length in zip(rows, lengths, strict=True):
+        longer = width + length - 1 - prompt
+        if members and (longer > widest or _cost(longer) - _cost(width) > _cost(length - 1)):
+            yield Pack(tuple(members), prompt, width)
+            members, longer = [], length - 1
+        members.append(row)
+        width = longer
+    yield Pack(tuple(members), prompt, width)
+
+
+def _cost(width: int) -> float:
+    return width + width * width / PAIRS
+
 
 ENOUGH = 1024
 """Padded tokens that keep a device busy. Smaller micro-batches are not cut for their padding."""
@@ -73,7 +133,7 @@ def micro_batches(
     token are skipped, because they would add exactly 0 to the gradient.
     """
     rows = rows[sampled_per_row(batch)[rows] > 0]
-    order = sorted(packs(batch, rows, max_tokens), key=lambda pack: pack.width)
+    order = sorted(pack_rows(batch, rows, max_tokens), key=lambda pack: pack.width)
     start = 0
     while start < len(order):
         end = start + 1

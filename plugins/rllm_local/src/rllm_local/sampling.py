@@ -55,11 +55,11 @@ def draw(
     if masks:
         # Rows without a grammar keep the same bits with any other rows in the pass.
         rows = torch.tensor(list(masks), device=logits.device)
-        constrained = _constrained(scores[rows], list(masks.values()))
+        constrained = _apply_grammars(scores[rows], list(masks.values()))
         scores = scores.index_copy(0, rows, constrained)
         # Normalize over the allowed tokens only, because their share of the whole distribution can round to 0.
         probabilities = probabilities.index_copy(0, rows, torch.softmax(constrained, dim=-1).double())
-    probabilities = truncated(probabilities, scores, sampling)
+    probabilities = truncate(probabilities, scores, sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
     cumulative = probabilities.cumsum_(dim=-1)
     # The first token whose cumulative probability exceeds the draw. Its probability is never 0.
@@ -74,7 +74,7 @@ def draw(
     return Draws(tokens.cpu().numpy(), chosen)
 
 
-def _constrained(scores: Tensor, allowed: Sequence[NDArray[np.bool_]]) -> Tensor:
+def _apply_grammars(scores: Tensor, allowed: Sequence[NDArray[np.bool_]]) -> Tensor:
     """Return the scores, (n_row, n_vocabulary), with -inf for each token that the row's grammar does not allow."""
     return scores.masked_fill(torch.from_numpy(~np.stack(allowed)).to(scores.device), -math.inf)
 
@@ -94,7 +94,7 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-def truncated(probabilities: Tensor, scores: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
+def truncate(probabilities: Tensor, scores: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """Set the probabilities outside top-k and top-p to 0. Rows without top-k and top-p do not change.
 
     Top-k is applied first and keeps every token that ties with the k-th. Top-p is a fraction of the mass after top-k.
@@ -115,7 +115,7 @@ def truncated(probabilities: Tensor, scores: Tensor, sampling: Sequence[Sampling
     if len(cut) < len(sampling):
         # Rows without top-k and top-p need not be sorted.
         rows = torch.tensor(cut, device=scores.device)
-        those = truncated(probabilities[rows], scores[rows], [sampling[row] for row in cut])
+        those = truncate(probabilities[rows], scores[rows], [sampling[row] for row in cut])
         return probabilities.index_copy(0, rows, those)
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
     size, device = scores.shape[-1], scores.device

@@ -24,7 +24,7 @@ class ModelSection(Section):
 
     @field_validator("device")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_device(cls, name: str) -> str:
         if re.fullmatch(DEVICE, name) is None:
             raise ValueError("expected auto, cpu, cuda, cuda:1, or another device of torch")
         return name
@@ -54,7 +54,7 @@ class TrainedModelSection(ModelSection):
 
     @field_validator("dtype", mode="before")
     @classmethod
-    def _not_float16(cls, value: object) -> object:
+    def _reject_float16(cls, value: object) -> object:
         if value == "float16":
             raise ValueError(
                 "float16 is not supported, because gradients leave its range and losses are not scaled; "

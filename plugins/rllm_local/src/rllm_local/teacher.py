@@ -15,7 +15,7 @@ from rllm_core.rollout.template_renderer import token_texts
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.model import load_model
-from rllm_local.teacher_options import TeacherModelParams, errors_of_teacher
+from rllm_local.teacher_options import TeacherModelParams, rename_key_in_errors
 
 
 class ModelTeacher:
@@ -28,7 +28,7 @@ class ModelTeacher:
     def __init__(self, params: TeacherModelParams, setup: TeacherSetup) -> None:
         self._path = params.path
         self._renderer = setup.renderer
-        with errors_of_teacher():
+        with rename_key_in_errors():
             self._loaded = load_model(params.section, derive_seed(setup.seed, "model"))
         rows = self._loaded.model.get_input_embeddings().num_embeddings
         self._size = min(rows, 1 + max(self._loaded.tokenizer.get_vocab().values()))

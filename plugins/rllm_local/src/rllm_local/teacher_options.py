@@ -41,7 +41,7 @@ class TeacherModelParams(Params):
 def check_teacher(params: TeacherModelParams) -> None:
     """Raise ConfigError if `path` is a path without a model."""
     if params.path != TINY and adapter_directory(params.path) is None:
-        with errors_of_teacher():
+        with rename_key_in_errors():
             directory_of(params.path)
 
 
@@ -55,7 +55,7 @@ def list_weights(params: TeacherModelParams) -> dict[str, str]:
     """
     adapter = adapter_directory(params.path)
     base = params.path if adapter is None else read_base(adapter).name
-    with errors_of_teacher():
+    with rename_key_in_errors():
         directories = [adapter, None if base == TINY else directory_of(base)]
     files = [file for directory in directories if directory is not None for file in sorted(directory.iterdir())]
     lines = [f"{file.name} {sha256(file)[:HASH_DIGITS]}" for file in files if file.suffix in OF_MODEL]
@@ -63,7 +63,7 @@ def list_weights(params: TeacherModelParams) -> dict[str, str]:
 
 
 @contextmanager
-def errors_of_teacher() -> Iterator[None]:
+def rename_key_in_errors() -> Iterator[None]:
     """Give errors about ``model.name`` the teacher's key."""
     try:
         yield

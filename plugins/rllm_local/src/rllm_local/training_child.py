@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import RunContext, UpdateResult
 from rllm_core.data.batch import TokenBatch
-from rllm_local.sent_plan import SentPlan
+from rllm_local.serialized_plan import SerializedPlan
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.weights import copy_weights, shared_weights, trained_weights
+from rllm_serving.child_process import end_with_parent
 from rllm_serving.connection import PICKLE, serve_blocking
-from rllm_serving.parent import end_with_parent
 
 
 class TrainingChild:
@@ -50,22 +50,22 @@ class TrainingChild:
         gc.freeze()
 
     def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
-        return self._started().filler.columns(batch, needs)
+        return self._require_trainer().filler.columns(batch, needs)
 
-    def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
-        result = self._started().updater.update(batch, sent.plan_here())
+    def update(self, batch: TokenBatch, sent: SerializedPlan) -> UpdateResult:
+        result = self._require_trainer().updater.update(batch, sent.deserialize())
         copy_weights(self._trained, self._shared)
         # The other process has the plan, and the plan's losses cannot be sent.
         return replace(result, made_with=None)
 
     def save(self, directory: Path) -> None:
-        self._started().save(directory)
+        self._require_trainer().save(directory)
 
     def load(self, directory: Path) -> None:
-        self._started().load(directory)
+        self._require_trainer().load(directory)
         copy_weights(self._trained, self._shared)
 
-    def _started(self) -> Trainer:
+    def _require_trainer(self) -> Trainer:
         assert self._trainer is not None
         return self._trainer
 

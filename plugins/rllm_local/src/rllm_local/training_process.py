@@ -1,5 +1,7 @@
 """The training half in a separate process, so that sampling continues during updates.
 
+Its requests have time limits, after which the process counts as hanging. Its output is printed in this process.
+
 `training_child` is the other end. A process is used because Python's threads block each other. With two threads, a step
 of `guess` took a third more CPU time.
 """
@@ -12,10 +14,10 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +26,87 @@ from torch import Tensor
 from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
-from rllm_local.child_log import ChildLog
-from rllm_local.patience import Patience
-from rllm_local.sent_plan import SentPlan
+from rllm_core.notices import say, warn_once
+from rllm_local.serialized_plan import SerializedPlan
 from rllm_local.weights import shared_memory, shared_weights
 from rllm_serving.child_process import ChildProcess
 from rllm_serving.connection import PICKLE, Connection
+
+T = TypeVar("T")
+PARTS = 20
+
+
+@dataclass
+class WaitPolicy:
+    """Limits that grow with the time that requests of the same name have taken."""
+
+    first: float = 3600.0
+    """Limit in seconds for the first request of a name. No earlier time exists, and it may download a model."""
+    least: float = 600.0
+    """Minimum limit in seconds for later requests."""
+    times: float = 20.0
+    """Multiple of the slowest request so far."""
+    _slowest: dict[str, float] = field(default_factory=dict)
+    """Seconds of the slowest answer, by name."""
+
+    def limit(self, name: str) -> float:
+        """Return the seconds that the next request of this name may take."""
+        return max(self.least, self.times * self._slowest[name]) if name in self._slowest else self.first
+
+    async def wait_for(self, name: str, answer: Awaitable[T]) -> T:
+        """Wait for the answer to a request.
+
+        Raises:
+            TimeoutError: the limit has passed.
+        """
+        limit, task = self.limit(name), asyncio.ensure_future(answer)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            # If this process was itself stopped, only one part is late. It then still waits for the other parts.
+            for _ in range(PARTS):
+                if (await asyncio.wait([task], timeout=limit / PARTS))[0]:
+                    value = task.result()
+                    self._slowest[name] = max(self._slowest.get(name, 0.0), loop.time() - started)
+                    return value
+            raise TimeoutError
+        finally:
+            task.cancel()
+
+
+WARNING = "warning: "
+
+
+class ChildLog:
+    """A growing log file, which may be deleted while it is open. Only complete lines are printed, between this
+    process's own lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open(encoding="utf-8", errors="replace")
+        self._incomplete_line = ""
+
+    def print_new_lines(self) -> None:
+        """Print the new lines. A warning that this process has already printed is not repeated."""
+        *lines, self._incomplete_line = (self._incomplete_line + self._file.read()).split("\n")
+        for line in lines:
+            if line.startswith(WARNING):
+                warn_once(line.removeprefix(WARNING))
+            else:
+                say(line)
+
+    def last_lines(self, count: int) -> list[str]:
+        """Print the new lines, and return the last `count` lines of the whole log."""
+        self.print_new_lines()
+        self._file.seek(0)
+        return self._file.read().strip().splitlines()[-count:]
+
+    def close(self) -> None:
+        """Print the remaining lines, including an incomplete last line, and close the file."""
+        self.print_new_lines()
+        if self._incomplete_line:
+            say(self._incomplete_line)
+        self._file.close()
+
 
 SECONDS_TO_END = 10.0
 """Seconds that the process gets to end after its connection is closed. Normally it ends at once."""
@@ -40,16 +117,16 @@ LOG_LINES = 15
 class TrainingProcess:
     """A `Training` in a separate process, which ends when this process ends."""
 
-    def __init__(self, died: Callable[[BackendError], None], patience: Patience | None = None) -> None:
+    def __init__(self, on_end: Callable[[BackendError], None], wait_policy: WaitPolicy | None = None) -> None:
         """Start the process. It loads no model before `start`.
 
         Args:
-            died: function that is called on the event loop if the process ends unexpectedly or is killed because it
+            on_end: function that is called on the event loop if the process ends unexpectedly or is killed because it
                 hangs.
-            patience: time limits for answers. None to use the defaults.
+            wait_policy: time limits for answers. None to use the defaults.
         """
-        self._died = died
-        self._patience = patience or Patience()
+        self._on_end = on_end
+        self._wait_policy = wait_policy or WaitPolicy()
         ours, theirs = socket.socketpair()
         self._memory = shared_memory()
         inherited = [theirs.fileno(), self._memory]
@@ -60,7 +137,7 @@ class TrainingProcess:
             log = Path(directory) / "training.log"
             self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)
             self._log = ChildLog(log)
-        self._asked: list[str] = []
+        self._requests: list[str] = []
         """Names of the running requests, oldest first."""
         self._failure: BackendError | None = None
         self._closed = False
@@ -90,7 +167,7 @@ class TrainingProcess:
         return columns
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        result: UpdateResult = await self._ask("update", replace(batch, groups=()), SentPlan.from_plan(plan))
+        result: UpdateResult = await self._ask("update", replace(batch, groups=()), SerializedPlan.from_plan(plan))
         return result
 
     async def save(self, directory: Path) -> None:
@@ -105,9 +182,9 @@ class TrainingProcess:
             return
         self._closed = True
         self._watching.cancel()
-        under_way = bool(self._asked)
+        is_busy = bool(self._requests)
         await (await self._connecting).close()
-        await self._process.end(0.0 if under_way else SECONDS_TO_END)
+        await self._process.end(0.0 if is_busy else SECONDS_TO_END)
         self._log.close()
         os.close(self._memory)
 
@@ -116,9 +193,9 @@ class TrainingProcess:
         if self._failure is not None:
             raise self._failure
         connection = await self._connecting
-        self._asked.append(name)
+        self._requests.append(name)
         try:
-            answer = await self._patience.wait_for(name, connection.ask((name, *arguments)))
+            answer = await self._wait_policy.wait_for(name, connection.ask((name, *arguments)))
         except TimeoutError:
             self._failure = self._failure or self._timeout_error(name)
             self._process.kill()
@@ -130,35 +207,35 @@ class TrainingProcess:
             assert self._failure is not None
             raise self._failure from None
         finally:
-            self._asked.remove(name)
+            self._requests.remove(name)
         value, error, where = answer
-        self._log.tell()
+        self._log.print_new_lines()
         if error is not None:
             error.add_note(f"In the training process:\n{where}")
             raise error
         return value
 
     def _timeout_error(self, name: str) -> BackendError:
-        stopped = " It was stopped, for example by SIGSTOP." if self._process.stopped else ""
+        stopped = " It was stopped, for example by SIGSTOP." if self._process.is_stopped else ""
         return BackendError(
             "process-timeout",
-            f"The training process (pid {self.pid}) did not answer {name!r} within {self._patience.limit(name):g} "
+            f"The training process (pid {self.pid}) did not answer {name!r} within {self._wait_policy.limit(name):g} "
             f"seconds and was killed.{stopped}",
             "Run again with --resume to continue from the newest checkpoint. If the machine was busy, wait first.",
         )
 
     async def _watch(self) -> None:
         """Wait until the process ends, and report it."""
-        await (await self._connecting).wait_ended()
+        await (await self._connecting).wait_until_end()
         if self._failure is None:
-            self._failure = await self._how_it_ended()
-        self._died(self._failure)
+            self._failure = await self._end_error()
+        self._on_end(self._failure)
 
-    async def _how_it_ended(self) -> BackendError:
+    async def _end_error(self) -> BackendError:
         await self._process.end(SECONDS_TO_END)
         code = self._process.exit_code or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        doing = f"in {self._asked[0]!r}" if self._asked else "while it had nothing to do"
+        doing = f"in {self._requests[0]!r}" if self._requests else "while it had nothing to do"
         out_of_memory = (
             "The system may have killed it because memory ran out. `--dry-run` shows the run's memory and keys that "
             "reduce it. "

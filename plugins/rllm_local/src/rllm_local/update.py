@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from rllm_backend_kit.divergences import generalized_jsd, with_tail
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss import RoleLosses, loss_terms, token_objective
+from rllm_backend_kit.loss import RoleLosses, generalized_jsd, loss_terms, token_objective, with_tail
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares, target_shares
 from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
@@ -21,12 +23,11 @@ from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import LossError
+from rllm_core.errors import ConfigError, LossError
 from rllm_core.seeding import derive_seed
 from rllm_local.critic import Critic, ValueGradient, critic_metrics
 from rllm_local.logprobs import Outputs, token_outputs
-from rllm_local.masters import Masters
-from rllm_local.recomputing import recomputing
+from rllm_local.master_weights import MasterWeights
 from rllm_local.rows import MicroBatch, micro_batches, sampled_places
 from rllm_local.settings import TrainingSection
 
@@ -43,10 +44,10 @@ class Updater:
         temperature: float,
         max_response_length: int,
         critic: Critic | None = None,
-        masters: Masters | None = None,
+        masters: MasterWeights | None = None,
     ) -> None:
         """Create the optimizer. `masters` belong to the model. None to create them from its current weights."""
-        self.masters = Masters(model) if masters is None else masters
+        self.masters = MasterWeights(model) if masters is None else masters
         self._model = model
         self._critic = critic
         self._settings = settings
@@ -79,7 +80,7 @@ class Updater:
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
         steps = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, self._role_losses, steps) if plan.trace else None
-        with recomputing(self._model) if settings.gradient_checkpointing else nullcontext():
+        with checkpoint_layers(self._model) if settings.gradient_checkpointing else nullcontext():
             for number, rows in enumerate(dealt):
                 self._step(batch, rows, plan, means, number, trace)
         metrics = rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
@@ -214,3 +215,31 @@ def target_divergences(outputs: Outputs, part: MicroBatch, batch: TokenBatch) ->
     if ids.shape[1] < outputs.vocabulary:
         logprobs, targets = with_tail(logprobs), with_tail(targets)
     return generalized_jsd(logprobs, targets, batch.targets.beta)
+
+
+@contextmanager
+def checkpoint_layers(model: Any) -> Iterator[None]:
+    """Make forward passes of a `transformers` model store only each layer's input, (n_row, width, n_hidden).
+
+    This context manager replaces `gradient_checkpointing_enable`, which works only in training mode. In that mode some
+    layers apply dropout. Here the model stays in evaluation mode.
+
+    Raises:
+        ConfigError: the model has no layers that support recomputation.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            "no-gradient-checkpointing",
+            f"training.gradient_checkpointing is true, but {type(model).__name__} has no layers that support it.",
+            "Remove the key. To save memory, lower training.max_tokens_per_microbatch.",
+        )
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward

@@ -11,9 +11,9 @@ import torch
 from local_models import random_batch
 
 from rllm_core.data.batch import TokenBatch
-from rllm_local.adapter_files import BaseModel
+from rllm_local.adapter_files import AdapterBase
 from rllm_local.lora import Adapter
-from rllm_local.masters import Masters, cast_weights
+from rllm_local.master_weights import MasterWeights, cast_weights
 from rllm_local.settings import TrainedModelSection, TrainingSection
 from rllm_local.update import Updater
 
@@ -30,11 +30,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @dataclass
-class Trained:
+class TrainingModel:
     """A model with what trains it."""
 
     model: Any
-    masters: Masters
+    masters: MasterWeights
     updater: Updater
 
     def gradients(self) -> torch.Tensor:
@@ -49,10 +49,10 @@ def sizes(device: torch.device) -> dict[str, int]:
 
 
 @pytest.fixture
-def make_trained(sizes: dict[str, int]) -> Callable[..., Trained]:
+def make_training_model(sizes: dict[str, int]) -> Callable[..., TrainingModel]:
     """A Qwen3 of random weights, the same on every device."""
 
-    def make(device: torch.device, dtype: str = "float32", rank: int = 0, **training: Any) -> Trained:
+    def make(device: torch.device, dtype: str = "float32", rank: int = 0, **training: Any) -> TrainingModel:
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
         torch.manual_seed(0)
@@ -60,18 +60,18 @@ def make_trained(sizes: dict[str, int]) -> Callable[..., Trained]:
         if rank:
             cast_weights(model, getattr(torch, dtype))
             model.to(device)
-            adapter = Adapter(model, TrainedModelSection(lora_rank=rank), BaseModel("random"), 0)
+            adapter = Adapter(model, TrainedModelSection(lora_rank=rank), AdapterBase("random"), 0)
             with torch.no_grad():
                 for number, layer in enumerate(adapter.layers.values()):
                     generator = torch.Generator().manual_seed(number)
                     up = layer.lora_B["default"].weight
                     up.copy_(0.01 * torch.randn(up.shape, generator=generator))
-            masters = Masters(model)
+            masters = MasterWeights(model)
         else:
-            masters = Masters.of_float32(model.to(device), getattr(torch, dtype))
+            masters = MasterWeights.from_float32(model.to(device), getattr(torch, dtype))
         section = TrainingSection(max_grad_norm=1e9, **training)
         updater = Updater(model, section, total_steps=9, temperature=1.0, max_response_length=900, masters=masters)
-        return Trained(model, masters, updater)
+        return TrainingModel(model, masters, updater)
 
     return make
 

@@ -17,7 +17,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_local.engine import LocalEngine
-from rllm_local.memory import Load, parts_of_memory
+from rllm_local.memory import Load, memory_parts
 from rllm_local.settings import LocalConfig, TrainedModelSection, TrainingSection
 
 PROMPT = [11, 12, 13, 14]
@@ -40,10 +40,13 @@ def sample(engine: LocalEngine, count: int, length: int, **sampling: Any) -> lis
 
 @pytest.mark.parametrize("temperature", [0.5])
 def test_samples_are_drawn_from_the_models_distribution(
-    temperature: float, device: torch.device, make_trained: Callable[..., Any], make_engine: Callable[..., LocalEngine]
+    temperature: float,
+    device: torch.device,
+    make_training_model: Callable[..., Any],
+    make_engine: Callable[..., LocalEngine],
 ) -> None:
     """A chi-square test over tokens that are expected at least five times, the others as one."""
-    count, model = 4000, make_trained(device).model
+    count, model = 4000, make_training_model(device).model
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(10)  # so that tokens differ in how likely they are
         logits = model(input_ids=torch.tensor([PROMPT], device=device)).logits[0, -1].double().cpu()
@@ -64,11 +67,11 @@ def test_samples_are_drawn_from_the_models_distribution(
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients_are_those_of_the_cpu(
-    dtype: str, rank: int, device: torch.device, make_trained: Callable[..., Any], batch: TokenBatch
+    dtype: str, rank: int, device: torch.device, make_training_model: Callable[..., Any], batch: TokenBatch
 ) -> None:
     found = []
     for where in (torch.device("cpu"), device):
-        trained = make_trained(where, dtype, rank)
+        trained = make_training_model(where, dtype, rank)
         trained.updater.update(batch, make_plan())
         found.append(trained.gradients())
     expected, gradient = found
@@ -77,16 +80,16 @@ def test_gradients_are_those_of_the_cpu(
 
 
 @pytest.mark.parametrize(("dtype", "rank", "tolerance"), [("float32", 0, 1e-5), ("bfloat16", 8, 1e-3)])
-def test_the_trainer_sees_the_log_probs_that_the_sampler_recorded(
+def test_trainer_recomputes_sampled_log_probs_on_the_device(
     dtype: str,
     tolerance: float,
     rank: int,
     device: torch.device,
-    make_trained: Callable[..., Any],
+    make_training_model: Callable[..., Any],
     make_engine: Callable[..., LocalEngine],
 ) -> None:
     """On average over tokens: a cache sums in a different order, so bfloat16 rounds to a different number."""
-    model = make_trained(device, dtype, rank).model
+    model = make_training_model(device, dtype, rank).model
     trajectories = []
     for response in sample(make_engine(model), 16, 24, temperature=1.0):
         trajectories.append(Trajectory("agent", reward=0.0))
@@ -108,15 +111,15 @@ def test_peak_memory_is_what_the_dry_run_announces(
     recompute: bool,
     device: torch.device,
     sizes: dict[str, int],
-    make_trained: Callable[..., Any],
+    make_training_model: Callable[..., Any],
 ) -> None:
     """Bytes per parameter and per token together, within a quarter."""
-    trained = make_trained(device, dtype, rank, gradient_checkpointing=recompute, max_tokens_per_microbatch=1024)
+    trained = make_training_model(device, dtype, rank, gradient_checkpointing=recompute, max_tokens_per_microbatch=1024)
     section = TrainedModelSection(dtype=dtype, lora_rank=rank)
     training = TrainingSection(gradient_checkpointing=recompute)
     load = Load(micro_batch_tokens=1024, sampled_tokens=1024, cached_tokens=0, reference=False, critic=False)
     config = type(trained.model.config)(**sizes, bos_token_id=None)
-    expected = sum(parts_of_memory(config, LocalConfig(model=section, training=training), load).values())
+    expected = sum(memory_parts(config, LocalConfig(model=section, training=training), load).values())
     long_rows = random_batch([(1, 255)] * 12, vocabulary=sizes["vocab_size"])
     trained.updater.update(long_rows, make_plan())
     peak = _peak(device, trained, lambda: trained.updater.update(long_rows, make_plan()))

@@ -196,10 +196,10 @@ class LibraryRenderer:
         return f"{before.content}{self.text(response_ids[first:])}"
 
     def _rendered(self, messages: str, tools: str) -> Rendered:
-        said = _plain(self.control_tokens.read(json.loads(messages)))
-        offered = self.control_tokens.plain(json.loads(tools))
-        tokens = self._library.render_ids(said, tools=offered or None, add_generation_prompt=True)
-        if offered and tokens == self._library.render_ids(said, add_generation_prompt=True):
+        conversation = _plain(self.control_tokens.read(json.loads(messages)))
+        tool_list = self.control_tokens.plain(json.loads(tools))
+        tokens = self._library.render_ids(conversation, tools=tool_list or None, add_generation_prompt=True)
+        if tool_list and tokens == self._library.render_ids(conversation, add_generation_prompt=True):
             raise RolloutError(
                 "tools-not-supported",
                 "The renderer of this model does not support tools.",

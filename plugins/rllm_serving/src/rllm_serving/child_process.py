@@ -1,7 +1,7 @@
 """Run a server in a child process with a log. The child never outlives this process.
 
 This process has the other end of the child's standard input. If this process ends for any reason, the pipe closes, and
-`parent.when_parent_ends` ends the child.
+`when_parent_ends` and `end_with_parent` end the child.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PAUSE = 0.05
@@ -68,7 +70,7 @@ class ChildProcess:
         return self._process.poll()
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """True if a signal has stopped (paused) it. False if the system does not report this."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
@@ -109,3 +111,30 @@ class ChildProcess:
     def _hang_up(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+
+def when_parent_ends(call: Callable[[], None]) -> None:
+    """Call a function on the running event loop when standard input is closed. Its input is discarded."""
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    _watch(tell)
+
+
+def end_with_parent() -> None:
+    """End this process when standard input is closed, even during a computation. Its input is discarded."""
+    _watch(lambda: os._exit(0))
+
+
+def _watch(call: Callable[[], None]) -> None:
+    descriptor = sys.stdin.fileno()
+
+    def wait() -> None:
+        while os.read(descriptor, 1 << 16):
+            pass
+        call()
+
+    threading.Thread(target=wait, name="rllm-parent", daemon=True).start()

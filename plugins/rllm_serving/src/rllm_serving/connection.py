@@ -116,7 +116,7 @@ class Connection:
             del self._waiting[number]
         return self._encoding.load(answer)
 
-    async def wait_ended(self) -> None:
+    async def wait_until_end(self) -> None:
         """Return when one of the two ends has closed the connection."""
         await asyncio.wait([self._reading])
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from rllm_serving.supervisor import end_supervised, supervise_command
+from rllm_serving.supervisor import end_supervised_command, supervise_command
 
 SECONDS_TO_START = 120.0
 """Time limit for the start. The process may need to import large packages from a slow disk."""
@@ -97,14 +97,14 @@ class LineProcess:
         )
         started = cls(process)
         try:
-            said = started._exchange(b"", within)
+            line = started._exchange(b"", within)
         except LateError:
             raise DiedError(f"its process was not ready after {within:g} s") from None
         except DiedError:
             raise DiedError(f"`python -m {module}` does not start") from None
-        if said != READY:
+        if line != READY:
             started.end()
-            raise NotReadyError(said)
+            raise NotReadyError(line)
         return started
 
     @property
@@ -130,16 +130,16 @@ class LineProcess:
             DiedError: the process ended.
         """
         number = str(next(self._numbers))
-        said, _, answer = self._exchange(f"{number} {line}\n".encode(), within).partition(" ")
-        if said != number:
+        answered, _, answer = self._exchange(f"{number} {line}\n".encode(), within).partition(" ")
+        if answered != number:
             self.end()
-            raise StrayAnswerError(f"its process wrote {said!r:.40} instead of an answer to call {number}")
+            raise StrayAnswerError(f"its process wrote {answered!r:.40} instead of an answer to call {number}")
         return answer
 
     def end(self) -> None:
         """Kill the process and all processes that it has started."""
         if self._process.poll() is None:
-            end_supervised(self._process.pid)
+            end_supervised_command(self._process.pid)
         try:
             self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:

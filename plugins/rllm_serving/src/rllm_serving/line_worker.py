@@ -15,10 +15,10 @@ PRIVATE_DESCRIPTOR = 200
 OWNER = os.getpid()
 
 
-def answer_lines(answer: Callable[[str], str], asked: TextIO, responses: TextIO) -> None:
+def answer_lines(answer: Callable[[str], str], questions: TextIO, responses: TextIO) -> None:
     """Report that the process is ready, and answer each line until the input ends."""
     write_line(responses, READY)
-    for line in asked:
+    for line in questions:
         number, _, question = line.partition(" ")
         write_line(responses, f"{number} {answer(question)}")
 
@@ -34,9 +34,9 @@ def write_line(responses: TextIO, line: str) -> None:
 def take_pipes() -> tuple[TextIO, TextIO]:
     """Return the pipes to the calling process. Replace stdin by nothing, and stdout by stderr, so prints stay out."""
     smallest = min(PRIVATE_DESCRIPTOR, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-    asked, responses = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, smallest) for each in (0, 1))
+    questions, responses = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, smallest) for each in (0, 1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return os.fdopen(asked, encoding="utf-8"), os.fdopen(responses, "w", encoding="utf-8")
+    return os.fdopen(questions, encoding="utf-8"), os.fdopen(responses, "w", encoding="utf-8")

@@ -1,12 +1,22 @@
-"""Open the socket on which a server listens."""
+"""Open the socket on which a server listens, and announce its address.
+
+The announcement is a file: ``{"url": …, "port": …, "pid": …}``.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
+import json
+import os
 import socket
+import time
+from pathlib import Path
 
 from rllm_core.errors import ConfigError
+from rllm_core.files import write_atomically
+from rllm_serving.child_process import ChildProcess
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 2048
@@ -49,7 +59,7 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def reachable(url: str) -> str:
+def reachable_url(url: str) -> str:
     """Return a URL that this machine can use, for a server on all addresses such as ``http://0.0.0.0:8017``."""
     return url.replace("//0.0.0.0:", f"//{LOOPBACK}:").replace("//[::]:", "//[::1]:")
 
@@ -62,3 +72,38 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+POLL = 0.05
+
+
+class EndedError(Exception):
+    """The server ended before it was ready."""
+
+
+def announce(file: Path, listening: socket.socket) -> None:
+    """Write the file. Call this when the server answers requests."""
+    port = listening.getsockname()[1]
+    write_atomically(file, json.dumps({"url": reachable_url(url_of(listening)), "port": port, "pid": os.getpid()}))
+
+
+async def wait_for_url(file: Path, process: ChildProcess, within: float) -> str:
+    """Wait for the announcement of a server, and return its URL.
+
+    Args:
+        file: the file that `announce` writes.
+        process: the server's process.
+        within: time limit in seconds.
+
+    Raises:
+        EndedError: the process ended before.
+        TimeoutError: the time limit has passed.
+    """
+    until = time.monotonic() + within
+    while not file.exists():
+        if process.exit_code is not None:
+            raise EndedError
+        if time.monotonic() > until:
+            raise TimeoutError(f"not announced within {within:g} s")
+        await asyncio.sleep(POLL)
+    return str(json.loads(file.read_text(encoding="utf-8"))["url"])

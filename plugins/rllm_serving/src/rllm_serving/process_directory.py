@@ -28,7 +28,7 @@ class ProcessDirectory:
             place: directory to create it in. None: the system's directory for temporary files.
         """
         parent = place or Path(tempfile.gettempdir())
-        remove_abandoned(parent)
+        remove_abandoned_directories(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         # Lock the file before it gets its name. Otherwise a different process could lock it and remove the directory.
         unlocked = self.path / f"{OWNER}.new"
@@ -59,7 +59,7 @@ class ProcessDirectory:
         self.close()
 
 
-def remove_abandoned(parent: Path) -> list[Path]:
+def remove_abandoned_directories(parent: Path) -> list[Path]:
     """Remove the directories of dead processes in `parent`, kill the children they claimed, and return the paths."""
     removed = []
     for owner in parent.glob(f"rllm-*/{OWNER}"):

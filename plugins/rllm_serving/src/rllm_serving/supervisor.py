@@ -34,7 +34,7 @@ def supervise_command(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
-def end_supervised(pid: int) -> None:
+def end_supervised_command(pid: int) -> None:
     """Order a supervisor to kill its command and to end. Wait for it afterwards. Do nothing if it has ended."""
     for number in (signal.SIGTERM, signal.SIGCONT):  # The command may have stopped its supervisor.
         with contextlib.suppress(ProcessLookupError):

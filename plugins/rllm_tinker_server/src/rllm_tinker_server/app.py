@@ -14,20 +14,18 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rllm_core.errors import ConfigError
-from rllm_serving.body_limit import LimitBody
-from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey, check_binding
-from rllm_tinker_server.held_bodies import BoundHeldBodies
+from rllm_serving.middleware import KeyRule, LimitBody, LoopbackNames, RequireKey, check_binding
+from rllm_tinker_server.fairness import LimitHeldBodies
 from rllm_tinker_server.library import Library
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import RequestError
 from rllm_tinker_server.owners import OWNER, FindOwner, Owner
-from rllm_tinker_server.refusals import (
+from rllm_tinker_server.request_errors import (
     RETRY_AFTER,
-    Busy,
-    NotFound,
+    BusyError,
+    NotFoundError,
     ServerError,
-    Unsupported,
+    UnsupportedFormatError,
     json_object,
-    status_of,
     text_of,
 )
 from rllm_tinker_server.sampling import Sampling
@@ -84,7 +82,7 @@ def create_app(service: Service, keys: tuple[str, ...] = ()) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        looking = asyncio.create_task(service.look_after())
+        looking = asyncio.create_task(service.run_maintenance())
         try:
             yield
         finally:
@@ -93,16 +91,16 @@ def create_app(service: Service, keys: tuple[str, ...] = ()) -> Starlette:
             await service.close()
 
     handlers: dict[Any, Any] = {
-        RequestRefused: _answer_refusal,
-        ClientDisconnect: _gone,
-        ServerError: _server_error,
-        HTTPException: _http_error,
-        Exception: _unexpected,
+        RequestError: _handle_request_error,
+        ClientDisconnect: _handle_disconnect,
+        ServerError: _handle_server_error,
+        HTTPException: _handle_http_error,
+        Exception: _handle_exception,
     }
     app = Starlette(routes=_routes(service), lifespan=lifespan, exception_handlers=handlers)
     app.add_middleware(LimitBody, max_bytes=service.limits.max_body_bytes)
     app.add_middleware(
-        BoundHeldBodies,
+        LimitHeldBodies,
         max_held=service.limits.max_held_bytes,
         max_body=service.limits.max_body_bytes,
     )
@@ -128,18 +126,18 @@ def _routes(service: Service) -> list[BaseRoute]:
     async def forward_backward(request: Request) -> Response:
         kind, body = request.headers.get("content-type", ""), await request.body()
         if kind.partition(";")[0].strip() != PROTOBUF:
-            too_old = _too_old(f"forward_backward reads {PROTOBUF}, not {kind!r}")
-            return _response(training.refuse(_owner(request), "forward_backward", body, too_old))
+            too_old = _old_client_error(f"forward_backward reads {PROTOBUF}, not {kind!r}")
+            return _response(training.reject(_owner(request), "forward_backward", body, too_old))
         return _response(training.forward_backward(_owner(request), body))
 
     async def forward(request: Request) -> Response:
-        too_old = _too_old("forward passes are sent to forward_backward")
-        return _response(training.refuse(_owner(request), "forward", await request.body(), too_old))
+        too_old = _old_client_error("forward passes are sent to forward_backward")
+        return _response(training.reject(_owner(request), "forward", await request.body(), too_old))
 
     async def anything_else(request: Request) -> Response:
-        """The next requests of a model would wait for one that was refused without taking its number."""
-        refusal, operation = NotFound(_not_done(request)), request.path_params["operation"]
-        return _response(training.refuse(_owner(request), operation[:LONGEST_NAME], await request.body(), refusal))
+        """The next requests of a model would wait for one that was rejected without taking its number."""
+        error, operation = NotFoundError(_unsupported_operation(request)), request.path_params["operation"]
+        return _response(training.reject(_owner(request), operation[:LONGEST_NAME], await request.body(), error))
 
     async def client_config(_: Request) -> Response:
         response = _response(records.client_config(service.limits))
@@ -180,15 +178,15 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/weights_info", _handler(library.weights_info)),
         _post("/forward", forward),
         _post("/client/config", client_config),
-        _post("/client/dynamic_config", _fixed(records.dynamic_config)),
+        _post("/client/dynamic_config", _constant(records.dynamic_config)),
         _post("/create_session", _handler(library.create_session)),
         _post("/sessions/{id}/finish", _query(library.finish_session)),
-        _post("/telemetry", _fixed(records.telemetry_accepted)),
+        _post("/telemetry", _constant(records.telemetry_response)),
         _route("GET", "/samplers/{id}", _query(library.sampler)),
         _route("GET", "/sessions", _query(library.session_list)),
         _route("GET", "/sessions/{id}", _query(library.session)),
-        _route("GET", "/get_server_capabilities", _fixed(library.capabilities)),
-        _route("GET", HEALTH.removeprefix(API), _fixed(records.healthy)),
+        _route("GET", "/get_server_capabilities", _constant(library.capabilities)),
+        _route("GET", HEALTH.removeprefix(API), _constant(records.health_response)),
         _route("GET", "/training_runs", runs),
         _route("GET", "/training_runs/{id}", _query(library.training_run)),
         _route("GET", "/training_runs/{id}/checkpoints", _query(library.checkpoints_of)),
@@ -212,7 +210,7 @@ def _post(path: str, handler: Handler) -> Route:
     return _route("POST", path, handler)
 
 
-def _fixed(operation: Callable[[], Answer]) -> Handler:
+def _constant(operation: Callable[[], Answer]) -> Handler:
     """Make a handler for an answer that is the same for all clients."""
 
     async def handle(_: Request) -> Response:
@@ -223,25 +221,18 @@ def _fixed(operation: Callable[[], Answer]) -> Handler:
 
 def _query(operation: Operation) -> Handler:
     """Make a handler that passes the owner and the parameters of the path, in their order."""
-
-    async def handle(request: Request) -> Response:
-        return await _answered(operation(_owner(request), *request.path_params.values()))
-
-    return handle
+    return _handler(operation, reads_body=False)
 
 
-def _handler(operation: Operation) -> Handler:
+def _handler(operation: Operation, *, reads_body: bool = True) -> Handler:
     """Make a handler that passes the owner, the parameters of the path, in their order, and the body."""
 
     async def handle(request: Request) -> Response:
-        parameters = request.path_params.values()
-        return await _answered(operation(_owner(request), *parameters, await request.body()))
+        body = [await request.body()] if reads_body else []
+        answer = operation(_owner(request), *request.path_params.values(), *body)
+        return _response(answer if isinstance(answer, Answer) else await answer)
 
     return handle
-
-
-async def _answered(answer: Answer | Awaitable[Answer]) -> Response:
-    return _response(answer if isinstance(answer, Answer) else await answer)
 
 
 def _response(answer: Answer, status: int = 200) -> Response:
@@ -253,12 +244,12 @@ def _owner(request: Request) -> Owner:
     return found
 
 
-def _not_done(request: Request) -> str:
+def _unsupported_operation(request: Request) -> str:
     return f"This server does not do {request.method} {request.url.path}."
 
 
-def _too_old(why: str) -> Unsupported:
-    return Unsupported(f"{why}: use a tinker client from {OLDEST_CLIENT} on (pip install --upgrade tinker).")
+def _old_client_error(why: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(f"{why}: use a tinker client from {OLDEST_CLIENT} on (pip install --upgrade tinker).")
 
 
 def _page(request: Request) -> tuple[int, int]:
@@ -267,32 +258,32 @@ def _page(request: Request) -> tuple[int, int]:
         offset = int(request.query_params.get("offset", 0))
         limit = int(request.query_params.get("limit", PAGE))
     except ValueError as error:
-        raise RequestRefused("offset and limit must be whole numbers.") from error
+        raise RequestError("offset and limit must be whole numbers.") from error
     return max(offset, 0), min(max(limit, 0), LARGEST_PAGE)
 
 
-async def _answer_refusal(_: Request, refused: RequestRefused) -> Response:
-    response = _response(json_answer({"detail": str(refused)}), status_of(refused))
-    if isinstance(refused, Busy):
+async def _handle_request_error(_: Request, error: RequestError) -> Response:
+    response = _response(json_answer({"detail": str(error)}), error.status)
+    if isinstance(error, BusyError):
         response.headers["retry-after"] = str(RETRY_AFTER)
     return response
 
 
-async def _gone(_: Request, __: ClientDisconnect) -> Response:
+async def _handle_disconnect(_: Request, __: ClientDisconnect) -> Response:
     """Return a response that no client reads: the client disconnected, or took too long to send its request."""
     return Response(status_code=400)
 
 
-async def _server_error(_: Request, error: ServerError) -> Response:
+async def _handle_server_error(_: Request, error: ServerError) -> Response:
     return _response(json_answer({"detail": str(error)}), FINAL_SERVER_ERROR)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _handle_exception(request: Request, error: Exception) -> Response:
     detail = f"{request.url.path} failed on the server: {type(error).__name__}: {error}"
     return _response(json_answer({"detail": detail}), FINAL_SERVER_ERROR)
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+async def _handle_http_error(request: Request, error: HTTPException) -> Response:
     # Never 501: clients would ask again for minutes.
-    detail = _not_done(request) if error.status_code in (404, 405) else error.detail
+    detail = _unsupported_operation(request) if error.status_code in (404, 405) else error.detail
     return _response(json_answer({"detail": detail}), error.status_code)

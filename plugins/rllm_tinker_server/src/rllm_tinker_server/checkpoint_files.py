@@ -20,17 +20,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rllm_local.adapter_files import BaseModel, write_base
+from rllm_local.adapter_files import WEIGHTS, AdapterBase, write_base
+from rllm_local.lora import INSIDE_PEFT
 from rllm_tinker_server.lora import AdapterWeights, Factors, LoraModel, peft_config
-from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestError
 
 FORMAT = 2
 RECORD_FILE = "model.json"
-ADAPTER_FILE = "adapter_model.safetensors"
-CONFIG_FILE = "adapter_config.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
-PREFIX = "base_model.model."
-"""Prefix of parameter names in peft's files."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class BaseWeights:
     name: str
     """Its name for clients at the time of the save."""
     sha256: str
-    """Fingerprint of the weights, see `rllm_local.fingerprints.fingerprint`."""
+    """Fingerprint of the weights, see `rllm_local.weights.fingerprint`."""
     seed: int
     """Seed of the weights of `tiny`."""
     dtype: str
@@ -73,13 +70,13 @@ def write(directory: Path, base: BaseWeights, lora: LoraModel, optimizer: Mappin
     Raises:
         OSError: the disk is full, or the directory cannot be written to.
     """
-    adapter = {f"{PREFIX}{name}": parameter.detach() for name, parameter in lora.parameters().items()}
-    _save(adapter, directory / ADAPTER_FILE)
+    adapter = {f"{INSIDE_PEFT}{name}": parameter.detach() for name, parameter in lora.parameters().items()}
+    _save(adapter, directory / WEIGHTS)
     config = peft_config(lora.spec, lora.names)
     config.base_model_name_or_path = base.name
     config.inference_mode = True
     config.save_pretrained(str(directory))
-    write_base(directory, BaseModel(base.name, base.seed, base.dtype, base.sha256))
+    write_base(directory, AdapterBase(base.name, base.seed, base.dtype, base.sha256))
     if optimizer is not None:
         _save(optimizer, directory / OPTIMIZER_FILE)
     # Last, so that a directory that has it is complete.
@@ -91,23 +88,23 @@ def read(directory: Path, base: BaseWeights) -> SavedModel:
     """Read the files from `write`, onto the CPU.
 
     Raises:
-        RequestRefused: the directory is damaged, has a different format, or belongs to a base model with other weights.
+        RequestError: the directory is damaged, has a different format, or belongs to a base model with other weights.
     """
     record = _record(directory)
     if record.get("format") != FORMAT:
-        raise RequestRefused(f"{directory.name} has format {record.get('format')}. This server reads format {FORMAT}.")
+        raise RequestError(f"{directory.name} has format {record.get('format')}. This server reads format {FORMAT}.")
     try:
         name, sha256 = record["base_model"]["name"], record["base_model"]["sha256"]
         spec = LoraSpec(**record["lora"])
     except (KeyError, TypeError) as error:
-        raise _damaged(directory, RECORD_FILE, error) from error
+        raise _damage_error(directory, RECORD_FILE, error) from error
     if sha256 != base.sha256:
-        raise RequestRefused(
+        raise RequestError(
             f"{directory.name} was trained on other weights of the base model ({name!r} then) than this "
-            f"server's {base.name!r} has. Start the server as it was then: of the model tiny with the same --seed, of "
-            "others with the same files in the model's directory, of all with the same --dtype."
+            f"server's {base.name!r} has. Start the server with the same --dtype, and with the same --seed for the "
+            "model tiny, or the same files in the model's directory for other models."
         )
-    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(directory / ADAPTER_FILE).items()}
+    adapter = {name.removeprefix(INSIDE_PEFT): tensor for name, tensor in _load(directory / WEIGHTS).items()}
     optimizer = _load(directory / OPTIMIZER_FILE) if (directory / OPTIMIZER_FILE).exists() else None
     return SavedModel(spec, adapter, optimizer)
 
@@ -116,13 +113,13 @@ def check_fits(saved: SavedModel, lora: LoraModel, what: str) -> None:
     """Let a saved adapter pass that has exactly the parameters of `lora`.
 
     Raises:
-        RequestRefused: it has others, or of other shapes.
+        RequestError: it has others, or of other shapes.
     """
     needed = {name: tuple(parameter.shape) for name, parameter in lora.parameters().items()}
     found = {name: tuple(tensor.shape) for name, tensor in saved.adapter.items()}
     for name in sorted(needed.keys() | found.keys()):
         if needed.get(name) != found.get(name):
-            raise RequestRefused(
+            raise RequestError(
                 f"{what} does not fit this LoRA model: {name} is {found.get(name, 'missing')} there, and "
                 f"{needed.get(name, 'missing')} here. Load it into a model of its rank ({saved.spec.rank}), with the "
                 "same train_mlp, train_attn and train_unembed."
@@ -133,13 +130,13 @@ def _record(directory: Path) -> dict[str, Any]:
     try:
         record = json.loads((directory / RECORD_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RequestRefused(
+        raise RequestError(
             f"{directory.name} contains no saved model, or only a part of one: no {RECORD_FILE}."
         ) from error
     except ValueError as error:
-        raise _damaged(directory, RECORD_FILE, error) from error
+        raise _damage_error(directory, RECORD_FILE, error) from error
     if not isinstance(record, dict):
-        raise _damaged(directory, RECORD_FILE, TypeError("not an object"))
+        raise _damage_error(directory, RECORD_FILE, TypeError("not an object"))
     return record
 
 
@@ -147,7 +144,7 @@ def _load(path: Path) -> dict[str, Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, FileNotFoundError) as error:
-        raise _damaged(path.parent, path.name, error) from error
+        raise _damage_error(path.parent, path.name, error) from error
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -157,5 +154,5 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
         raise OSError(f"{path.name} cannot be written: {error}") from error
 
 
-def _damaged(directory: Path, file: str, why: Exception) -> RequestRefused:
-    return RequestRefused(f"{directory.name} is damaged: its {file} cannot be read ({why}). Use another checkpoint.")
+def _damage_error(directory: Path, file: str, why: Exception) -> RequestError:
+    return RequestError(f"{directory.name} is damaged: its {file} cannot be read ({why}). Use a different checkpoint.")

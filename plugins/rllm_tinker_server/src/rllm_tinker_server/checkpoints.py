@@ -20,9 +20,9 @@ from uuid import uuid4
 from pydantic import TypeAdapter
 
 from rllm_core.files import sync_directory, sync_file, write_atomically
-from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import NotFound, ServerError
+from rllm_tinker_server.request_errors import NotFoundError, ServerError
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 KINDS: tuple[Kind, ...] = ("weights", "sampler_weights", "external_weights")
@@ -45,29 +45,29 @@ class TinkerPath:
 
     def __post_init__(self) -> None:
         if not _MODEL_ID.fullmatch(self.model_id):
-            raise RequestRefused(f"{self.model_id!r} is not the id of a model, such as 0f1e…:train:0.")
+            raise RequestError(f"{self.model_id!r} is not the id of a model, such as 0f1e…:train:0.")
         if self.kind not in KINDS:
-            raise RequestRefused(f"{self.kind!r} is not a kind of checkpoint; kinds are {', '.join(KINDS)}.")
+            raise RequestError(f"{self.kind!r} is not a kind of checkpoint. Kinds are {', '.join(KINDS)}.")
         if not is_name(self.name):
-            raise RequestRefused(
+            raise RequestError(
                 f"{self.name[:200]!r} cannot name a checkpoint: use 1 to 128 letters, digits, '.', '_' and '-', "
                 "the first of them not a dot."
             )
 
     @classmethod
     def parse(cls, text: str) -> TinkerPath:
-        """Read ``tinker://…``; raises RequestRefused."""
+        """Read ``tinker://…``; raises RequestError."""
         parts = text.removeprefix(_SCHEME).split("/")
         if not text.startswith(_SCHEME) or len(parts) != 3:
-            raise RequestRefused(
+            raise RequestError(
                 f"{text[:200]!r} is not the path of a checkpoint, such as tinker://MODEL_ID/weights/NAME."
             )
         return cls(parts[0], cast(Kind, parts[1]), parts[2])
 
-    def of_a_model(self) -> TinkerPath:
-        """The same; raises RequestRefused when no model is made from it."""
+    def require_loadable(self) -> TinkerPath:
+        """The same; raises RequestError when no model is made from it."""
         if self.kind == EXTERNAL:
-            raise RequestRefused(
+            raise RequestError(
                 f"{self} is an export for other programs. Load what save_state or save_weights_for_sampler saved."
             )
         return self
@@ -80,7 +80,7 @@ class TinkerPath:
         return f"{self.kind}/{self.name}"
 
     def below(self, root: Path) -> Path:
-        """The checkpoint's directory."""
+        """Return the directory of the checkpoint below `root`."""
         return root / self.model_id.replace(":", ".") / self.kind / self.name
 
 
@@ -134,21 +134,25 @@ class Checkpoints:
         self._recover()
 
     def expiry(self, ttl_seconds: int | None) -> float | None:
-        """When a checkpoint of that time to live expires; raises RequestRefused."""
+        """When a checkpoint of that time to live expires; raises RequestError."""
         if ttl_seconds is None:
             return None
         if not HOUR <= ttl_seconds <= TEN_YEARS:
-            raise RequestRefused(f"ttl_seconds is {ttl_seconds}; it must be between 1 hour (3600) and 10 years.")
+            raise RequestError(f"ttl_seconds is {ttl_seconds}. It must be between 1 hour (3600) and 10 years.")
         return self._clock() + ttl_seconds
 
     def exists(self, path: TinkerPath) -> bool:
         return (path.below(self.root) / RECORD).is_file()
 
     def get(self, path: TinkerPath, owner: Owner) -> Checkpoint:
-        """Return a checkpoint that the owner can read. Raises NotFound, also for checkpoints of others."""
+        """Return a checkpoint that the owner can read. Raises NotFoundError, also for checkpoints of others."""
         checkpoint = self._read(path)
-        if checkpoint is None or self._expired(checkpoint) or not (checkpoint.public or _can_list(checkpoint, owner)):
-            raise NotFound(
+        if (
+            checkpoint is None
+            or self._is_expired(checkpoint)
+            or not (checkpoint.public or _can_list(checkpoint, owner))
+        ):
+            raise NotFoundError(
                 f"No checkpoint {path}: it was never saved in {self.root} with this API key, or has expired or been "
                 "deleted."
             )
@@ -161,7 +165,7 @@ class Checkpoints:
     def of_model(self, model_id: str, owner: Owner) -> list[Checkpoint]:
         """Return the owner's checkpoints, and those without an owner, oldest first."""
         found = (self._read_if_sound(path) for path in self._paths_of(model_id))
-        kept = [each for each in found if each is not None and not self._expired(each) and _can_list(each, owner)]
+        kept = [each for each in found if each is not None and not self._is_expired(each) and _can_list(each, owner)]
         return sorted(kept, key=lambda checkpoint: checkpoint.created)
 
     def model_ids(self) -> list[str]:
@@ -173,12 +177,12 @@ class Checkpoints:
         """Have `save` fill a directory, and give it the checkpoint's name once all of it is on disk.
 
         Raises:
-            RequestRefused: there is one of that name, and it is not to be overwritten.
+            RequestError: there is one of that name, and it is not to be overwritten.
             ServerError: the disk does not take it; nothing is left of it.
         """
         target = checkpoint.path.below(self.root)
         if self.exists(checkpoint.path) and not overwrite:
-            raise RequestRefused(f"A checkpoint {checkpoint.path} exists. Use another name, or overwrite=True.")
+            raise RequestError(f"A checkpoint {checkpoint.path} exists. Use a different name, or overwrite=True.")
         with self._disk_faults(checkpoint.path):
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
@@ -197,36 +201,38 @@ class Checkpoints:
         return written
 
     def set_expiry(self, path: TinkerPath, ttl_seconds: int | None, owner: Owner) -> None:
-        """Give a checkpoint a new time to live, or none. Raises NotFound, RequestRefused, ServerError."""
+        """Give a checkpoint a new time to live, or none. Raises NotFoundError, RequestError, ServerError."""
         self._rewrite(replace(self._own(path, owner), expires=self.expiry(ttl_seconds)))
 
     def set_public(self, path: TinkerPath, owner: Owner, *, public: bool) -> None:
-        """Let every key read a checkpoint, or only its owner. Raises NotFound, ServerError."""
+        """Let every key read a checkpoint, or only its owner. Raises NotFoundError, ServerError."""
         self._rewrite(replace(self._own(path, owner), public=public))
 
     def delete(self, path: TinkerPath, owner: Owner) -> None:
-        """Raises NotFound."""
+        """Delete a checkpoint of the owner. Raises NotFoundError."""
         _remove(self.directory(self._own(path, owner).path))
 
     def _own(self, path: TinkerPath, owner: Owner) -> Checkpoint:
-        """Return a checkpoint that the owner can change. Raises NotFound."""
+        """Return a checkpoint that the owner can change. Raises NotFoundError."""
         checkpoint = self.get(path, owner)
         if not owner.owns(checkpoint.owner):
-            raise NotFound(f"{path} was saved with a different API key. This key can read it, but cannot change it.")
+            raise NotFoundError(
+                f"{path} was saved with a different API key. This key can read it, but cannot change it."
+            )
         return checkpoint
 
     def _rewrite(self, checkpoint: Checkpoint) -> None:
         with self._disk_faults(checkpoint.path):
             write_atomically(self.directory(checkpoint.path) / RECORD, _to_json(checkpoint))
 
-    def delete_expired(self) -> None:
+    def delete_expired_checkpoints(self) -> None:
         for model_id in self.model_ids():
             for path in self._paths_of(model_id):
                 checkpoint = self._read_if_sound(path)
-                if checkpoint is not None and self._expired(checkpoint):
+                if checkpoint is not None and self._is_expired(checkpoint):
                     _remove(path.below(self.root))
 
-    def _expired(self, checkpoint: Checkpoint) -> bool:
+    def _is_expired(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.expires is not None and checkpoint.expires <= self._clock()
 
     def _paths_of(self, model_id: str) -> Iterator[TinkerPath]:

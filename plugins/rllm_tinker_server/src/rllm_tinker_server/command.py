@@ -143,9 +143,15 @@ def serve(
     from rllm_core.plugins import missing
 
     try:
-        from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy
         from rllm_tinker_server.limits import TinkerLimits
-        from rllm_tinker_server.serve import TinkerServeOptions, listen_for, serve as run
+        from rllm_tinker_server.serve import (
+            ModelOptions,
+            TinkerServeOptions,
+            is_worker_busy,
+            listen_for,
+            open_service,
+            serve as run,
+        )
     except ModuleNotFoundError as error:
         absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
@@ -164,7 +170,7 @@ def serve(
 
     def ready(url: str) -> None:
         key = "YOUR_KEY" if api_keys else "tml-local"
-        click.echo(f"serving {what.model} at {url}; clients call it {' or '.join(service.names)}")
+        click.echo(f"serving {what.model} at {url}. Clients call it {' or '.join(service.names)}")
         click.echo(f"checkpoints: {what.checkpoints.resolve()}")
         if api_keys:
             click.echo(f"keys: {len(api_keys)}, from --api-key or TINKER_API_KEY. Clients must send a key of this list")
@@ -172,9 +178,9 @@ def serve(
         sys.stdout.flush()
 
     # Bind the port before the model is loaded, so that errors are reported at once.
-    with listen_for(where) as listening, opened_service(what) as service:
+    with listen_for(where) as listening, open_service(what) as service:
         code = run(service, where, listening, ready)
-    if worker_is_busy():
+    if is_worker_busy():
         # A long step would keep the process alive, but no client waits for its result any more.
         sys.stdout.flush()
         os._exit(code)

@@ -18,72 +18,72 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from rllm_tinker_server.losses import Loss, Targets, find_loss
-from rllm_tinker_server.messages import BaseModel, Example, ForwardBackward, RequestRefused
+from rllm_tinker_server.messages import BaseModelInfo, Example, ForwardBackward, RequestError
 
 
-def check_examples(request: ForwardBackward, base: BaseModel) -> None:
+def check_examples(request: ForwardBackward, base: BaseModelInfo) -> None:
     """Let a request pass whose examples are what its loss and the model can read.
 
     Raises:
-        RequestRefused: they are not.
+        RequestError: they are not.
     """
     loss = find_loss(request.loss)
     if not request.examples:
-        raise RequestRefused("forward_backward without data. Send one datum at least.")
+        raise RequestError("forward_backward without data. Send one datum at least.")
     for index, example in enumerate(request.examples):
         try:
             _check_tokens(example, base)
             _check_targets(example, loss, request.loss, base)
             _check_inputs(example, loss, request.loss)
-        except RequestRefused as refusal:
-            raise RequestRefused(f"Datum {index}: {refusal}") from None
+        except RequestError as error:
+            raise RequestError(f"Datum {index}: {error}") from None
 
 
 def check_ids(ids: NDArray[np.integer], vocabulary: int, what: str) -> None:
-    """Raise RequestRefused when some of `ids` are not tokens of the model."""
+    """Raise RequestError when some of `ids` are not tokens of the model."""
     outside = ids[(ids < 0) | (ids >= vocabulary)]
     if outside.size:
-        raise RequestRefused(f"{what} has the token {outside[0]}; this model has tokens 0 to {vocabulary - 1}.")
+        raise RequestError(f"{what} has the token {outside[0]}. This model has tokens 0 to {vocabulary - 1}.")
 
 
-def _check_tokens(example: Example, base: BaseModel) -> None:
+def _check_tokens(example: Example, base: BaseModelInfo) -> None:
     tokens = example.tokens
     if tokens.ndim != 1:
-        raise RequestRefused(f"the model input has shape {tokens.shape}; it must be (n,).")
+        raise RequestError(f"the model input has shape {tokens.shape}. It must be (n,).")
     if not len(tokens):
-        raise RequestRefused("the model input has no tokens.")
+        raise RequestError("the model input has no tokens.")
     if len(tokens) > base.max_context:
-        raise RequestRefused(
-            f"{len(tokens)} tokens, and {base.name} takes {base.max_context} at most. Cut it, or leave it out."
+        raise RequestError(
+            f"{len(tokens)} tokens, and {base.name} takes {base.max_context} at most. Shorten or remove it."
         )
     check_ids(tokens, base.vocabulary, "the model input")
 
 
-def _check_targets(example: Example, loss: Loss, name: str, base: BaseModel) -> None:
+def _check_targets(example: Example, loss: Loss, name: str, base: BaseModelInfo) -> None:
     length, targets = len(example.tokens), example.targets
     if targets.ndim not in (1, 2) or len(targets) != length or not targets.size:
-        raise RequestRefused(
-            f"target_tokens has shape {targets.shape} and the model input {length} tokens; each token needs "
+        raise RequestError(
+            f"target_tokens has shape {targets.shape} and the model input {length} tokens. Each token needs "
             f"one target, ({length},)."
         )
     if targets.ndim == 2 and not loss.many_targets:
-        raise RequestRefused(f"target_tokens has shape {targets.shape}; {name} takes one target for each position.")
+        raise RequestError(f"target_tokens has shape {targets.shape}. {name} takes one target for each position.")
     check_ids(targets, base.vocabulary, "target_tokens")
 
 
 def _check_inputs(example: Example, loss: Loss, name: str) -> None:
     needed = ", ".join(sorted(loss.inputs))
     for key in sorted(loss.inputs - example.inputs.keys()):
-        raise RequestRefused(f"{key} is missing. {name} reads target_tokens, {needed}.")
+        raise RequestError(f"{key} is missing. {name} reads target_tokens, {needed}.")
     for key in sorted(example.inputs.keys() - loss.inputs):
-        raise RequestRefused(f"{name} has no input {key!r}. It reads target_tokens, {needed}; leave others out.")
+        raise RequestError(f"{name} has no input {key!r}. It reads target_tokens, {needed}. Remove the others.")
     for key, values in example.inputs.items():
         if values.shape != example.targets.shape:
-            raise RequestRefused(f"{key} has shape {values.shape} and target_tokens {example.targets.shape}.")
+            raise RequestError(f"{key} has shape {values.shape} and target_tokens {example.targets.shape}.")
         if not np.isfinite(values).all():
-            raise RequestRefused(f"{key} has {int((~np.isfinite(values)).sum())} values that are NaN or infinite.")
+            raise RequestError(f"{key} has {int((~np.isfinite(values)).sum())} values that are NaN or infinite.")
     if "sequence_ratio_mask" in loss.inputs and not example.inputs["sequence_ratio_mask"].any():
-        raise RequestRefused(f"sequence_ratio_mask marks no position; {name} takes the mean over those it marks.")
+        raise RequestError(f"sequence_ratio_mask marks no position. {name} takes the mean over those it marks.")
 
 
 def target_logprobs(model: Any, tokens: Tensor, targets: Tensor, max_positions: int) -> Tensor:
@@ -100,25 +100,25 @@ def target_logprobs(model: Any, tokens: Tensor, targets: Tensor, max_positions: 
         (n_row, width, k) float32.
     """
     if tokens.numel() <= max_positions:
-        return _gathered(model, tokens, targets)
+        return _gather_logprobs(model, tokens, targets)
     decoder = model.get_decoder()
     path = next(name for name, module in model.named_modules() if module is decoder)
     hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
 
     def piece(hidden: Tensor, tokens: Tensor, targets: Tensor) -> Tensor:
-        return _gathered(_with_module(model, path, _Computed(hidden)), tokens, targets)
+        return _gather_logprobs(_with_module(model, path, _FixedStates(hidden)), tokens, targets)
 
     width = max(1, max_positions // len(tokens))
     cuts = zip(*(tensor.split(width, dim=1) for tensor in (hidden, tokens, targets)), strict=True)
     return torch.cat([checkpoint(piece, *cut, use_reentrant=False, preserve_rng_state=False) for cut in cuts], dim=1)
 
 
-def _gathered(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
+def _gather_logprobs(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
     logits = model(input_ids=tokens, use_cache=False).logits
     return torch.log_softmax(logits.float(), dim=-1).gather(-1, targets)
 
 
-class _Computed(nn.Module):
+class _FixedStates(nn.Module):
     """Replacement for a decoder that returns given hidden states. The model's own code then computes the logits."""
 
     def __init__(self, hidden: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The models of a server: one base model and the LoRA models on it.
 
-This module only computes. One thread calls the training methods. A second thread calls the sampling methods: `merged`
-and `score`. The two threads share constant tensors and copies of weights, but no module tree.
+This module only computes. One thread calls the training methods. A second thread calls the sampling methods:
+`merge_weights` and `score`. The two threads share constant tensors and copies of weights, but no module tree.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from rllm_core.errors import ConfigError
-from rllm_local.fingerprints import fingerprint
 from rllm_local.forward import cache_argument
 from rllm_local.model import LoadedModel
+from rllm_local.weights import fingerprint
 from rllm_tinker_server import checkpoint_files
 from rllm_tinker_server.checkpoint_files import BaseWeights
 from rllm_tinker_server.learner import MAX_LOGITS, Learner
-from rllm_tinker_server.lora import AdapterWeights, LoraModel, merged_copy, sharing_copy
+from rllm_tinker_server.lora import AdapterWeights, LoraModel, copy_modules, merged_copy
 from rllm_tinker_server.messages import (
     AdamStep,
-    BaseModel,
+    BaseModelInfo,
     ForwardBackward,
     ForwardBackwardResult,
     LoraSpec,
-    RequestRefused,
+    RequestError,
     Scores,
     ScoreSettings,
     TopTokens,
@@ -69,9 +69,9 @@ def score(model: Any, given: NDArray[np.int32], settings: ScoreSettings, max_pos
             drawn.add(logprobs, _draw(logits, settings, generator))
     return Scores(
         logprobs=torch.cat(found).numpy(),
-        top=best.joined() if settings.top else None,
-        targets=None if targets is None else scored.joined().logprobs,
-        draws=drawn.joined() if settings.draws else None,
+        top=best.concatenate() if settings.top else None,
+        targets=None if targets is None else scored.concatenate().logprobs,
+        draws=drawn.concatenate() if settings.draws else None,
     )
 
 
@@ -93,7 +93,7 @@ class _Table:
         self.tokens.append(tokens.cpu())
         self.logprobs.append(values.cpu())
 
-    def joined(self) -> TopTokens:
+    def concatenate(self) -> TopTokens:
         tokens, logprobs = torch.cat(self.tokens), torch.cat(self.logprobs)
         return TopTokens(tokens=tokens.to(torch.int32).numpy(), logprobs=logprobs.numpy())
 
@@ -107,7 +107,7 @@ def _draw(logits: Tensor, settings: ScoreSettings, generator: torch.Generator) -
 
 
 class Host:
-    """Trains LoRA models and hands out their weights. Called on one thread, but for `merged` and `score`."""
+    """Trains LoRA models and hands out their weights. Called on one thread, but for `merge_weights` and `score`."""
 
     def __init__(
         self,
@@ -140,10 +140,10 @@ class Host:
             )
         self.model: Any = loaded.model.requires_grad_(False).eval()
         # A pass that samples sets its model's attention for a while: trees that are copied meanwhile would keep it.
-        self._sampled = sharing_copy(self.model)
+        self._sampled = copy_modules(self.model)
         self.tokenizer: Any = loaded.tokenizer
         self.stop_ids = loaded.stop_ids
-        self.base = BaseModel(
+        self.base = BaseModelInfo(
             name=name,
             tokenizer=tokenizer,
             max_context=max_context or loaded.max_context,
@@ -154,9 +154,9 @@ class Host:
         self._learners: dict[str, Learner] = {}
 
     def create(self, model_id: str, spec: LoraSpec) -> None:
-        """Make a LoRA model. Raises RequestRefused: the id is taken, or there can be no such model."""
+        """Make a LoRA model. Raises RequestError: the id is taken, or there can be no such model."""
         if model_id in self._learners:
-            raise RequestRefused(f"There is a LoRA model {model_id!r} already.")
+            raise RequestError(f"There is a LoRA model {model_id!r} already.")
         self._learners[model_id] = self._learner(spec)
 
     def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult:
@@ -168,7 +168,7 @@ class Host:
         return learner.forward_backward(request)
 
     def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]:
-        """See `Learner.optim_step`."""
+        """Make an optimizer step; see `Learner.optim_step`."""
         return self._find(model_id).optim_step(step)
 
     def save_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None:
@@ -176,7 +176,7 @@ class Host:
 
         Raises:
             OSError: it cannot be written.
-            RequestRefused: a weight is infinite or NaN.
+            RequestError: a weight is infinite or NaN.
         """
         learner = self._find(model_id)
         learner.adam.require_finite_weights()
@@ -187,7 +187,7 @@ class Host:
         """Put back what `save_state` wrote; a LoRA model that does not exist is made from it.
 
         Raises:
-            RequestRefused: the directory is damaged, or of a base model with other weights. Nothing has changed then.
+            RequestError: the directory is damaged, or of a base model with other weights. Nothing has changed then.
         """
         saved = checkpoint_files.read(directory, self._base_weights)
         learner = self._learners.get(model_id) or self._learner(saved.spec)
@@ -202,7 +202,7 @@ class Host:
         """The weights in a directory that `save_state` wrote.
 
         Raises:
-            RequestRefused: the directory is damaged, or of a base model with other weights.
+            RequestError: the directory is damaged, or of a base model with other weights.
         """
         saved = checkpoint_files.read(directory, self._base_weights)
         checkpoint_files.check_fits(saved, LoraModel(self.model, saved.spec), directory.name)
@@ -212,12 +212,12 @@ class Host:
         """Forget a LoRA model. Unknown ids are fine."""
         self._learners.pop(model_id, None)
 
-    def merged(self, weights: AdapterWeights | None) -> Any:
+    def merge_weights(self, weights: AdapterWeights | None) -> Any:
         """A plain model to sample from; None: the base model."""
         return self._sampled if weights is None else merged_copy(self.model, weights)
 
     def score(self, model: Any, given: NDArray[np.int32], settings: ScoreSettings) -> Scores:
-        """See the function `score`; `model` is one of `merged`."""
+        """See the function `score`; `model` is one of `merge_weights`."""
         most = max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary))
         return score(model, given, settings, most)
 
@@ -233,5 +233,5 @@ class Host:
     def _find(self, model_id: str) -> Learner:
         learner = self._learners.get(model_id)
         if learner is None:
-            raise RequestRefused(f"There is no LoRA model {model_id!r} here; it was released, or never created.")
+            raise RequestError(f"There is no LoRA model {model_id!r} here. It was released, or never created.")
         return learner

@@ -19,10 +19,10 @@ from rllm_tinker_server.losses import complete_config, find_loss
 from rllm_tinker_server.messages import (
     STAND_IN,
     AdamStep,
-    BaseModel,
+    BaseModelInfo,
     ForwardBackward,
     ForwardBackwardResult,
-    RequestRefused,
+    RequestError,
 )
 
 KEYS = ("step", "exp_avg", "exp_avg_sq")
@@ -52,7 +52,7 @@ class Adam:
             The norm of the gradient before clipping.
 
         Raises:
-            RequestRefused: the settings are invalid, or the gradient is not finite. A gradient that is not finite is
+            RequestError: the settings are invalid, or the gradient is not finite. A gradient that is not finite is
                 dropped, and the weights do not change.
         """
         _check(step)
@@ -60,8 +60,8 @@ class Adam:
         norm = torch.nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
         if not torch.isfinite(norm):
             self.drop_gradient()
-            raise RequestRefused(
-                "The gradient is not finite. It was dropped and the weights stay as they were; look at the advantages "
+            raise RequestError(
+                "The gradient is not finite. It was dropped and the weights did not change. Check the advantages "
                 "and log-probs that were sent, or lower the learning rate and continue from an earlier checkpoint."
             )
         if step.grad_clip_norm > 0:
@@ -83,10 +83,10 @@ class Adam:
         """Check the weights before they are saved.
 
         Raises:
-            RequestRefused: a step made a weight infinite or NaN.
+            RequestError: a step made a weight infinite or NaN.
         """
         if self._diverged is not None:
-            raise RequestRefused(
+            raise RequestError(
                 f"The weights are not finite since {self._diverged}, so they were not saved. "
                 "Load an earlier checkpoint, and lower the learning rate."
             )
@@ -106,7 +106,7 @@ class Adam:
         """Parse a result of `state`, for `replace`.
 
         Raises:
-            RequestRefused: the state belongs to other parameters. The message calls the state `what`.
+            RequestError: the state belongs to other parameters. The message calls the state `what`.
         """
         state: State = {}
         for name, parameter in self._parameters.items():
@@ -115,7 +115,7 @@ class Adam:
                 continue
             shapes = {key: tuple(value.shape) for key, value in found.items()}
             if shapes != {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}:
-                raise RequestRefused(f"{what} is damaged: its optimizer state of {name} has the shapes {shapes}.")
+                raise RequestError(f"{what} is damaged: its optimizer state of {name} has the shapes {shapes}.")
             # torch keeps the count of steps on the CPU.
             state[parameter] = {
                 key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
@@ -133,16 +133,16 @@ def _check(step: AdamStep) -> None:
     for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
         value = getattr(step, name)
         if not 0 <= value <= LARGEST:
-            raise RequestRefused(f"{name} is {value}; it must be a number of 0 or more in the range of float32.")
+            raise RequestError(f"{name} is {value}. It must be a number of 0 or more in the range of float32.")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(step, name) < 1:
-            raise RequestRefused(f"{name} is {getattr(step, name)}; it must be at least 0 and below 1.")
+            raise RequestError(f"{name} is {getattr(step, name)}. It must be at least 0 and below 1.")
     # torch's step has these two as numbers in float32.
     if max(step.learning_rate / (1 - step.beta1), step.learning_rate * step.weight_decay) > LARGEST:
-        raise RequestRefused(f"learning_rate is {step.learning_rate}; float32 has no number for such a step.")
+        raise RequestError(f"learning_rate is {step.learning_rate}. Float32 has no number for such a step.")
     # Where a gradient has always been 0, AdamW divides 0 by eps, in float32.
     if not torch.finfo(torch.float32).tiny <= step.eps < math.inf:
-        raise RequestRefused(f"eps is {step.eps}; it must be above 0 in float32, such as 1e-8.")
+        raise RequestError(f"eps is {step.eps}. It must be above 0 in float32, such as 1e-8.")
 
 
 MAX_LOGITS = 1 << 28
@@ -161,7 +161,7 @@ class ForwardPass:
 class Learner:
     """A LoRA model, its gradient and its optimizer. A request that fails changes none of them, unless it says so."""
 
-    def __init__(self, lora: LoraModel, base: BaseModel, *, max_tokens_per_microbatch: int) -> None:
+    def __init__(self, lora: LoraModel, base: BaseModelInfo, *, max_tokens_per_microbatch: int) -> None:
         self.lora = lora
         self.adam = Adam(lora.parameters())
         self._base = base
@@ -179,7 +179,7 @@ class Learner:
         gradient needs this memory too.
 
         Raises:
-            RequestRefused: the data or the loss is invalid, or the loss is not finite. The gradient does not change.
+            RequestError: the data or the loss is invalid, or the loss is not finite. The gradient does not change.
         """
         loss, config = find_loss(request.loss), complete_config(request.loss, request.config)
         check_examples(request, self._base)
@@ -198,7 +198,7 @@ class Learner:
                 losses = loss.function(batch.with_logprobs(outputs), config)
                 share = losses.sum()
                 if not torch.isfinite(share):
-                    raise RequestRefused(_not_finite(batch, losses, request.loss))
+                    raise RequestError(_not_finite(batch, losses, request.loss))
                 if can_store:
                     self._pass = ForwardPass(batch, outputs)
                 elif not request.forward_only:
@@ -228,11 +228,11 @@ class Learner:
             what: name of `saved` in an error.
 
         Raises:
-            RequestRefused: the saved model has different shapes, or no AdamW state.
+            RequestError: the saved model has different shapes, or no AdamW state.
         """
         check_fits(saved, self.lora, what)
         if optimizer and saved.optimizer is None:
-            raise RequestRefused(f"{what} has no optimizer state. Load only its weights, or a saved training state.")
+            raise RequestError(f"{what} has no optimizer state. Load only its weights, or a saved training state.")
         state = self.adam.parse(saved.optimizer, what) if optimizer and saved.optimizer is not None else {}
         self.drop_pass()
         with torch.no_grad():

@@ -1,21 +1,91 @@
-"""Queries of models, checkpoints and sessions. They change no weights, and do not wait for a turn."""
+"""Queries of models, checkpoints and sessions, and signed downloads. They change no weights and need no turn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
-from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
-from rllm_tinker_server.messages import RequestRefused
+from rllm_local.adapter_files import CONFIG, WEIGHTS
+from rllm_tinker_server.checkpoints import EXTERNAL, Checkpoint, Checkpoints, TinkerPath
+from rllm_tinker_server.messages import RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import NotFound, json_object, metadata_of, optional_number_of, text_of
+from rllm_tinker_server.request_errors import (
+    ForbiddenError,
+    NotFoundError,
+    json_object,
+    metadata_of,
+    optional_number_of,
+    text_of,
+)
 from rllm_tinker_server.sampling import own_name
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import TrainedModel
 from rllm_tinker_server.turns import Answer
 from rllm_tinker_server.wire import json_answer, records
+
+FILES = (CONFIG, WEIGHTS)
+"""Files of a checkpoint that other programs can read."""
+VALID = 3600.0
+"""Lifetime of a URL in seconds. The client requests new URLs five minutes before they expire."""
+
+
+class Downloads:
+    """Signs URLs and checks them. URLs of a server that has been restarted are not valid any more."""
+
+    def __init__(self, checkpoints: Checkpoints, clock: Callable[[], float] = time.time) -> None:
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._secret = secrets.token_bytes(32)
+
+    def urls(self, path: TinkerPath, owner: Owner, base: str) -> tuple[dict[str, str], float]:
+        """Return the files' URLs by name, and their expiry in seconds since the epoch.
+
+        Args:
+            path: path of a checkpoint for other programs.
+            owner: holder of the key that requests the URLs. Anyone can use them, without a key.
+            base: base URL of files as the client sees it, such as ``http://127.0.0.1:8017/api/v1/files``.
+
+        Raises:
+            RequestError: the checkpoint has a different kind.
+            NotFoundError: the checkpoint does not exist.
+        """
+        if path.kind != EXTERNAL:
+            raise RequestError(f"{path} cannot be downloaded. Export it with save_weights_external first.")
+        self._checkpoints.get(path, owner)
+        expires = int(self._clock() + VALID)
+        urls = {}
+        for name in FILES:
+            signed = urlencode({"expires": expires, "signature": self._signature(path, name, expires)})
+            urls[name] = f"{base}/{quote(path.model_id)}/{path.checkpoint_id}/{name}?{signed}"
+        return urls, float(expires)
+
+    def file(self, path: TinkerPath, name: str, query: Mapping[str, str]) -> Path:
+        """Return the path of the file for a URL.
+
+        Raises:
+            ForbiddenError: this server did not sign the URL, or the URL has expired.
+            NotFoundError: the checkpoint has been deleted.
+        """
+        expires = query.get("expires", "")
+        is_number = expires.isdecimal() and len(expires) < 20
+        expected = self._signature(path, name, int(expires)) if is_number else ""
+        if not is_number or not hmac.compare_digest(query.get("signature", "").encode(), expected.encode()):
+            raise ForbiddenError("This URL was not signed by this server. Request new URLs.")
+        if int(expires) < self._clock():
+            raise ForbiddenError("This URL has expired. Request new URLs.")
+        file = self._checkpoints.directory(path) / name
+        if not file.is_file():
+            raise NotFoundError(f"{path} has no file {name}.")
+        return file
+
+    def _signature(self, path: TinkerPath, name: str, expires: int) -> str:
+        return hmac.digest(self._secret, f"{path}\n{name}\n{expires}".encode(), "sha256").hex()
 
 
 class Library:
@@ -23,18 +93,19 @@ class Library:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._downloads = Downloads(service.checkpoints)
 
     def create_session(self, owner: Owner, body: bytes) -> Answer:
         found = json_object(body)
         most, name = self._service.limits.max_metadata_bytes, found.get("display_name")
         if name is not None and (not isinstance(name, str) or len(name) > most):
-            raise RequestRefused(f"display_name must be a text of {most} letters at most.")
+            raise RequestError(f"display_name must be a text of {most} letters at most.")
         session = self._service.open_session(owner, metadata_of(found, most), name)
-        return records.session_created(session.session_id)
+        return records.create_session_response(session.session_id)
 
     def heartbeat(self, owner: Owner, body: bytes) -> Answer:
         self._service.sessions.get(text_of(json_object(body), "session_id"), owner)
-        return records.session_alive()
+        return records.heartbeat_response()
 
     async def finish_session(self, owner: Owner, session_id: str) -> Answer:
         """Release what the session has. One that has ended is not an error: clients repeat themselves."""
@@ -95,12 +166,12 @@ class Library:
         return records.training_run_list(runs[offset : offset + limit], offset=offset, limit=limit, total=len(runs))
 
     def download_urls(self, owner: Owner, model_id: str, kind: str, name: str, *, base: str) -> Answer:
-        """See `Downloads.urls`."""
-        return records.download_urls(*self._service.downloads.urls(_path(model_id, kind, name), owner, base))
+        """Return the signed URLs of a checkpoint's files; see `Downloads.urls`."""
+        return records.download_urls(*self._downloads.urls(_path(model_id, kind, name), owner, base))
 
     def download(self, id: str, kind: str, name: str, file: str, query: Mapping[str, str]) -> Path:
-        """See `Downloads.file`."""
-        return self._service.downloads.file(_path(id, kind, name), file, query)
+        """Return the path of the file for a URL; see `Downloads.file`."""
+        return self._downloads.file(_path(id, kind, name), file, query)
 
     async def delete_checkpoint(self, owner: Owner, model_id: str, kind: str, name: str) -> Answer:
         path = _path(model_id, kind, name)
@@ -133,7 +204,7 @@ class Library:
 
     def _check_is_live(self, owner: Owner, model_id: str) -> None:
         if model_id not in self._live(owner):
-            raise NotFound(f"No model {model_id!r} is trained here, and none of that id has left checkpoints.")
+            raise NotFoundError(f"No model {model_id!r} is trained here, and none of that id has left checkpoints.")
 
 
 def _path(model_id: str, kind: str, name: str) -> TinkerPath:

@@ -1,13 +1,12 @@
 """LoRA models: peft adapters over one shared base model, which never changes.
 
-Every LoRA model has a separate module tree over the base model's tensors (see `sharing_copy`). So the base model stays
+Every LoRA model has a separate module tree over the base model's tensors (see `copy_modules`). So the base model stays
 a plain transformers model, and adapters cannot affect or slow down each other.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -19,11 +18,11 @@ import peft
 import torch
 from torch import Tensor, nn
 
-from rllm_core.seeding import derive_seed
-from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_local.lora import ADAPTER, initialize_layer
+from rllm_tinker_server.messages import LoraSpec, RequestError
 
 
-def sharing_copy(model: Any) -> Any:
+def copy_modules(model: Any) -> Any:
     """Copy all modules of a model (and its config), and none of its parameters and buffers.
 
     Ties survive: two modules that share a parameter in `model` share the same one in the copy.
@@ -43,12 +42,12 @@ def target_names(model: Any, spec: LoraSpec) -> tuple[str, ...]:
     """Names of the linear layers that `spec` adapts, in the model's order.
 
     Raises:
-        RequestRefused: it adapts nothing, or something that this model does not have as linear layers.
+        RequestError: it adapts nothing, or something that this model does not have as linear layers.
     """
-    wanted = {"train_attn": spec.train_attn, "train_mlp": spec.train_mlp, "train_unembed": spec.train_unembed}
-    if not any(wanted.values()):
-        raise RequestRefused(
-            "train_mlp, train_attn and train_unembed are all false: nothing would be trained. Set one of them."
+    flags = {"train_attn": spec.train_attn, "train_mlp": spec.train_mlp, "train_unembed": spec.train_unembed}
+    if not any(flags.values()):
+        raise RequestError(
+            "train_mlp, train_attn and train_unembed are all false: nothing would be trained. Set at least one to true."
         )
     groups: dict[str, list[str]] = {"train_attn": [], "train_mlp": [], "train_unembed": []}
     unembedding = model.get_output_embeddings()
@@ -58,13 +57,13 @@ def target_names(model: Any, spec: LoraSpec) -> tuple[str, ...]:
             if group is not None:
                 groups[group].append(name)
     if spec.train_mlp and _has_fused_experts(model):
-        raise RequestRefused(
+        raise RequestError(
             "This model's experts are not linear layers, and only linear layers can be adapted. Set train_mlp=False."
         )
-    for group, asked in wanted.items():
-        if asked and not groups[group]:
-            raise RequestRefused(f"{group} is true and this model has no linear layer of that kind. Set {group}=False.")
-    chosen = {name for group, asked in wanted.items() if asked for name in groups[group]}
+    for group, is_set in flags.items():
+        if is_set and not groups[group]:
+            raise RequestError(f"{group} is true and this model has no linear layer of that kind. Set {group}=False.")
+    chosen = {name for group, is_set in flags.items() if is_set for name in groups[group]}
     return tuple(name for name, _ in model.named_modules() if name in chosen)
 
 
@@ -86,8 +85,6 @@ ALPHA = 32
 learning rate works for all of them: Schulman et al. 2025, "LoRA Without Regret"."""
 MAX_RANK = 1024
 """Far above useful ranks. The limit prevents a mistaken rank from using the server's memory."""
-ADAPTER = "default"
-"""peft's name of the one adapter of a module tree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +117,13 @@ class LoraModel:
             spec: LoRA settings. If the seed is None, a seed is drawn and stored in `self.spec`.
 
         Raises:
-            RequestRefused: the rank or the choice of layers is invalid.
+            RequestError: the rank or the choice of layers is invalid.
         """
         if not 1 <= spec.rank <= MAX_RANK:
-            raise RequestRefused(f"A LoRA rank of {spec.rank} is not offered here. Choose one of 1 to {MAX_RANK}.")
+            raise RequestError(f"A LoRA rank of {spec.rank} is not offered here. Choose a rank from 1 to {MAX_RANK}.")
         self.spec = replace(spec, seed=secrets.randbits(63) if spec.seed is None else spec.seed)
         self.names = target_names(base, spec)
-        self.model = sharing_copy(base)
+        self.model = copy_modules(base)
         # Untie layers here, because an adapter on the output layer must not change the input embedding. Otherwise peft
         # warns about merging such an adapter into the tied weight, which this server does not do.
         self.model.config.tie_word_embeddings = False
@@ -134,13 +131,8 @@ class LoraModel:
         with torch.random.fork_rng(devices=[]):
             peft.inject_adapter_in_model(peft_config(self.spec, self.names), self.model, ADAPTER)
         self._layers: dict[str, Any] = {name: self.model.get_submodule(name) for name in self.names}
-        for name, (down, up) in self._weights().items():
-            # Of each layer its own, so that a layer starts alike whichever others are adapted.
-            generator = torch.Generator().manual_seed(derive_seed(self.spec.seed or 0, "lora", name))
-            drawn = torch.empty(down.shape)
-            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
-            down.data = drawn.to(down.device)
-            up.data = torch.zeros(up.shape, device=up.device)
+        for name, layer in self._layers.items():
+            initialize_layer(layer, name, self.spec.seed or 0)
 
     def _weights(self) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
         """A and B of each layer."""
@@ -157,7 +149,7 @@ class LoraModel:
         return named
 
     def weights(self) -> AdapterWeights:
-        """A copy."""
+        """Return a copy of the adapter in main memory."""
         factors = {name: Factors(_copy(down), _copy(up)) for name, (down, up) in self._weights().items()}
         return AdapterWeights(spec=self.spec, factors=MappingProxyType(factors))
 
@@ -181,7 +173,7 @@ def merged_copy(base: Any, weights: AdapterWeights) -> Any:
     The adapted weights are float32 with any type of the base model. bfloat16 would lose most of the change from few or
     small steps, because a weight changes by at least 1/256 of its value.
     """
-    merged = sharing_copy(base)
+    merged = copy_modules(base)
     for name, factors in weights.factors.items():
         layer = merged.get_submodule(name)
         device = layer.weight.device

@@ -17,7 +17,7 @@ from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.updates import losses as core_losses
 from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, importance_ratio
-from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestRefused
+from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestError
 
 Config = Mapping[str, float]
 CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -68,7 +68,7 @@ def importance_sampling(targets: Targets, config: Config) -> Tensor:
 
 def ppo(targets: Targets, config: Config) -> Tensor:
     """-min(A rho, A clip(rho)). Schulman et al. 2017, arXiv:1707.06347."""
-    return _clipped(importance_ratio(targets.policy), targets, config)
+    return _clip_surrogate(importance_ratio(targets.policy), targets, config)
 
 
 def cispo(targets: Targets, config: Config) -> Tensor:
@@ -99,7 +99,7 @@ def gspo(targets: Targets, config: Config) -> Tensor:
     count = log_ratio.new_zeros(size).index_add_(0, targets.examples, marked)
     own_gradient = targets.logprobs - targets.logprobs.detach()
     ratio = ((total / count)[targets.examples] + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    return _clipped(ratio, targets, config)
+    return _clip_surrogate(ratio, targets, config)
 
 
 def stable_reinforce(targets: Targets, config: Config) -> Tensor:
@@ -114,7 +114,7 @@ def stable_reinforce(targets: Targets, config: Config) -> Tensor:
     return targets.inputs[SAMPLED] * (policy + 0.5 * config["kl_coeff"] * log_ratio.square())
 
 
-def _clipped(ratio: Tensor, targets: Targets, config: Config) -> Tensor:
+def _clip_surrogate(ratio: Tensor, targets: Targets, config: Config) -> Tensor:
     low, high = config["clip_low_threshold"], config["clip_high_threshold"]
     return clipped_surrogate(ratio, targets.inputs["advantages"], 1 - low, high - 1)
 
@@ -131,7 +131,7 @@ LOSSES: Mapping[str, Loss] = {
     "gspo": Loss(function=gspo, inputs=POLICY | {"sequence_ratio_mask"}, config=CLIP),
     STAND_IN: Loss(function=stable_reinforce, inputs=POLICY | {SAMPLED}, config={"kl_coeff": 0.0}),
 }
-ELSEWHERE = {
+CLIENT_LOSSES = {
     "custom": "The loss custom is no loss of a server: forward_backward_custom computes it on the client",
 }
 
@@ -140,12 +140,12 @@ def find_loss(name: str) -> Loss:
     """The loss of that name.
 
     Raises:
-        RequestRefused: there is none.
+        RequestError: there is none.
     """
     loss = LOSSES.get(name)
     if loss is None:
-        why = ELSEWHERE.get(name, f"There is no loss {name!r}")
-        raise RequestRefused(f"{why}. This server has {', '.join(LOSSES)}.")
+        why = CLIENT_LOSSES.get(name, f"There is no loss {name!r}")
+        raise RequestError(f"{why}. This server has {', '.join(LOSSES)}.")
     return loss
 
 
@@ -153,19 +153,19 @@ def complete_config(name: str, given: Config) -> Config:
     """The settings of the loss `name`: those given, and the defaults of the others.
 
     Raises:
-        RequestRefused: a setting that the loss does not have, or a value that makes no sense.
+        RequestError: a setting that the loss does not have, or a value that makes no sense.
     """
     known = find_loss(name).config
     for key, value in given.items():
         if key not in known:
             has = f"It has {', '.join(known)}" if known else "It has none"
-            raise RequestRefused(f"The loss {name} has no setting {key!r} in loss_fn_config. {has}.")
+            raise RequestError(f"The loss {name} has no setting {key!r} in loss_fn_config. {has}.")
         if not (math.isfinite(value) and value >= 0):
-            raise RequestRefused(f"{key} in loss_fn_config of {name} is {value}; it must be a number of 0 or more.")
+            raise RequestError(f"{key} in loss_fn_config of {name} is {value}. It must be a number of 0 or more.")
     config = {**known, **given}
     if "clip_low_threshold" in config and config["clip_low_threshold"] > config["clip_high_threshold"]:
-        raise RequestRefused(
+        raise RequestError(
             f"clip_low_threshold={config['clip_low_threshold']} of {name} is above "
-            f"clip_high_threshold={config['clip_high_threshold']}. Both bound the ratio itself: 0.8 and 1.2, say."
+            f"clip_high_threshold={config['clip_high_threshold']}. Both bound the ratio itself, such as 0.8 and 1.2."
         )
     return config

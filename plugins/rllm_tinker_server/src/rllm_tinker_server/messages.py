@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class RequestRefused(Exception):  # noqa: N818  (a refusal, not a fault)
-    """The client asked for something that is wrong or that this server does not do; the message says what to do."""
+class RequestError(Exception):
+    """The client requested something invalid or unsupported. The message describes the remedy."""
+
+    status = 400
 
 
 STAND_IN = "stable_reinforce"
@@ -142,7 +144,7 @@ class Scores:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sampled:
+class SampledSequence:
     """One sampled sequence."""
 
     tokens: NDArray[np.int32]
@@ -154,7 +156,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseModel:
+class BaseModelInfo:
     """Description for clients of the base model that all LoRA models of a server share."""
 
     name: str

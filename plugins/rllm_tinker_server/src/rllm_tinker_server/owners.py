@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_serving.keys import ACCEPTED
+from rllm_serving.middleware import ACCEPTED
 
 
 @dataclass(frozen=True)

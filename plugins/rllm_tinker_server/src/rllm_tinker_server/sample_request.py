@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rllm_serving.request_seeds import unpack_seeds
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import STAND_IN, BaseModel, RequestRefused, SampleSettings
-from rllm_tinker_server.refusals import NOT_TEXT, json_object, number_of, optional_number_of, text_of
+from rllm_tinker_server.messages import STAND_IN, BaseModelInfo, RequestError, SampleSettings
+from rllm_tinker_server.request_errors import NOT_TEXT, json_object, number_of, optional_number_of, text_of
 from rllm_tinker_server.sparse import to_dense
 
 LARGEST_ID = 2**31 - 1
@@ -70,48 +70,48 @@ MOST_TOP, MOST_TOP_NUMBERS = 128, 1 << 24
 """Likeliest tokens of a position, and of all positions of a request together."""
 
 
-def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> SampleRequest:
-    """Parse a sample request. Raise RequestRefused if it is invalid."""
+def sample_request(body: bytes, base: BaseModelInfo, limits: TinkerLimits) -> SampleRequest:
+    """Parse a sample request. Raise RequestError if it is invalid."""
     found = json_object(body)
     # The stand-in for stable_reinforce needs no more than the log-probs, so nothing is recorded.
     if found.get("record_stability_info") and not limits.stand_in_losses:
-        raise RequestRefused(
-            f"record_stability_info: the loss {STAND_IN} needs it. Use another loss, such as importance_sampling, or "
-            "start the server with --stand-in-losses."
+        raise RequestError(
+            f"record_stability_info: the loss {STAND_IN} needs it. Use a different loss, such as importance_sampling, "
+            "or start the server with --stand-in-losses."
         )
     count = number_of(found, "num_samples") if "num_samples" in found else 1
     if not 1 <= count <= limits.max_samples_per_request:
         most = limits.max_samples_per_request
-        raise RequestRefused(f"num_samples is {count}; it must be between 1 and {most}.")
+        raise RequestError(f"num_samples is {count}. It must be between 1 and {most}.")
     params = found.get("sampling_params")
     if not isinstance(params, dict):
-        raise RequestRefused("sampling_params are missing.")
+        raise RequestError("sampling_params are missing.")
     seeds = _seeds(params.get("seed"), count)
     chunks = _chunks(found.get("prompt"))
     prompts = tuple(chunks) if seeds else (np.concatenate(chunks),) * count
     if len(prompts) != count:
-        raise RequestRefused(f"The request has {count} seeds, one for each sample, and {len(prompts)} prompts.")
+        raise RequestError(f"The request has {count} seeds, one for each sample, and {len(prompts)} prompts.")
     top_of_prompt, top_of_samples = (_top(found, key, base.vocabulary) for key in TOP)
-    wanted = bool(found.get("prompt_logprobs"))
+    scores_tokens = bool(found.get("prompt_logprobs"))
     draws = _top(found, "prompt_alt_tokens_k", base.vocabulary)
     targets = _targets(found.get("target_prompt_logprobs"), len(prompts[0]), limits.max_sparse_numbers)
     longest = max(map(len, prompts))
     # A prompt that fills the context has no response, but has log-probs.
-    scores_prompt = wanted or top_of_prompt or draws or targets is not None
+    scores_prompt = scores_tokens or top_of_prompt or draws or targets is not None
     room, needed = base.max_context - longest, 0 if scores_prompt else 1
     if room < needed:
-        raise RequestRefused(
-            f"The prompt has {longest} tokens; {base.name} has a context of {base.max_context} for prompt and response."
+        raise RequestError(
+            f"The prompt has {longest} tokens. {base.name} has a context of {base.max_context} for prompt and response."
         )
     last = optional_number_of(found, "prompt_logprobs_last_n")
-    if last is not None and not (wanted and 1 <= last < longest):
-        raise RequestRefused("prompt_logprobs_last_n needs prompt_logprobs, and is from 1 to the prompt's length - 1.")
+    if last is not None and not (scores_tokens and 1 <= last < longest):
+        raise RequestError("prompt_logprobs_last_n needs prompt_logprobs, and is from 1 to the prompt's length - 1.")
     request = SampleRequest(
         sampler_id=text_of(found, "sampling_session_id"),
         number=number_of(found, "seq_id"),
         prompts=prompts,
         settings=_settings(params, room, base.vocabulary, seeds),
-        prompt_logprobs=wanted,
+        prompt_logprobs=scores_tokens,
         last_prompt_logprobs=last,
         top_of_prompt=top_of_prompt,
         top_of_samples=top_of_samples,
@@ -119,9 +119,9 @@ def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> Sample
         draws=draws,
     )
     if request.most_tokens * max(top_of_prompt, top_of_samples, draws) > MOST_TOP_NUMBERS:
-        raise RequestRefused(
-            f"{', '.join(TOP)} and prompt_alt_tokens_k ask for more than {MOST_TOP_NUMBERS} numbers. Lower them, or "
-            "ask for fewer tokens."
+        raise RequestError(
+            f"{', '.join(TOP)} and prompt_alt_tokens_k request more than {MOST_TOP_NUMBERS} numbers. Lower them, or "
+            "request fewer tokens."
         )
     return request
 
@@ -129,7 +129,7 @@ def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> Sample
 def _top(found: Mapping[str, Any], key: str, vocabulary: int) -> int:
     number = optional_number_of(found, key) or 0
     if number > min(MOST_TOP, vocabulary):
-        raise RequestRefused(f"{key} is {number}; a position has {min(MOST_TOP, vocabulary)} at most.")
+        raise RequestError(f"{key} is {number}. A position has {min(MOST_TOP, vocabulary)} at most.")
     return number
 
 
@@ -147,7 +147,7 @@ def _targets(found: Any, length: int, most: int) -> TargetTokens | None:
         starts, places = _integers(rows), _integers(columns)
         return TargetTokens(tokens=to_dense(values, starts, places, shape, missing=-1), rows=starts, columns=places)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        raise RequestRefused(f"target_prompt_logprobs is not a tensor of token ids: {error}.") from error
+        raise RequestError(f"target_prompt_logprobs is not a tensor of token ids: {error}.") from error
 
 
 def _integers(found: Any) -> NDArray[np.int64]:
@@ -167,12 +167,12 @@ def _chunks(found: Any) -> list[NDArray[np.int32]]:
     """The tokens of each chunk of the prompt, one at least."""
     chunks = found.get("chunks") if isinstance(found, dict) else None
     if not isinstance(chunks, list) or not all(isinstance(chunk, dict) for chunk in chunks):
-        raise RequestRefused("prompt has no chunks.")
+        raise RequestError("prompt has no chunks.")
     if any(chunk.get("type", "encoded_text") != "encoded_text" for chunk in chunks):
-        raise RequestRefused(NOT_TEXT)
+        raise RequestError(NOT_TEXT)
     arrays = [_tokens(chunk.get("tokens")) for chunk in chunks]
     if not sum(map(len, arrays)):
-        raise RequestRefused("The prompt has no tokens.")
+        raise RequestError("The prompt has no tokens.")
     return arrays
 
 
@@ -180,20 +180,20 @@ def _tokens(found: Any) -> NDArray[np.int32]:
     try:
         array = _integers(found)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RequestRefused(NOT_TOKENS) from error
+        raise RequestError(NOT_TOKENS) from error
     if array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID:
-        raise RequestRefused(NOT_TOKENS)
+        raise RequestError(NOT_TOKENS)
     return array.astype(np.int32)
 
 
 def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tuple[int, ...]) -> SampleSettings:
     """Read the settings and check their types. `room`: how many tokens fit after the prompt."""
-    asked, seed, top_k = (_read_integer(params, name) for name in ("max_tokens", "seed", "top_k"))
-    if asked is not None and asked < 1:
-        raise RequestRefused(f"max_tokens is {asked}; ask for one token at least.")
+    max_tokens, seed, top_k = (_read_integer(params, name) for name in ("max_tokens", "seed", "top_k"))
+    if max_tokens is not None and max_tokens < 1:
+        raise RequestError(f"max_tokens is {max_tokens}. Request at least one token.")
     stop_ids, stop_strings = _stop(params.get("stop"))
     return SampleSettings(
-        max_tokens=room if asked is None else min(asked, room),
+        max_tokens=room if max_tokens is None else min(max_tokens, room),
         seed=None if seed is None else seed % LARGEST_SEED,
         temperature=_real(params, "temperature"),
         # More tokens than there are mean all of them; larger numbers do not fit into a tensor.
@@ -206,35 +206,35 @@ def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tupl
 
 
 def check_settings(settings: SampleSettings) -> None:
-    """Raise RequestRefused if a value is out of range."""
+    """Raise RequestError if a value is out of range."""
     if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
-        raise RequestRefused(
-            f"temperature is {settings.temperature}; it must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
+        raise RequestError(
+            f"temperature is {settings.temperature}. It must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
             f"{MAX_TEMPERATURE:g}."
         )
     if not 0 < settings.top_p <= 1:
-        raise RequestRefused(f"top_p is {settings.top_p}; it must be above 0 and at most 1.")
+        raise RequestError(f"top_p is {settings.top_p}. It must be above 0 and at most 1.")
     if settings.top_k < -1:
-        raise RequestRefused(f"top_k is {settings.top_k}; it must be a number of tokens, or -1 for all.")
+        raise RequestError(f"top_k is {settings.top_k}. It must be a number of tokens, or -1 for all.")
     if "" in settings.stop_strings:
-        raise RequestRefused("A stop string is empty; every response would end at once. Leave it out.")
+        raise RequestError("A stop string is empty. Every response would end at once. Remove it.")
 
 
 def _read_integer(params: Mapping[str, Any], name: str) -> int | None:
     value = params.get(name)
     if isinstance(value, bool) or not isinstance(value, int | None):
-        raise RequestRefused(f"{name} is {value!r:.80}; it must be a whole number.")
+        raise RequestError(f"{name} is {value!r:.80}. It must be a whole number.")
     return value
 
 
 def _real(params: Mapping[str, Any], name: str) -> float:
     value = params.get(name, 1.0)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestRefused(f"{name} is {value!r:.80}; it must be a number.")
+        raise RequestError(f"{name} is {value!r:.80}. It must be a number.")
     try:
         return float(value)
     except OverflowError as error:
-        raise RequestRefused(f"{name} is too large for a floating-point number.") from error
+        raise RequestError(f"{name} is too large for a floating-point number.") from error
 
 
 def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
@@ -247,8 +247,8 @@ def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
     texts = [stop] if isinstance(stop, str) else stop
     if isinstance(texts, list) and texts and all(isinstance(part, str) for part in texts):
         if len(texts) > MOST_STOPS or max(map(len, texts)) > LONGEST_STOP:
-            raise RequestRefused(f"stop has at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters.")
+            raise RequestError(f"stop has at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters.")
         return None, tuple(texts)
     if isinstance(stop, list) and all(isinstance(part, int) for part in stop):
         return frozenset(stop), ()
-    raise RequestRefused("stop must be a text, a list of texts, or a list of token ids.")
+    raise RequestError("stop must be a string, a list of strings, or a list of token ids.")

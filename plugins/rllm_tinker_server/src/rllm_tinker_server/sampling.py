@@ -14,13 +14,13 @@ import numpy as np
 from rllm_core.seeding import derive_seed
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
-from rllm_tinker_server.messages import Sampled, Scores, ScoreSettings
+from rllm_tinker_server.fairness import SharedLimit
+from rllm_tinker_server.messages import SampledSequence, Scores, ScoreSettings
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import Busy, Gone, json_object, number_of, text_of
+from rllm_tinker_server.request_errors import BusyError, GoneError, json_object, number_of, text_of
 from rllm_tinker_server.sample_request import SampleRequest, check_settings, sample_request
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
-from rllm_tinker_server.shares import SharedLimit
 from rllm_tinker_server.turns import Answer
 
 
@@ -48,7 +48,7 @@ class Sampling:
             else:
                 sampler = await self._from_checkpoint(sampler_id, owner, text_of(found, "model_path"))
             service.sessions.add_sampler(sampler)
-        return wire.sampling_session(sampler_id)
+        return wire.create_sampling_session_response(sampler_id)
 
     def submit(self, owner: Owner, body: bytes) -> Answer:
         """Start to sample; one that is sent again is not sampled again."""
@@ -58,7 +58,7 @@ class Sampling:
         request_id = f"{request.sampler_id}:{request.number}"
         if not service.futures.knows(request_id, owner):
             self._check_room(owner, request)
-            self._check_held(sampler)
+            self._check_weights_exist(sampler)
             service.futures.open(request_id, owner)
             self._requests.add(owner.name, 1)
             self._tokens.add(owner.name, request.most_tokens)
@@ -66,7 +66,7 @@ class Sampling:
             self._running[request_id, owner] = task
             # Not at the end of the task: one that is cancelled before it has begun never gets there.
             task.add_done_callback(partial(self._finish, request_id, owner, request.most_tokens))
-        return wire.promise(request_id, samples=len(request.prompts))
+        return wire.future_response(request_id, samples=len(request.prompts))
 
     def cancel(self, owner: Owner, body: bytes) -> Answer:
         """Stop sampling what its client no longer wants."""
@@ -82,7 +82,7 @@ class Sampling:
         del self._running[request_id, owner]
         self._requests.remove(owner.name, 1)
         self._tokens.remove(owner.name, tokens)
-        cancelled = wire.user_failure("The client cancelled this request.")
+        cancelled = wire.user_error("The client cancelled this request.")
         self._service.futures.finish(request_id, cancelled if task.cancelled() else task.result())
 
     async def _sample(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
@@ -93,7 +93,7 @@ class Sampling:
         if request.scores_prompt:
             about_prompt = await pool.score(weights, request.prompts[0], _score_settings(request), client=client)
             if request.last_prompt_logprobs is not None:
-                _leave_out(about_prompt, request.last_prompt_logprobs)
+                _hide_positions(about_prompt, request.last_prompt_logprobs)
         if request.settings.max_tokens:
             samples = await pool.sample(weights, request.prompts, request.settings, client=client)
             if request.top_of_samples:
@@ -101,22 +101,24 @@ class Sampling:
                 samples = [await _with_top(score, request, index, each) for index, each in enumerate(samples)]
         else:
             # The prompt fills the context: only its log-probs were wanted.
-            nothing = Sampled(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length")
+            nothing = SampledSequence(
+                tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length"
+            )
             samples = [nothing] * len(request.prompts)
         return wire.samples_answer(samples, about_prompt, request)
 
     def _check_room(self, owner: Owner, request: SampleRequest) -> None:
-        """Raise Busy when too much is being sampled already. One request is taken in any case."""
+        """Raise BusyError when too much is being sampled already. One request is taken in any case."""
         if not self._requests.has_room(owner.name, 1):
-            raise Busy(f"{self._requests.used} requests are pending; send this one again later.")
+            raise BusyError(f"{self._requests.used} requests are pending. Send this one again later.")
         if not self._tokens.has_room(owner.name, request.most_tokens):
-            raise Busy(f"Samples of {self._tokens.used} tokens are pending; send this request again later.")
+            raise BusyError(f"Samples of {self._tokens.used} tokens are pending. Send this request again later.")
 
-    def _check_held(self, sampler: SamplingSession) -> None:
-        """Raise Gone when the weights have left memory and are not on disk."""
+    def _check_weights_exist(self, sampler: SamplingSession) -> None:
+        """Raise GoneError when the weights have left memory and are not on disk."""
         held = sampler.snapshot is None or self._service.snapshots.get(sampler.snapshot) is not None
         if not held and sampler.model_path is None:
-            raise Gone(
+            raise GoneError(
                 f"The weights of sampling session {sampler.sampler_id} have expired: this server keeps the "
                 f"{self._service.limits.max_snapshots} sets used last (--max-snapshots). Save the weights again with "
                 "save_weights_and_get_sampling_client, or by name with save_weights_for_sampler: those stay on disk."
@@ -129,11 +131,11 @@ class Sampling:
         if held is None and sampler.model_path is not None:
             checkpoint = self._service.checkpoints.get(TinkerPath.parse(sampler.model_path), sampler.owner)
             return await self._load(sampler.owner, checkpoint)
-        self._check_held(sampler)
+        self._check_weights_exist(sampler)
         return held
 
     async def _from_checkpoint(self, sampler_id: str, owner: Owner, model_path: str) -> SamplingSession:
-        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path).of_a_model(), owner)
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path).require_loadable(), owner)
         await self._load(owner, checkpoint)
         return SamplingSession(
             sampler_id=sampler_id,
@@ -167,8 +169,8 @@ def _score_settings(request: SampleRequest) -> ScoreSettings:
 
 
 async def _with_top(
-    score: Callable[..., Awaitable[Scores]], request: SampleRequest, index: int, sampled: Sampled
-) -> Sampled:
+    score: Callable[..., Awaitable[Scores]], request: SampleRequest, index: int, sampled: SampledSequence
+) -> SampledSequence:
     """Return a sample with the likeliest tokens at each position, from a pass over prompt and sample."""
     prompt = request.prompts[index]
     given = np.concatenate((prompt, sampled.tokens))
@@ -177,7 +179,7 @@ async def _with_top(
     return replace(sampled, top=None if scores.top is None else scores.top.since(len(prompt)))
 
 
-def _leave_out(scores: Scores, last: int) -> None:
+def _hide_positions(scores: Scores, last: int) -> None:
     """All but the last positions."""
     scores.logprobs[:-last] = np.nan
     if scores.top is not None:

@@ -4,69 +4,96 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rllm_core.errors import RllmError
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoints
-from rllm_tinker_server.downloads import Downloads
-from rllm_tinker_server.fair_gate import FairGate
+from rllm_tinker_server.fairness import FairGate, SharedLimit
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
-    AdamStep,
-    BaseModel,
-    ForwardBackward,
-    ForwardBackwardResult,
     LoraSpec,
-    RequestRefused,
-    Sampled,
-    SampleSettings,
-    Scores,
-    ScoreSettings,
+    RequestError,
 )
 from rllm_tinker_server.owners import NOBODY, Owner
-from rllm_tinker_server.refusals import NotFound, ServerError
+from rllm_tinker_server.request_errors import NotFoundError, ServerError
 from rllm_tinker_server.sessions import Session, Sessions, TrainedModel
-from rllm_tinker_server.shares import SharedLimit
-from rllm_tinker_server.snapshots import Snapshots
 from rllm_tinker_server.turns import Answer, Futures, Turns
+
+if TYPE_CHECKING:
+    from rllm_tinker_server.host import Host
+    from rllm_tinker_server.samplers import Samplers
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    owner: str
+    weights: Any
+    on_disk: bool
+
+
+class Snapshots:
+    """Sampler weights in memory. `weights` are opaque here. `forget` receives each set of weights that is dropped."""
+
+    def __init__(self, max_held: int, forget: Callable[[Any], None]) -> None:
+        self._max_held = max_held
+        self._forget = forget
+        # Least recently used first.
+        self._held: dict[str, _Snapshot] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, key: str) -> Any | None:
+        """The weights, or None when they have left."""
+        held = self._held.pop(key, None)
+        if held is None:
+            return None
+        self._held[key] = held
+        return held.weights
+
+    def put(self, key: str, weights: Any, *, owner: str, on_disk: bool) -> None:
+        """Store weights, and replace weights with the same key.
+
+        If the memory is full, the owner with the most sets loses one, so no owner loses weights to an owner with more.
+        Weights that are also `on_disk` are dropped first, because they can be read again. A sampler is lost if its
+        other weights are dropped.
+
+        Raises:
+            RequestError: the memory is full, and no other owner has more than one set.
+        """
+        self.drop(key)
+        while len(self._held) >= self._max_held:
+            self._drop_one(owner)
+        self._held[key] = _Snapshot(owner, weights, on_disk)
+
+    def drop(self, key: str) -> None:
+        """Drop weights if they are in memory."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._forget(held.weights)
+
+    def _drop_one(self, newcomer: str) -> None:
+        counts = Counter(held.owner for held in self._held.values())
+        counts[newcomer] += 1
+        loser = max(counts, key=lambda owner: (counts[owner], owner == newcomer))
+        keys = [key for key, held in self._held.items() if held.owner == loser]
+        if not keys:
+            raise RequestError(
+                f"This server keeps {self._max_held} sets of weights for sampling, and each belongs to a different "
+                "key. Try again later, or start the server with a larger --max-snapshots."
+            )
+        self.drop(next((key for key in keys if self._held[key].on_disk), keys[0]))
+
 
 T = TypeVar("T")
 
 logger = logging.getLogger("rllm_tinker_server")
-
-
-class ModelHost(Protocol):
-    """The half that trains; see `host.Host`. Called on one thread. Weights are opaque here."""
-
-    base: BaseModel
-
-    def create(self, model_id: str, spec: LoraSpec) -> None: ...
-    def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult: ...
-    def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]: ...
-    def save_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None: ...
-    def load_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None: ...
-    def weights(self, model_id: str) -> Any: ...
-    def load_weights(self, directory: Path) -> Any: ...
-    def release(self, model_id: str) -> None: ...
-
-
-class SamplerPool(Protocol):
-    """The half that samples; see `samplers.Samplers`. Called on the event loop."""
-
-    async def sample(
-        self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings, *, client: str
-    ) -> list[Sampled]: ...
-    async def score(
-        self, weights: Any, given: NDArray[np.int32], settings: ScoreSettings | None = None, *, client: str
-    ) -> Scores: ...
-    def forget(self, weights: Any) -> None: ...
 
 
 class Service:
@@ -74,8 +101,8 @@ class Service:
 
     def __init__(
         self,
-        host: ModelHost,
-        samplers: SamplerPool,
+        host: Host,
+        samplers: Samplers,
         executor: Executor,
         checkpoints: Path,
         *,
@@ -90,7 +117,6 @@ class Service:
         self.sessions = Sessions(limits)
         self.snapshots = Snapshots(limits.max_snapshots, samplers.forget)
         self.checkpoints = Checkpoints(checkpoints)
-        self.downloads = Downloads(self.checkpoints)
         self._executor = executor
         self._turn_to_train = FairGate(1)
         self._backlog = SharedLimit(limits.max_waiting_bytes)
@@ -115,28 +141,26 @@ class Service:
         """Whatever goes wrong in the work is an answer too."""
         try:
             return await work
-        except RequestRefused as refused:
-            return wire.user_failure(str(refused))
-        except ServerError as fault:
-            return wire.server_failure(str(fault))
-        except RllmError as fault:
-            return wire.server_failure(str(fault))
+        except RequestError as error:
+            return wire.user_error(str(error))
+        except (ServerError, RllmError) as error:
+            return wire.server_error(str(error))
         except Exception as error:
             # Report the error to this client. The other clients' requests continue.
             logger.exception("%s failed", what)
-            return wire.server_failure(f"{what} failed on the server: {type(error).__name__}: {error}")
+            return wire.server_error(f"{what} failed on the server: {type(error).__name__}: {error}")
 
     def check_name(self, name: str) -> None:
-        """Raise NotFound unless clients may call the base model so."""
+        """Raise NotFoundError unless clients may call the base model so."""
         if name not in self.names:
             known = ", ".join(map(repr, self.names))
-            raise NotFound(
-                f"There is no model {name!r}; this server has {known}. Ask for that, or start a server with "
-                f"`--model {name}` (or with `--name {name}` next to another --model, to give it that name)."
+            raise NotFoundError(
+                f"There is no model {name!r}. This server has {known}. Request that name, or start a server with "
+                f"`--model {name}` (or with `--name {name}` next to a different --model, to give it that name)."
             )
 
     def open_session(self, owner: Owner, metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
-        """Raises RequestRefused when there are too many."""
+        """Raises RequestError when there are too many."""
         if not self.sessions.has_room(owner):
             # The owner's own sessions go first.
             self._evict(iter(sorted(self.sessions.without_heartbeat(), key=lambda silent: silent.owner != owner)))
@@ -145,13 +169,13 @@ class Service:
     def add_model(
         self, model_id: str, owner: Owner, base_model: str, spec: LoraSpec, metadata: Mapping[str, Any] | None
     ) -> TrainedModel:
-        """Raises RequestRefused when there are too many."""
+        """Raises RequestError when there are too many."""
         session = self.sessions.get(model_id, owner)
         while self.sessions.is_full_of_models:
             if not self._evict(silent for silent in self.sessions.without_heartbeat() if silent.models):
                 break
         self.sessions.check_room(owner)
-        turns = Turns(model_id, owner, self.futures, self._backlog, self.limits, wire.user_failure)
+        turns = Turns(model_id, owner, self.futures, self._backlog, self.limits, wire.user_error)
         model = TrainedModel(
             model_id=model_id, owner=owner, base_model=base_model, spec=spec, turns=turns, user_metadata=metadata
         )
@@ -192,7 +216,7 @@ class Service:
         self.spawn(self.end_session(session, why))
         return True
 
-    async def look_after(self) -> None:
+    async def run_maintenance(self) -> None:
         """Discard what is too old, again and again."""
         loop = asyncio.get_running_loop()
         checkpoints_at = loop.time()
@@ -203,7 +227,7 @@ class Service:
                 await self._end_idle_sessions()
                 if loop.time() >= checkpoints_at:
                     checkpoints_at = loop.time() + self.limits.checkpoint_sweep_interval
-                    await self.in_worker(NOBODY, self.checkpoints.delete_expired)
+                    await self.in_worker(NOBODY, self.checkpoints.delete_expired_checkpoints)
             except Exception:
                 # No task awaits this one, so log the error. The loop must continue, or memory would fill up.
                 logger.exception("Discarding what is too old failed; it is tried again")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from rllm_tinker_server.fairness import has_share
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import Gone, NotFound
-from rllm_tinker_server.shares import has_share
+from rllm_tinker_server.request_errors import GoneError, NotFoundError
 from rllm_tinker_server.turns import Turns
 
 RESTARTED = "This server does not know it; if the server has restarted since, continue from the last checkpoint."
@@ -79,11 +79,11 @@ class Sessions:
         return [session for session in self if session.owner == owner]
 
     def create(self, owner: Owner, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
-        """Raises RequestRefused when there are too many."""
+        """Raises RequestError when there are too many."""
         if not self.has_room(owner):
-            raise RequestRefused(
+            raise RequestError(
                 f"Too many sessions are open: this key has {len(self.list_of(owner))}. End programs that are done "
-                f"(ServiceClient.close); silent ones are ended after {self._limits.session_idle:g} s."
+                f"(ServiceClient.close). Silent ones are ended after {self._limits.session_idle:g} s."
             )
         session = Session(
             session_id=str(uuid4()),
@@ -105,30 +105,30 @@ class Sessions:
         """The session that an id belongs to.
 
         Raises:
-            Gone: it has ended, or was never known.
+            GoneError: it has ended, or was never known.
         """
         session_id = any_id.partition(":")[0]
         session = self._find(any_id, owner)
         if session is None:
             why = self._ended.get((session_id, owner))
-            raise Gone(f"Session {session_id!r} {why}" if why else f"No session {session_id!r}. {RESTARTED}")
+            raise GoneError(f"Session {session_id!r} {why}" if why else f"No session {session_id!r}. {RESTARTED}")
         session.last_seen = self._clock()
         return session
 
     def model(self, model_id: str, owner: Owner) -> TrainedModel:
-        """Raises NotFound or Gone."""
+        """Raises NotFoundError or GoneError."""
         model = self.get(model_id, owner).models.get(model_id)
         if model is None:
-            raise NotFound(f"No model {model_id!r}: it could not be created, or was unloaded.")
+            raise NotFoundError(f"No model {model_id!r}: it could not be created, or was unloaded.")
         model.last_request = time.time()
         return model
 
     def sampler(self, sampler_id: str, owner: Owner) -> SamplingSession:
-        """Raises NotFound or Gone."""
+        """Raises NotFoundError or GoneError."""
         samplers = self.get(sampler_id, owner).samplers
         sampler = samplers.pop(sampler_id, None)
         if sampler is None:
-            raise NotFound(
+            raise NotFoundError(
                 f"No sampling session {sampler_id!r}: create one first. Of each client's, the "
                 f"{self._limits.max_samplers} used last are kept."
             )
@@ -136,7 +136,7 @@ class Sessions:
         return sampler
 
     def add_sampler(self, sampler: SamplingSession) -> None:
-        """Add a sampler. If the session has too many, drop the least recently used sampler. Raises Gone."""
+        """Add a sampler. If the session has too many, drop the least recently used sampler. Raises GoneError."""
         samplers = self.get(sampler.sampler_id, sampler.owner).samplers
         samplers[sampler.sampler_id] = sampler
         while len(samplers) > self._limits.max_samplers:
@@ -152,16 +152,16 @@ class Sessions:
         return sum(len(session.models) for session in self) >= self._limits.max_models
 
     def check_room(self, owner: Owner) -> None:
-        """Raise RequestRefused if the server or the owner has the maximum number of models."""
+        """Raise RequestError if the server or the owner has the maximum number of models."""
         own = [model_id for session in self.list_of(owner) for model_id in session.models]
         limits = self._limits
         if limits.max_models_per_key is not None and len(own) >= limits.max_models_per_key:
-            raise RequestRefused(
+            raise RequestError(
                 f"This server trains at most {limits.max_models_per_key} models of one key at a time, and this key has "
                 f"{len(own)}, such as {own[0]}. End programs that are done (ServiceClient.close)."
             )
         if self.is_full_of_models:
-            raise RequestRefused(
+            raise RequestError(
                 f"This server trains at most {limits.max_models} models at a time. It has no place left, and this key "
                 f"has {len(own)} models. End programs that are done (ServiceClient.close), or start the server with a "
                 "larger --max-models."

@@ -10,9 +10,9 @@ from typing import Any
 
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import EXTERNAL, Checkpoint, Kind, TinkerPath
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import json_object, metadata_of, number_of, optional_number_of, text_of
+from rllm_tinker_server.request_errors import json_object, metadata_of, number_of, optional_number_of, text_of
 from rllm_tinker_server.sampling import own_name, sampler_id_of
 from rllm_tinker_server.service import Service, inflight_key
 from rllm_tinker_server.sessions import SamplingSession, TrainedModel
@@ -37,8 +37,8 @@ class Training:
         """A new LoRA model."""
         found = json_object(body)
         model_id = self._new_model_id(owner, found)
-        if self._was_asked_for(owner, model_id):
-            return wire.promise(f"{model_id}:0", model_id)
+        if self._is_known(owner, model_id):
+            return wire.future_response(f"{model_id}:0", model_id)
         name = text_of(found, "base_model")
         self._service.check_name(name)
         wire.check_optimizer(found)
@@ -46,7 +46,7 @@ class Training:
 
         async def create() -> Answer:
             await self._service.in_worker(owner, self._service.host.create, model_id, model.spec)
-            return wire.created(model_id)
+            return wire.create_model_response(model_id)
 
         return self._begin(model, "create_model", create)
 
@@ -56,8 +56,8 @@ class Training:
         if found.get("session_id") is None:
             return self.submit(owner, "load_weights", body, self._load_into)
         model_id = self._new_model_id(owner, found)
-        if self._was_asked_for(owner, model_id):
-            return wire.promise(f"{model_id}:0", model_id)
+        if self._is_known(owner, model_id):
+            return wire.future_response(f"{model_id}:0", model_id)
         wire.check_optimizer(found)
         checkpoint = self._checkpoint(owner, found)
         name = found.get("base_model") or own_name(self._service, checkpoint)
@@ -66,19 +66,19 @@ class Training:
         return self._begin(model, "load_weights", partial(self._load, model, checkpoint, found))
 
     def forward_backward(self, owner: Owner, body: bytes) -> Answer:
-        """Body: protobuf."""
+        """Queue a forward and backward pass. The body is protobuf."""
         request = forward_backward_request(body)
         model = self._service.sessions.model(request.model_id, owner)
 
         def compute() -> Answer:
-            asked = forward_backward_of(request, self._service.limits)
-            return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, asked))
+            parsed = forward_backward_of(request, self._service.limits)
+            return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, parsed))
 
         async def execute() -> Answer:
             return await self._service.answer(self._service.in_worker(owner, compute), "forward_backward")
 
         kind = "forward" if request.message.forward_only else "forward_backward"
-        return wire.promise(model.turns.submit(request.number, kind, len(body), execute), model.model_id)
+        return wire.future_response(model.turns.submit(request.number, kind, len(body), execute), model.model_id)
 
     def optim_step(self, owner: Owner, body: bytes) -> Answer:
         return self.submit(owner, "optim_step", body, self._step)
@@ -92,20 +92,20 @@ class Training:
     def save_weights_external(self, owner: Owner, body: bytes) -> Answer:
         return self.submit(owner, "save_weights_external", body, self._save_external)
 
-    def refuse(self, owner: Owner, operation: str, body: bytes, refusal: RequestRefused) -> Answer:
-        """Refuse an operation that this server does not do. One with a number of a model's is refused in its turn.
+    def reject(self, owner: Owner, operation: str, body: bytes, error: RequestError) -> Answer:
+        """Reject an operation that this server does not have. A numbered request of a model is rejected in its turn.
 
         Raises:
-            RequestRefused: `refusal`, where the body names no model or number.
+            RequestError: `error`, if the body has no model or number.
         """
 
-        async def refuse(_: TrainedModel, __: Found) -> Answer:
-            raise refusal
+        async def fail(_: TrainedModel, __: Found) -> Answer:
+            raise error
 
         try:
-            return self.submit(owner, operation, body, refuse)
-        except RequestRefused:
-            raise refusal from None
+            return self.submit(owner, operation, body, fail)
+        except RequestError:
+            raise error from None
 
     def unload_model(self, owner: Owner, body: bytes) -> Answer:
         """Let go of a model before its session ends."""
@@ -114,7 +114,7 @@ class Training:
 
         async def unload() -> Answer:
             await service.release_model(service.sessions.get(model_id, owner), model_id, "The model was unloaded.")
-            return wire.unloaded(model_id)
+            return wire.unload_model_response(model_id)
 
         async def execute() -> None:
             service.futures.finish(request_id, await service.answer(unload(), "unload_model"))
@@ -123,7 +123,7 @@ class Training:
             service.sessions.model(model_id, owner)
             service.futures.open(request_id, owner)
             service.spawn(execute())
-        return wire.promise(request_id, model_id)
+        return wire.future_response(request_id, model_id)
 
     def submit(self, owner: Owner, kind: str, body: bytes, operation: Operation) -> Answer:
         """Queue an operation whose body is JSON."""
@@ -134,7 +134,7 @@ class Training:
         async def execute() -> Answer:
             return await self._service.answer(operation(model, found), kind)
 
-        return wire.promise(model.turns.submit(number, kind, len(body), execute), model.model_id)
+        return wire.future_response(model.turns.submit(number, kind, len(body), execute), model.model_id)
 
     def _new_model_id(self, owner: Owner, found: Found) -> str:
         session = self._service.sessions.get(text_of(found, "session_id"), owner)
@@ -143,7 +143,7 @@ class Training:
     def _metadata(self, found: Found) -> Found | None:
         return metadata_of(found, self._service.limits.max_metadata_bytes)
 
-    def _was_asked_for(self, owner: Owner, model_id: str) -> bool:
+    def _is_known(self, owner: Owner, model_id: str) -> bool:
         """Creations are sent again too, even after their result was discarded: the model must live on then."""
         service = self._service
         return model_id in service.sessions.get(model_id, owner).models or service.futures.knows(f"{model_id}:0", owner)
@@ -153,25 +153,25 @@ class Training:
         session = self._service.sessions.get(model.model_id, model.owner)
         created = False
 
-        async def rollout() -> Answer:
+        async def create_and_note() -> Answer:
             nonlocal created
             answer = await create()
             created = True
             return answer
 
         async def execute() -> Answer:
-            answer = await self._service.answer(rollout(), kind)
+            answer = await self._service.answer(create_and_note(), kind)
             if not created:
                 session.models.pop(model.model_id, None)
                 model.turns.close(f"Model {model.model_id} could not be created.")
             return answer
 
-        return wire.promise(model.turns.submit(0, kind, 0, execute), model.model_id)
+        return wire.future_response(model.turns.submit(0, kind, 0, execute), model.model_id)
 
     async def _step(self, model: TrainedModel, found: Found) -> Answer:
         step = wire.adam_step(found)
         run = self._service.host.optim_step
-        return wire.stepped(await self._service.in_worker(model.owner, run, model.model_id, step))
+        return wire.optim_step_response(await self._service.in_worker(model.owner, run, model.model_id, step))
 
     async def _load_into(self, model: TrainedModel, found: Found) -> Answer:
         return await self._load(model, self._checkpoint(model.owner, found), found)
@@ -180,16 +180,18 @@ class Training:
         directory, optimizer = self._service.checkpoints.directory(checkpoint.path), bool(found.get("optimizer"))
         load = partial(self._service.host.load_state, model.model_id, directory, optimizer=optimizer)
         await self._service.in_worker(model.owner, load)
-        return wire.loaded(str(checkpoint.path), model.model_id)
+        return wire.load_weights_response(str(checkpoint.path), model.model_id)
 
     async def _save(self, model: TrainedModel, found: Found) -> Answer:
         overwrite = bool(found.get("overwrite"))
-        return wire.saved(await self._write(model, found, "weights", overwrite=overwrite))
+        return wire.save_weights_response(await self._write(model, found, "weights", overwrite=overwrite))
 
     async def _save_for_sampler(self, model: TrainedModel, found: Found) -> Answer:
         if found.get("path") is not None:
             # The request has no overwrite flag, so a reused name refers to the latest weights.
-            return wire.saved_for_sampler(path=await self._write(model, found, "sampler_weights", overwrite=True))
+            return wire.save_weights_for_sampler_response(
+                path=await self._write(model, found, "sampler_weights", overwrite=True)
+            )
         number = number_of(found, "sampling_session_seq_id")
         sampler_id = sampler_id_of(model.model_id.partition(":")[0], number)
         inflight = found.get("kind", "snapshot") == "inflight"
@@ -199,13 +201,13 @@ class Training:
             SamplingSession(sampler_id=sampler_id, owner=model.owner, base_model=model.base_model, snapshot=key)
         )
         self._service.snapshots.put(key, weights, owner=model.owner.name, on_disk=False)
-        return wire.saved_for_sampler(sampler_id=sampler_id)
+        return wire.save_weights_for_sampler_response(sampler_id=sampler_id)
 
     async def _save_external(self, model: TrainedModel, found: Found) -> Answer:
         if found.get("age_encryption_recipients"):
-            raise RequestRefused("age_encryption_recipients: this server does not encrypt. Leave them out.")
+            raise RequestError("age_encryption_recipients: this server does not encrypt. Remove them.")
         written = await self._write_checkpoint(model, found, EXTERNAL, overwrite=True)
-        return wire.saved_external(str(written.path), written.size)
+        return wire.save_weights_external_response(str(written.path), written.size)
 
     async def _write(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> str:
         return str((await self._write_checkpoint(model, found, kind, overwrite=overwrite)).path)
@@ -230,8 +232,10 @@ class Training:
         return await service.in_worker(model.owner, write)
 
     def _checkpoint(self, owner: Owner, found: Found) -> Checkpoint:
-        path = TinkerPath.parse(text_of(found, "path")).of_a_model()
+        path = TinkerPath.parse(text_of(found, "path")).require_loadable()
         checkpoint = self._service.checkpoints.get(path, owner)
         if found.get("optimizer") and checkpoint.path.kind != "weights":
-            raise RequestRefused(f"{checkpoint.path} has no optimizer state. Load one of save_state, under …/weights/.")
+            raise RequestError(
+                f"{checkpoint.path} has no optimizer state. Load a checkpoint of save_state, under …/weights/."
+            )
         return checkpoint

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from rllm_tinker_server.fairness import SharedLimit
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import Busy, Gone
-from rllm_tinker_server.shares import SharedLimit
+from rllm_tinker_server.request_errors import BusyError, GoneError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class _Finished:
+class _StoredResult:
     owner: Owner
     answer: Answer
     since: float
@@ -48,8 +48,8 @@ class Futures:
         self._clock = clock
         self._pending: dict[str, _Pending] = {}
         # Dictionaries keep insertion order: the oldest come first.
-        self._unretrieved: dict[str, _Finished] = {}
-        self._retrieved: dict[str, _Finished] = {}
+        self._unretrieved: dict[str, _StoredResult] = {}
+        self._retrieved: dict[str, _StoredResult] = {}
         self._bytes: Counter[str] = Counter()
 
     @property
@@ -68,7 +68,7 @@ class Futures:
     def finish(self, request_id: str, answer: Answer) -> None:
         """Store the answer and return it to all waiting requests."""
         pending = self._pending.pop(request_id)
-        self._unretrieved[request_id] = _Finished(pending.owner, answer, self._clock())
+        self._unretrieved[request_id] = _StoredResult(pending.owner, answer, self._clock())
         self._bytes[pending.owner.name] += len(answer.body)
         self._make_room()
         if not pending.waiting.done():
@@ -78,7 +78,7 @@ class Futures:
         """The result; None when it is still pending after `TinkerLimits.long_poll` seconds.
 
         Raises:
-            Gone: nothing is known of that id.
+            GoneError: nothing is known of that id.
         """
         pending = self._pending.get(request_id)
         if pending is not None and pending.owner == owner:
@@ -102,15 +102,15 @@ class Futures:
     def _retrieve(self, request_id: str, owner: Owner) -> Answer:
         finished = self._unretrieved.get(request_id)
         if finished is not None and finished.owner == owner:
-            self._retrieved[request_id] = _Finished(owner, finished.answer, self._clock())
+            self._retrieved[request_id] = _StoredResult(owner, finished.answer, self._clock())
             del self._unretrieved[request_id]
             return finished.answer
         again = self._retrieved.get(request_id)
         if again is None or again.owner != owner:
-            raise Gone(
+            raise GoneError(
                 f"No result for request {request_id!r}: it is kept for {self._limits.keep_retrieved:g} s after it was "
                 f"fetched and {self._limits.keep_unretrieved:g} s if it was not, and is lost when the server restarts. "
-                "Send the request again; if the server has restarted, continue from the last checkpoint."
+                "Send the request again. If the server has restarted, continue from the last checkpoint."
             )
         return again.answer
 
@@ -122,26 +122,26 @@ class Futures:
             own = ((held, key) for held in stores for key, each in held.items() if each.owner.name == largest)
             self._drop(*next(own))
 
-    def _drop_older(self, held: dict[str, _Finished], limit: float) -> None:
+    def _drop_older(self, held: dict[str, _StoredResult], limit: float) -> None:
         while held and next(iter(held.values())).since < limit:
             self._drop(held, next(iter(held)))
 
-    def _drop(self, held: dict[str, _Finished], request_id: str) -> None:
+    def _drop(self, held: dict[str, _StoredResult], request_id: str) -> None:
         dropped = held.pop(request_id)
         self._bytes[dropped.owner.name] -= len(dropped.answer.body)
         if not self._bytes[dropped.owner.name]:
             del self._bytes[dropped.owner.name]
 
 
-Work = Callable[[], Awaitable[Answer]]
-"""Executes a request. Failures are answers too: it raises nothing."""
+Execute = Callable[[], Awaitable[Answer]]
+"""A function that executes a request. It raises nothing, because failures are answers too."""
 Failure = Callable[[str], Answer]
-"""The answer that tells a client of a failure."""
+"""A function that makes the answer about a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    work: Work
+    execute: Execute
     size: int
 
 
@@ -179,29 +179,29 @@ class Turns:
     def request_id(self, number: int) -> str:
         return f"{self.model_id}:{number}"
 
-    def submit(self, number: int, kind: str, size: int, work: Work) -> str:
+    def submit(self, number: int, kind: str, size: int, execute: Execute) -> str:
         """Queue a request of `size` bytes and return its id. One that was queued before is not queued again.
 
         Raises:
-            RequestRefused: the number was used by another kind of request, was given up, or is far ahead.
-            Busy: too many bytes are waiting.
+            RequestError: the number was used by another kind of request, was given up, or is far ahead.
+            BusyError: too many bytes are waiting.
         """
         if number < self._next or number in self._waiting:
-            self._check_repeated(number, kind)
+            self._check_repetition(number, kind)
             return self.request_id(number)
         if number > self._next + self._limits.max_turns_ahead:
-            raise RequestRefused(
+            raise RequestError(
                 f"Request {number} of {self.model_id} is far ahead of request {self._next}, the next to execute. "
                 "Number requests one by one."
             )
         # The next request is taken in any case: others may wait for it.
         if number != self._next and not self._backlog.has_room(self._owner.name, size):
-            raise Busy("Too many training requests are waiting for their turn; send this one again later.")
+            raise BusyError("Too many training requests are waiting for their turn. Send this one again later.")
         self._futures.open(self.request_id(number), self._owner)
-        self._waiting[number] = _Turn(work, size)
+        self._waiting[number] = _Turn(execute, size)
         self._backlog.add(self._owner.name, size)
         self._remember(number, kind)
-        self._go_on()
+        self._start_next()
         return self.request_id(number)
 
     def close(self, why: str) -> None:
@@ -210,16 +210,16 @@ class Turns:
         for number in sorted(self._waiting):
             self._fail(number, why)
 
-    def _check_repeated(self, number: int, kind: str) -> None:
+    def _check_repetition(self, number: int, kind: str) -> None:
         before = self._kinds.get(number, kind)
         if before is None:
-            raise RequestRefused(
-                f"Request {number} of {self.model_id} came over {self._limits.turn_deadline:g} s after later ones; "
-                "those have failed meanwhile. Continue from the last checkpoint with a new training client."
+            raise RequestError(
+                f"Request {number} of {self.model_id} came over {self._limits.turn_deadline:g} s after later ones. "
+                "Those have failed meanwhile. Continue from the last checkpoint with a new training client."
             )
         if before != kind:
-            raise RequestRefused(
-                f"Request {number} of {self.model_id} was {before} and is now {kind}. Use every number once; two "
+            raise RequestError(
+                f"Request {number} of {self.model_id} was {before} and is now {kind}. Use every number once. Two "
                 "programs cannot train the same model."
             )
 
@@ -228,7 +228,7 @@ class Turns:
         if len(self._kinds) > self._limits.max_remembered_turns:
             del self._kinds[next(iter(self._kinds))]
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         """Execute what has its turn; when that is missing, wait for it until the deadline."""
         if self._task is not None:
             return
@@ -248,12 +248,12 @@ class Turns:
         try:
             while (turn := self._waiting.pop(self._next, None)) is not None:
                 number, self._next = self._next, self._next + 1
-                answer = await turn.work()
+                answer = await turn.execute()
                 self._backlog.remove(self._owner.name, turn.size)
                 self._futures.finish(self.request_id(number), answer)
         finally:
             self._task = None
-        self._go_on()
+        self._start_next()
 
     def _give_up(self) -> None:
         self._deadline = None

@@ -19,12 +19,12 @@ torch.set_num_threads(1)
 STEP = AdamStep(learning_rate=1e-2, beta1=0.9, beta2=0.95, eps=1e-8)
 
 
-def build_tied() -> Any:
+def build_tied_model() -> Any:
     """The tiny Llama: its output layer is its input embedding."""
     return build_tiny(0)
 
 
-def build_untied() -> Any:
+def build_untied_model() -> Any:
     """A Qwen3 with its own output layer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -49,7 +49,7 @@ def build_untied() -> Any:
 
 def make_host(model: Any = None, *, name: str = "tiny", **settings: Any) -> Host:
     """A host with its own model. The default model has tied embeddings."""
-    model = build_tied() if model is None else model
+    model = build_tied_model() if model is None else model
     context = int(model.config.max_position_embeddings)
     loaded = LoadedModel(model=model, tokenizer=tiny_tokenizer(), stop_ids=frozenset({2}), max_context=context)
     return Host(loaded, name=name, tokenizer=name, **settings)

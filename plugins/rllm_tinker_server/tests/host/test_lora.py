@@ -11,9 +11,9 @@ from torch import nn
 
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import ALPHA, LoraModel, merged_copy, target_names
-from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestError
 
-from .conftest import build_tied, build_untied, make_host, make_request, train, weights_of
+from .conftest import build_tied_model, build_untied_model, make_host, make_request, train, weights_of
 
 IDS = torch.tensor([[5, 9, 31, 4, 4, 60, 12]])
 ALL = LoraSpec(rank=4, seed=0)
@@ -24,7 +24,7 @@ def _logits(model: Any) -> torch.Tensor:
         return model(input_ids=IDS, use_cache=False).logits
 
 
-def _randomized(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
+def _randomize(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
     """An adapter that does something, as after training."""
     lora = LoraModel(base, spec)
     generator = torch.Generator().manual_seed(seed)
@@ -44,7 +44,7 @@ def _randomized(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
 )
 def test_each_flag_adapts_its_layers(flag: str, suffixes: tuple[str, ...]) -> None:
     flags = {"train_attn": False, "train_mlp": False, "train_unembed": False, flag: True}
-    names = target_names(build_untied(), LoraSpec(rank=4, **flags))
+    names = target_names(build_untied_model(), LoraSpec(rank=4, **flags))
     assert {name.rpartition(".")[2] for name in names} == set(suffixes)
     assert len(names) == (1 if flag == "train_unembed" else 2 * len(suffixes))
 
@@ -70,16 +70,16 @@ def test_other_families_are_told_by_their_structure(family: str, attention: set[
 
 
 def test_a_choice_that_matches_nothing_is_refused() -> None:
-    with pytest.raises(RequestRefused, match="train_unembed"):
-        target_names(build_tied(), LoraSpec(rank=4, train_attn=False, train_mlp=False, train_unembed=False))
-    model = build_tied()
+    with pytest.raises(RequestError, match="train_unembed"):
+        target_names(build_tied_model(), LoraSpec(rank=4, train_attn=False, train_mlp=False, train_unembed=False))
+    model = build_tied_model()
     for layer in model.model.layers:
         layer.mlp = nn.Identity()
-    with pytest.raises(RequestRefused, match="train_mlp"):
+    with pytest.raises(RequestError, match="train_mlp"):
         target_names(model, ALL)
 
 
-def test_experts_that_are_one_tensor_are_refused_and_the_rest_can_be_trained() -> None:
+def test_fused_experts_are_rejected_but_other_layers_train() -> None:
     from transformers import MixtralConfig, MixtralForCausalLM
 
     model = MixtralForCausalLM(
@@ -88,7 +88,7 @@ def test_experts_that_are_one_tensor_are_refused_and_the_rest_can_be_trained() -
             num_key_value_heads=2, num_local_experts=2,
         )
     )  # fmt: skip
-    with pytest.raises(RequestRefused, match=r"experts.*train_mlp=False"):
+    with pytest.raises(RequestError, match=r"experts.*train_mlp=False"):
         target_names(model, ALL)
     names = target_names(model, LoraSpec(rank=4, train_mlp=False))
     assert {name.rpartition(".")[2] for name in names} == {"q_proj", "k_proj", "v_proj", "o_proj", "lm_head"}
@@ -96,12 +96,12 @@ def test_experts_that_are_one_tensor_are_refused_and_the_rest_can_be_trained() -
 
 @pytest.mark.parametrize("rank", [0, 1025])
 def test_a_rank_that_cannot_be_is_refused(rank: int) -> None:
-    with pytest.raises(RequestRefused, match=f"rank of {rank}.*1 to 1024"):
-        LoraModel(build_tied(), LoraSpec(rank=rank))
+    with pytest.raises(RequestError, match=f"rank of {rank}.*1 to 1024"):
+        LoraModel(build_tied_model(), LoraSpec(rank=rank))
 
 
 def test_the_initial_weights_are_those_of_the_seed() -> None:
-    base = build_tied()
+    base = build_tied_model()
     first, again, other, unseeded = (LoraModel(base, LoraSpec(rank=4, seed=seed)) for seed in (7, 7, 8, None))
     a = [name for name in first.parameters() if "lora_A" in name]
     for name in a:
@@ -116,14 +116,14 @@ def test_the_initial_weights_are_those_of_the_seed() -> None:
 
 
 def test_making_a_lora_model_keeps_global_random_state() -> None:
-    base, before = build_tied(), torch.get_rng_state()
+    base, before = build_tied_model(), torch.get_rng_state()
     LoraModel(base, ALL)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_only_float32_adapters_are_trained(dtype: torch.dtype) -> None:
-    base = build_tied().to(dtype).requires_grad_(False)
+    base = build_tied_model().to(dtype).requires_grad_(False)
     lora = LoraModel(base, ALL)
     assert {parameter.dtype for parameter in lora.parameters().values()} == {torch.float32}
     trained = {id(each) for each in lora.model.parameters() if each.requires_grad}
@@ -132,27 +132,29 @@ def test_only_float32_adapters_are_trained(dtype: torch.dtype) -> None:
     assert all(parameter.grad is not None for parameter in lora.parameters().values())
 
 
-def test_the_change_of_a_layer_is_alpha_over_rank_times_b_a() -> None:
-    base = build_untied()
-    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
+def test_layer_change_is_alpha_over_rank_times_ba() -> None:
+    base = build_untied_model()
+    lora = _randomize(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
     hidden = torch.randn(3, 32)
     down, up = lora.parameters().values()
     expected = base.lm_head(hidden) + ALPHA / 4 * hidden @ down.T @ up.T
     torch.testing.assert_close(lora.model.lm_head(hidden), expected)
 
 
-@pytest.mark.parametrize(("build", "train_unembed"), [(build_tied, True), (build_untied, True), (build_tied, False)])
+@pytest.mark.parametrize(
+    ("build", "train_unembed"), [(build_tied_model, True), (build_untied_model, True), (build_tied_model, False)]
+)
 def test_a_merged_model_answers_as_the_adapted_one(build: Callable[[], Any], train_unembed: bool) -> None:
     base = build()
-    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_unembed=train_unembed))
+    lora = _randomize(base, LoraSpec(rank=4, seed=0, train_unembed=train_unembed))
     merged = merged_copy(base, lora.weights())
     torch.testing.assert_close(_logits(merged), _logits(lora.model), atol=1e-4, rtol=1e-5)
     assert not torch.allclose(_logits(merged), _logits(base), atol=0.1)
 
 
-def test_small_changes_reach_the_merged_model_of_a_bfloat16_base() -> None:
-    base = build_untied().to(torch.bfloat16)
-    lora = _randomized(base, ALL)
+def test_small_changes_reach_merged_bfloat16_model() -> None:
+    base = build_untied_model().to(torch.bfloat16)
+    lora = _randomize(base, ALL)
     with torch.no_grad():
         for parameter in lora.parameters().values():
             parameter.mul_(0.03)
@@ -166,19 +168,19 @@ def test_small_changes_reach_the_merged_model_of_a_bfloat16_base() -> None:
     assert (found.float() - expected.float()).norm() < 0.02 * expected.float().norm()
 
 
-def test_a_merged_model_shares_all_tensors_that_are_not_adapted() -> None:
-    base = build_untied()
-    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_mlp=False, train_unembed=False))
+def test_merged_model_shares_all_unadapted_tensors() -> None:
+    base = build_untied_model()
+    lora = _randomize(base, LoraSpec(rank=4, seed=0, train_mlp=False, train_unembed=False))
     merged = dict(merged_copy(base, lora.weights()).named_parameters())
     for name, parameter in base.named_parameters():
         assert (merged[name] is parameter) == ("self_attn" not in name or "norm" in name)
 
 
 def test_adapting_a_tied_output_keeps_input_embeddings() -> None:
-    base = build_tied()
+    base = build_tied_model()
     embedding = base.get_input_embeddings().weight
     before = embedding.detach().clone()
-    lora = _randomized(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
+    lora = _randomize(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
     merged = merged_copy(base, lora.weights())
     assert merged.get_input_embeddings().weight is embedding
     assert lora.model.get_input_embeddings().weight is embedding

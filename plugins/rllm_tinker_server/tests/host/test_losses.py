@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rllm_tinker_server.losses import LOSSES, Targets, complete_config, find_loss
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import RequestError
 
 Columns = dict[str, Tensor]
 FORMULAS: dict[str, Callable[[Tensor, Columns, dict[str, float]], Tensor]] = {
@@ -76,7 +76,7 @@ def _targets(lengths: tuple[int, ...], seed: int = 0, spread: float = 0.3) -> Ta
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("custom", [False, True])
-def test_a_loss_has_the_value_and_the_gradient_of_its_formula(name: str, custom: bool) -> None:
+def test_loss_has_value_and_gradient_of_its_formula(name: str, custom: bool) -> None:
     given = {key: OTHERS[key] for key in find_loss(name).config}
     config = complete_config(name, given if custom else {})
     assert config == (given if custom else {key: DEFAULTS[key] for key in given})
@@ -106,13 +106,13 @@ def test_a_ratio_too_large_for_exp_stays_finite(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["custom", "ppoo"])
-def test_a_loss_that_is_not_here_is_refused_and_the_known_ones_are_named(name: str) -> None:
-    with pytest.raises(RequestRefused, match=f"{name}.*cross_entropy, importance_sampling, ppo, cispo, dro"):
+def test_unknown_loss_is_rejected_with_known_names(name: str) -> None:
+    with pytest.raises(RequestError, match=f"{name}.*cross_entropy, importance_sampling, ppo, cispo, dro"):
         find_loss(name)
 
 
-def test_whoever_asks_for_a_custom_loss_learns_where_it_is_computed() -> None:
-    with pytest.raises(RequestRefused, match="forward_backward_custom"):
+def test_error_about_custom_loss_names_the_client_function() -> None:
+    with pytest.raises(RequestError, match="forward_backward_custom"):
         find_loss("custom")
 
 
@@ -127,5 +127,5 @@ def test_whoever_asks_for_a_custom_loss_learns_where_it_is_computed() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name: str, config: dict[str, float], message: str) -> None:
-    with pytest.raises(RequestRefused, match=message):
+    with pytest.raises(RequestError, match=message):
         complete_config(name, config)

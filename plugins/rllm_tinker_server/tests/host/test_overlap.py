@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from rllm_local.attention import over_slots
-from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.messages import LoraSpec, SampleSettings
 from rllm_tinker_server.owners import NOBODY
 from rllm_tinker_server.samplers import Samplers
+from rllm_tinker_server.serve import ModelOptions, open_service
 from rllm_tinker_server.service import Service
 
 from .conftest import make_request, make_trained_host, train, weights_of
@@ -30,7 +30,7 @@ STEPS = 3
 Found = list[tuple[list[int], list[float]]]
 
 
-def _sampled(host: Host, weights: AdapterWeights | None) -> Found:
+def _sample(host: Host, weights: AdapterWeights | None) -> Found:
     with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
         samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=64, max_merged=2)
         found = asyncio.run(asyncio.wait_for(samplers.sample(weights, PROMPTS, FREE), DEADLINE))
@@ -42,23 +42,23 @@ def test_neither_sampling_nor_training_changes_the_other() -> None:
     for host in (separate, concurrent):
         train(host, "m", make_request())
     weights, found = concurrent.weights("m"), []
-    expected = _sampled(concurrent, weights)
+    expected = _sample(concurrent, weights)
     train(separate, "m", make_request(), STEPS)
     with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
         training = executor.submit(train, concurrent, "m", make_request(), STEPS)
         while not found or not training.done():
-            found.append(_sampled(concurrent, weights))
+            found.append(_sample(concurrent, weights))
         training.result()
     assert all(each == expected for each in found)
     assert torch.equal(weights_of(separate, "m"), weights_of(concurrent, "m"))
 
 
-def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(host: Host) -> None:
-    with over_slots(host.merged(None), None):
+def test_model_created_during_a_pass_has_plain_attention(host: Host) -> None:
+    with over_slots(host.merge_weights(None), None):
         host.create("n", LoraSpec(rank=8, seed=1))
-        host.merged(host.weights("m"))
+        host.merge_weights(host.weights("m"))
     assert host._find("n").lora.model.config._attn_implementation == "sdpa"
-    assert host.merged(host.weights("n")).config._attn_implementation == "sdpa"
+    assert host.merge_weights(host.weights("n")).config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("what", ["samples", "log-probs"])
@@ -79,6 +79,6 @@ def test_samplers_answer_while_a_training_request_runs(tmp_path: Path, what: str
         answered.set()
         return await training
 
-    with opened_service(ModelOptions(model="tiny", checkpoints=tmp_path, kv_cache_gib=0.01)) as service:
+    with open_service(ModelOptions(model="tiny", checkpoints=tmp_path, kv_cache_gib=0.01)) as service:
         service.host.create("m", LoraSpec(rank=4, seed=1))
         assert asyncio.run(scenario(service))

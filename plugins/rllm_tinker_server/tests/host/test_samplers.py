@@ -21,8 +21,8 @@ from rllm_tinker_server.messages import (
     Example,
     ForwardBackward,
     LoraSpec,
-    RequestRefused,
-    Sampled,
+    RequestError,
+    SampledSequence,
     SampleSettings,
     ScoreSettings,
 )
@@ -76,13 +76,13 @@ def _forward(host: Host, tokens: np.ndarray) -> np.ndarray:
     return host.forward_backward("m", request).logprobs[0]
 
 
-def _same(first: Sampled, second: Sampled) -> None:
+def _same(first: SampledSequence, second: SampledSequence) -> None:
     assert first.tokens.tolist() == second.tokens.tolist()
     np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("cut", [{}, {"top_k": 5, "top_p": 0.7}])
-def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
+def test_log_probs_of_samples_equal_training_pass(
     cut: dict[str, Any], host: Host, make_samplers: Make, snapshots: Weights
 ) -> None:
     """Also where top-k and top-p remove tokens: log-probs are those before."""
@@ -95,7 +95,7 @@ def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
         np.testing.assert_allclose(sampled.logprobs, logprobs[len(PROMPT) - 1 :], atol=1e-5, rtol=0)
 
 
-def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(executor: ThreadPoolExecutor) -> None:
+def test_log_probs_of_prompts_equal_training_pass(executor: ThreadPoolExecutor) -> None:
     # Prompts are computed in pieces of at most this many tokens.
     host = make_host(max_tokens_per_microbatch=7)
     host.create("m", LoraSpec(rank=8, seed=1))
@@ -112,7 +112,7 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(executor: T
     np.testing.assert_array_equal(single, [np.nan])
 
 
-def test_other_tokens_get_the_log_probs_of_the_whole_distribution(executor: ThreadPoolExecutor) -> None:
+def test_other_tokens_get_log_probs_of_whole_distribution(executor: ThreadPoolExecutor) -> None:
     host = make_host(max_tokens_per_microbatch=7)
     prompt = np.random.default_rng(0).integers(0, 70, 30).astype(np.int32)
     targets = np.random.default_rng(1).integers(-1, 70, (29, 3))
@@ -135,7 +135,7 @@ def test_other_tokens_get_the_log_probs_of_the_whole_distribution(executor: Thre
     assert single.draws.tokens.shape == (0, 5)
 
 
-def test_draws_have_the_frequencies_of_the_distribution_at_the_temperature(executor: ThreadPoolExecutor) -> None:
+def test_draws_have_frequencies_at_the_temperature(executor: ThreadPoolExecutor) -> None:
     host = make_host()
     samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
     settings = ScoreSettings(top=host.base.vocabulary, draws=20_000, draw_temperature=0.5)
@@ -149,7 +149,7 @@ def test_draws_have_the_frequencies_of_the_distribution_at_the_temperature(execu
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
-def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
+def test_likeliest_tokens_come_from_the_sampling_distribution(
     make_samplers: Make, snapshots: Weights, temperature: float
 ) -> None:
     samplers = make_samplers()
@@ -182,7 +182,7 @@ def test_samples_of_one_prompt_share_its_computation(make_samplers: Make, monkey
     assert sum(computed) == 300 + 8 * 4 - 1 + 4
 
 
-def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_from_it(make_samplers: Make) -> None:
+def test_first_sequence_has_the_seed_others_derive_theirs(make_samplers: Make) -> None:
     samplers = make_samplers()
     (several,) = _run(samplers.sample(None, [PROMPT] * 3, FREE))
     for index, sampled in enumerate(several):
@@ -198,7 +198,7 @@ def test_without_a_seed_every_request_draws_another(make_samplers: Make) -> None
     assert first.tokens.tolist() != second.tokens.tolist()
 
 
-def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(host: Host, make_samplers: Make) -> None:
+def test_temperature_0_is_greedy_with_untruncated_log_probs(host: Host, make_samplers: Make) -> None:
     greedy, narrow = _run(
         make_samplers().sample(None, [PROMPT], replace(FREE, temperature=0.0)),
         make_samplers().sample(None, [PROMPT], replace(FREE, top_k=1, temperature=0.5)),
@@ -212,7 +212,7 @@ def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(host: Host, make
     assert narrow[0].logprobs[0] == pytest.approx(torch.log_softmax(logits / 0.5, -1)[token].item(), abs=1e-5)
 
 
-def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(make_samplers: Make) -> None:
+def test_response_ends_with_stop_token_or_stop_string(make_samplers: Make) -> None:
     samplers = make_samplers()
     ((free,),) = _run(samplers.sample(None, [PROMPT], replace(FREE, max_tokens=60)))
     tokens = free.tokens.tolist()
@@ -230,7 +230,7 @@ def test_a_response_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(mak
     assert at_string.stop_reason == "stop"
 
 
-def test_without_stop_ids_a_response_ends_with_the_models_own(make_samplers: Make, host: Host) -> None:
+def test_without_stop_ids_the_models_own_apply(make_samplers: Make, host: Host) -> None:
     ((free,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30)))
     host.stop_ids = frozenset({int(free.tokens[4])})
     ((own,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30, stop_ids=None)))
@@ -245,9 +245,7 @@ def test_the_context_limits_a_response(make_samplers: Make, host: Host) -> None:
     assert sampled.stop_reason == "length"
 
 
-def test_each_snapshot_is_sampled_with_its_own_weights_however_they_are_mixed(
-    make_samplers: Make, snapshots: Weights
-) -> None:
+def test_mixed_requests_sample_with_their_snapshots_weights(make_samplers: Make, snapshots: Weights) -> None:
     wanted = [None, *snapshots]
     separate = [_run(make_samplers().sample(weights, [PROMPT] * 2, FREE))[0] for weights in wanted]
     samplers = make_samplers(max_merged=2)
@@ -274,7 +272,7 @@ def test_the_least_recently_used_model_leaves(make_samplers: Make, snapshots: We
     assert seen == [(a,), (a, b), (b, a), (a, c), (a, c), (c, b)]
 
 
-def test_a_model_in_use_stays_and_others_wait_for_its_place(make_samplers: Make, snapshots: Weights) -> None:
+def test_model_in_use_stays_while_others_wait(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -294,7 +292,7 @@ def test_a_model_in_use_stays_and_others_wait_for_its_place(make_samplers: Make,
     assert _run(scenario()) == [["base", "b"]]
 
 
-def test_a_client_without_a_model_gets_a_place_above_the_limit(make_samplers: Make, snapshots: Weights) -> None:
+def test_client_without_model_gets_a_place_above_limit(make_samplers: Make, snapshots: Weights) -> None:
     a, b, c = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -313,7 +311,7 @@ def test_a_client_without_a_model_gets_a_place_above_the_limit(make_samplers: Ma
     _run(scenario())
 
 
-def test_whoever_waits_gets_a_place_however_busy_the_others_are(make_samplers: Make, snapshots: Weights) -> None:
+def test_waiting_client_gets_place_among_busy_ones(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -332,9 +330,7 @@ def test_whoever_waits_gets_a_place_however_busy_the_others_are(make_samplers: M
     _run(scenario())
 
 
-def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
-    make_samplers: Make, snapshots: Weights
-) -> None:
+def test_forgotten_weights_leave_after_their_last_request(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers()
 
@@ -370,7 +366,7 @@ def test_only_used_and_last_models_have_caches(make_samplers: Make, snapshots: W
     _run(scenario())
 
 
-def test_a_request_that_is_cancelled_gives_its_model_back(make_samplers: Make, snapshots: Weights) -> None:
+def test_cancelled_request_releases_its_model(make_samplers: Make, snapshots: Weights) -> None:
     a, b, *_ = snapshots
     samplers = make_samplers(max_merged=1)
 
@@ -386,12 +382,12 @@ def test_a_request_that_is_cancelled_gives_its_model_back(make_samplers: Make, s
     _run(scenario())
 
 
-def test_weights_that_are_not_finite_are_refused_and_others_are_served(host: Host, make_samplers: Make) -> None:
+def test_infinite_weights_are_rejected_and_others_are_served(host: Host, make_samplers: Make) -> None:
     broken = host.weights("m")
     for factors in broken.factors.values():
         factors.up.fill_(torch.nan)
     samplers = make_samplers()
-    with pytest.raises(RequestRefused, match="logits"):
+    with pytest.raises(RequestError, match="logits"):
         _run(samplers.sample(broken, [PROMPT] * 2, FREE))
     ((sampled,),) = _run(samplers.sample(None, [PROMPT], FREE))
     assert len(sampled.tokens) == 20
@@ -399,7 +395,7 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(host: Hos
 
 @pytest.mark.parametrize("token", [5000, -1])
 def test_tokens_outside_the_vocabulary_are_refused(token: int, make_samplers: Make) -> None:
-    with pytest.raises(RequestRefused, match=f"prompt.* token {token}"):
+    with pytest.raises(RequestError, match=f"prompt.* token {token}"):
         _run(make_samplers().sample(None, [np.array([5, token], np.int32)], FREE))
 
 

@@ -20,12 +20,12 @@ from tinker_in_process import RunningServer, running_server
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
     AdamStep,
-    BaseModel,
+    BaseModelInfo,
     ForwardBackward,
     ForwardBackwardResult,
     LoraSpec,
-    RequestRefused,
-    Sampled,
+    RequestError,
+    SampledSequence,
     SampleSettings,
     Scores,
     ScoreSettings,
@@ -53,7 +53,7 @@ class FakeModel:
 class FakeHost:
     """A model is one number; its gradient is the number of target tokens."""
 
-    base: BaseModel
+    base: BaseModelInfo
     models: dict[str, FakeModel] = field(default_factory=dict)
     calls: list[tuple[str, int]] = field(default_factory=list)
     """Operations, and of forward_backward the first target token."""
@@ -62,13 +62,13 @@ class FakeHost:
 
     def create(self, model_id: str, spec: LoraSpec) -> None:
         if spec.rank > 64:
-            raise RequestRefused("The rank is above 64.")
+            raise RequestError("The rank is above 64.")
         self.models[model_id] = FakeModel(spec)
 
     def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult:
         assert self.gate.wait(DEADLINE)
         if request.loss != "cross_entropy":
-            raise RequestRefused(f"There is no loss {request.loss!r}.")
+            raise RequestError(f"There is no loss {request.loss!r}.")
         self.calls.append(("forward_backward", int(request.examples[0].targets.flat[0])))
         total = float(sum(example.targets.size for example in request.examples))
         if not request.forward_only:
@@ -117,7 +117,9 @@ class FakeSamplers:
         self.scored = 0
         self.forgotten: list[Any] = []
 
-    async def sample(self, weights: Any, prompts: Any, settings: SampleSettings, *, client: str) -> list[Sampled]:
+    async def sample(
+        self, weights: Any, prompts: Any, settings: SampleSettings, *, client: str
+    ) -> list[SampledSequence]:
         import asyncio
 
         self.asked += 1
@@ -126,7 +128,7 @@ class FakeSamplers:
         number = int(weights or 0)
         tokens = np.full(settings.max_tokens, number, np.int32)
         logprobs = np.full(settings.max_tokens, -0.5, np.float32)
-        return [Sampled(tokens=tokens, logprobs=logprobs, stop_reason="length") for _ in prompts]
+        return [SampledSequence(tokens=tokens, logprobs=logprobs, stop_reason="length") for _ in prompts]
 
     async def score(self, weights: Any, given: Any, settings: ScoreSettings | None = None, *, client: str) -> Scores:
         """The log-prob of a token is its negative. The likeliest tokens' log-probs are divided by the temperature."""
@@ -175,7 +177,7 @@ class Server:
     def post(self, route: str, **content: Any) -> httpx.Response:
         return self.raw.post(f"/api/v1/{route}", json=content)
 
-    def promised(self, route: str, **content: Any) -> str:
+    def get_request_id(self, route: str, **content: Any) -> str:
         """The request id of an accepted request."""
         response = self.post(route, **content)
         assert response.status_code == 200, response.text
@@ -190,10 +192,10 @@ class Server:
     def model(self, session_id: str, number: int = 0) -> str:
         """The id of a new LoRA model."""
         content = {"session_id": session_id, "model_seq_id": number, "base_model": "fake", "lora_config": {"rank": 4}}
-        return str(self.result(self.promised("create_model", **content)).json()["model_id"])
+        return str(self.result(self.get_request_id("create_model", **content)).json()["model_id"])
 
     def step(self, model_id: str, number: int) -> str:
-        return self.promised("optim_step", model_id=model_id, seq_id=number, adam_params={"learning_rate": 0.1})
+        return self.get_request_id("optim_step", model_id=model_id, seq_id=number, adam_params={"learning_rate": 0.1})
 
 
 Start = Callable[..., Server]
@@ -208,7 +210,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         def begin(*keys: str, checkpoints: Path | None = None, **limits: Any) -> Server:
             executor = ThreadPoolExecutor(max_workers=1)
             stack.callback(executor.shutdown, cancel_futures=True)
-            base = BaseModel(name="fake", tokenizer="fake-tokenizer", max_context=64, vocabulary=100)
+            base = BaseModelInfo(name="fake", tokenizer="fake-tokenizer", max_context=64, vocabulary=100)
             host = FakeHost(base)
             host.gate.set()
             samplers = FakeSamplers(host, executor)

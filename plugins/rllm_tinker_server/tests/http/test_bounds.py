@@ -13,7 +13,7 @@ import pytest
 from tinker.proto import tinker_public_pb2 as proto
 
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestRefused
+from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestError
 from rllm_tinker_server.sparse import to_dense
 from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
 
@@ -55,15 +55,13 @@ def test_sparse_rows_are_made_dense_when_they_fit() -> None:
         ([(0, 1 << 62)], "Datum 0: "),
     ],
 )
-def test_sparse_rows_that_stand_for_too_much_are_refused_before_they_are_made_dense(
-    shapes: list[tuple[int, int]], why: str
-) -> None:
-    with pytest.raises(RequestRefused, match=why):
+def test_too_large_sparse_rows_are_rejected_before_expansion(shapes: list[tuple[int, int]], why: str) -> None:
+    with pytest.raises(RequestError, match=why):
         read(sparse_request(shapes), 40)
 
 
 @pytest.mark.parametrize(("starts", "columns"), [([0, 2, 2], [3, 3]), ([0, 1, 3], [0, 1, 1])])
-def test_sparse_rows_with_two_entries_in_a_column_are_refused(starts: list[int], columns: list[int]) -> None:
+def test_sparse_rows_with_duplicate_columns_are_rejected(starts: list[int], columns: list[int]) -> None:
     rows = [np.array(each, np.int64) for each in (starts, columns)]
     with pytest.raises(ValueError, match="two entries"):
         to_dense(np.ones(len(columns)), *rows, (2, 5), missing=0)
@@ -103,20 +101,18 @@ def test_spans_that_cover_the_targets_are_read(lengths: list[int | None], prompt
         ([1 << 28], "268435456 positions"),
     ],
 )
-def test_spans_that_do_not_cover_the_targets_are_refused_before_they_take_memory(
-    lengths: list[int | None], why: str
-) -> None:
+def test_spans_mismatching_targets_are_rejected_without_using_memory(lengths: list[int | None], why: str) -> None:
     request = forward_backward_request(spans_request(lengths))
     tracemalloc.start()
     try:
-        with pytest.raises(RequestRefused, match=f"Datum 0: .*{why}"):
+        with pytest.raises(RequestError, match=f"Datum 0: .*{why}"):
             forward_backward_of(request, TinkerLimits(stand_in_losses=True))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 
 
-def test_samples_that_would_fill_memory_are_put_off_but_never_the_only_one(start: Start) -> None:
+def test_samples_above_memory_wait_except_the_only_one(start: Start) -> None:
     server = start(max_pending_sample_tokens=40)
     sampler_id = sampler_of(server, server.session())
     server.host.gate.clear()
@@ -131,7 +127,7 @@ def test_samples_that_would_fill_memory_are_put_off_but_never_the_only_one(start
 
 
 @pytest.mark.parametrize("sent", [b"POST /api/v1/asample HTTP/1.1\r\nHost: loc", HALF_A_BODY])
-def test_requests_that_stop_in_the_middle_are_cut_without_a_word(
+def test_incomplete_requests_are_disconnected_silently(
     start: Start, sent: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = start(read_seconds=0.3)
@@ -167,11 +163,11 @@ def test_the_sampling_session_used_longest_ago_makes_room(start: Start) -> None:
 
 @pytest.mark.parametrize("metadata", [[1], "text", 3, {"a": "x" * 70_000}])
 @pytest.mark.parametrize("route", ["create_session", "create_model", "save_weights"])
-def test_metadata_that_is_none_or_too_large_is_refused(server: Server, route: str, metadata: Any) -> None:
+def test_invalid_or_too_large_metadata_is_rejected(server: Server, route: str, metadata: Any) -> None:
     session_id = server.session()
     if route == "save_weights":
         content: dict[str, Any] = {"model_id": server.model(session_id), "seq_id": 1, "path": "one"}
-        refusal = server.result(server.promised(route, user_metadata=metadata, **content)).json()["error"]
+        refusal = server.result(server.get_request_id(route, user_metadata=metadata, **content)).json()["error"]
     else:
         content = {"session_id": session_id, "model_seq_id": 0, "base_model": "fake", "lora_config": {"rank": 4}}
         response = server.post(route, user_metadata=metadata, **content)
@@ -182,19 +178,19 @@ def test_metadata_that_is_none_or_too_large_is_refused(server: Server, route: st
 
 
 @pytest.mark.parametrize("name", [3, "x" * 70_000])
-def test_a_display_name_that_is_none_or_too_large_is_refused(server: Server, name: Any) -> None:
+def test_invalid_or_too_large_display_name_is_rejected(server: Server, name: Any) -> None:
     response = server.post("create_session", display_name=name)
     assert response.status_code == 400
     assert "display_name" in response.json()["detail"]
 
 
-def test_metadata_of_any_kind_of_value_is_told_as_text(server: Server) -> None:
+def test_metadata_values_are_returned_as_text(server: Server) -> None:
     session_id = server.post("create_session", user_metadata={"step": 1}).json()["session_id"]
     assert server.raw.get(f"/api/v1/sessions/{session_id}").json()["user_metadata"] == {"step": "1"}
 
 
 @pytest.mark.long
-def test_a_fault_while_old_things_are_discarded_does_not_end_discarding(
+def test_maintenance_continues_after_an_error(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start(keep_retrieved=0.1, sweep_interval=0.02)

@@ -16,8 +16,8 @@ from tinker import types
 from tinker_in_process import tiny_server
 
 from rllm_tinker_server.checkpoints import Checkpoints, TinkerPath
-from rllm_tinker_server.downloads import VALID, Downloads
-from rllm_tinker_server.refusals import Forbidden
+from rllm_tinker_server.library import VALID, Downloads
+from rllm_tinker_server.request_errors import ForbiddenError
 from rllm_tinker_server.serve import TinkerServeOptions
 
 from .conftest import DEADLINE, KEY
@@ -65,7 +65,7 @@ def test_an_encrypted_export_is_rejected(trainer: Any) -> None:
     assert trainer.optim_step(types.AdamParams()).result(DEADLINE)
 
 
-def test_a_url_needs_no_key_and_stands_for_one_file_only(url: str, trainer: Any) -> None:
+def test_url_needs_no_key_and_serves_one_file(url: str, trainer: Any) -> None:
     path = trainer.save_weights_external("one").result(DEADLINE).path
     trainer.save_weights_external("two").result(DEADLINE)
     rest = tinker.RestClient(base_url=url, api_key=KEY)
@@ -89,7 +89,7 @@ def test_a_training_state_has_no_urls(url: str, trainer: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [{"expires": "nine"}, {"expires": "9" * 30}, {"signature": "ä"}, {"signature": ""}])
-def test_a_url_that_was_changed_or_has_expired_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+def test_changed_or_expired_url_is_rejected(tmp_path: Path, change: dict[str, str]) -> None:
     now, path = [0.0], TinkerPath("a-b:train:0", "external_weights", "one")
     store = Checkpoints(tmp_path)
     store.write(checkpoint(path), write("{}"), overwrite=False)
@@ -98,8 +98,8 @@ def test_a_url_that_was_changed_or_has_expired_is_refused(tmp_path: Path, change
     urls, _ = downloads.urls(path, ME, "http://x")
     query = dict(part.split("=") for part in urls["adapter_config.json"].partition("?")[2].split("&"))
     assert downloads.file(path, "adapter_config.json", query).name == "adapter_config.json"
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         downloads.file(path, "adapter_config.json", query | change)
     now[0] = VALID + 1
-    with pytest.raises(Forbidden, match="expired"):
+    with pytest.raises(ForbiddenError, match="expired"):
         downloads.file(path, "adapter_config.json", query)

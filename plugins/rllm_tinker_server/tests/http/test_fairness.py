@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 from tinker import types
 
-from rllm_tinker_server.fair_gate import FairGate
+from rllm_tinker_server.fairness import FairGate, SharedLimit
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import BaseModel, RequestRefused
+from rllm_tinker_server.messages import BaseModelInfo, RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.service import Service
-from rllm_tinker_server.shares import SharedLimit
-from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.service import Service, Snapshots
 
 from .conftest import DEADLINE, Connect, FakeHost, FakeSamplers, Server, Start
 from .test_protocol import sample, sampler_of
@@ -86,7 +84,7 @@ def test_snapshots_are_dropped_from_the_owner_with_most() -> None:
     snapshots.put("b1", "b1", owner="b", on_disk=False)
     snapshots.put("c0", "c0", owner="c", on_disk=False)
     assert left == ["a0", "a1", "b0", "a2"]
-    with pytest.raises(RequestRefused, match="--max-snapshots"):
+    with pytest.raises(RequestError, match="--max-snapshots"):
         snapshots.put("d0", "d0", owner="d", on_disk=False)
     snapshots.put("a4", "a4", owner="a", on_disk=False)
     assert left[4:] == ["a3"]
@@ -98,7 +96,7 @@ def test_snapshots_of_one_client_keep_samplers_of_another(start: Start) -> None:
 
     def snapshot(client: Server, model_id: str, number: int) -> str:
         content = {"model_id": model_id, "seq_id": number, "sampling_session_seq_id": number}
-        answer = client.result(client.promised("save_weights_for_sampler", **content))
+        answer = client.result(client.get_request_id("save_weights_for_sampler", **content))
         return str(answer.json()["sampling_session_id"])
 
     sampler_id = snapshot(other, other.model(other.session()), 1)
@@ -108,7 +106,7 @@ def test_snapshots_of_one_client_keep_samplers_of_another(start: Start) -> None:
     assert [sample(server, each, 0).status_code for each in mine] == [410] * 5 + [200] * 3
 
 
-def test_pending_samples_of_one_client_leave_room_for_another(start: Start) -> None:
+def test_pending_samples_leave_room_for_other_clients(start: Start) -> None:
     server = start(max_pending_samples=4)
     clients = server, server.with_key(OTHER_KEY)
     server.host.gate.clear()
@@ -124,7 +122,7 @@ def test_training_of_several_owners_alternates(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         order: list[str] = []
         with ThreadPoolExecutor(max_workers=1) as executor:
-            host = FakeHost(BaseModel(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+            host = FakeHost(BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
             samplers = FakeSamplers(host, executor)
             service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits())
             await asyncio.gather(*(service.in_worker(Owner(name), order.append, name) for name in "aaabb"))
@@ -144,7 +142,7 @@ def hold_body(server: Server, key: str, size: int) -> socket.socket:
     return connection
 
 
-def test_held_bodies_of_one_key_leave_room_for_another(start: Start) -> None:
+def test_held_bodies_leave_room_for_other_keys(start: Start) -> None:
     server = start(max_held_bytes=4000)
     body = {"content": b"x" * 900}
     with ExitStack() as stack:

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import virtual_time
 
+from rllm_tinker_server.fairness import SharedLimit
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import BaseModel, RequestRefused
+from rllm_tinker_server.messages import BaseModelInfo, RequestError
 from rllm_tinker_server.owners import NOBODY
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
-from rllm_tinker_server.shares import SharedLimit
 from rllm_tinker_server.turns import Answer, Futures, Turns
-from rllm_tinker_server.wire import json_answer, user_failure
+from rllm_tinker_server.wire import json_answer, user_error
 
 from .conftest import DEADLINE, FakeHost, FakeSamplers, Server, Start
 
 
-def wait_until_discarded(server: Server, request_id: str) -> None:
+def wait_until_result_is_dropped(server: Server, request_id: str) -> None:
     until = time.monotonic() + DEADLINE
     while server.result(request_id).status_code != 410:
         assert time.monotonic() < until
@@ -38,38 +38,38 @@ def test_a_late_repeated_creation_keeps_the_model(start: Start, route: str) -> N
     server = start(keep_retrieved=0.1, sweep_interval=0.02)
     session_id = server.session()
     first = server.model(session_id)
-    path = server.result(server.promised("save_weights", model_id=first, seq_id=1, path="one")).json()["path"]
+    path = server.result(server.get_request_id("save_weights", model_id=first, seq_id=1, path="one")).json()["path"]
     content: dict[str, Any] = {"session_id": session_id, "model_seq_id": 1, "base_model": "fake"}
     content |= {"path": path} if route == "load_weights" else {"lora_config": {"rank": 4}}
-    created = server.promised(route, **content)
+    created = server.get_request_id(route, **content)
     model_id = server.result(created).json()["model_id"]
     model = server.host.models[model_id]
     server.result(server.step(model_id, 1))
-    wait_until_discarded(server, created)
-    assert server.promised(route, **content) == created
+    wait_until_result_is_dropped(server, created)
+    assert server.get_request_id(route, **content) == created
     assert server.result(server.step(model_id, 2)).json()["metrics"]["steps"] == 2.0
     assert server.host.models[model_id] is model
 
 
-def test_an_unloading_that_is_sent_again_has_the_same_result_and_waits_for_nothing(start: Start) -> None:
+def test_repeated_unload_has_the_same_result_at_once(start: Start) -> None:
     server = start()
     model_id = server.model(server.session())
     server.host.gate.clear()
     busy = server.running.service
     busy._executor.submit(server.host.gate.wait, DEADLINE)
-    promised = [server.promised("unload_model", model_id=model_id) for _ in range(2)]
+    get_request_id = [server.get_request_id("unload_model", model_id=model_id) for _ in range(2)]
     server.host.gate.set()
-    assert promised[0] == promised[1]
-    assert server.result(promised[0]).json()["model_id"] == model_id
-    assert server.promised("unload_model", model_id=model_id) == promised[0]
+    assert get_request_id[0] == get_request_id[1]
+    assert server.result(get_request_id[0]).json()["model_id"] == model_id
+    assert server.get_request_id("unload_model", model_id=model_id) == get_request_id[0]
     assert model_id not in server.host.models
     assert server.post("optim_step", model_id=model_id, seq_id=1, adam_params={}).status_code == 404
 
 
-def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Path) -> None:
+def test_sample_cancelled_before_its_start_is_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         with ThreadPoolExecutor(max_workers=1) as executor:
-            host = FakeHost(BaseModel(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+            host = FakeHost(BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
             samplers = FakeSamplers(host, executor)
             service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits(long_poll=5.0))
             sampling = Sampling(service)
@@ -95,7 +95,7 @@ def in_turns(limits: TinkerLimits, scenario: Callable[[Turns, Futures], Awaitabl
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(str(context)))
         futures = Futures(limits)
         await scenario(
-            Turns("a:train:0", NOBODY, futures, SharedLimit(limits.max_waiting_bytes), limits, user_failure), futures
+            Turns("a:train:0", NOBODY, futures, SharedLimit(limits.max_waiting_bytes), limits, user_error), futures
         )
 
     virtual_time.run(main())
@@ -118,7 +118,7 @@ def test_waiting_requests_do_not_change_closed_models() -> None:
     assert in_turns(TinkerLimits(turn_deadline=0.05), scenario) == []
 
 
-def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
+def test_later_requests_do_not_extend_earlier_deadlines() -> None:
     async def scenario(turns: Turns, futures: Futures) -> None:
         for number in range(2, 14, 2):
             turns.submit(number, "optim_step", 1, nothing)
@@ -126,7 +126,7 @@ def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
         answer = await futures.wait("a:train:0:2", NOBODY)
         assert answer is not None
         assert b"which never came" in answer.body
-        with pytest.raises(RequestRefused, match="checkpoint"):
+        with pytest.raises(RequestError, match="checkpoint"):
             turns.submit(0, "create_model", 1, nothing)
         await asyncio.sleep(1.0)
         turns.submit(13, "optim_step", 1, nothing)

@@ -93,12 +93,12 @@ def fill(server: Server) -> str:
     session_id = server.session()
     model_id = server.model(session_id)
     for number, route in enumerate(("save_weights", "save_weights_for_sampler", "save_weights_external"), 1):
-        server.result(server.promised(route, model_id=model_id, seq_id=number, path="one"))
+        server.result(server.get_request_id(route, model_id=model_id, seq_id=number, path="one"))
     sampler_of(server, session_id)
     return session_id
 
 
-def listed(server: Server) -> list[str]:
+def list_ids(server: Server) -> list[str]:
     return [found["tinker_path"] for found in server.raw.get("/api/v1/checkpoints").json()["checkpoints"]]
 
 
@@ -117,13 +117,13 @@ def test_each_route_is_in_the_table(server: Server) -> None:
 def test_other_keys_get_the_answers_of_unknown_ids(start: Start, keys: tuple[str, ...]) -> None:
     server = start(*keys)
     other, session_id, unknown = server.with_key(OTHER_KEY), fill(server), str(uuid4())
-    before = [listed(server), server.raw.get("/api/v1/training_runs").json()]
+    before = [list_ids(server), server.raw.get("/api/v1/training_runs").json()]
     for route, request in requests_to(session_id).items():
         status, text = send(other, route, request)
         assert (status, text.replace(session_id, unknown)) == send(other, route, requests_to(unknown)[route]), route
         if not request[0] and not request[1]:
             assert session_id not in text, route
-    assert [listed(server), server.raw.get("/api/v1/training_runs").json()] == before
+    assert [list_ids(server), server.raw.get("/api/v1/training_runs").json()] == before
     for route, request in requests_to(session_id).items():
         if route[0] == "GET":
             assert session_id in send(server, route, request)[1] or route[1].startswith("/samplers"), route
@@ -163,21 +163,21 @@ def test_one_key_has_a_limited_number_of_models(start: Start) -> None:
 
 def test_checkpoints_belong_to_their_key_after_a_restart(start: Start, tmp_path: Path) -> None:
     fill(start(checkpoints=tmp_path))
-    paths = listed(start(checkpoints=tmp_path))
+    paths = list_ids(start(checkpoints=tmp_path))
     assert len(paths) == 3
     again = start("tml-test", OTHER_KEY, checkpoints=tmp_path)
-    assert (listed(again), listed(again.with_key(OTHER_KEY))) == (paths, [])
+    assert (list_ids(again), list_ids(again.with_key(OTHER_KEY))) == (paths, [])
     records = "".join(file.read_text() for file in tmp_path.rglob("checkpoint.json"))
     assert "tml-test" not in records
 
 
-def test_the_only_key_of_a_server_has_all_checkpoints(start: Start, tmp_path: Path) -> None:
+def test_only_key_of_server_has_all_checkpoints(start: Start, tmp_path: Path) -> None:
     """The backend `tinker` starts its own server with a new key for each run, and resumes."""
     fill(start("tml-first", checkpoints=tmp_path))
     server = start("tml-second", checkpoints=tmp_path)
-    path = listed(server)[0].removeprefix("tinker://").replace("/", "/checkpoints/", 1)
+    path = list_ids(server)[0].removeprefix("tinker://").replace("/", "/checkpoints/", 1)
     assert server.raw.delete(f"/api/v1/training_runs/{path}").status_code == 200
-    assert len(listed(server)) == 2
+    assert len(list_ids(server)) == 2
 
 
 def test_checkpoints_without_an_owner_are_read_only(start: Start, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_checkpoints_without_an_owner_are_read_only(start: Start, tmp_path: Path
         old = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("owner", "public")}
         file.write_text(json.dumps(old))
     server = start(checkpoints=tmp_path)
-    paths = listed(server)
+    paths = list_ids(server)
     assert len(paths) == 3
-    assert listed(server.with_key(OTHER_KEY)) == paths
+    assert list_ids(server.with_key(OTHER_KEY)) == paths
     assert server.post("weights_info", tinker_path=paths[0]).status_code == 200
     path = paths[0].removeprefix("tinker://").replace("/", "/checkpoints/", 1)
     refused = server.raw.delete(f"/api/v1/training_runs/{path}")
@@ -217,7 +217,7 @@ def test_the_real_client_shares_a_published_checkpoint(start: Start, connect: Co
         client.create_training_client_from_state(path).result(DEADLINE)
 
 
-def test_the_real_client_does_not_train_models_of_others(start: Start, connect: Connect) -> None:
+def test_real_client_cannot_train_models_of_others(start: Start, connect: Connect) -> None:
     server = start()
     trainer = connect(server).create_lora_training_client(base_model="fake").result(DEADLINE)
     sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)

@@ -52,7 +52,7 @@ def test_a_signal_ends_the_server_cleanly(
     assert f"TINKER_BASE_URL={found['url']}" in printed
 
 
-def test_a_taken_port_is_said_before_the_model_is_loaded() -> None:
+def test_used_port_is_reported_before_model_loads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with expect_error(ConfigError, "port-unavailable", port):

@@ -67,7 +67,7 @@ def model_id(server: Server) -> Iterator[str]:
     server.post(f"sessions/{session_id}/finish", reason={"type": "success"})
 
 
-def test_requests_are_executed_in_the_order_of_their_numbers(start: Start) -> None:
+def test_requests_run_in_order_of_their_numbers(start: Start) -> None:
     server = start()
     model_id = server.model(server.session())
     held = [gradient(server, model_id, number, first=number) for number in (3, 2)]
@@ -105,7 +105,7 @@ def test_a_resent_sample_is_sampled_once(server: Server) -> None:
     assert server.samplers.asked == asked + 1
 
 
-def test_a_number_cannot_be_used_for_two_kinds_of_request(server: Server, model_id: str) -> None:
+def test_number_cannot_have_two_kinds_of_request(server: Server, model_id: str) -> None:
     gradient(server, model_id, 1)
     response = server.post("optim_step", model_id=model_id, seq_id=1, adam_params={})
     assert response.status_code == 400
@@ -118,7 +118,7 @@ def test_numbers_far_ahead_are_refused(server: Server, model_id: str) -> None:
     assert "far ahead" in response.json()["detail"]
 
 
-def test_too_much_that_waits_is_put_off_but_never_what_has_its_turn(start: Start) -> None:
+def test_full_backlog_rejects_all_but_next_request(start: Start) -> None:
     server = start(max_waiting_bytes=150)
     model_id = server.model(server.session())
     statuses = [
@@ -182,7 +182,7 @@ def test_the_oldest_snapshot_expires(start: Start) -> None:
     samplers = []
     for number in (1, 2, 3):
         content = {"model_id": model_id, "seq_id": number, "sampling_session_seq_id": number}
-        answer = server.result(server.promised("save_weights_for_sampler", **content))
+        answer = server.result(server.get_request_id("save_weights_for_sampler", **content))
         samplers.append(answer.json()["sampling_session_id"])
     statuses = [sample(server, sampler_id, 0).status_code for sampler_id in samplers]
     assert statuses == [410, 200, 200]
@@ -192,14 +192,16 @@ def test_the_oldest_snapshot_expires(start: Start) -> None:
     assert len(server.samplers.forgotten) == 1
 
 
-def test_named_weights_are_read_again_when_they_have_left_memory(start: Start) -> None:
+def test_named_weights_are_read_again_after_eviction(start: Start) -> None:
     server = start(max_snapshots=1)
     session_id = server.session()
     model_id = server.model(session_id)
-    saved = server.promised("save_weights_for_sampler", model_id=model_id, seq_id=1, path="kept")
+    saved = server.get_request_id("save_weights_for_sampler", model_id=model_id, seq_id=1, path="kept")
     path = server.result(saved).json()["path"]
     sampler_id = sampler_of(server, session_id, 0, model_path=path)
-    server.result(server.promised("save_weights_for_sampler", model_id=model_id, seq_id=2, sampling_session_seq_id=1))
+    server.result(
+        server.get_request_id("save_weights_for_sampler", model_id=model_id, seq_id=2, sampling_session_seq_id=1)
+    )
     assert len(server.samplers.forgotten) == 1
     answer = server.result(sample(server, sampler_id, 0).json()["request_id"])
     assert answer.headers["content-type"] == "application/x-protobuf"
@@ -218,24 +220,24 @@ def test_a_sample_that_nobody_wants_is_stopped(start: Start) -> None:
 def test_older_clients_load_into_a_model_they_created(server: Server, model_id: str) -> None:
     gradient(server, model_id, 1)
     server.step(model_id, 2)
-    path = server.result(server.promised("save_weights", model_id=model_id, seq_id=3, path="one")).json()["path"]
+    path = server.result(server.get_request_id("save_weights", model_id=model_id, seq_id=3, path="one")).json()["path"]
     assert server.post("weights_info", tinker_path=path).json()["lora_rank"] == 4
     other = server.model(server.session())
-    loaded = server.promised("load_weights", model_id=other, seq_id=1, path=path, optimizer=True)
+    loaded = server.get_request_id("load_weights", model_id=other, seq_id=1, path=path, optimizer=True)
     assert server.result(loaded).json()["path"] == path
     assert server.result(server.step(other, 2)).json()["metrics"]["steps"] == 2.0
 
 
-def test_unknown_keys_of_newer_clients_are_ignored_but_not_unknown_settings(server: Server, model_id: str) -> None:
-    good = server.promised("optim_step", model_id=model_id, seq_id=1, adam_params={}, something="new")
+def test_unknown_keys_are_ignored_but_unknown_settings_rejected(server: Server, model_id: str) -> None:
+    good = server.get_request_id("optim_step", model_id=model_id, seq_id=1, adam_params={}, something="new")
     assert "metrics" in server.result(good).json()
-    bad = server.promised("optim_step", model_id=model_id, seq_id=2, adam_params={"nesterov": True})
+    bad = server.get_request_id("optim_step", model_id=model_id, seq_id=2, adam_params={"nesterov": True})
     assert "nesterov" in server.result(bad).json()["error"]
-    other = server.promised("optim_step", model_id=model_id, seq_id=3, optimizer_params={"type": "dimuon"})
+    other = server.get_request_id("optim_step", model_id=model_id, seq_id=3, optimizer_params={"type": "dimuon"})
     assert "adamw only" in server.result(other).json()["error"]
 
 
-def test_tensors_whose_bytes_do_not_fit_are_refused_in_their_turn(server: Server, model_id: str) -> None:
+def test_tensors_with_wrong_size_are_rejected_in_turn(server: Server, model_id: str) -> None:
     from tinker.proto import tinker_public_pb2 as proto
 
     message = proto.ForwardBackwardRequest()
@@ -332,12 +334,12 @@ def test_values_of_a_wrong_type_are_refused(server: Server, key: str) -> None:
         ({"stop": ["a", ""]}, "stop string is empty"),
     ],
 )
-def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
+def test_invalid_settings_are_rejected_before_prompt_is_scored(
     server: Server, params: dict[str, Any], what: str
 ) -> None:
     """A prompt of 64 tokens fills the context, so that nothing is sampled after it."""
     scored = server.samplers.scored
-    request_id = server.promised(
+    request_id = server.get_request_id(
         "asample",
         sampling_session_id=sampler_of(server, server.session()),
         seq_id=0,
@@ -352,20 +354,20 @@ def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
 
 
 @pytest.mark.parametrize("ttl", ["long", True, -1, 1.5, 10**30])
-def test_a_time_to_live_that_is_none_is_the_clients_fault(server: Server, model_id: str, ttl: Any) -> None:
+def test_invalid_time_to_live_is_a_user_error(server: Server, model_id: str, ttl: Any) -> None:
     content = {"model_id": model_id, "seq_id": 1, "path": "one", "ttl_seconds": ttl}
-    failed = server.result(server.promised("save_weights", **content)).json()
+    failed = server.result(server.get_request_id("save_weights", **content)).json()
     assert failed["category"] == "user"
     assert "ttl_seconds" in failed["error"]
 
 
 @pytest.mark.parametrize("route", ["save_weights_elsewhere", "forward", "forward_backward", "a/b"])
-def test_an_operation_that_is_not_done_takes_its_number(start: Start, route: str) -> None:
+def test_unsupported_operation_uses_its_number(start: Start, route: str) -> None:
     """Later requests would wait until the deadline, and fail."""
     server = start(turn_deadline=DEADLINE)
     model_id = server.model(server.session())
     step = server.step(model_id, 2)
-    failed = server.result(server.promised(route, model_id=model_id, seq_id=1)).json()
+    failed = server.result(server.get_request_id(route, model_id=model_id, seq_id=1)).json()
     assert failed["category"] == "user"
     assert "does not do" in failed["error"] or "0.22.3" in failed["error"]
     assert server.result(step).json()["metrics"]["steps"] == 1.0
@@ -378,13 +380,13 @@ def test_a_bug_is_reported_and_serving_continues(server: Server, monkeypatch: py
     monkeypatch.setattr(server.host, "weights", explode)
     model_id = server.model(server.session())
     content = {"model_id": model_id, "seq_id": 1, "sampling_session_seq_id": 0}
-    failed = server.result(server.promised("save_weights_for_sampler", **content)).json()
+    failed = server.result(server.get_request_id("save_weights_for_sampler", **content)).json()
     assert failed["category"] == "server"
     assert "ZeroDivisionError: by nothing" in failed["error"]
     assert server.result(server.step(model_id, 2)).status_code == 200
 
 
-def test_without_a_key_any_is_accepted_but_none_is_not(server: Server) -> None:
+def test_keyless_server_accepts_any_key_but_requires_one(server: Server) -> None:
     assert httpx.post(f"{server.url}/api/v1/client/config", json={}).status_code == 401
     assert httpx.post(f"{server.url}/api/v1/client/config", json={}, headers={"X-API-Key": "x"}).status_code == 200
     assert httpx.get(f"{server.url}/api/v1/healthz").json()["status"] == "ok"
@@ -395,13 +397,13 @@ OTHERS = ("attacker.example", "127.0.0.1.attacker.example:80", "10.0.0.1", "", "
 
 
 @pytest.mark.parametrize(("host", "status"), [*((host, 200) for host in LOCAL), *((host, 403) for host in OTHERS)])
-def test_without_a_key_only_names_of_this_machine_are_answered(server: Server, host: str, status: int) -> None:
+def test_keyless_server_answers_only_loopback_host_names(server: Server, host: str, status: int) -> None:
     response = server.raw.get("/api/v1/sessions", headers={"Host": host})
     assert response.status_code == status
     assert ("TINKER_API_KEY" in response.text) is (status == 403)
 
 
-def test_with_a_key_only_clients_that_have_it_are_answered(start: Start) -> None:
+def test_server_with_key_answers_only_its_clients(start: Start) -> None:
     server = start("tml-right")
     assert server.raw.get("/api/v1/sessions", headers={"Host": "trainer.example"}).status_code == 200
     for key in ("tml-wrong", "", "tml-righ", "tml-right2"):

@@ -31,7 +31,7 @@ def refusal(server: Server, session_id: str) -> str:
     return str(response.json()["detail"])
 
 
-def test_a_program_that_ended_without_closing_gives_its_models_to_the_next(begin: Begin) -> None:
+def test_crashed_programs_models_make_room_for_the_next(begin: Begin) -> None:
     server, now = begin(max_models=2)
     ended, alive = server.session(), server.session()
     lost, kept = server.model(ended), server.model(alive)
@@ -53,7 +53,7 @@ def test_a_program_whose_heart_beats_gives_nothing(begin: Begin) -> None:
     assert model_id in server.host.models
 
 
-def test_the_program_that_is_silent_for_longest_goes_first_and_no_more_than_needed(begin: Begin) -> None:
+def test_longest_silent_program_is_evicted_first(begin: Begin) -> None:
     server, now = begin(max_models=2)
     oldest = server.model(server.session())
     now[0] += 1.0
@@ -64,7 +64,7 @@ def test_the_program_that_is_silent_for_longest_goes_first_and_no_more_than_need
     assert oldest not in server.host.models
 
 
-def test_what_is_computed_for_a_silent_program_is_not_taken_away(begin: Begin) -> None:
+def test_silent_program_with_running_request_is_not_evicted(begin: Begin) -> None:
     server, now = begin(max_models=1)
     session_id = server.session()
     model_id = server.model(session_id)
@@ -74,7 +74,7 @@ def test_what_is_computed_for_a_silent_program_is_not_taken_away(begin: Begin) -
     assert "1 model" in refusal(server, server.session())
 
 
-def test_sessions_without_a_heartbeat_make_room_for_new_ones(begin: Begin) -> None:
+def test_sessions_without_heartbeat_make_room_for_new_ones(begin: Begin) -> None:
     server, now = begin(max_sessions=1)
     server.model(server.session())
     now[0] += 61.0

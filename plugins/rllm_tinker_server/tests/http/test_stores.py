@@ -12,10 +12,10 @@ import pytest
 
 from rllm_tinker_server.checkpoints import Checkpoint, Checkpoints, TinkerPath
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestError
 from rllm_tinker_server.owners import Owner
-from rllm_tinker_server.refusals import Gone, NotFound, ServerError
-from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.request_errors import GoneError, NotFoundError, ServerError
+from rllm_tinker_server.service import Snapshots
 from rllm_tinker_server.turns import Answer, Futures
 
 ME, OTHER = Owner("me"), Owner("other")
@@ -37,7 +37,7 @@ def write(text: str) -> Callable[[Path], None]:
     return save
 
 
-def test_fetched_results_make_room_first_and_pending_ones_never() -> None:
+def test_retrieved_results_are_dropped_first_pending_never() -> None:
     async def scenario() -> None:
         futures = Futures(TinkerLimits(max_result_bytes=25))
         for name in ("fetched", "kept", "pending"):
@@ -75,13 +75,13 @@ def test_results_grow_old() -> None:
         assert [futures.knows(name, ME) for name in ("fetched", "unfetched")] == [False, True]
         now[0] = 3601.0
         futures.sweep()
-        with pytest.raises(Gone):
+        with pytest.raises(GoneError):
             await futures.wait("unfetched", ME)
 
     asyncio.run(scenario())
 
 
-def test_a_result_that_is_waited_for_twice_reaches_both() -> None:
+def test_result_reaches_both_waiting_requests() -> None:
     async def scenario() -> None:
         futures = Futures(TinkerLimits())
         futures.open("one", ME)
@@ -93,7 +93,7 @@ def test_a_result_that_is_waited_for_twice_reaches_both() -> None:
     asyncio.run(scenario())
 
 
-def test_weights_that_can_be_read_again_leave_first_and_then_those_used_longest_ago() -> None:
+def test_weights_on_disk_are_evicted_before_older_ones() -> None:
     left: list[str] = []
     snapshots = Snapshots(3, left.append)
     for name in ("one", "two"):
@@ -109,7 +109,7 @@ def test_weights_that_can_be_read_again_leave_first_and_then_those_used_longest_
     assert len(snapshots) == 3
 
 
-def test_a_checkpoint_survives_and_is_found_by_another_server(tmp_path: Path) -> None:
+def test_checkpoint_is_found_by_a_second_server(tmp_path: Path) -> None:
     Checkpoints(tmp_path).write(checkpoint(), write("text"), overwrite=False)
     found = Checkpoints(tmp_path).get(PATH, ME)
     assert (found.path, found.spec, found.size) == (PATH, LoraSpec(rank=4), 4)
@@ -123,16 +123,16 @@ def test_a_checkpoint_expires(tmp_path: Path) -> None:
     now[0] = 3599.0
     assert store.get(PATH, ME)
     now[0] = 3601.0
-    with pytest.raises(NotFound, match="expired"):
+    with pytest.raises(NotFoundError, match="expired"):
         store.get(PATH, ME)
-    store.delete_expired()
+    store.delete_expired_checkpoints()
     assert not PATH.below(tmp_path).exists()
     for seconds in (3599, 11 * 366 * 86400):
-        with pytest.raises(RequestRefused, match="between 1 hour"):
+        with pytest.raises(RequestError, match="between 1 hour"):
             store.expiry(seconds)
 
 
-def test_an_overwritten_checkpoint_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+def test_overwritten_checkpoint_is_either_old_or_new(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     store.write(checkpoint(), write("old"), overwrite=False)
 
@@ -155,7 +155,7 @@ def test_a_server_killed_between_two_renames_loses_nothing(tmp_path: Path) -> No
     assert Checkpoints(tmp_path).get(PATH, ME)
 
 
-def test_directories_that_somebody_else_put_there_are_no_checkpoints(tmp_path: Path) -> None:
+def test_foreign_directories_are_no_checkpoints(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     store.write(checkpoint(), write("text"), overwrite=False)
     for name in ("a name", "empty", ".hidden"):
@@ -163,13 +163,13 @@ def test_directories_that_somebody_else_put_there_are_no_checkpoints(tmp_path: P
     (tmp_path / "other").mkdir()
     assert [found.path for found in store.of_model("a-b:train:0", ME)] == [PATH]
     assert store.model_ids() == ["a-b:train:0"]
-    store.delete_expired()
+    store.delete_expired_checkpoints()
 
 
 @pytest.mark.parametrize(
     "damaged", ["", "{", "[1]", "{}", '{"created": "x"}', "created-is-text", "metadata-is-list", "\udcff"]
 )
-def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
+def test_damaged_record_is_logged_and_others_are_listed(
     tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Checkpoints(tmp_path)
@@ -182,7 +182,7 @@ def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
     text = json.dumps(wrong[damaged]) if damaged in wrong else damaged
     record.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert [found.path for found in store.of_model("a-b:train:0", ME)] == [other]
-    store.delete_expired()
+    store.delete_expired_checkpoints()
     assert str(record) in caplog.text
     with pytest.raises(ServerError, match=re.escape(str(record))):
         store.get(PATH, ME)
@@ -203,5 +203,5 @@ def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
     ],
 )
 def test_paths_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(RequestRefused):
+    with pytest.raises(RequestError):
         TinkerPath.parse(text)

@@ -19,7 +19,7 @@ OLDEST = Path(sys.prefix) / "oldest-tinker"
 
 
 @pytest.mark.smoke
-def test_a_program_with_the_oldest_client_trains_resumes_and_samples(tmp_path: Path) -> None:
+def test_oldest_client_trains_resumes_and_samples(tmp_path: Path) -> None:
     assert OLDEST.is_dir(), f"There is no {OLDEST}: run `make install`, which puts the oldest client there."
     environ = {**os.environ, "PYTHONPATH": str(OLDEST), "TINKER_TELEMETRY": "0", "OMP_NUM_THREADS": "1"}
     with tiny_server(tmp_path) as server:

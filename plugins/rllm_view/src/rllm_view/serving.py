@@ -13,11 +13,9 @@ from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rllm_core.errors import RllmError
-from rllm_serving.announcement import announce
-from rllm_serving.http_server import HttpServer
-from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey
-from rllm_serving.listening import listen, url_of
-from rllm_serving.until_stopped import Stop, serve_until
+from rllm_serving.http_server import HttpServer, Stop, serve_until
+from rllm_serving.listening import announce, listen, url_of
+from rllm_serving.middleware import KeyRule, LoopbackNames, RequireKey
 from rllm_view.answers import Answers, Library, NotFoundError
 from rllm_view.as_json import as_json
 from rllm_view.pages import PAGE, assets

@@ -123,7 +123,7 @@ class Server:
         """Serve until the other end or vLLM's engine process has ended."""
         # vLLM aborts a request if the task that handles it is cancelled.
         other = await Connection.open(connection, PICKLE, self._handle)
-        reading, watching = asyncio.create_task(other.wait_ended()), asyncio.create_task(self._watch())
+        reading, watching = asyncio.create_task(other.wait_until_end()), asyncio.create_task(self._watch())
         await asyncio.wait({reading, watching}, return_when=asyncio.FIRST_COMPLETED)
         reading.cancel()
         watching.cancel()
@@ -239,7 +239,7 @@ class Server:
 def _check_grammar(grammar: Grammar, tokens: Sequence[int]) -> None:
     """Raise UnsupportedSamplingError if a grammar does not allow a response, or the model could not match it."""
     for at, token in enumerate(tokens):
-        allowed = bool(grammar.allowed()[token])
+        allowed = bool(grammar.allowed_tokens()[token])
         try:
             grammar.take(token)
             problem = "" if allowed else f"token {token} is not allowed"

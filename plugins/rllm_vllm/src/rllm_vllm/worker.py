@@ -169,7 +169,7 @@ class _Response:
         self._tokens: list[int] = []
 
     def allowed_tokens(self) -> NDArray[np.bool_]:
-        return self._grammar.allowed()
+        return self._grammar.allowed_tokens()
 
     def take(self, token: int) -> None:
         self._tokens.append(token)

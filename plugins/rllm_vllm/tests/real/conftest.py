@@ -18,8 +18,8 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
-from rllm_local.hosting import Hosting
 from rllm_local.model import LoadedModel, load_model
+from rllm_local.samplers import HostedSampler
 from rllm_local.settings import LocalConfig, LocalSection, ModelSection
 from rllm_vllm.engine import VllmEngine
 from rllm_vllm.options import VllmOptions
@@ -64,14 +64,14 @@ def renderer(loaded_model: LoadedModel) -> Renderer:
 
 
 @pytest.fixture(scope="session")
-def make_hosting(loaded_model: LoadedModel, executor: ThreadPoolExecutor) -> Callable[..., Hosting]:
+def make_hosting(loaded_model: LoadedModel) -> Callable[..., HostedSampler]:
     """The engine `vllm` as the local backend hosts it, not started; keyword arguments are its options."""
 
-    def make(**options: Any) -> Hosting:
+    def make(**options: Any) -> HostedSampler:
         entry = Registry.load().get("engine", "vllm")
         params = VllmOptions(**options)
         choice = PluginChoice(registered=entry, params=params)
-        return Hosting(choice, loaded_model, executor)
+        return HostedSampler(choice, loaded_model, asyncio.to_thread)
 
     return make
 
@@ -83,8 +83,8 @@ def settings() -> LocalConfig:
 
 @pytest.fixture(scope="session")
 def hosting(
-    make_hosting: Callable[..., Hosting], runner: asyncio.Runner, renderer: Renderer, settings: LocalConfig
-) -> Iterator[Hosting]:
+    make_hosting: Callable[..., HostedSampler], runner: asyncio.Runner, renderer: Renderer, settings: LocalConfig
+) -> Iterator[HostedSampler]:
     """vLLM with the model's weights."""
     hosting = make_hosting()
     try:
@@ -95,7 +95,7 @@ def hosting(
 
 
 @pytest.fixture(scope="session")
-def vllm(hosting: Hosting) -> VllmEngine:
+def vllm(hosting: HostedSampler) -> VllmEngine:
     assert isinstance(hosting.engine, VllmEngine)
     return hosting.engine
 

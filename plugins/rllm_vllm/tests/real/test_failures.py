@@ -14,7 +14,7 @@ import pytest
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
-from rllm_local.hosting import Hosting
+from rllm_local.samplers import HostedSampler
 from rllm_local.settings import LocalConfig
 from rllm_vllm.engine import VllmEngine
 
@@ -34,7 +34,7 @@ def _group(leader: int) -> dict[int, str]:
 
 
 def test_unknown_vllm_argument_is_an_error(
-    make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig
+    make_hosting: Callable[..., HostedSampler], renderer: Renderer, settings: LocalConfig
 ) -> None:
     async def start() -> None:
         hosting = make_hosting(engine_args={"color": "red"})
@@ -48,7 +48,7 @@ def test_unknown_vllm_argument_is_an_error(
 
 
 def test_killed_engine_process_is_an_error_without_leftovers(
-    make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig
+    make_hosting: Callable[..., HostedSampler], renderer: Renderer, settings: LocalConfig
 ) -> None:
     async def kill_and_continue() -> int:
         hosting = make_hosting()

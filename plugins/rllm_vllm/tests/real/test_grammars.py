@@ -22,8 +22,8 @@ from rllm_core.errors import UnsupportedSamplingError
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
-from rllm_local.hosting import Hosting
 from rllm_local.model import load_model
+from rllm_local.samplers import HostedSampler
 from rllm_local.settings import LocalConfig, ModelSection
 from rllm_vllm.options import VllmOptions
 
@@ -56,7 +56,7 @@ def engines(
         grammars=Grammars(loaded.tokenizer, size, renderer),
     )
     chosen = PluginChoice(registered=Registry.load().get("engine", "vllm"), params=VllmOptions())
-    hosting = Hosting(chosen, loaded, executor)
+    hosting = HostedSampler(chosen, loaded, asyncio.to_thread)
     try:
         runner.run(hosting.start(renderer, 256, settings))
         yield hosting.engine, own

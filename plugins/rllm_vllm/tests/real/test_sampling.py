@@ -13,8 +13,8 @@ import torch
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_local.engine import LocalEngine
-from rllm_local.hosting import Hosting
 from rllm_local.model import LoadedModel
+from rllm_local.samplers import HostedSampler
 from rllm_local.settings import LocalConfig
 from rllm_vllm.engine import VllmEngine
 
@@ -36,7 +36,9 @@ def _response(
 
 
 @pytest.fixture(params=[0, 1], ids=["first-weights", "changed-weights"])
-def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hosting, loaded_model: LoadedModel) -> int:
+def version(
+    request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: HostedSampler, loaded_model: LoadedModel
+) -> int:
     """Weights as vLLM was first given them, then others that were put in their place while it was running."""
     if request.param:
         with torch.no_grad():
@@ -87,7 +89,7 @@ def test_conversations_of_several_turns_run_at_once(
 
 
 def test_response_across_weight_change_has_version_spans(
-    runner: asyncio.Runner, hosting: Hosting, vllm: VllmEngine, loaded_model: LoadedModel, plain_logprobs: Plain
+    runner: asyncio.Runner, hosting: HostedSampler, vllm: VllmEngine, loaded_model: LoadedModel, plain_logprobs: Plain
 ) -> None:
     async def change_after(seconds: float, version: int) -> list[Completion]:
         await hosting.sync_weights(version)
@@ -121,7 +123,7 @@ def test_response_across_weight_change_has_version_spans(
 
 
 def test_prompts_of_several_passes_have_own_seeds(
-    make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig, plain_logprobs: Plain
+    make_hosting: Callable[..., HostedSampler], renderer: Renderer, settings: LocalConfig, plain_logprobs: Plain
 ) -> None:
     """On a CPU a prompt that was split over passes ended the engine."""
     rng = np.random.default_rng(0)

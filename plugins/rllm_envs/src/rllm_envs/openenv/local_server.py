@@ -43,7 +43,7 @@ async def _serve(app: Any, write: Any) -> None:
     write("ready")
     asked = await asyncio.to_thread(sys.stdin.readline)
     write(f"{asked.partition(' ')[0]} {url}")
-    await server.ended()
+    await server.wait_until_end()
 
 
 if __name__ == "__main__":

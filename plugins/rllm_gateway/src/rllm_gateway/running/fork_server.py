@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from rllm_gateway.running.calling import FAILED, call_and_leave
 from rllm_gateway.running.target import Target, imported_packages
-from rllm_serving.supervisor import end_supervised, supervise, supervise_command
+from rllm_serving.supervisor import end_supervised_command, supervise, supervise_command
 
 
 class ForkServer:
@@ -60,7 +60,7 @@ class ForkServer:
         """Kill an agent and all processes that it has started. Do nothing if it has already ended."""
         for pid, known in self._numbers.items():
             if known == number:
-                end_supervised(pid)
+                end_supervised_command(pid)
 
     def reap(self) -> list[tuple[int, int]]:
         """Return numbers and exit codes of ended agents. A negative code is the signal that killed the agent."""

@@ -19,7 +19,7 @@ from rllm_core.errors import PluginError, RolloutError
 from rllm_gateway.running.calling import partial_result
 from rllm_gateway.running.target import Target
 from rllm_gateway.sessions.link import OpenedSession, RewardSource
-from rllm_serving.supervisor import end_supervised, supervise_command
+from rllm_serving.supervisor import end_supervised_command, supervise_command
 
 URL, TASK = "RLLM_SESSION_URL", "RLLM_TASK"
 NO_TRACES = "OPENAI_AGENTS_DISABLE_TRACING"
@@ -288,7 +288,7 @@ class CommandRunner:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill a program, and all processes that it has started."""
     if process.returncode is None:
-        end_supervised(process.pid)
+        end_supervised_command(process.pid)
     await process.wait()
 
 

@@ -220,7 +220,7 @@ class TrainerLink:
         self._log_tail = log_tail
         self._samplers: dict[str, RolloutSampler] = {}
         self._gateway = Connection(reader, writer, FRAMES, self._handle, MAX_BYTES)
-        self._ended = asyncio.create_task(self._gateway.wait_ended())
+        self._ended = asyncio.create_task(self._gateway.wait_until_end())
 
     async def open_session(self, spec: SessionSpec, sampler: RolloutSampler) -> OpenedSession:
         """Open a session. `sampler` samples its responses. If this is cancelled, the session is closed.

@@ -21,9 +21,8 @@ from rllm_gateway.sampling.rendering import render
 from rllm_gateway.serving.endpoint import Endpoint, Head, head_of, read_body, send_error, send_json
 from rllm_gateway.serving.gateway import Gateway
 from rllm_gateway.sessions.live_session import LiveSession
-from rllm_serving.body_limit import LimitBody
-from rllm_serving.keys import LoopbackNames
 from rllm_serving.listening import is_loopback
+from rllm_serving.middleware import LimitBody, LoopbackNames
 
 BASE_OF_ROLE = "/s/{session}/{role}"
 """Base path for vLLM's token route and Google's clients, and for clients of Anthropic's API that do not add ``/v1``."""

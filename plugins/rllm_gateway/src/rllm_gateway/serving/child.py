@@ -10,10 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rllm_core.errors import ConfigError, RllmError
-from rllm_serving.announcement import announce
-from rllm_serving.http_server import HttpServer
-from rllm_serving.listening import listen, url_of
-from rllm_serving.until_stopped import Stop, serve_until
+from rllm_serving.http_server import HttpServer, Stop, serve_until
+from rllm_serving.listening import announce, listen, url_of
 
 DEFAULT_PORT = 4000
 """Default port. If it is in use, the gateway uses any free port instead."""

@@ -28,7 +28,7 @@ from rllm_gateway.sessions.link import (
     SessionTrace,
 )
 from rllm_gateway.sessions.live_session import LiveSession, hash_of, is_key
-from rllm_serving.listening import reachable
+from rllm_serving.listening import reachable_url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class Gateway:
         except BaseException:
             del self._sessions[spec.id]
             raise
-        return OpenedSession(id=spec.id, key=key, url=f"{reachable(self.url)}/s/{spec.id}", reward_key=reward_key)
+        return OpenedSession(id=spec.id, key=key, url=f"{reachable_url(self.url)}/s/{spec.id}", reward_key=reward_key)
 
     async def close_session(self, session: str) -> SessionTrace:
         """Seal a session, wait for writes to the store, and return its calls and rewards.

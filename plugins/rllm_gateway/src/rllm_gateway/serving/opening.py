@@ -19,8 +19,8 @@ from rllm_gateway.sampling.link_trainer import TrainerLink
 from rllm_gateway.serving.checks import RUN_PORT, check_store, token_of
 from rllm_gateway.serving.child import ChildSettings
 from rllm_gateway.serving.store_paths import store_path
-from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
+from rllm_serving.listening import EndedError, wait_for_url
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def running_gateway(
 async def _answering(announcement: Path, process: ChildProcess) -> str:
     """Wait until the gateway has started, and return its URL."""
     try:
-        return await announced_url(announcement, process, SECONDS_TO_START)
+        return await wait_for_url(announcement, process, SECONDS_TO_START)
     except (EndedError, TimeoutError) as error:
         raise BackendError(
             "process-not-started",

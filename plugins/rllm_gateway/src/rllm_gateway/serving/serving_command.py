@@ -13,10 +13,8 @@ from rllm_gateway.calls import CallStore
 from rllm_gateway.serving.app import create_app
 from rllm_gateway.serving.attaching import TOKEN_FILE, RunSocket, admin_token
 from rllm_gateway.serving.gateway import Gateway
-from rllm_serving.announcement import announce
-from rllm_serving.http_server import HttpServer
-from rllm_serving.listening import LOOPBACK, listen, reachable, url_of
-from rllm_serving.until_stopped import Stop, serve_until
+from rllm_serving.http_server import HttpServer, Stop, serve_until
+from rllm_serving.listening import LOOPBACK, announce, listen, reachable_url, url_of
 
 
 async def _serve(store: Path, host: str, port: int, run_port: int, token_file: Path, announcement: Path | None) -> int:
@@ -41,7 +39,7 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
             announce(announcement, listening)
         run_port = for_runs.getsockname()[1]
         _say(
-            f"agents: {reachable(gateway.url)}; runs: port {run_port}, with the token in {token_file}",
+            f"agents: {reachable_url(gateway.url)}; runs: port {run_port}, with the token in {token_file}",
             f"store: {store}",
         )
 

@@ -315,7 +315,7 @@ class LinkPolicy:
     async def serve(self) -> None:
         """Answer until the trainer hangs up."""
         try:
-            await self._trainer.wait_ended()
+            await self._trainer.wait_until_end()
         finally:
             await self._trainer.close()
 

@@ -21,8 +21,8 @@ from rllm_tinker_server.messages import (
     AdamStep,
     ForwardBackwardResult,
     LoraSpec,
-    RequestRefused,
-    Sampled,
+    RequestError,
+    SampledSequence,
     Scores,
     TopTokens,
 )
@@ -43,7 +43,7 @@ def answer(message: PydanticModel) -> Answer:
     return json_answer(message.model_dump())
 
 
-def promise(request_id: str, model_id: str | None = None, samples: int = 0) -> Answer:
+def future_response(request_id: str, model_id: str | None = None, samples: int = 0) -> Answer:
     """Return the answer to a request whose result the client fetches later. Built by hand for thousands of samples."""
     content: dict[str, Any] = {"request_id": request_id}
     if model_id is not None:
@@ -53,17 +53,17 @@ def promise(request_id: str, model_id: str | None = None, samples: int = 0) -> A
     return json_answer(content)
 
 
-def user_failure(why: str) -> Answer:
+def user_error(why: str) -> Answer:
     """The result of a request that asked for something wrong."""
     return json_answer({"error": why, "category": types.RequestErrorCategory.User.value})
 
 
-def server_failure(why: str) -> Answer:
+def server_error(why: str) -> Answer:
     """The result of a request that this machine could not execute."""
     return json_answer({"error": why, "category": types.RequestErrorCategory.Server.value})
 
 
-def samples_answer(samples: Sequence[Sampled], prompt: Scores | None, request: SampleRequest) -> Answer:
+def samples_answer(samples: Sequence[SampledSequence], prompt: Scores | None, request: SampleRequest) -> Answer:
     """`prompt`: scores of the prompt, if the request asks for some."""
     response = proto.SampleResponse()
     for sampled in samples:
@@ -134,25 +134,25 @@ def forward_backward_answer(result: ForwardBackwardResult) -> Answer:
     return Answer(response.SerializeToString(), PROTOBUF)
 
 
-def created(model_id: str) -> Answer:
+def create_model_response(model_id: str) -> Answer:
     return answer(types.CreateModelResponse(model_id=model_id))
 
 
-def loaded(path: str, model_id: str) -> Answer:
+def load_weights_response(path: str, model_id: str) -> Answer:
     return answer(types.LoadWeightsResponse(path=path, model_id=model_id, type="load_weights"))
 
 
-def stepped(metrics: Mapping[str, float]) -> Answer:
+def optim_step_response(metrics: Mapping[str, float]) -> Answer:
     # JSON has only finite numbers. Clients parse the strings "nan" and "inf" as numbers.
     texts = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
     return json_answer({"metrics": texts})
 
 
-def saved(path: str) -> Answer:
+def save_weights_response(path: str) -> Answer:
     return answer(types.SaveWeightsResponse(path=path, type="save_weights"))
 
 
-def saved_for_sampler(*, path: str | None = None, sampler_id: str | None = None) -> Answer:
+def save_weights_for_sampler_response(*, path: str | None = None, sampler_id: str | None = None) -> Answer:
     return answer(
         types.SaveWeightsForSamplerResponseInternal(
             path=path, sampling_session_id=sampler_id, type="save_weights_for_sampler"
@@ -160,58 +160,58 @@ def saved_for_sampler(*, path: str | None = None, sampler_id: str | None = None)
     )
 
 
-def saved_external(path: str, size: int) -> Answer:
+def save_weights_external_response(path: str, size: int) -> Answer:
     """`size`: bytes."""
     return json_answer({"path": path, "size_bytes": size, "type": "save_weights_external"})
 
 
-def unloaded(model_id: str) -> Answer:
+def unload_model_response(model_id: str) -> Answer:
     return answer(types.UnloadModelResponse(model_id=model_id, type="unload_model"))
 
 
-def sampling_session(sampler_id: str) -> Answer:
+def create_sampling_session_response(sampler_id: str) -> Answer:
     return answer(types.CreateSamplingSessionResponse(sampling_session_id=sampler_id))
 
 
 M = TypeVar("M", bound=PydanticModel)
 
 
-def read(message: type[M], found: Mapping[str, Any]) -> M:
-    """Settings in tinker's own type. An unknown key is refused: ignoring it would do something else than was asked for.
+def validate_settings(message: type[M], found: Mapping[str, Any]) -> M:
+    """Return settings in tinker's own type. An unknown key is an error, because it could change the computation.
 
     Raises:
-        RequestRefused: with the first problem.
+        RequestError: with the first problem.
     """
     try:
         return message.model_validate(found)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise RequestRefused(f"{message.__name__}: {where}: {problem['msg']}.") from error
+        raise RequestError(f"{message.__name__}: {where}: {problem['msg']}.") from error
 
 
 def lora_spec(found: Mapping[str, Any]) -> LoraSpec:
-    """The adapter of a `create_model` request. Raises RequestRefused: only LoRA models can be trained."""
+    """The adapter of a `create_model` request. Raises RequestError: only LoRA models can be trained."""
     if not isinstance(found.get("lora_config"), dict):
-        raise RequestRefused("lora_config is missing: this server trains LoRA models only.")
-    config = read(types.LoraConfig, found["lora_config"])
+        raise RequestError("lora_config is missing: this server trains LoRA models only.")
+    config = validate_settings(types.LoraConfig, found["lora_config"])
     if config.rank < 1:
-        raise RequestRefused(f"The LoRA rank is {config.rank}; it must be 1 or more.")
+        raise RequestError(f"The LoRA rank is {config.rank}. It must be 1 or more.")
     if not (config.train_mlp or config.train_attn or config.train_unembed):
-        raise RequestRefused("train_mlp, train_attn and train_unembed are all false: nothing would be trained.")
+        raise RequestError("train_mlp, train_attn and train_unembed are all false: nothing would be trained.")
     return LoraSpec(**config.model_dump())
 
 
 def check_optimizer(found: Mapping[str, Any]) -> None:
-    """Raise RequestRefused unless the optimizer is AdamW. Clients before about 0.30 do not send this setting."""
+    """Raise RequestError unless the optimizer is AdamW. Clients before about 0.30 do not send this setting."""
     config = found.get("optimizer_config")
     if config is not None and (not isinstance(config, dict) or config.get("type", "adamw") != "adamw"):
-        raise RequestRefused(f"optimizer_config is {config!r}: this server has the optimizer adamw only.")
+        raise RequestError(f"optimizer_config is {config!r}: this server has the optimizer adamw only.")
 
 
 def adam_step(found: Mapping[str, Any]) -> AdamStep:
     """The settings of an `optim_step` request."""
     config = found.get("adam_params", found.get("optim_params"))
     if not isinstance(config, dict):
-        raise RequestRefused("adam_params are missing: this server has the optimizer adamw only.")
-    return AdamStep(**read(types.AdamParams, config).model_dump())
+        raise RequestError("adam_params are missing: this server has the optimizer adamw only.")
+    return AdamStep(**validate_settings(types.AdamParams, config).model_dump())

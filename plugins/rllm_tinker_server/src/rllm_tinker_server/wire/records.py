@@ -11,7 +11,7 @@ from tinker import types
 from rllm_serving.request_seeds import MAX_SEEDS, PROMPTS_KEY
 from rllm_tinker_server.checkpoints import Checkpoint, Kind
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import BaseModel
+from rllm_tinker_server.messages import BaseModelInfo
 from rllm_tinker_server.sessions import SamplingSession, Session, TrainedModel
 from rllm_tinker_server.turns import Answer
 from rllm_tinker_server.wire import answer, json_answer
@@ -39,11 +39,11 @@ def dynamic_config() -> Answer:
     return answer(types.ClientDynamicConfigResponse(sample_cancel_enabled=True))
 
 
-def session_created(session_id: str) -> Answer:
+def create_session_response(session_id: str) -> Answer:
     return answer(types.CreateSessionResponse(session_id=session_id))
 
 
-def session_alive() -> Answer:
+def heartbeat_response() -> Answer:
     return answer(types.SessionHeartbeatResponse())
 
 
@@ -70,7 +70,7 @@ def sampler_info(sampler: SamplingSession) -> Answer:
     )
 
 
-def model_info(model: TrainedModel, base: BaseModel) -> Answer:
+def model_info(model: TrainedModel, base: BaseModelInfo) -> Answer:
     return answer(
         types.GetInfoResponse(
             type="get_info",
@@ -83,17 +83,17 @@ def model_info(model: TrainedModel, base: BaseModel) -> Answer:
     )
 
 
-def capabilities(names: Sequence[str], base: BaseModel) -> Answer:
+def capabilities(names: Sequence[str], base: BaseModelInfo) -> Answer:
     models = [{"model_name": name, "max_context_length": base.max_context} for name in names]
     return json_answer({"supported_models": [{**model, "trainable": True, "sampleable": True} for model in models]})
 
 
-def healthy() -> Answer:
+def health_response() -> Answer:
     # Clients ignore what they do not know; our own backend asks several samples with a seed each at once.
     return json_answer({**types.HealthResponse(status="ok").model_dump(), PROMPTS_KEY: MAX_SEEDS})
 
 
-def telemetry_accepted() -> Answer:
+def telemetry_response() -> Answer:
     return answer(types.TelemetryResponse(status="accepted"))
 
 

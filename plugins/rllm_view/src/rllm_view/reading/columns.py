@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_backend_kit.rejection import rejected
+from rllm_backend_kit.rejection import find_rejected_tokens
 from rllm_view.reading.rollout import EpochTrace, Rollout, Trace
 
 RULES = (
@@ -73,7 +73,7 @@ def rejecting_rules(
     found = np.where(known, 0.0, np.nan)
     lengths = np.array([int(known[start:end].sum()) for start, end in pairwise([*starts, len(old)])], np.int64)
     rules = correction.get("reject") or {}
-    masks = rejected(old[known], sampled[known], advantages[known], lengths[lengths > 0], rules)
+    masks = find_rejected_tokens(old[known], sampled[known], advantages[known], lengths[lengths > 0], rules)
     for name in reversed(masks):
         found[np.flatnonzero(known)[masks[name]]] = RULES.index(name)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from rllm.builtin.sandboxes.process import SECONDS_TO_END, run_program
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
-from rllm_serving.supervisor import end_supervised, supervise_command
+from rllm_serving.supervisor import end_supervised_command, supervise_command
 
 MARK = "RLLM_COMMAND"
 """Environment variable with a random value for each command. A process that has left its process group has it too."""
@@ -55,7 +55,7 @@ class LocalSandbox(Sandbox):
 
         async def end(process: asyncio.subprocess.Process) -> None:
             if process.returncode is None:
-                end_supervised(process.pid)
+                end_supervised_command(process.pid)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SECONDS_TO_END):
                         await process.wait()

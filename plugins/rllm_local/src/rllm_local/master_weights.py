@@ -32,7 +32,7 @@ def cast_weights(model: Any, dtype: torch.dtype) -> None:
     model.config.dtype = dtype
 
 
-class Masters:
+class MasterWeights:
     """A model's trained weights in float32, for the optimizer and for checkpoints.
 
     A float32 parameter is its own master. For other parameters, each backward pass moves the gradient to the master's
@@ -51,17 +51,17 @@ class Masters:
                 continue
             weights = parameter.detach().float() if exact is None else exact[parameter]
             self._masters[parameter] = Parameter(weights)
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)
+            parameter.register_post_accumulate_grad_hook(self._move_gradient)
 
     @classmethod
-    def of_float32(cls, model: Any, dtype: torch.dtype) -> Masters:
+    def from_float32(cls, model: Any, dtype: torch.dtype) -> MasterWeights:
         """Cast a float32 model in place, see `cast_weights`. The masters are the weights before the cast."""
         exact = {parameter: parameter.data for parameter in model.parameters()}
         cast_weights(model, dtype)
         return cls(model, exact)
 
     @property
-    def trained(self) -> list[Parameter]:
+    def trained_parameters(self) -> list[Parameter]:
         """The model's parameters that have a master, in the model's order."""
         return list(self._masters)
 
@@ -73,7 +73,7 @@ class Masters:
         """Return a parameter's master. A parameter of a different module is its own master."""
         return self._masters.get(parameter, parameter)
 
-    def named(self) -> Iterator[tuple[str, Parameter]]:
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield the masters with the names of their parameters."""
         for name, parameter in self.model.named_parameters():
             if parameter in self._masters:
@@ -98,10 +98,10 @@ class Masters:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore the values of `state_dict`. Raise RuntimeError if they belong to a different model."""
         self.model.load_state_dict(state)
-        for name, master in self.named():
+        for name, master in self.named_parameters():
             master.copy_(state[name])
 
-    def _take_gradient(self, parameter: Parameter) -> None:
+    def _move_gradient(self, parameter: Parameter) -> None:
         assert parameter.grad is not None
         master, gradient = self._masters[parameter], parameter.grad
         master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)

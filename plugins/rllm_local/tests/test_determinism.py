@@ -14,10 +14,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_local import same_bits, tiny
-from rllm_local.engine import LocalEngine
-from rllm_local.kv_cache import PassShape
-from rllm_local.same_bits import (
+from rllm_local import determinism, tiny
+from rllm_local.determinism import (
     BLOCK,
     PARTS,
     STEP,
@@ -26,6 +24,8 @@ from rllm_local.same_bits import (
     fold_last_product,
     positions_to_read,
 )
+from rllm_local.engine import LocalEngine
+from rllm_local.kv_cache import PassShape
 
 VOCABULARY = 70
 OWN_SEED = 99
@@ -61,13 +61,13 @@ def test_the_last_product_gets_rows_without_gaps() -> None:
 
 
 def test_fewest_rows_sums_depend_on_rows_none(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(same_bits, "_products_agree", lambda *_: False)
+    monkeypatch.setattr(determinism, "_products_agree", lambda *_: False)
     assert find_fewest_rows(model) is None
 
 
 def test_fewest_rows_is_the_first_that_agrees(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for check in ("_products_agree", "_attention_agrees", "_passes_agree"):
-        monkeypatch.setattr(same_bits, check, lambda _, fewest: fewest >= 8)
+        monkeypatch.setattr(determinism, check, lambda _, fewest: fewest >= 8)
     assert find_fewest_rows(model) == 8
 
 

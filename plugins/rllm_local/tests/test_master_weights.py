@@ -8,7 +8,7 @@ import pytest
 import torch
 from local_models import build_tiny, make_plan, make_updater, random_batch
 
-from rllm_local.masters import Masters
+from rllm_local.master_weights import MasterWeights
 from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater
 
@@ -20,7 +20,7 @@ def _copies(tensors: Any) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradients() -> None:
+def test_master_weights_follow_float32_adamw_with_equal_gradients() -> None:
     model = build_tiny(0)
     copies = [torch.nn.Parameter(weight) for weight in _copies(model.parameters())]
     section = TrainingSection(
@@ -33,7 +33,7 @@ def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradi
         total_steps=10,
         temperature=1.0,
         max_response_length=50,
-        masters=Masters.of_float32(model, BF16),
+        masters=MasterWeights.from_float32(model, BF16),
     )
     steps: list[list[torch.Tensor]] = []
     updater.optimizer.register_step_pre_hook(
@@ -60,7 +60,7 @@ def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradi
 def test_gradients_of_micro_batches_add_up_in_float32() -> None:
     """In bfloat16, 256 + 1 is 256."""
     model = torch.nn.Linear(3, 1, bias=False).to(BF16)
-    masters = Masters(model)
+    masters = MasterWeights(model)
     (master,) = masters
     for size in [256.0, *[1.0] * 100]:
         model(torch.full((1, 3), size, dtype=BF16)).sum().backward()
@@ -70,7 +70,7 @@ def test_gradients_of_micro_batches_add_up_in_float32() -> None:
 
 
 def test_a_float32_model_has_no_copies(model: Any) -> None:
-    masters = Masters(model)
+    masters = MasterWeights(model)
     assert all(master is parameter for master, parameter in zip(masters, model.parameters(), strict=True))
     assert masters.state_dict().keys() == model.state_dict().keys()
 
@@ -87,10 +87,10 @@ def test_memory_per_parameter_is_what_the_documentation_says(dtype: torch.dtype,
     assert size == expected * sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_masters_begin_with_every_bit_of_the_float32_weights() -> None:
+def test_master_weights_start_as_exact_float32_weights() -> None:
     exact = _copies(build_tiny(0).parameters())
     model = build_tiny(0)
-    masters = Masters.of_float32(model, BF16)
+    masters = MasterWeights.from_float32(model, BF16)
     assert all(torch.equal(*pair) for pair in zip(masters, exact, strict=True))
     assert not torch.equal(next(model.parameters()).float(), exact[0])
 
@@ -98,6 +98,6 @@ def test_masters_begin_with_every_bit_of_the_float32_weights() -> None:
 def test_parameters_that_are_not_trained_have_no_master() -> None:
     model = build_tiny(0).to(BF16)
     model.model.embed_tokens.requires_grad_(False)
-    names = {name for name, _ in Masters(model).named()}
+    names = {name for name, _ in MasterWeights(model).named_parameters()}
     assert names == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert "model.embed_tokens.weight" not in names

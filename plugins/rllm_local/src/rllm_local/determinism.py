@@ -24,7 +24,7 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_local.forward import Row, sample_next
 from rllm_local.kv_cache import PassShape, SlotCache
 
-TIMING_MATTERS = (
+TIMING_WARNING = (
     "two runs like this one end with weights that differ: log-probs depend, in their last bits, on the rows that share "
     "a pass. To get the same bits, train on a CPU, with a model that is not a mixture of experts"
 )

@@ -14,7 +14,7 @@ MAIN = "__main__"
 
 
 @dataclass(frozen=True)
-class SentPlan:
+class SerializedPlan:
     """An update plan as plain data."""
 
     plan: UpdatePlan
@@ -25,14 +25,14 @@ class SentPlan:
     """Modules that define the losses. Importing them registers the program's own losses."""
 
     @classmethod
-    def from_plan(cls, plan: UpdatePlan) -> SentPlan:
+    def from_plan(cls, plan: UpdatePlan) -> SerializedPlan:
         """Convert a plan to plain data."""
         losses = {role: NamedLoss.from_choice(choice) for role, choice in plan.losses.items()}
         functions = [choice.registered.load() for choice in plan.losses.values()]
         modules = dict.fromkeys(str(getattr(function, "__module__", None) or MAIN) for function in functions)
         return cls(replace(plan, losses={}), losses, tuple(name for name in modules if name != MAIN))
 
-    def plan_here(self) -> UpdatePlan:
+    def deserialize(self) -> UpdatePlan:
         """Return the plan with losses of this process.
 
         Raises:

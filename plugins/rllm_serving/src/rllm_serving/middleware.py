@@ -1,4 +1,4 @@
-"""Check the API key and the host name of requests."""
+"""Middleware of servers: limits of request bodies, and checks of API keys and host names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,52 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rllm_core.errors import ConfigError
 from rllm_serving.listening import is_loopback
+
+DRAINED = 8
+"""Multiple of the limit that is read and discarded before the connection is closed. A client that can finish sending
+gets the error message. Other clients only see a closed connection, and retry for minutes."""
+
+
+class LimitBody:
+    """Middleware that rejects bodies above `max_bytes` (413) and compressed bodies (415), with an HTTPException."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        encoding = next((value for name, value in scope["headers"] if name == b"content-encoding"), b"identity")
+        taken = 0
+
+        async def receive_within_limit() -> Message:
+            nonlocal taken
+            message = await receive()
+            if message["type"] == "http.request":
+                if encoding != b"identity":
+                    await self._drain(message, receive)
+                    raise HTTPException(415, f"Bodies in {encoding.decode('latin-1')!r} are not read; send plain ones.")
+                taken += len(message.get("body", b""))
+                if taken > self._max_bytes:
+                    await self._drain(message, receive)
+                    raise HTTPException(413, f"The body is larger than {self._max_bytes} bytes; send it in parts.")
+            return message
+
+        await self._app(scope, receive_within_limit, send)
+
+    async def _drain(self, message: Message, receive: Receive) -> None:
+        left = DRAINED * self._max_bytes
+        while message.get("more_body") and left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::[0-9]+)?")
 
@@ -84,7 +126,7 @@ class LoopbackNames:
         """
         self._app = app
         self._instead = instead
-        self._body_of = body_of or _detail
+        self._body_of = body_of or (lambda _, why: _detail(why))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_loopback(_host_of(scope)):
@@ -114,12 +156,12 @@ def _host_of(scope: Scope) -> str:
     return "" if found is None else found[1] or found[2]
 
 
-def _detail(scope: Scope, why: str) -> bytes:
+def _detail(why: str) -> bytes:
     return json.dumps({"detail": why}).encode()
 
 
 async def _refuse(send: Send, status: int, why: str) -> None:
-    await _send(send, status, json.dumps({"detail": why}).encode())
+    await _send(send, status, _detail(why))
 
 
 async def _send(send: Send, status: int, body: bytes) -> None:

@@ -10,63 +10,57 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import RequestError
 
-BAD_REQUEST = 400
 NOT_TEXT = "This server reads tokens only: no images, no audio."
 
 
-class NotFound(RequestRefused):
+class NotFoundError(RequestError):
     """There is no such model, session, checkpoint or route."""
 
     status = 404
 
 
-class Forbidden(RequestRefused):
+class ForbiddenError(RequestError):
     """The client may not read this resource."""
 
     status = 403
 
 
-class Gone(RequestRefused):
+class GoneError(RequestError):
     """There was such a thing, but no longer. A client that was waiting for a sample asks for a new one."""
 
     status = 410
 
 
-class Unsupported(RequestRefused):
+class UnsupportedFormatError(RequestError):
     """The body is in a format that this server does not read."""
 
     status = 415
 
 
-class Busy(RequestRefused):
+class BusyError(RequestError):
     """Too much is waiting already; clients ask again after a pause."""
 
     status = 429
 
 
 RETRY_AFTER = 2
-"""Seconds that clients should pause after `Busy`. The official client doubles its own pause each time."""
+"""Seconds that clients should pause after `BusyError`. The official client doubles its own pause each time."""
 
 
 class ServerError(Exception):
     """The request was right, but this machine cannot do it; the message says what to do."""
 
 
-def status_of(refused: RequestRefused) -> int:
-    """The HTTP status of a refusal."""
-    return int(getattr(refused, "status", BAD_REQUEST))
-
-
 def json_object(body: bytes) -> dict[str, Any]:
-    """Raises RequestRefused when the body is not a JSON object."""
+    """Raises RequestError when the body is not a JSON object."""
     try:
-        found = json.loads(body, parse_constant=_refuse_constant)
+        found = json.loads(body, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestRefused(f"The body is not JSON: {error}.") from error
+        raise RequestError(f"The body is not JSON: {error}.") from error
     if not isinstance(found, dict):
-        raise RequestRefused(f"The body is JSON, but not an object: {type(found).__name__}.")
+        raise RequestError(f"The body is JSON, but not an object: {type(found).__name__}.")
     return found
 
 
@@ -74,7 +68,7 @@ def number_of(found: Mapping[str, Any], key: str) -> int:
     """A whole number of the request, such as its ``seq_id``."""
     value = found.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-        raise RequestRefused(f"{key} is {value!r:.80}; it must be a whole number, 0 or more.")
+        raise RequestError(f"{key} is {value!r:.80}. It must be a whole number, 0 or more.")
     return value
 
 
@@ -86,7 +80,7 @@ def optional_number_of(found: Mapping[str, Any], key: str) -> int | None:
 def text_of(found: Mapping[str, Any], key: str) -> str:
     value = found.get(key)
     if not isinstance(value, str) or not value:
-        raise RequestRefused(f"{key} is {value!r:.80}; it must be a text.")
+        raise RequestError(f"{key} is {value!r:.80}. It must be a text.")
     return value
 
 
@@ -94,11 +88,11 @@ def metadata_of(found: Mapping[str, Any], max_bytes: int) -> dict[str, Any] | No
     """Return a client's metadata of a session, a model or a checkpoint. None if the request has no metadata."""
     value = found.get("user_metadata")
     if value is not None and not isinstance(value, dict):
-        raise RequestRefused(f"user_metadata is of type {type(value).__name__}; it must be an object.")
+        raise RequestError(f"user_metadata is of type {type(value).__name__}. It must be an object.")
     if len(json.dumps(value)) > max_bytes:
-        raise RequestRefused(f"user_metadata is larger than {max_bytes} bytes. Keep it short.")
+        raise RequestError(f"user_metadata is larger than {max_bytes} bytes. Keep it short.")
     return value
 
 
-def _refuse_constant(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
