@@ -39,6 +39,8 @@ CONFORMANCE := verl trl
 # The oldest client that works with the server of `rllm tinker serve`, and its imports besides the newest one's requirements.
 # They are in their own directory. A test runs a program with it.
 OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
+# The parser of math-verify without Hydra. It is in its own directory. A test compares answers with it and with Hydra's.
+NEWEST_ANTLR := antlr4-python3-runtime==4.13.2
 # Tests that `make tests` runs: by their marks, and K/N for a part of the long tests.
 MARKS ?= not smoke and not long and not nightly and not gpu
 LONG_PART ?=
@@ -141,6 +143,8 @@ $(INSTALLED): $(INSTALLED_PROGRAM) $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
 	  --target $(VENV)/oldest-tinker $(OLDEST_TINKER)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
+	  --target $(VENV)/newest-antlr $(NEWEST_ANTLR)
 	@touch $@
 
 demo: $(INSTALLED_PROGRAM)

@@ -1,4 +1,4 @@
-"""The reward `choice`, for the letter of the last option in the response."""
+"""The reward `choice`. It reads the letter of the option that the response states as its final answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import re
 from collections.abc import Sequence
 
 from rllm.builtin.tasks.answers import Answer, AnswerReward, NoAnswerError, right_or_wrong
+from rllm.builtin.tasks.final_answers import (
+    BOLD,
+    NEGATION,
+    SENTENCE_END,
+    UNSURE,
+    FinalAnswer,
+    find_answer,
+    remove_reasoning,
+)
+from rllm.builtin.tasks.math_text import write_plain
 from rllm.builtin.tasks.reward_options import ChoiceParams
 from rllm_core.contracts.reward import Score
 from rllm_core.data.messages import Response
@@ -16,6 +26,12 @@ FIRST = re.compile(r"\(?([A-Za-z])[).:\]]\s.*", re.DOTALL)
 """An answer that starts with its letter, such as ``B) Paris``."""
 LAST = re.compile(r".*(?:####|\b(?i:answer|option|choice)(?: is)?\b)[\s:]*\(?([A-Za-z])\)?\.?", re.DOTALL)
 """An answer that ends with its letter, such as ``The answer is B.``."""
+STARTS = re.compile(r"[(\[]?([A-Z])(?:[)\]]|[.:,](?=\s))")
+"""A line that starts with an option, such as ``B) Paris`` and ``B. Paris``."""
+NAMED = re.compile(r"\(([A-Za-z])\)|(?<![\w'\u2019$\\])([A-Z])(?![\w'\u2019])(?!-)")
+"""An option in a sentence: any letter in parentheses, or a capital letter next to no other letter."""
+WORDS = "AI"
+"""Letters of English pronouns and articles."""
 
 
 def read_letter(answer: Answer, letters: str) -> str:
@@ -33,24 +49,88 @@ def read_letter(answer: Answer, letters: str) -> str:
     raise NoAnswerError(f"{answer!r:.80} is none of {letters}")
 
 
-class Choice(AnswerReward):
-    """Reward of 1 if the last option that the response names is the right one.
+def find_letter(text: str, letters: str) -> FinalAnswer:
+    """Return the letter that a response states as its final answer. Two different letters are no answer."""
+    found = find_answer(
+        text, lambda part: _letter_of(part, letters) is not None, lambda line: _read_line(line, letters)
+    )
+    if found.text is None:
+        return found
+    stated = [_letter_of(each, letters) for each in found.all_texts]
+    named = {each for each in stated if each is not None}
+    if None in stated or len(named) != 1:
+        reason = (
+            f"it names {' and '.join(sorted(named))}" if len(named) > 1 else f"{found.text!r:.80} is none of {letters}"
+        )
+        return FinalAnswer(None, reason=reason)
+    if found.place == "last line" and len(_options_at_starts(text, letters)) > 1:
+        return FinalAnswer(None, reason="it lists the options")
+    return FinalAnswer(named.pop(), found.place)
 
-    An option is a capital letter that is not part of a word, such as ``B``, ``B)`` or ``\\boxed{B}``, or any letter in
-    parentheses, such as ``(b)``.
-    """
+
+class Choice(AnswerReward):
+    """Reward of 1 if the option that the response states as its final answer is the right one."""
 
     def __init__(self, params: ChoiceParams) -> None:
         super().__init__(params.column)
         self._letters = params.letters
-        letters = params.letters
-        # A letter with an apostrophe after it, straight or curly, is part of a word, such as "A's".
-        self._option = re.compile(rf"\(([{letters}{letters.lower()}])\)|(?<!\w)([{letters}])(?![\w'\u2019])")
 
     def score(self, response: Response, answers: Sequence[Answer]) -> Score:
-        named = self._last_named(response.content)
-        return right_or_wrong(named in [read_letter(each, self._letters) for each in answers], named)
+        right = [read_letter(each, self._letters) for each in answers]
+        found = find_letter(response.content, self._letters)
+        score = right_or_wrong(found.text in right, found.text)
+        return score if found.text is not None else Score(value=0.0, correct=False, feedback=found.reason)
 
-    def _last_named(self, text: str) -> str | None:
-        found = [match[1] or match[2] for match in self._option.finditer(text)]
-        return found[-1].upper() if found else None
+
+def _options_at_starts(text: str, letters: str) -> set[str]:
+    lines = [line.strip(" *-_#") for line in remove_reasoning(text).splitlines()]
+    return {match[1] for line in lines if (match := STARTS.match(line)) and match[1] in letters}
+
+
+def _letter_of(text: str, letters: str) -> str | None:
+    """Return the option that a stated answer is, or None."""
+    plain = re.sub(r"^(?:option|choice|letter|answer)\b[\s:]*", "", write_plain(text), flags=re.IGNORECASE)
+    plain = re.split(r",\s+(?:and\s+)?not\s", plain)[0]
+    if (match := ONLY.fullmatch(plain)) and match[1].upper() in letters:
+        return match[1].upper()
+    match = STARTS.match(plain) or re.match(r"\(([a-z])\)", plain)
+    if match and match[1].upper() in letters:
+        rest = plain[match.end() :]
+        # "A, B or C" names several options. "C. A good guess" names one.
+        others = {each for each in _options_in(rest, letters) if each != match[1].upper()}
+        if "," in match[0] or re.match(r"\s*(?:or|and|/|,|\()", rest) or re.search(r"(?<!\w)[A-Z][).:]\s", rest):
+            return None if others else match[1].upper()
+        return match[1].upper()
+    return None
+
+
+def _options_in(sentence: str, letters: str) -> list[str]:
+    """Return the options in a sentence. The article A and the pronoun I are none, unless it is in parentheses."""
+    found = []
+    for match in NAMED.finditer(sentence):
+        letter = (match[1] or match[2]).upper()
+        is_word = match[2] and (
+            letter == "I" or (letter == "A" and re.match(r"\s+(?!(?:or|and|nor|is)\b)[a-z]", sentence[match.end() :]))
+        )
+        if letter in letters and not is_word:
+            found.append(letter)
+    return found
+
+
+def _read_line(line: str, letters: str) -> str | None:
+    """Return the option in a last line: at its start, or the only option in its last sentence."""
+    line = BOLD.sub("", line).strip(" *_#>-").strip()
+    if letter := _letter_of(line, letters):
+        return letter
+    if STARTS.match(line) and _options_in(line, letters)[1:]:
+        return None
+    ends = [match.end() for match in SENTENCE_END.finditer(line) if line[match.end() :].strip(" *_\"'")]
+    for sentence in (line[ends[-1] :] if ends else line, line):
+        if NEGATION.search(sentence) or UNSURE.search(sentence):
+            return None
+        named = set(_options_in(sentence, letters))
+        if len(named) == 1:
+            return named.pop()
+        if named:
+            return None
+    return None

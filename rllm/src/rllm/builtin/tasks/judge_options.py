@@ -64,9 +64,10 @@ class JudgeParams(Params):
     column: str = Field("answer", min_length=1, description="Column for {answer}. Use dots for nested keys.")
     read: Literal["yes_no", "number", "regex", "json"] = Field(
         "yes_no",
-        description="Part of the judge's response that is the score: the last yes (1) or no (0), its number, the "
-        "last match of `pattern`, or `field` of the last JSON object. The number is before /`best` or 'out of' `best`, "
-        "after 'score', 'grade' or 'rating', or in the last line. A response with several such numbers is no score.",
+        description="Part of the judge's response that is the score: yes (1) or no (0) at its end, after 'verdict:' or "
+        "at its start, a number, the last match of `pattern`, or `field` of the last JSON object. The number is after "
+        "'score', 'grade' or 'rating', before /`best` or 'out of' `best`, or the whole last line. A response with "
+        "several such numbers has no score.",
     )
     pattern: str | None = Field(
         None, description=r"With read=regex: a group that matches a number, such as 'score: (\d+)'."

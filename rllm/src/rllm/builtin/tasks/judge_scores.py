@@ -10,15 +10,41 @@ from typing import Any
 from rllm.builtin.tasks.bounded_regex import SlowPatternError, last_group
 from rllm.builtin.tasks.judge_options import JudgeParams
 
-YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
-SEVERAL = rf"(?<![\d.])({NUMBER})\s*(?:to|and|-|\u2013|/|out of)\s*({NUMBER})"
-PAIR = re.compile(SEVERAL)
-"""A range such as ``1 to 10``, or a grade with its best, such as ``7/10``."""
-NAMED = re.compile(
-    rf"\b(?:score|grade|rating)\b[^\w\n]{{0,9}}(?:is\b|of\b)?[^\w\n]{{0,9}}(?:{SEVERAL}|({NUMBER}))", re.IGNORECASE
+NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+RANGE = re.compile(
+    r"\(?(?:\b(?:on|in)\s+)?(?:\b(?:a|the)\s+)?(?:\b(?:scale|range)\s+)?(?:\b(?:is\s+)?(?:of|from|between)\s+)?"
+    rf"(?<![\d.])({NUMBER})\s*(to|and|-|\u2013|/|out of)\s*({NUMBER})(?![\d.]*\d)\)?",
+    re.IGNORECASE,
 )
-MARKUP = re.compile(r"[*`$]")
+"""A scale such as ``1 to 10``, or a grade with its best, such as ``7/10``."""
+LEGEND = re.compile(
+    rf"({NUMBER})\s*(?:=|means|is|being)\s*(?:the\s+)?(?:very\s+)?"
+    r"(?:worst|best|lowest|highest|minimum|maximum|perfect|poor|bad|good|excellent|terrible)\b"
+    rf"|\b(?:worst|best|lowest|highest|minimum|maximum|max)\b[^\w\n]{{0,3}}(?:is|score|=|:)?[^\w\n]{{0,3}}({NUMBER})",
+    re.IGNORECASE,
+)
+"""The meaning of a number on the scale, such as ``10 = best``."""
+LABEL = re.compile(
+    r"(?:\b(final|overall|total)\s+)?\b(?:score|grade|rating|mark|verdict)\b[^\w\n-]{0,9}(?:(?:is|of|would be)\b)?"
+    rf"\s*(?:an?\s+)?[^\w\n-]{{0,9}}\n?[^\w\n-]{{0,9}}({NUMBER})"
+    rf"|\b(?:give|giving|assign|rate|award)\b(?:\s+[a-z]+){{0,4}}\s+({NUMBER})",
+    re.IGNORECASE,
+)
+"""A grade after its name, such as ``Score: 7`` and ``I give it a 7``."""
+MARKUP = re.compile(r"[*`$\"#]|\\boxed|</?(?:score|grade|rating|answer|verdict)>(?=\s*$)|</", re.IGNORECASE)
+ONLY = re.compile(rf"[^\w-]*({NUMBER})[^\w%]*(?:(?:where|scale|on|from|a|of|in)[^\w%]*)*")
+"""A line that is only a number, next to the rest of a scale."""
+SENTENCE = re.compile(r"[.!?;](?=\s|$)|\n")
+NEGATION = re.compile(r"\b(?:not|never|cannot|neither|or|maybe|perhaps)\b|n['\u2019]t\b", re.IGNORECASE)
+
+LABELED = re.compile(
+    r"\b(?:verdict|answer|conclusion|decision|judge?ment|result)\b\W{0,3}(?:is\b)?\W{0,5}(yes|no)\b(?!\s+\w)",
+    re.IGNORECASE,
+)
+FIRST = re.compile(r"\W*(yes|no)\s*[,.;:!\u2014]", re.IGNORECASE)
+LAST = re.compile(r"\b(yes|no)\W*\Z", re.IGNORECASE)
+UNDECIDED = re.compile(r"(?:\b(?:or|nor|and|not|neither|cannot|say)|n['\u2019]t|/)\W*\Z", re.IGNORECASE)
+QUESTION = re.compile(r"([^.?!\n]*)\?\W*\Z")
 
 LONGEST = 20_000
 """Number of characters at the end of a response that are searched, because judges write the score last."""
@@ -39,7 +65,7 @@ def read_score(said: str, params: JudgeParams) -> tuple[float, str]:
     """
     said = said[-LONGEST:]
     if params.read == "yes_no":
-        word = _last(YES_NO.findall(said), "neither yes nor no")
+        word = _verdict(said)
         return float(word.lower() == "yes"), word
     if params.read == "number":
         text = _grade(said, params)
@@ -56,28 +82,69 @@ def _last(found: list[str], what: str) -> str:
     return found[-1]
 
 
-def _grade(said: str, params: JudgeParams) -> str:
-    """Return the number that is the grade: in ``7/10`` if 10 is the best, in ``Score: 7``, or in the last line.
+def _verdict(said: str) -> str:
+    """Return yes or no: at the end, after ``verdict:``, or at the start. Elsewhere they are parts of a sentence.
 
-    The text may repeat its grade, but not contain a different one. A scale such as ``1 to 10`` is no grade.
+    Raises:
+        UnreadableError: none of these places has one, or it is undecided or denied.
     """
-    found: list[str] = []
+    said = re.sub(r"[*`$]|\\boxed|</?\w+>", " ", said).strip()
+    if last := LAST.search(said):
+        before = said[: last.start()]
+        question = QUESTION.search(before)
+        if UNDECIDED.search(before) or (question and not re.search(r"right|correct", question[1], re.IGNORECASE)):
+            raise UnreadableError(f"its last {last[1]!r} is no verdict")
+        return last[1]
+    found = LABELED.findall(said) + [first[1] for first in [FIRST.match(said)] if first]
+    if len({each.lower() for each in found}) > 1:
+        raise UnreadableError("it has both yes and no")
+    return _last(found, "neither yes nor no in a stated form")
 
-    def read_pair(match: re.Match[str]) -> str:
-        first, second = match.groups()
-        if abs(float(second)) != abs(params.best):
-            return match[0]
-        if match.string[match.end(1) : match.start(2)].strip() in ("/", "out of"):
-            found.append(first)
-            return first
-        return "" if float(first) in (params.worst, 0, 1) else match[0]
 
-    said = PAIR.sub(read_pair, MARKUP.sub("", said)).strip()
-    found += [number for numbers in NAMED.findall(said) for number in numbers if number]
-    found = found or re.findall(NUMBER, said.rpartition("\n")[2]) or re.findall(NUMBER, said)
+def _grade(said: str, params: JudgeParams) -> str:
+    """Return the number that is the grade.
+
+    It is after its name (``Score: 7``), before its best (``7/10``), or the whole last line. The text may repeat it.
+    With a different number in the grade's sentence it has none.
+
+    Raises:
+        UnreadableError: there is no grade in a stated form, or more than one.
+    """
+
+    def drop_scale(match: re.Match[str]) -> str:
+        first, sign, second = match.groups()
+        if sign in ("/", "out of"):
+            # A grade with a different best cannot be read.
+            return first if abs(float(second)) == abs(params.best) else f" {first} {second} "
+        is_scale = float(first) in (params.worst, 0, 1) and abs(float(second)) == abs(params.best)
+        return "" if is_scale else f" {first} {second} "
+
+    pairs = [
+        pair[1] for pair in RANGE.finditer(said) if pair[2] in ("/", "out of") and float(pair[3]) == abs(params.best)
+    ]
+    said = LEGEND.sub("", RANGE.sub(drop_scale, MARKUP.sub(" ", said)))
+    labels = list(LABEL.finditer(said))
+    final = [label for label in labels if label[1]]
+    for label in final or labels:
+        start = max((each.end() for each in SENTENCE.finditer(said, 0, label.start())), default=0)
+        stop = SENTENCE.search(said, label.end())
+        sentence = said[start : stop.start() if stop else len(said)]
+        numbers = {float(each) for each in re.findall(NUMBER, sentence)}
+        if NEGATION.search(sentence) or len(numbers) > 1 or re.match(r"\s*%", said[label.end() :]):
+            raise UnreadableError(
+                f"it has several numbers that may be the grade, or denies it: {sentence.strip()!r:.80}"
+            )
+    found = [label[2] or label[3] for label in final or labels]
+    if not final:
+        found += pairs
+    if not found:
+        only = ONLY.fullmatch(said.strip().rpartition("\n")[2])
+        found = [only[1]] if only else []
+        if not only and len({float(each) for each in re.findall(NUMBER, said)}) > 1:
+            raise UnreadableError("it has several numbers that may be the grade")
     if len({float(each) for each in found}) > 1:
         raise UnreadableError(f"it has several numbers that may be the grade, {', '.join(found)}")
-    return _last(found, "no number")
+    return _last(found, "no number in a stated form")
 
 
 def _matched(said: str, pattern: str) -> str:

@@ -69,9 +69,9 @@ def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
 
 def _check_math_answer(params: MathParams, data: Mapping[str, Any]) -> None:
     from rllm.builtin.tasks.answers import check_answers
-    from rllm.builtin.tasks.math_reward import read_math
+    from rllm.builtin.tasks.math_reward import check_key
 
-    check_answers(data, params.column, COLUMN_OPTION, read_math)
+    check_answers(data, params.column, COLUMN_OPTION, check_key)
 
 
 def _check_choice_answer(params: ChoiceParams, data: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
 def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="exact",
-        summary="1 if the response is the answer, up to case, white space and a final full stop.",
+        summary="1 if the whole response is the answer, up to case, white space and a final full stop.",
         params=ExactParams,
         load=load_from("rllm.builtin.tasks.exact", "Exact"),
         blocking=False,
@@ -161,7 +161,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="math",
-        summary="1 if the response is mathematically equal to the answer (math-verify, in processes).",
+        summary="1 if the final answer of the response is mathematically equal to the right one.",
         params=MathParams,
         load=_math,
         check=_check_math,
@@ -171,7 +171,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="choice",
-        summary="1 if the last option in the response is the right one.",
+        summary="1 if the final answer of the response is the right option.",
         params=ChoiceParams,
         load=load_from("rllm.builtin.tasks.choice", "Choice"),
         blocking=False,

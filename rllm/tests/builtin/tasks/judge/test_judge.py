@@ -115,7 +115,6 @@ GRADES = [
     "A grade of 7/10. I repeat: 07/10",
 ]
 SEVERAL_GRADES = [
-    "8 (1 = worst, 10 = best)",
     "7-8",
     "Score: 7 to 8",
     "Score: 4/5",
