@@ -166,6 +166,19 @@ def test_a_required_call_has_a_schema(client: Client, world: World) -> None:
     assert schema["properties"]["arguments"] == {"type": "object", "properties": {"word": {"type": "string"}}}
 
 
+def test_more_functions_than_stop_strings_are_allowed(client: Client, world: World) -> None:
+    world.policy.options = frozenset(("json_schema",))
+    world.policy.response = lambda prompt: '{"name": "f3", "arguments": {}}'
+    names = [f"f{number}" for number in range(40)]
+    tools = [{"functionDeclarations": [{"name": name, "parametersJsonSchema": {"type": "object"}} for name in names]}]
+
+    said = client.ask(
+        tools=tools, toolConfig={"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": names[:30]}}
+    )
+
+    assert said["candidates"][0]["content"]["parts"][0]["functionCall"]["name"] == "f3"
+
+
 def test_tokens_are_counted_and_calls_need_tools(client: Client, world: World) -> None:
     client.ask(tools=TOOLS, toolConfig={"functionCallingConfig": {"mode": "NONE"}})
     assert world.policy.calls[0].prompt == "<u>hi<a>"

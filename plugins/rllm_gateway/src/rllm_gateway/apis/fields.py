@@ -144,11 +144,7 @@ def stop_texts(found: Mapping[str, Any], key: str, most: int = MOST_STOPS) -> tu
     if value is None:
         return ()
     texts = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(texts, list)
-        or len(texts) > MOST_STOPS
-        or not all(isinstance(each, str) and each for each in texts)
-    ):
+    if not isinstance(texts, list) or len(texts) > most or not all(isinstance(each, str) and each for each in texts):
         raise _wrong(value, key, "", f"up to {most} strings that are not empty")
     return tuple(dict.fromkeys(texts))
 
