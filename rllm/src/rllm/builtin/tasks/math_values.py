@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from rllm.builtin.tasks.math_numbers import read_number, write_number
@@ -92,6 +93,7 @@ Equal = Callable[[str, str], bool]
 """Compares two expressions in LaTeX."""
 
 
+@lru_cache(4096)
 def read_value(text: str, *, depth: int = 0) -> Value | None:
     """Return the value of an answer. None if the text has no answer, or is too long."""
     if len(text) > LONGEST or depth > 4:
