@@ -384,6 +384,15 @@ def test_line_without_rollouts_has_loss_or_shown_metrics() -> None:
     assert format_step(metrics, shown) == "loss 0.250  accuracy  75.0%      0 tokens/s"
 
 
+def test_line_has_reward_problems_above_zero() -> None:
+    metrics = {"batch/solved": 0.5, "reward/agent/mean": 0.5, "env/reward.math.unreadable": 0.125}
+    metrics |= {"env/reward.code.unreadable": 0.25, "env/reward_disagreement": 0.75}
+    expected = "solved  50.0%  reward  0.500  unreadable  25.0%  rewards disagree  75.0%      0 tokens/s"
+    assert format_step(metrics, {}) == expected
+    none = metrics | {name: 0.0 for name in metrics if name.startswith("env/")}
+    assert format_step(none, {}) == "solved  50.0%  reward  0.500      0 tokens/s"
+
+
 def test_logged_metrics_are_not_printed_twice(tracker: ConsoleTracker, lines: Lines) -> None:
     tracker.log(0, METRICS)
     tracker.close()

@@ -11,7 +11,7 @@ import pytest
 import virtual_time
 from places import without_place
 
-from rllm.planning.scoring import Scorer, WeightedReward
+from rllm.planning.scoring import DISAGREEMENT, Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.plugin import NoParams
@@ -74,7 +74,26 @@ def test_rewards_are_summed_by_weight_with_parts() -> None:
         "reward.format.tag": 1.0,
         "reward.format#2": -1.0,
         "reward.format#2.tag": 1.0,
+        "reward_disagreement": 0.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("results", "disagreement"),
+    [
+        ([{"value": 1, "correct": True}, {"value": 0, "correct": False}], {"reward_disagreement": 1.0}),
+        ([{"value": 0.5, "correct": True}, {"value": 0, "correct": None}], {"reward_disagreement": 0.0}),
+        ([1.0, {"value": 0.25, "correct": False}], {"reward_disagreement": 1.0}),
+        ([0.5, {"value": 0, "correct": False}], {"reward_disagreement": 0.0}),
+        ([0.0, {"value": 1, "correct": True}], {"reward_disagreement": 0.0}),
+        ([{"value": 1, "correct": False}, {"value": 1, "correct": False}], {"reward_disagreement": 0.0}),
+        ([1.0, Score(value=None, correct=False, feedback="late")], {}),
+        ([1.0], {}),
+    ],
+)
+def test_disagreement_needs_right_and_wrong(results: list[Any], disagreement: dict[str, float]) -> None:
+    score = _score(*(_weighted(lambda rollout, result=result: result) for result in results))
+    assert {name: value for name, value in score.metrics.items() if name == DISAGREEMENT} == disagreement
 
 
 def test_rollout_is_correct_if_all_rewards_agree() -> None:

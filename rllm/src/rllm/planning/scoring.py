@@ -13,6 +13,9 @@ from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
 from rllm_core.errors import describe_error, describe_function
 from rllm_core.rollout.calls import call
 
+DISAGREEMENT = "reward_disagreement"
+"""Metric of a rollout: 1 if one reward accepts the response and a different reward reports that it is not correct."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedReward:
@@ -38,7 +41,7 @@ class Scorer:
 
         - `components` contains each reward times its weight, by name, and its own components as ``name.part``.
         - `metrics` contains each reward without its weight as ``reward.name``, and its metrics as
-          ``reward.name.metric``.
+          ``reward.name.metric``. With several rewards, `DISAGREEMENT` is 1 if they disagree and 0 if not.
         - `extracted` is the extracted answer. If several rewards report one, it is ``name: answer; other name:
           answer``.
         """
@@ -56,6 +59,7 @@ class Scorer:
             components |= {each: entry.weight * value for each, value in values.items()}
             metrics |= {f"reward.{each}": value for each, value in values.items()}
             metrics |= {f"reward.{name}.{metric}": value for metric, value in score.metrics.items()}
+        metrics |= _disagreement([score for score in scores if score.value is not None])
         known = [score.correct for score in scores if score.correct is not None]
         return Score(
             value=None if missing else sum(components[name] for name in self._rewards),
@@ -72,6 +76,14 @@ class Scorer:
         said = [f"{name}: {text}" for name, text in found.items() if text is not None]
         only = next((text for text in found.values() if text is not None), None)
         return "; ".join(said) if len(said) > 1 else only
+
+
+def _disagreement(scores: Sequence[Score]) -> dict[str, float]:
+    """Return `DISAGREEMENT` of two or more scores. Without `correct`, a value of 1 means right, and others nothing."""
+    if len(scores) < 2:
+        return {}
+    right = any(score.correct is True or (score.correct is None and score.value == 1) for score in scores)
+    return {DISAGREEMENT: float(right and any(score.correct is False for score in scores))}
 
 
 async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) -> Score:

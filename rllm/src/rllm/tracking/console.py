@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rllm.planning.scoring import DISAGREEMENT
 from rllm.runs.validation_metrics import split_validation_name
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
@@ -106,7 +107,7 @@ def format_step(metrics: Mapping[str, float], shown: Mapping[str, str]) -> str:
     """Return ``solved 41.0%  reward 0.312  5210 tokens/s``.
 
     Metrics in `shown` come first, by their labels. They are the only metrics if no rollout has a reward. Without them,
-    a step without rollouts shows its loss.
+    a step without rollouts shows its loss. Shares of unreadable responses and of disagreements are shown above 0.
     """
     parts = [_format_metric(label, metrics[name]) for name, label in shown.items() if name in metrics]
     if not parts and "batch/solved" not in metrics and "actor/loss" in metrics:
@@ -117,8 +118,20 @@ def format_step(metrics: Mapping[str, float], shown: Mapping[str, str]) -> str:
         parts.append(_format_metric("solved %", solved))
         if rewards:
             parts.append(f"reward {in_three_digits(sum(rewards) / len(rewards)):>6}")
+    parts += [_format_metric(label, value) for label, value in _reward_problems(metrics).items() if value > 0]
     parts.append(f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s")
     return "  ".join(parts)
+
+
+def _reward_problems(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return shares of rollouts by label. If several rewards report unreadable responses, the largest share."""
+    unreadable = [
+        value for name, value in metrics.items() if name.startswith("env/reward.") and name.endswith(".unreadable")
+    ]
+    return {
+        "unreadable %": max(unreadable, default=0.0),
+        "rewards disagree %": metrics.get(f"env/{DISAGREEMENT}", 0.0),
+    }
 
 
 def _format_metric(label: str, value: float) -> str:
