@@ -37,8 +37,8 @@ def steps(directory: Path) -> list[dict[str, float]]:
 
 @pytest.mark.smoke
 def test_the_commands_of_the_guide_train(directory: Path, rllm_here: Rllm) -> None:
-    trained = [command for command in COMMANDS if FOR_A_MODEL not in command]
-    assert len(trained) == len(COMMANDS) - 1 == 3
+    trained = [command for command in COMMANDS if "total_batches=3" in command]
+    assert len(trained) == 3
     runs = []
     for command in trained:
         done = rllm_here(*shlex.split(command.replace("total_batches=3", "total_batches=2")))
@@ -64,6 +64,15 @@ def test_command_for_your_own_model_is_accepted(directory: Path, thinking_model:
     done = rllm_here(*shlex.split(command), "--dry-run")
     assert done.returncode == 0, done.stderr
     check_values(done.stdout, "train.jsonl", "val.jsonl", "rewards.py:score", "some-hf-directory")
+
+
+def test_command_for_programs_is_accepted(directory: Path, rllm_here: Rllm) -> None:
+    (command,) = (command for command in COMMANDS if "--reward code" in command)
+    row = {"question": "Write a function that doubles a number.", "test_list": ["assert double(2) == 4"]}
+    (directory / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    done = rllm_here(*shlex.split(command), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    check_values(done.stdout, "tasks.jsonl", "code")
 
 
 def test_reward_of_the_guide_marks_correct_answers() -> None:
