@@ -18,6 +18,7 @@ from rllm_core.schema.run_config import RunConfig
 FOUND = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", "examples/README.md", *sorted(FOUND)]
 ARCHITECTURE = "docs/contributing/architecture.md"
+GATEWAY = "docs/contributing/gateway.md"
 CODE = re.compile(r"```.*?```|`([^`\n]+)`", re.DOTALL)
 KEY = re.compile(r"^rllm(?:\.[a-z_0-9]+)+")
 PATH = re.compile(r"^(?:docs|examples|tests|benchmarks|plugins|rllm_\w+|rllm)/[\w./*-]*\w/?$")
@@ -96,6 +97,14 @@ def test_paths_in_the_text_exist() -> None:
     paths = {span: page for page in PAGES for span in code_spans(page) if PATH.match(span)}
     wrong = {path for path in paths if not list(ROOT.glob(path.rstrip("/")))} - NOT_PATHS
     assert {path: paths[path] for path in wrong} == {}
+
+
+def test_tests_in_the_text_exist() -> None:
+    sources = "".join(file.read_text(encoding="utf-8") for file in ROOT.glob("**/tests/**/test_*.py"))
+    tests = set(re.findall(r"\bdef (test_\w+)", sources))
+    spans = [span for span in code_spans(GATEWAY) if span.startswith("test_")]
+    assert spans
+    assert [span for span in spans if span not in tests] == []
 
 
 def test_files_and_directories_of_the_architecture_exist() -> None:

@@ -133,7 +133,7 @@ def test_repair_in_twelve_turns_is_one_row(statuses: list[int], world: World, tm
 
 
 @pytest.mark.parametrize("name", [agent("claude-code"), agent("opencode")])
-def test_calls_of_a_sub_agent_have_a_row(statuses: list[int], world: World, tmp_path: Path, name: str) -> None:
+def test_sub_agent_calls_are_their_own_row(statuses: list[int], world: World, tmp_path: Path, name: str) -> None:
     tool, write = TOOLS[name]
     look, fix = call(tool, write("cat check.py")), call(tool, write(REPAIR))
     task = "Say what check.py asserts."

@@ -184,8 +184,8 @@ def test_tokens_are_counted_and_calls_need_tools(client: Client, world: World) -
     assert world.policy.calls[0].prompt == "<u>hi<a>"
     whole = {"contents": HI, "systemInstruction": {"parts": [{"text": "be kind"}]}}
     assert client.post("countTokens").json() == {"totalTokens": len("<u>hi<a>")}
-    format_count = client.post("countTokens", generateContentRequest=whole, contents=None).json()
-    assert format_count == {"totalTokens": len("<s>be kind<u>hi<a>")}
+    counted = client.post("countTokens", generateContentRequest=whole, contents=None).json()
+    assert counted == {"totalTokens": len("<s>be kind<u>hi<a>")}
 
 
 def field_of(refused: httpx.Response) -> str:

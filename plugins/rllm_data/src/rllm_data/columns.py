@@ -147,7 +147,7 @@ def _path(theirs: str, columns: Fields, option: str, where: str) -> tuple[str, .
 
 
 def _value(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Null where a struct on the way is null or missing_columns the field."""
+    """Return the value at a path of nested columns. None if a struct on the way is null or has no such field."""
     value: Any = row
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None

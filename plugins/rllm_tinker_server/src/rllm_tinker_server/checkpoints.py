@@ -56,7 +56,7 @@ class TinkerPath:
 
     @classmethod
     def parse(cls, text: str) -> TinkerPath:
-        """Read ``tinker://…``; raises RequestError."""
+        """Parse ``tinker://…``. Raises RequestError."""
         parts = text.removeprefix(_SCHEME).split("/")
         if not text.startswith(_SCHEME) or len(parts) != 3:
             raise RequestError(
@@ -65,7 +65,7 @@ class TinkerPath:
         return cls(parts[0], cast(Kind, parts[1]), parts[2])
 
     def require_loadable(self) -> TinkerPath:
-        """The same; raises RequestError when no model is made from it."""
+        """Return this path. Raises RequestError if no model can be loaded from its kind of checkpoint."""
         if self.kind == EXTERNAL:
             raise RequestError(
                 f"{self} is an export for other programs. Load what save_state or save_weights_for_sampler saved."
@@ -134,7 +134,7 @@ class Checkpoints:
         self._recover()
 
     def expiry(self, ttl_seconds: int | None) -> float | None:
-        """When a checkpoint of that time to live expires; raises RequestError."""
+        """Return the time when a checkpoint with this time to live expires. Raises RequestError."""
         if ttl_seconds is None:
             return None
         if not HOUR <= ttl_seconds <= TEN_YEARS:

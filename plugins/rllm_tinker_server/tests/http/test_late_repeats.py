@@ -57,11 +57,11 @@ def test_repeated_unload_has_the_same_result_at_once(start: Start) -> None:
     server.host.gate.clear()
     busy = server.running.service
     busy._executor.submit(server.host.gate.wait, DEADLINE)
-    get_request_id = [server.get_request_id("unload_model", model_id=model_id) for _ in range(2)]
+    ids = [server.get_request_id("unload_model", model_id=model_id) for _ in range(2)]
     server.host.gate.set()
-    assert get_request_id[0] == get_request_id[1]
-    assert server.result(get_request_id[0]).json()["model_id"] == model_id
-    assert server.get_request_id("unload_model", model_id=model_id) == get_request_id[0]
+    assert ids[0] == ids[1]
+    assert server.result(ids[0]).json()["model_id"] == model_id
+    assert server.get_request_id("unload_model", model_id=model_id) == ids[0]
     assert model_id not in server.host.models
     assert server.post("optim_step", model_id=model_id, seq_id=1, adam_params={}).status_code == 404
 

@@ -218,7 +218,7 @@ def test_gateway_sees_the_end_of_a_connection(act: Act) -> None:
 
 def test_close_by_both_sides_at_once_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def write_eof(writer: asyncio.StreamWriter) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not on_connection")
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     async def run_command() -> None:
         forwarded = asyncio.get_running_loop().create_future()

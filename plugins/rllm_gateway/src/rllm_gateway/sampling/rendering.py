@@ -222,13 +222,13 @@ def _with_ids(calls: Sequence[dict[str, Any]], name_in_session: str, request: Mo
     if request.numbered_calls:
         return [each | {"id": f"call_{at}"} for at, each in enumerate(calls, len(earlier))]
     taken = set(earlier)
-    name_token = list[dict[str, Any]]()
+    renamed = list[dict[str, Any]]()
     for at, each in enumerate(calls):
         free = each["id"] and each["id"] not in taken
         name = each["id"] if free else f"call_{blake2b(f'{name_in_session} {at}'.encode(), digest_size=12).hexdigest()}"
         taken.add(name)
-        name_token.append(each | {"id": name})
-    return name_token
+        renamed.append(each | {"id": name})
+    return renamed
 
 
 def _count_reasoning_tokens(ids: Ids, reasoning_ids: tuple[int, int] | None) -> int:
