@@ -16,7 +16,7 @@ from typing import Any
 
 from rllm.builtin.code_reward.plugin import CodeParams
 from rllm.builtin.code_reward.tests_of_tasks import CallTest, CodeTest, StreamTest, Test, read_tests
-from rllm.builtin.tasks.answers import NoAnswerError
+from rllm.builtin.tasks.answers import NoAnswerError, right_or_wrong
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.notices import warn_once
@@ -49,9 +49,7 @@ class Code:
             return Score(value=None, feedback=str(error))
         program = read_program(rollout.response.content)
         if program is None:
-            return Score(
-                value=0.0, correct=False, metrics={"unreadable": 1.0}, feedback="the response has no Python program"
-            )
+            return right_or_wrong(False, None, "the response has no Python program")
         async with self._free:
             sandbox = await self._start(
                 SandboxSetup(memory=self._params.memory_mb << 20, readable=_python_directories())

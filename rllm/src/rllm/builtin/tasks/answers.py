@@ -40,9 +40,13 @@ class AnswerReward(ABC):
         """
 
 
-def right_or_wrong(correct: bool, extracted: str | None) -> Score:
-    """Return a score of 1 or 0, with the extracted answer."""
-    return Score(value=float(correct), correct=correct, extracted=extracted)
+def right_or_wrong(correct: bool, extracted: str | None, reason: str = "") -> Score:
+    """Return a score of 1 or 0, with the extracted answer.
+
+    The metric ``unreadable`` is 1 if the response has no answer. `reason` then explains why.
+    """
+    metrics = {"unreadable": float(extracted is None)}
+    return Score(value=float(correct), correct=correct, extracted=extracted, metrics=metrics, feedback=reason)
 
 
 def value_at(data: Mapping[str, Any], column: str) -> Any:

@@ -78,8 +78,7 @@ class Choice(AnswerReward):
     def score(self, response: Response, answers: Sequence[Answer]) -> Score:
         right = [read_letter(each, self._letters) for each in answers]
         found = find_letter(response.content, self._letters)
-        score = right_or_wrong(found.text in right, found.text)
-        return score if found.text is not None else Score(value=0.0, correct=False, feedback=found.reason)
+        return right_or_wrong(found.text in right, found.text, found.reason)
 
 
 def _options_at_starts(text: str, letters: str) -> set[str]:

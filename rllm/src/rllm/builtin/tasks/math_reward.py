@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from rllm.builtin.tasks.answers import Answer, AnswerReward, NoAnswerError, as_text, right_or_wrong
@@ -99,9 +100,8 @@ class Math(AnswerReward):
         values = [read_value(text) for text in found.all_texts]
         said = [value for value in values if value is not None]
         if not said or len(said) < len(values):
-            return Score(
-                value=0.0, correct=False, extracted=found.text, feedback=found.reason or "its answer is not one"
-            )
+            unreadable = right_or_wrong(False, None, found.reason or "its answer is not one")
+            return replace(unreadable, extracted=found.text)
         open_keys = [key for key in keys if any(needs_process(value, key) for value in said)]
         decided = [key for key in keys if key not in open_keys]
         if any(all(equal_values(value, key, _never) for value in said) for key in decided):
