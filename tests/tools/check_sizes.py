@@ -33,7 +33,7 @@ LIMITS = {
     "plugins/rllm_renderers": (410, 15),
     "plugins/rllm_serving": (850, 14),
     "plugins/rllm_tinker_server": (3_670, 8),
-    "plugins/rllm_view": (2_340, 11),
+    "plugins/rllm_view": (2_420, 11),
     "rllm/src/rllm/builtin": (7_620, 15),
     "rllm/src/rllm/builtin/code_reward": (480, 13),
     "rllm/src/rllm/builtin/reward_lab": (460, 14),

@@ -147,6 +147,7 @@ def test_no_page_is_wider_than_its_window(visit: Visit, shared_run: MadeRun, wid
         of_run(run, "step", 1): "Step 1",
         of_run(run, "step", 1, "group", "task-0:agent"): "task-0:agent",
         of_run(run, "rollouts"): "Trajectories",
+        of_run(run, "examples"): "Examples by reward",
         of_episode(run, 1, UID, 10): UID,
     }.items():
         page = visit.open(address, heading)
@@ -188,6 +189,7 @@ def test_every_field_is_text_on_every_page(visit: Visit, shared_run: MadeRun, ho
         of_run(run): "main table",
         of_run(run, "step", 1): "main table",
         of_run(run, "rollouts"): "main table",
+        of_run(run, "examples"): "main table",
         f"#/compare?runs={run},{other}": "main table",
         of_run(run, "step", 1, "group", hostile): ".member a",
     }.items():

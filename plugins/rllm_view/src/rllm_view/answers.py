@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rllm_view.comparison import compare
 from rllm_view.reading.account import Account, account_of, facts_of
 from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
+from rllm_view.reading.examples import find_examples
 from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
 from rllm_view.reading.rollouts import Filter, RolloutRow, find_rollouts, rollout_steps
@@ -169,6 +170,20 @@ def rollouts(run: Run, query: Query) -> dict[str, Any]:
     }
 
 
+def examples(run: Run, query: Query) -> dict[str, Any]:
+    """Return the examples of the steps from `first` to `last`. The default is the latest step."""
+    recorded = outcome_files(run.record)
+    last = number_or(query, "last", max(recorded, default=0))
+    run.require_step(last)
+    return examples_of(run, number_or(query, "first", last), last, recorded)
+
+
+def examples_of(run: Run, first: int, last: int, recorded: Iterable[int]) -> dict[str, Any]:
+    """Return the data for the page of examples. `recorded` are the steps that have such a page."""
+    found = {"first": first, "last": last, "examples": find_examples(run.record, first, last)}
+    return found | steps_around(recorded, last)
+
+
 def has_texts(run: Run) -> bool:
     """True if the latest step was recorded with text."""
     latest = max(outcome_files(run.record), default=None)
@@ -187,6 +202,7 @@ class Answers:
             "steps": steps,
             "step": one_step,
             "rollouts": rollouts,
+            "examples": examples,
             "group": group,
             "episode": episode,
         }

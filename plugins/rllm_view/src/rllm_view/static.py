@@ -14,7 +14,7 @@ from typing import Any
 
 from rllm_core.errors import ConfigError
 from rllm_core.files import write_atomically
-from rllm_view.answers import Answers, Library, account_json, describe_run, step_without_texts
+from rllm_view.answers import Answers, Library, account_json, describe_run, examples_of, step_without_texts
 from rllm_view.as_json import as_json
 from rllm_view.comparison import MOST_RUNS
 from rllm_view.pages import PAGE, assets
@@ -27,6 +27,8 @@ from rllm_view.reading.steps import neighbors_of, step_summaries, steps_around
 
 STEPS = 100
 """Number of latest steps that have a page, so that the copy of a long run is also small and quick to write."""
+EXAMPLE_STEPS = 10
+"""Number of latest steps that have a page of examples, because it needs the text of all their rollouts."""
 ROWS = 5000
 """Number of latest trajectories in the list of a run."""
 
@@ -67,6 +69,9 @@ def _of_run(run: Run, episodes: int) -> dict[str, Any]:
             "recorded": len(outcome_files(run.record)),
         },
         "step": {step: step_without_texts(run, step) | steps_around(readable, step) for step in readable},
+        "examples": {
+            step: examples_of(run, step, step, readable[-EXAMPLE_STEPS:]) for step in readable[-EXAMPLE_STEPS:]
+        },
         "rows": _rows(run),
     }
 

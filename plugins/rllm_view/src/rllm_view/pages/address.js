@@ -44,4 +44,5 @@ export const toStep = (run, step) => address(["run", run, "step", step]);
 export const toGroup = (run, step, group, offset = null) => address(["run", run, "step", step, "group", group], { offset });
 export const toEpisode = (run, step, uid, token = null) => address(["run", run, "step", step, "episode", uid], {}, token);
 export const toRollouts = (run, query = {}) => address(["run", run, "rollouts"], query);
+export const toExamples = (run, query = {}) => address(["run", run, "examples"], query);
 export const toCompare = (runs) => address(["compare"], { runs: runs.join(",") });

@@ -40,6 +40,7 @@ function lookUp(whole, [kind, id, what], query) {
   if (what === "rollouts") return rolloutsAmong(run, query);
   if (what === "group") return partOf(run.group[query.step]?.[query.group], Number(query.offset ?? 0));
   if (what === "episode") return run.episode[query.step]?.[query.uid];
+  if (what === "examples") return run.examples[query.last ?? Object.keys(run.examples).at(-1)];
   if (what === "step") return run.step[query.step] && { ...run.step[query.step], previews: previewsOf(run) };
   return run[what];
 }

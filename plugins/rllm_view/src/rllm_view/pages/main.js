@@ -6,6 +6,7 @@ import { comparePage } from "./compare.js";
 import { isCopy, startOfCopy } from "./copy.js";
 import { el, put } from "./dom.js";
 import { episodePage } from "./episode.js";
+import { examplesPage } from "./examples.js";
 import { groupPage } from "./group.js";
 import { help, listen, setKeys } from "./keys.js";
 import { runPage } from "./run.js";
@@ -23,6 +24,7 @@ function pageFor({ parts: [first, id, what, step, kind] }) {
   if (first !== "run" || id === undefined) return null;
   if (what === undefined) return runPage;
   if (what === "rollouts") return rolloutsPage;
+  if (what === "examples") return examplesPage;
   if (what !== "step" || step === undefined) return null;
   return { undefined: stepPage, group: groupPage, episode: episodePage }[kind] ?? null;
 }

@@ -1,6 +1,6 @@
 // One run: its curves, its steps and its settings.
 
-import { toRollouts, toStep } from "./address.js";
+import { toExamples, toRollouts, toStep } from "./address.js";
 import { isCopy } from "./copy.js";
 import { el, put, table, withFocus } from "./dom.js";
 import { Metrics } from "./metrics.js";
@@ -78,11 +78,12 @@ export async function runPage({ parts: [, id], query }) {
   };
   await page.update();
   page.node = el("section", {}, head, metrics.node,
-    el("h2", {}, "Steps"), el("p", {}, el("a", { href: toRollouts(id) }, "all trajectories, by filters")), steps,
+    el("h2", {}, "Steps"), el("p", { class: "around" }, el("a", { href: toExamples(id) }, "examples by reward"), el("a", { href: toRollouts(id) }, "all trajectories, by filters")), steps,
     el("h2", {}, "What it runs"), values, below);
   page.keys = [
     ["m", "choose metrics", () => metrics.find()],
     ["t", "all trajectories", () => { location.hash = toRollouts(id); }],
+    ["x", "examples by reward", () => { location.hash = toExamples(id); }],
     ["]", "latest step", () => found.steps.length && open(found.steps[found.steps.length - 1].step)],
     ["[", "first step", () => found.steps.length && open(found.steps[0].step)],
   ];

@@ -1,6 +1,6 @@
 // One step: the outcomes of its trajectories.
 
-import { toRollouts, toGroup, toStep } from "./address.js";
+import { toExamples, toRollouts, toGroup, toStep } from "./address.js";
 import { el, put, svg, table, withFocus } from "./dom.js";
 import { count, MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
@@ -58,7 +58,8 @@ export async function stepPage({ parts: [, id, , word], query }) {
     title: `step ${step}`,
     node: el("section", {},
       el("h1", {}, `Step ${step}`),
-      el("p", { class: "around" }, link(found.previous_step, "← step before"), link(found.next_step, "step after →")),
+      el("p", { class: "around" }, link(found.previous_step, "← step before"), link(found.next_step, "step after →"),
+        el("a", { href: toExamples(id, { first: step, last: step }) }, "examples by reward")),
       summary === null
         ? el("p", { class: "problem" }, "The files of this step cannot be read. The page of the run shows the reason.")
         : [summary.reward !== null && el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
@@ -70,6 +71,7 @@ export async function stepPage({ parts: [, id, , word], query }) {
     keys: [
       ["[", "step before", go(found.previous_step)],
       ["]", "step after", go(found.next_step)],
+      ["x", "examples by reward", () => { location.hash = toExamples(id, { first: step, last: step }); }],
       ["t", "trajectories of the step", () => { location.hash = toRollouts(id, { step }); }],
     ],
   };
