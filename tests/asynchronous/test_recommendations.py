@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_world import ahead
 
-from rllm.cli.dry_run import recommended
+from rllm.cli.dry_run import list_recommendations
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_keys
 from rllm.planning.async_training import recommend
@@ -61,6 +61,6 @@ def test_recommended_settings_are_accepted_and_enough(planned: Plan) -> None:
 
 
 def test_dry_run_shows_keys_to_type(planned: Plan) -> None:
-    lines = list(recommended(planned(ahead(5))))
+    lines = list(list_recommendations(planned(ahead(5))))
     assert lines[0].startswith("\nRecommended")
     assert [line.split()[0] for line in lines[1:]] == [f"{THRESHOLD}=4", f"{CORRECTION}.tis_cap=5.0"]

@@ -114,7 +114,7 @@ class TestServer(TeacherContract):
     def _address(self, address: str) -> None:
         self.address = address
 
-    def loaded(self) -> Any:
+    def load_plugin(self) -> Any:
         return lambda params, setup: ServerTeacher(params.model_copy(update={"url": self.address}), setup)
 
 
