@@ -51,10 +51,11 @@ def test_a_reward_is_tested_as_the_page_shows(rllm_here: Callable[..., Any], tmp
     for name, code in zip(("rewards.py", "test_rewards.py"), blocks(TEST_A_REWARD, "python"), strict=True):
         (tmp_path / name).write_text(code)
     (tmp_path / "train.jsonl").write_text(blocks("README.md", "json")[0])
-    (first, *others) = (shlex.split(command) for command in commands(TEST_A_REWARD))
-    passed = subprocess.run([sys.executable, "-m", *first], capture_output=True, text=True, timeout=200)
+    check, tests, *others = (shlex.split(command) for command in commands(TEST_A_REWARD))
+    passed = subprocess.run([sys.executable, "-m", *tests], capture_output=True, text=True, timeout=200)
     assert passed.returncode == 0, passed.stdout
-    printed = [rllm_here(*command[1:]) for command in others]
+    printed = [rllm_here(*command[1:]) for command in (check, *others)]
     assert [done.stderr for done in printed if done.returncode] == []
-    check_values(printed[1].stdout, "reward.exact ", "reward.python ")
+    check_values(printed[0].stdout, "72 responses to 2 rows", "rejected right answers: 0.0%", "accepted exploits: 0.0%")
+    check_values(printed[2].stdout, "reward.exact ", "reward.python ")
     check_values(printed[-1].stdout, "user: 1+1", "(python 0", "group: 1:agent: 8 trajectories")

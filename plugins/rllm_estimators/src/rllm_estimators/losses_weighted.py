@@ -1,12 +1,12 @@
 """Losses that replace or add to PPO's clip by a weight of each token.
 
-The gradient of cispo, dppo_tv and dppo_kl is -A logprob times a weight. The weight carries no gradient, so no token is
-pulled back towards the old policy: it is followed less, or not at all. sapo keeps the policy near the old one by a
-gate, dro by a quadratic.
+The losses cispo, dppo_tv and dppo_kl are -A logprob times a weight without a gradient. So they never pull a token back
+towards the old policy: its gradient only becomes smaller, or zero. sapo keeps the policy near the old one by a gate,
+dro by a quadratic term.
 
-vespo, topr, ipo, reinforce_kl and fipo are for tokens that older weights sampled. Each but fipo measures from the
-policy that sampled if its log-probs are known, so the loss corrects for that policy itself. A row is a trajectory, or
-one segment of it if its history was rewritten.
+vespo, topr, ipo, reinforce_kl and fipo are for tokens that older weights sampled. All except fipo compute the ratio to
+the sampling policy if its log-probs are known. So these losses already correct for the sampling policy. A row is a
+trajectory, or one segment of it if its history was rewritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Options of the estimators and losses. They are separate so that listing plugins imports neither numpy nor torch.
 
-A field with the name of a config key (`norm_adv_by_std_in_grpo` of ``rllm.algorithm``, `eps_clip` of
-``rllm.algorithm.eps_clip``) takes that key's value. So an option of a loss that does not bound a token's
-importance ratio needs a different name.
+A field with the name of a key of ``rllm.algorithm``, such as `eps_clip`, takes that key's value. `eps_clip` bounds the
+importance ratio of a token, so an option that bounds something else needs a different name.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ PORT = 8017
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def tinker() -> None:
-    """The Tinker API on this machine.
+    """Serve the Tinker API on this machine.
 
     \b
       rllm tinker serve --model tiny

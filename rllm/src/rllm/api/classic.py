@@ -1,8 +1,8 @@
 """rLLM's classic estimator signature, and conversions from and to it.
 
 ``f(rewards, algorithm_config, **kwargs) -> (advantages, returns)``: lists with one array per group, and one number per
-trajectory. `ClassicCall` is the form of such a call, `FromClassic` makes an estimator of such a function, and
-`AsClassic` makes such a function of an estimator.
+trajectory. `ClassicCall` is the form of such a call, `FromClassic` makes an estimator from such a function,
+and `AsClassic` makes such a function from an estimator.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ INTERRUPTED = 130
     epilog="Help for a command: rllm COMMAND --help",
 )
 @click.version_option(__version__, prog_name="rllm", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show tracebacks. Also after a command, and as RLLM_DEBUG=1.")
+@click.option("--debug", is_flag=True, help="Show tracebacks. Also allowed after a command, and as RLLM_DEBUG=1.")
 def cli(debug: bool) -> None:
     """Reinforcement learning for language agents, built from plugins.
 

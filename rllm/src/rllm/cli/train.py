@@ -72,13 +72,13 @@ def start_options(run: Callable[[CommandLine, Start], int]) -> Callable[..., int
     function: Callable[..., int] = command
     for name, help_text in reversed(
         {
-            "--resume": "Continue the run from its newest checkpoint: the named one, or the latest of the environment.",
-            "--overwrite": "Replace the run: the named one, or the latest of the environment.",
-            "--dry-run": "Check the run; print stages, plugins, values and memory.",
+            "--resume": "Continue from the newest checkpoint of the run experiment_name, or else of the latest run.",
+            "--overwrite": "Replace the run experiment_name, or else the latest run.",
+            "--dry-run": "Check the run, and print stages, plugins, values and memory. Train nothing.",
         }.items()
     ):
         function = click.option(name, is_flag=True, help=help_text)(function)
-    text = "With --dry-run: also print values that are defaults."
+    text = "With --dry-run, also print default values."
     return click.option("--all", "everything", is_flag=True, help=text)(function)
 
 

@@ -1,4 +1,4 @@
-"""The evaluations of a command line: an environment, its plan and its tasks each.
+"""The evaluations of a command line. Each has an environment, its plan and its tasks.
 
 The model is a name, a directory, a run or an address. A checkpoint is evaluated with the config of its run.
 """

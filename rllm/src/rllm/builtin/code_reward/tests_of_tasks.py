@@ -1,4 +1,4 @@
-"""The tests in a task's data, in the formats of data sets. Each may be written as JSON in a text.
+"""The tests in a task's data, in the formats of data sets. Each may be JSON text.
 
 - ``{"inputs": […], "outputs": […]}``: text for the standard input and output (APPS, TACO, verl). With ``"fn_name"``:
   the arguments and results of a function.

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+SHARE = click.FloatRange(0, 1)
+
 
 @click.group()
 def reward() -> None:
@@ -17,19 +19,21 @@ def reward() -> None:
 @click.option("--data", required=True, metavar="FILE|NAME", help="Rows with right answers, as in `rllm train`.")
 @click.option("--rows", "count", default=50, show_default=True, type=click.IntRange(1), help="Number of rows to use.")
 @click.option("--column", metavar="NAME", help="Column with the right answer, if the reward has no option `column`.")
-@click.option("--answer", metavar="REGEX", help=r"Pattern with the answer as its group: '#### (.+)'.")
+@click.option("--answer", metavar="REGEX", help=r"Pattern whose group is the answer in the column: '#### (.+)'.")
 @click.option(
     "--format",
     "templates",
     multiple=True,
     metavar="TEXT",
-    help="Format of your prompt, with {answer}. May be repeated. Nine formats are tried without it.",
+    help="Format that your prompt requests, with {answer}. May be repeated. The default is nine formats.",
 )
 @click.option("--threshold", type=float, metavar="X", help="Smallest value of an accepted response.")
-@click.option("--once", is_flag=True, help="Do not call everything again at once, for rewards that cost money.")
-@click.option("--max-false-positives", type=click.FloatRange(0, 1), metavar="SHARE", help="Exit with 1 above it.")
-@click.option("--max-false-negatives", type=click.FloatRange(0, 1), metavar="SHARE", help="Exit with 1 above it.")
-@click.option("--show", default=2, show_default=True, type=click.IntRange(0), help="Examples of each kind of mistake.")
+@click.option(
+    "--once", is_flag=True, help="Omit the second pass, which calls everything at once. For rewards that cost money."
+)
+@click.option("--max-false-positives", type=SHARE, metavar="SHARE", help="Exit with 1 if more exploits are accepted.")
+@click.option("--max-false-negatives", type=SHARE, metavar="SHARE", help="Exit with 1 if more answers are rejected.")
+@click.option("--show", default=2, show_default=True, type=click.IntRange(0), help="Printed examples of each mistake.")
 @click.option("--json", "is_json", is_flag=True, help="Print every response and its reward as JSON.")
 def check(
     rewards: tuple[str, ...],

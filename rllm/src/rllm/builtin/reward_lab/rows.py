@@ -1,4 +1,4 @@
-"""The reward by its name, and rows of the data with their right answers as text."""
+"""Load a reward by its name, and read rows of the data with their right answers as text."""
 
 from __future__ import annotations
 
