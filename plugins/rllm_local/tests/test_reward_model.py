@@ -64,6 +64,31 @@ def test_single_rows_ignore_other_calls(tmp_path: Path) -> None:
     assert scores(directory, WORDS) == [scores(directory, [text])[0] for text in WORDS]
 
 
+def test_failed_pass_and_cancelled_call_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reward = RewardModel(RewardModelParams(path=str(write(tmp_path)), device="cpu"))
+    score, failed = reward.score, reward.encode(rollout("7").messages)
+
+    def fail_once(rows: Any) -> list[float]:
+        if rows == [failed]:
+            raise MemoryError("no memory")
+        return score(rows)
+
+    monkeypatch.setattr(reward, "score", fail_once)
+
+    async def score_all() -> list[Any]:
+        calls = [asyncio.ensure_future(reward(rollout(text))) for text in ("7", "8", "9", "10")]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        async with asyncio.timeout(60):
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    failure, cancelled, *others = asyncio.run(score_all())
+
+    assert str(failure) == "the reward model failed: no memory"
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert all(isinstance(each, Score) and each.value is not None for each in others)
+
+
 def test_too_long_conversation_has_no_reward(tmp_path: Path) -> None:
     short, long = scores(write(tmp_path, max_position_embeddings=64), ["7", "7 " * 200])
 

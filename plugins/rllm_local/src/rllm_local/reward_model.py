@@ -34,7 +34,7 @@ class RewardModel:
             self._model, self._tokenizer = _load(params)
         self._longest = longest_context(self._model.config.get_text_config(), self._tokenizer.model_max_length)
         self._waiting: list[tuple[list[int], asyncio.Future[float]]] = []
-        self._is_scoring = False
+        self._scoring: asyncio.Task[None] | None = None
 
     async def __call__(self, rollout: Rollout) -> Score:
         tokens = self.encode(rollout.messages)
@@ -43,8 +43,9 @@ class RewardModel:
             return Score(value=None, feedback=why)
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting.append((tokens, future))
-        if not self._is_scoring:
-            await self._score_waiting()
+        if self._scoring is None or self._scoring.done():
+            # Its own task, because the rollout of this call may be cancelled.
+            self._scoring = asyncio.create_task(self._score_waiting())
         value = await future
         if not math.isfinite(value):
             return Score(value=None, feedback=f"the reward model returned {value}")
@@ -73,23 +74,21 @@ class RewardModel:
         return scores
 
     async def _score_waiting(self) -> None:
-        self._is_scoring = True
-        try:
-            while self._waiting:
-                batch = self._waiting[: self._params.batch_size]
-                del self._waiting[: len(batch)]
-                try:
-                    scores = await asyncio.to_thread(self.score, [tokens for tokens, _ in batch])
-                except BaseException as error:
-                    for _, future in batch:
-                        if not future.done():
-                            future.set_exception(RuntimeError(f"the reward model failed: {error}"))
-                    raise
-                for (_, future), value in zip(batch, scores, strict=True):
-                    if not future.done():
-                        future.set_result(value)
-        finally:
-            self._is_scoring = False
+        """Score all waiting conversations. A failed pass fails only its own conversations."""
+        while self._waiting:
+            batch = self._waiting[: self._params.batch_size]
+            del self._waiting[: len(batch)]
+            try:
+                results: Sequence[float | Exception] = await asyncio.to_thread(self.score, [row for row, _ in batch])
+            except Exception as error:  # noqa: BLE001  (of torch; each waiting call reports it)
+                results = [RuntimeError(f"the reward model failed: {error}")] * len(batch)
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():  # Its rollout was cancelled.
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
 
 
 def _load(params: RewardModelParams) -> tuple[Any, Any]:
