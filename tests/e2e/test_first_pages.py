@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import blocks, commands
+from documents import blocks, commands, text_of
 from expecting import check_values
 from workspace import ROOT
 
@@ -48,10 +48,12 @@ def test_notebook_learns_its_sums(
 @pytest.mark.smoke
 @pytest.mark.usefixtures("with_view")
 def test_a_reward_is_tested_as_the_page_shows(rllm_here: Callable[..., Any], tmp_path: Path) -> None:
-    for name, code in zip(("rewards.py", "test_rewards.py"), blocks(TEST_A_REWARD, "python"), strict=True):
+    *files, leaky, fixed = blocks(TEST_A_REWARD, "python")
+    for name, code in zip(("rewards.py", "test_rewards.py"), files, strict=True):
         (tmp_path / name).write_text(code)
+    check_values(text_of("benchmarks/leaky_reward.py"), leaky, fixed)
     (tmp_path / "train.jsonl").write_text(blocks("README.md", "json")[0])
-    check, tests, *others = (shlex.split(command) for command in commands(TEST_A_REWARD))
+    check, tests, *others = (shlex.split(command) for command in commands(TEST_A_REWARD) if "leak" not in command)
     passed = subprocess.run([sys.executable, "-m", *tests], capture_output=True, text=True, timeout=200)
     assert passed.returncode == 0, passed.stdout
     printed = [rllm_here(*command[1:]) for command in (check, *others)]
