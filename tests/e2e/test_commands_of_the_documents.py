@@ -64,6 +64,7 @@ PAGES: dict[str, dict[str, Block]] = {
     f"{HOW_TO}/preferences.md": {
         "pairs.jsonl": (f"{HOW_TO}/preferences.md", "json", 0),
         "val.jsonl": (f"{HOW_TO}/preferences.md", "json", 0),
+        **SUM,
     },
     f"{HOW_TO}/python.md": {},
     f"{HOW_TO}/read-metrics.md": {},
@@ -100,6 +101,7 @@ PLACES = {
     "runs/rllm-training/open_spiel-kuhn_poker-1": "synchronous",
     "runs/rllm-training/distilled": "synchronous",
     "runs/rllm-sft/run-1": "sft",
+    "runs/rllm-reward-model/run-1": "sft",
 }
 """Directories of pages, and the recorded runs that replace them."""
 

@@ -14,6 +14,7 @@ from .test_resume import check_same, metrics, wait_for_steps
 
 SFT = ("sft", "--data", "chats.jsonl", "--val-data", "val_chats.jsonl", "data.train_batch_size=8")
 PREFER = ("prefer", "--data", "pairs.jsonl", "--val-data", "val_pairs.jsonl", "data.train_batch_size=8")
+REWARD_MODEL = (*PREFER, "--loss", "reward_model")
 LABELS = ("--data", "labels.jsonl", "--val-data", "labels.jsonl", "--loss", "kto")
 OPD = ("train", "question", "--data", "questions.jsonl", "--objective", "opd")
 GKD = (*OPD[:5], "gkd")
@@ -65,7 +66,9 @@ def write_data(directory: Path) -> None:
     # Each second question has a different source.
     asked = [{"question": each, "data_source": ("one", "two")[n % 2]} for n, each in enumerate(questions[:16])]
     files = {"chats": chats, "val_chats": chats[::6], "pairs": pairs, "val_pairs": pairs[::6], "labels": labels}
-    for name, rows in (files | {"examples": examples, "questions": asked, "bad": questions}).items():
+    bad_margin = [{**pair, "margin": "wide"} for pair in pairs]
+    files |= {"examples": examples, "questions": asked, "bad": questions, "bad_margin": bad_margin}
+    for name, rows in files.items():
         (directory / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
@@ -116,6 +119,14 @@ def check_record(rllm: Any, run: Path, stage: str) -> None:
             "'preferences'",
         ),
         (("prefer",), "no-training-tasks", "--data"),
+        ((*REWARD_MODEL, *TINKER), "missing-estimator-input", "scores"),
+        ((*REWARD_MODEL, "--backend", "verl", "--profile", "cpu"), "missing-estimator-input", "scores"),
+        ((*REWARD_MODEL, "model.lora_rank=8"), "not-for-reward-models", "model.lora_rank"),
+        ((*REWARD_MODEL, "training.num_minibatches=2"), "not-for-preferences", "num_minibatches"),
+        ((*REWARD_MODEL, "--beta", "0.2"), "usage-error", "--beta"),
+        ((*PREFER, "--center-rewards-coefficient", "0.1"), "usage-error", "--center-rewards-coefficient"),
+        ((*REWARD_MODEL, "--data", "labels.jsonl"), "bad-row", "label belongs to"),
+        ((*REWARD_MODEL, "--data", "bad_margin.jsonl"), "bad-row", "margin is 'wide'"),
         (OPD, "no-teacher", "--teacher"),
         ((*OPD, "--teacher", "./nowhere"), "model-not-loadable", "./nowhere"),
         ((*OPD, "--teacher", "server:nowhere"), "wrong-value", "url"),
@@ -193,6 +204,37 @@ def test_preferences_are_learned(loss: str, rllm_here: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("with_view")
+def test_reward_model_separates_pairs_and_scores(rllm_here: Any, tmp_path: Path) -> None:
+    """A run learns the pairs, a second run continues with its model, and a policy is trained with its scores."""
+    words = ("training.learning_rate=0.003", "rllm.record=tokens", "--center-rewards-coefficient", "0.01")
+    done = rllm_here(*REWARD_MODEL, *words, "rllm.trainer.total_epochs=4")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs/rllm-reward-model/run-1"
+    assert f"--reward model:{run.relative_to(tmp_path)}/checkpoints/latest" in done.stdout
+    assert values(run, "preference/loss")[-1] < 0.5 * values(run, "preference/loss")[0]
+    assert values(run, "preference/accuracy")[-1] == 1
+    assert values(run, "val/val_pairs/accuracy")[-1] == 1
+    assert values(run, "val/val_pairs/margin")[-1] > 0
+    check_record(rllm_here, run, "reward_model")
+
+    exported = rllm_here("export", str(run), "--to", "hf", "--output", "exported")
+    assert exported.returncode == 0, exported.stderr
+    continued = rllm_here(*REWARD_MODEL, "--model", "exported", "rllm.trainer.total_batches=1")
+    assert continued.returncode == 0, continued.stderr
+    assert values(run.with_name("run-2"), "preference/accuracy") == [1]
+
+    scores = []
+    for model in (run / "checkpoints" / "latest", tmp_path / "exported"):
+        name = f"{NAME}=by-{model.name}"
+        sizes = (*SHORT, "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.train_batch_size=4")
+        used = rllm_here(*OPD[:4], "--reward", f"model:{model}", *sizes, name)
+        assert used.returncode == 0, used.stderr
+        scores += values(tmp_path / "runs/rllm-training" / f"by-{model.name}", "env/reward.model")
+    assert scores[0] == scores[1] != 0
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -242,7 +284,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory, recorded_runs: RecordedRun
 
 @pytest.mark.long
 @pytest.mark.usefixtures("with_view")
-@pytest.mark.parametrize("objective", ["prefer", "opd", "gkd"])
+@pytest.mark.parametrize("objective", ["prefer", "reward_model", "opd", "gkd"])
 def test_killed_run_ends_as_if_uninterrupted(
     objective: str, teacher: str, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
 ) -> None:
@@ -251,6 +293,7 @@ def test_killed_run_ends_as_if_uninterrupted(
     rollouts = ("rllm.rollout.n=2", "data.train_batch_size=8", "training.num_minibatches=2", *SHORT)
     words, runs = {
         "prefer": ((*PREFER, "--beta", "0.3"), "rllm-prefer/run-1"),
+        "reward_model": (REWARD_MODEL, "rllm-reward-model/run-1"),
         "opd": (
             (*OPD, "--teacher", f"one={teacher}", "--teacher", "two=policy:number", *rollouts),
             "rllm-training/question-1",
@@ -265,7 +308,7 @@ def test_killed_run_ends_as_if_uninterrupted(
     process.kill()
     process.communicate(timeout=200)
     # The run's own values need not be repeated.
-    resumed = forked_rllm(words[0], "--resume")
+    resumed = forked_rllm(words[0], *words[-2:] * (objective == "reward_model"), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     check_same(run, run.with_name("uninterrupted"))
     assert min(values(run, "actor/grad_norm")) > 0

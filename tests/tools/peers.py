@@ -163,6 +163,16 @@ def trl_preferences() -> SimpleNamespace:
     )
 
 
+def trl_reward_loss() -> Callable[..., Any]:
+    """The loss of TRL's trainer for reward models, as a function of the trainer, the model and a batch.
+
+    Raises:
+        PeerMissingError: TRL is not installed.
+    """
+    file = directory_of("trl") / "trainer/reward_trainer.py"
+    return _method(file, "RewardTrainer", "compute_loss", torch=torch, nn=torch.nn)
+
+
 def trl_gkd() -> SimpleNamespace:
     """TRL's divergence of its trainer for GKD, and the divergence of a table of log-probs with a tail.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response
 from rllm_core.errors import ConfigError
 from rllm_local import tiny
+from rllm_local.model import load_model
 from rllm_local.plugin import rllm_rewards
 from rllm_local.reward_model import RewardModel
 from rllm_local.reward_model_options import RewardModelParams
+from rllm_local.settings import ModelSection
 
 WORDS = ["7", "I think 12", "", "no, 3!", "the answer is 42 or 43"]
 
@@ -109,6 +112,49 @@ def test_models_without_a_score_are_errors(tmp_path: Path, kind: Any, changes: d
         RewardModel(RewardModelParams(path=str(write(tmp_path, kind, **changes)), device="cpu"))
 
     assert caught.value.code == code
+
+
+def load_to_train(name: str | Path, seed: int = 0) -> Any:
+    return load_model(ModelSection(name=str(name), device="cpu"), seed, classifier=True).model
+
+
+def test_new_head_depends_only_on_the_seed(tmp_path: Path) -> None:
+    directory = write(tmp_path, LlamaForCausalLM)
+    heads = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(heads))
+        heads.append(load_to_train(directory, seed).score.weight)
+
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert heads[0].shape == (1, 32)
+
+
+def test_training_starts_from_a_reward_model(tmp_path: Path) -> None:
+    directory = write(tmp_path)
+    saved = LlamaForSequenceClassification.from_pretrained(directory).state_dict()
+
+    assert all(torch.equal(weights, saved[name]) for name, weights in load_to_train(directory).state_dict().items())
+
+
+def test_classifier_with_two_outputs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_to_train(write(tmp_path, num_labels=2))
+
+    assert caught.value.code == "model-not-loadable"
+    assert "score.weight" in caught.value.message
+
+
+def test_training_without_padding_token_is_an_error(tmp_path: Path) -> None:
+    directory = write(tmp_path, LlamaForCausalLM)
+    for name in ("config.json", "tokenizer_config.json"):
+        file = directory / name
+        values = json.loads(file.read_text())
+        file.write_text(json.dumps({key: each for key, each in values.items() if not key.startswith("pad_token")}))
+    with pytest.raises(ConfigError) as caught:
+        load_to_train(directory)
+
+    assert caught.value.code == "no-padding-token"
 
 
 def test_missing_path_is_found_before_the_run(tmp_path: Path) -> None:

@@ -157,6 +157,9 @@ def _free(directory: Path) -> Path:
 def _write_whole(source: Path, directory: Path, dtype: Any) -> None:
     from rllm_local.model import load_model
 
-    loaded = load_model(ModelSection(name=str(source), dtype=dtype, device="cpu"), 0)
+    directory_of_model = model_directory(source)
+    config = {} if directory_of_model is None else json.loads((directory_of_model / "config.json").read_text("utf-8"))
+    classifier = any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ())
+    loaded = load_model(ModelSection(name=str(source), dtype=dtype, device="cpu"), 0, classifier=classifier)
     loaded.model.save_pretrained(directory)
     loaded.tokenizer.save_pretrained(directory)

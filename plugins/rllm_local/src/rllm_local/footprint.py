@@ -81,12 +81,13 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
     longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))
     tokens = min(settings.training.tokens_per_microbatch(device), rows * longest)
     hosted = run.rllm.rollout.engine is not None
+    scores = "scores" in needs  # A classifier has one output, and does not sample.
     ahead = run.rllm.async_training
     apart = ahead.staleness > 0 and not hosted and settings.local.training_process
     load = Load(
         micro_batch_tokens=tokens,
-        sampled_tokens=tokens,
-        cached_tokens=0 if hosted else min(settings.local.max_concurrency, rows) * longest,
+        sampled_tokens=0 if scores else tokens,
+        cached_tokens=0 if hosted or scores else min(settings.local.max_concurrency, rows) * longest,
         reference="ref_logprobs" in needs,
         critic="values" in needs,
         widest_sequence=min(tokens, WIDEST) if run.rllm.rollout.n > 1 else 0,

@@ -57,7 +57,7 @@ Outputs = TokenOutputs | ChunkedOutputs
 
 
 def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
-    """Run a Hugging Face causal model over a micro-batch.
+    """Run a Hugging Face causal model, or a classifier, over a micro-batch.
 
     The logits of few tokens are stored for the gradient. The logits of many tokens are computed in chunks, and
     recomputed for the gradient.
@@ -68,6 +68,8 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
         temperature: the sampling temperature. The log-probs are compared with the sampler's log-probs at this
             temperature. Greedy sampling, at 0, recorded them at 1.
     """
+    if is_classifier(model):
+        return _scores(model, part)
     temperature = temperature or 1.0
     head = model.get_output_embeddings()
     if len(part.targets) * model.config.get_text_config().vocab_size > vocabulary.CHUNK and _ends_with_its_head(model):
@@ -80,6 +82,27 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
         logprobs=distribution.gather(1, part.targets[:, None])[:, 0],
         hidden=states,
     )
+
+
+def is_classifier(model: Any) -> bool:
+    """Return True if the model scores conversations instead of predicting tokens."""
+    return type(model).__name__.endswith("ForSequenceClassification")
+
+
+def _scores(model: Any, part: MicroBatch) -> TokenOutputs:
+    """Return the scores of the tokens before the sampled tokens as log-probs. Each row has one sampled token, its last.
+
+    With them, an update of a policy is an update of a reward model: the gradient of a loss by log-probs is its gradient
+    by scores. The distribution has one token, so that its entropy is 0.
+    """
+    sequence, column = part.places
+    ends = torch.zeros(len(part.input_ids), dtype=torch.int64, device=column.device)
+    ends[sequence] = part.columns[column]
+    mask = torch.arange(part.input_ids.shape[1], device=column.device) <= ends[:, None]
+    # The classifier reads the score at the last token that is not padding.
+    ids = part.input_ids.masked_fill(~mask, model.config.get_text_config().pad_token_id)
+    scores = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits.float()[sequence]
+    return TokenOutputs(log_distribution=torch.zeros_like(scores), logprobs=scores[:, 0], hidden=scores)
 
 
 def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor]:

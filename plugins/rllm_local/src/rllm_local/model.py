@@ -1,5 +1,7 @@
 """Loads a model: `tiny`, a Hugging Face directory, a LoRA adapter, a run's checkpoint, or a hub id.
 
+A model is a causal language model, or a classifier: a sequence classifier with one output, the score of a conversation.
+
 The local engine and packed rows must give the same logits as transformers for a single row. Loading checks this.
 """
 
@@ -19,6 +21,7 @@ from torch import Tensor
 from rllm_backend_kit.model_file_checks import check_whole_model
 from rllm_backend_kit.model_files import (
     check_vocabulary,
+    generation_stop_ids,
     is_only_cached,
     longest_context,
     longrope_limit,
@@ -76,7 +79,7 @@ def find_device(name: str) -> torch.device:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A causal language model with its tokenizer."""
+    """A causal language model, or a classifier, with its tokenizer."""
 
     model: Any
     """`transformers.PreTrainedModel`, in evaluation mode on its device."""
@@ -93,19 +96,21 @@ class LoadedModel:
     """True if the adapter was trained before. The model without it is then not the user's starting model."""
 
 
-def load_model(settings: ModelSection, seed: int) -> LoadedModel:
-    """Load a model and its tokenizer by name, for forward passes. Only `tiny` uses `seed`.
+def load_model(settings: ModelSection, seed: int, *, classifier: bool = False) -> LoadedModel:
+    """Load a model and its tokenizer by name, for forward passes. Only `tiny` and a classifier's new head use `seed`.
 
     Raises:
         ConfigError: the directory does not exist or contains no model, or this backend cannot sample from the model.
     """
-    loaded = _load_float32(settings.name, seed)
+    loaded = _load_float32(settings.name, seed, classifier=classifier)
     cast_weights(loaded.model, getattr(torch, settings.dtype))
     loaded.model.to(find_device(settings.device))
     return loaded
 
 
-def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[LoadedModel, MasterWeights]:
+def load_model_to_train(
+    settings: TrainedModelSection, seed: int, *, classifier: bool = False
+) -> tuple[LoadedModel, MasterWeights]:
     """Load a model like `load_model`, with float32 weights to train: all weights from the files, or a LoRA adapter.
 
     Raises:
@@ -114,7 +119,7 @@ def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[Loade
     if settings.lora_rank:
         loaded = _load_with_adapter(settings, seed)
         return loaded, MasterWeights(loaded.model)
-    loaded = _load_float32(settings.name, seed)
+    loaded = _load_float32(settings.name, seed, classifier=classifier)
     loaded.model.to(find_device(settings.device))
     return loaded, MasterWeights.from_float32(loaded.model, getattr(torch, settings.dtype))
 
@@ -168,9 +173,11 @@ def _load_below(directory: Path) -> LoadedModel:
     return loaded
 
 
-def _load_float32(name: str, seed: int) -> LoadedModel:
+def _load_float32(name: str, seed: int, *, classifier: bool = False) -> LoadedModel:
     silence_transformers()
     adapter = adapter_directory(name)
+    if classifier:
+        return _load_classifier(name, adapter, seed)
     if adapter is not None:
         below = _load_below(adapter)
         return replace(below, model=merge_into(below.model, adapter))
@@ -180,15 +187,61 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
         tokenizer = tiny.build_tokenizer()
         model: Any = tiny.build_model(len(tokenizer), seed)
     else:
-        model, tokenizer = _load_pretrained(name)
+        model, tokenizer, _ = _load_pretrained(name)
+    _check_chat_template(name, tokenizer)
+    check_family(model, name)
+    return _describe(name, model, tokenizer, getattr(model.generation_config, "eos_token_id", None))
+
+
+HEAD = "score.weight"
+"""Name of the output layer's weights in the classifiers of transformers that have a decoder."""
+
+
+def _load_classifier(name: str, adapter: Path | None, seed: int) -> LoadedModel:
+    """Return a classifier in float32. A causal language model gets a new head."""
+    if adapter is not None:
+        raise ConfigError(
+            "adapter-needs-merge",
+            f"model.name={name!r} is a LoRA adapter, and a reward model trains all weights.",
+            "Merge the adapter with `rllm export RUN --to merged`, and set model.name to the merged model.",
+        )
+    if name == TINY:
+        from rllm_local import tiny
+
+        tokenizer = tiny.build_tokenizer()
+        model: Any = tiny.build_classifier(len(tokenizer), seed)
+        is_new = True
+    else:
+        model, tokenizer, is_new = _load_pretrained(name, classifier=True)
+    _check_chat_template(name, tokenizer)
+    config = model.config.get_text_config()
+    if tokenizer.pad_token_id is not None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if config.pad_token_id is None:
+        raise ConfigError(
+            "no-padding-token",
+            f"model.name={name!r} has no padding token, so a reward model could not find the end of a conversation.",
+            "Set pad_token in its tokenizer_config.json to a token that no conversation contains.",
+        )
+    if is_new:
+        # transformers has also initialized it, but with the random state of the process.
+        generator = torch.Generator().manual_seed(seed)
+        torch.nn.init.normal_(model.score.weight, std=config.initializer_range, generator=generator)
+    source = directory_of(name) if name != TINY else None
+    return _describe(name, model, tokenizer, None if name == TINY else generation_stop_ids(source or name))
+
+
+def _check_chat_template(name: str, tokenizer: Any) -> None:
     if tokenizer.chat_template is None:
         raise ConfigError(
             "no-chat-template",
             f"model.name={name!r}: its tokenizer has no chat template.",
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
-    check_family(model, name)
-    stops = stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None))
+
+
+def _describe(name: str, model: Any, tokenizer: Any, of_generation: Any) -> LoadedModel:
+    stops = stop_ids(tokenizer, of_generation)
     check_vocabulary(name, tokenizer, stops, model.get_input_embeddings().num_embeddings)
     return LoadedModel(
         model=model.eval(),
@@ -199,8 +252,9 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
     )
 
 
-def _load_pretrained(name: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def _load_pretrained(name: str, *, classifier: bool = False) -> tuple[Any, Any, bool]:
+    """Return model and tokenizer, and True if the model is a classifier whose head is not in its files."""
+    from transformers import AutoTokenizer
 
     directory = directory_of(name)
     if directory is not None:
@@ -209,8 +263,9 @@ def _load_pretrained(name: str) -> tuple[Any, Any]:
     try:
         cached = is_only_cached(source)
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, found = auto_class(classifier=classifier).from_pretrained(
             source,
+            **({"num_labels": 1} if classifier else {}),
             dtype=torch.float32,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -224,14 +279,22 @@ def _load_pretrained(name: str) -> tuple[Any, Any]:
         ) from error
     # transformers fills missing weights with random numbers, and `silence_transformers` suppresses its warning.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
-    if random:
+    is_new = classifier and random == [HEAD] and not found["mismatched_keys"]
+    if random and not is_new:
         raise ConfigError(
             "model-not-loadable",
             f"model.name={name!r}: its files do not contain all weights of its config.json. "
             f"{len(random)} are missing or have a different shape, for example {random[0]}.",
             "Save or download the model again.",
         )
-    return model, tokenizer
+    return model, tokenizer, is_new
+
+
+def auto_class(*, classifier: bool) -> Any:
+    """Return the class of transformers that loads such models."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification if classifier else AutoModelForCausalLM
 
 
 NEAR = 1e-3

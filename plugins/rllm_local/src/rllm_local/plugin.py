@@ -84,7 +84,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             targets=True,
             token_trace=True,
             overlap=frozenset({"fixed", "latest"}),
-            columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
+            columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared", "scores"}),
         ),
     )
 

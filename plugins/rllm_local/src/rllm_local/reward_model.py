@@ -14,6 +14,7 @@ from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Message
 from rllm_core.errors import ConfigError
 from rllm_local.model import find_device
+from rllm_local.model_name import directory_of
 from rllm_local.reward_model_options import RewardModelParams, errors_of_reward_model
 
 
@@ -96,10 +97,11 @@ def _load(params: RewardModelParams) -> tuple[Any, Any]:
 
     silence_transformers()
     name = params.path
+    source = directory_of(name) or name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(source)
         model, found = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=getattr(torch, params.dtype), output_loading_info=True
+            source, dtype=getattr(torch, params.dtype), output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -78,7 +78,9 @@ class EngineFactory:
         self._executor = executor
         self._shape = shape
         # Copies of the model share the grammars, because the library's tokenizer takes seconds to build and tens of MB.
-        vocabulary = loaded.model.get_output_embeddings().weight.shape[0]
+        # A classifier does not sample, and has no output embeddings.
+        embeddings = loaded.model.get_output_embeddings() or loaded.model.get_input_embeddings()
+        vocabulary = embeddings.weight.shape[0]
         self._grammars = Grammars(loaded.tokenizer, vocabulary, self.renderer)
 
     def make(self, model: Any) -> LocalEngine:

@@ -6,7 +6,7 @@ import string
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<end>", "<system>")
 WORDS = ("lower", "higher", "correct", "number", "guess", "plus", "is")
@@ -78,3 +78,16 @@ def build_model(vocabulary_size: int, seed: int) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config)
+
+
+def build_classifier(vocabulary_size: int, seed: int) -> LlamaForSequenceClassification:
+    """Return the model of `build_model` with one output instead of its output layer. Its head has random weights."""
+    import torch
+    from transformers import LlamaForSequenceClassification
+
+    model = build_model(vocabulary_size, seed)
+    model.config.num_labels = 1
+    with torch.random.fork_rng(devices=[]):
+        classifier = LlamaForSequenceClassification(model.config)
+    classifier.model.load_state_dict(model.model.state_dict())
+    return classifier

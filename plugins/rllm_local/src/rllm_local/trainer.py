@@ -23,9 +23,10 @@ from rllm_local.adapter_files import CONFIG, adapter_directory, read_base
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.determinism import fold_last_product, is_batch_invariant
+from rllm_local.logprobs import is_classifier
 from rllm_local.lora import Adapter
 from rllm_local.master_weights import MasterWeights
-from rllm_local.model import LoadedModel, load_model_to_train
+from rllm_local.model import LoadedModel, auto_class, load_model_to_train
 from rllm_local.reference import AdapterBaseReference, Reference
 from rllm_local.settings import LocalConfig
 from rllm_local.update import Updater
@@ -91,7 +92,8 @@ def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:
     Raises:
         ConfigError: an error of `load_model_to_train`, or the model cannot be the reference.
     """
-    loaded, masters = load_model_to_train(run.backend_config.model, derive_seed(run.seed, "model"))
+    seed = derive_seed(run.seed, "model")
+    loaded, masters = load_model_to_train(run.backend_config.model, seed, classifier="scores" in run.needs)
     if is_batch_invariant(run):
         fold_last_product(loaded.model)
     return loaded, Trainer(run, loaded, masters)
@@ -177,16 +179,18 @@ def load_state(
 
 
 def _load_model(directory: Path, masters: MasterWeights) -> None:
-    from transformers import AutoModelForCausalLM
-
     if adapter_directory(str(directory / MODEL)) is not None:
         raise CheckpointError(
             "checkpoint-of-other-model",
             f"{directory} contains a LoRA adapter, but this run trains all weights.",
             "Resume with the same model.lora_rank with which you started the run.",
         )
-    saved = AutoModelForCausalLM.from_pretrained(directory / MODEL, dtype=torch.float32)
+    kind = auto_class(classifier=is_classifier(masters.model))
+    saved, found = kind.from_pretrained(directory / MODEL, dtype=torch.float32, output_loading_info=True)
     try:
+        # transformers does not raise an error if it fills missing weights with random numbers, or ignores weights.
+        if found["missing_keys"] or found["unexpected_keys"]:
+            raise RuntimeError("the files have the weights of a different class")
         masters.load(saved.state_dict())
     except RuntimeError as error:
         raise CheckpointError(

@@ -36,13 +36,14 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if (directory / REPORT).exists():
         console.print(f"reward curve: {directory / REPORT}")
     if (directory / "checkpoints" / "latest").exists():
-        model = f"--model {directory}/checkpoints/latest"
+        checkpoint = f"{directory}/checkpoints/latest"
         if plan.rows is None:
             lacking = "" if val_tasks else training_tasks_option(plan)
-            console.print(f"evaluate the model: rllm eval {shlex.quote(plan.config.rllm.env.name)} {model}{lacking}")
+            name = shlex.quote(plan.config.rllm.env.name)
+            console.print(f"evaluate the model: rllm eval {name} --model {checkpoint}{lacking}")
         else:
-            console.print(f"evaluate the model: rllm eval ENV {model}")
-            console.print(f"train it with rewards: rllm train ENV {model}")
+            for line in plan.rows.next_commands(checkpoint):
+                console.print(line)
             console.print(f"use it elsewhere: rllm export {directory} --to hf")
     if plan.recorded != "off":
         console.print(f"view the run: rllm view {directory}")

@@ -30,6 +30,11 @@ class RowObjective(ABC):
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
 
+    def next_commands(self, checkpoint: str) -> list[str]:
+        """Return lines with commands for the model in a checkpoint's directory, to print at the end of a run."""
+        model = f"--model {checkpoint}"
+        return [f"evaluate the model: rllm eval ENV {model}", f"train it with rewards: rllm train ENV {model}"]
+
     @property
     @abstractmethod
     def params(self) -> RowParams:

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.preferences.plugin import PreferParams
-from rllm.builtin.preferences.rows import CHOSEN, check_completions
+from rllm.builtin.preferences.plugin import PreferParams, RewardModelParams
+from rllm.builtin.preferences.rows import CHOSEN, MARGIN, check_completions
 from rllm.rows.problem import naming
 from rllm_core.contracts.backend import Backend
 from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.batch_checks import check_old_logprobs
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
-MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2}
+MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2, "reward_model": 1}
 """Minimum number of different prompts of a batch. KTO estimates its divergence from completions of other prompts."""
 
 
@@ -44,7 +44,7 @@ class Comparison:
         return np.where(self.batch.loss_mask, -slopes, 0).astype(np.float32)
 
 
-async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> Comparison:
+async def compare(backend: Backend, batch: TokenBatch, params: PreferParams | RewardModelParams) -> Comparison:
     """Return the loss of the batch under the current weights. Each group has a row of data's completions in order.
 
     Args:
@@ -60,8 +60,10 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
         with naming(f"Row {group.group_id.rsplit(':', 2)[0]!r}"):
             check_completions([each.name for each in group.trajectories], params.loss)
     batch = await _with_logprobs(backend, batch)
-    ratios = _log_ratios(batch)
     good = np.array([each.name == CHOSEN for group in batch.groups for each in group.trajectories])
+    if isinstance(params, RewardModelParams):
+        return _compare_scores(batch, good, params)
+    ratios = _log_ratios(batch)
     divergence = 0.0
     if params.loss == "kto":
         # Completions of other prompts estimate the divergence. A good completion would have more than average.
@@ -82,7 +84,22 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
         margins = rewards[0::2] - rewards[1::2]
         values |= {"accuracy": margins > 0, "margin": margins}
     values |= {"chosen_reward": rewards[good], "rejected_reward": rewards[~good]}
-    return Comparison(batch, loss, {name: (float(each.sum()), len(each)) for name, each in values.items() if len(each)})
+    return Comparison(batch, loss, _totals(values))
+
+
+def _compare_scores(batch: TokenBatch, good: NDArray[np.bool_], params: RewardModelParams) -> Comparison:
+    """Compare the scores of a reward model, which backends return as log-probs of a completion's only trained token."""
+    assert batch.old_logprobs is not None
+    scores = np.bincount(_trajectories(batch), np.where(batch.loss_mask, batch.old_logprobs, 0)).astype(np.float64)
+    margins = np.array([group.trajectories[0].info.get(MARGIN, 0.0) for group in batch.groups])
+    loss = bradley_terry(scores.reshape(-1, 2), margins, params.center_rewards_coefficient or 0.0)
+    gaps = scores[0::2] - scores[1::2]
+    values = {"loss": loss.losses, "accuracy": gaps > 0, "margin": gaps, "mean_reward": scores}
+    return Comparison(batch, loss, _totals(values | {"chosen_reward": scores[good], "rejected_reward": scores[~good]}))
+
+
+def _totals(values: dict[str, NDArray[Any]]) -> dict[str, tuple[float, int]]:
+    return {name: (float(each.sum()), len(each)) for name, each in values.items() if len(each)}
 
 
 def count_prompts(batch: TokenBatch) -> int:
@@ -209,6 +226,22 @@ def ipo(log_ratios: Numbers, lengths: Numbers, beta: float) -> PreferenceLoss:
     means = log_ratios / lengths
     distances = means[:, 0] - means[:, 1] - 1 / (2 * beta)
     return PreferenceLoss(distances**2, _of_both(2 * distances / len(distances)) / lengths)
+
+
+def bradley_terry(scores: Numbers, margins: Numbers, center: float) -> PreferenceLoss:
+    """Return -log sigmoid(chosen - rejected - margin) + center (chosen + rejected)².
+
+    Touvron et al. 2023, arXiv:2307.09288, have the margin. Eisenstein et al. 2023, arXiv:2312.09244, have the second
+    term.
+
+    Args:
+        scores: (n_pair, 2) scores of the chosen and of the rejected completion.
+        margins: (n_pair,) the differences that are already large enough.
+        center: see `RewardModelParams`.
+    """
+    logits, sums = scores[:, 0] - scores[:, 1] - margins, scores.sum(axis=1)
+    slopes = _of_both(-_sigmoid(-logits) / len(logits)) + (2 * center * sums / len(sums))[:, None]
+    return PreferenceLoss(np.logaddexp(0, -logits) + center * sums**2, slopes)
 
 
 def kto(log_ratios: Numbers, good: NDArray[np.bool_], divergence: float, params: PreferParams) -> PreferenceLoss:

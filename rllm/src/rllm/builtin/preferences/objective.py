@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.preferences.plugin import PreferParams, RewardModelParams
 from rllm.builtin.supervised.objective import LOSS, ImitationObjective, check_no_rollouts
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
@@ -25,8 +25,8 @@ class PreferenceObjective(ImitationObjective):
     keeps_together = True
 
     @property
-    def preference(self) -> PreferParams:
-        """Options of the stage `prefer`."""
+    def preference(self) -> PreferParams | RewardModelParams:
+        """The loss and its options."""
         return next(stage.params for stage in self.plan.stages if isinstance(stage.params, PreferParams))
 
     def read(self, data: Mapping[str, Any]) -> list[Conversation | PlainText]:
@@ -53,6 +53,37 @@ class PreferenceObjective(ImitationObjective):
         return await validate_preferences(backend, engine, tasks, size, self.params, self.preference)
 
 
+class RewardModelObjective(PreferenceObjective):
+    """Training of a reward model on better and worse completions of a prompt."""
+
+    activity = "training a reward model"
+
+    @property
+    def params(self) -> RewardModelParams:  # type: ignore[override]
+        return next(stage.params for stage in self.plan.stages if isinstance(stage.params, RewardModelParams))
+
+    @property
+    def preference(self) -> RewardModelParams:
+        return self.params
+
+    def read(self, data: Mapping[str, Any]) -> list[Conversation | PlainText]:
+        from rllm.builtin.preferences.rows import read_margin
+
+        read_margin(data)
+        return super().read(data)
+
+    def used_columns(self, data: Mapping[str, Any]) -> tuple[str, ...]:
+        return (*super().used_columns(data), "margin")
+
+    def check_rendered(self, example: Conversation | PlainText, renderer: Renderer) -> None:
+        from rllm.builtin.preferences.stages import make_score_turn
+
+        make_score_turn(example, renderer)
+
+    def next_commands(self, checkpoint: str) -> list[str]:
+        return [f"train a policy with it: rllm train ENV --reward model:{checkpoint}"]
+
+
 REINFORCE = "rllm-core/reinforce"
 PASSES = ("training.num_epochs", "actor_rollout_ref.actor.ppo_epochs")
 """Keys of the backends for the number of passes over a step's rows."""
@@ -60,6 +91,42 @@ PASSES = ("training.num_epochs", "actor_rollout_ref.actor.ppo_epochs")
 
 def check_preferences(plan: RunPlan, params: PreferParams) -> Iterator[Problem]:
     """Check that an update follows the exact gradient of the preferences, which stage `prefer` computes before it."""
+    yield from _check_one_gradient(plan)
+    if params.loss == "kto" and plan.tasks_per_step == 1:
+        yield refused(
+            "too-few-tasks",
+            "data.train_batch_size",
+            "Loss kto compares the completions of different prompts, and data.train_batch_size is 1.",
+            "Set data.train_batch_size to 2 or more.",
+        )
+    yield from _check_column(plan, "prefer", "ref_logprobs")
+
+
+def check_reward_model(plan: RunPlan, params: RewardModelParams) -> Iterator[Problem]:
+    """Check a run with stage `reward_model`: as `check_preferences`, and no part needs a policy."""
+    yield from _check_column(plan, "reward_model", "scores")
+    yield from _check_one_gradient(plan)
+    for key in ("model.lora_rank", "rllm.rollout.engine", "local.batch_invariant"):
+        if value := _value(plan, key):
+            yield refused(
+                "not-for-reward-models",
+                key,
+                f"{key} is {value}, and --loss reward_model trains all weights of a model that does not sample.",
+                f"Remove {key}.",
+            )
+
+
+def _check_column(plan: RunPlan, stage: str, column: str) -> Iterator[Problem]:
+    if column not in plan.backend.plugin.capabilities.columns:
+        yield refused(
+            "missing-estimator-input",
+            "rllm.backend",
+            f"Stage {stage!r} needs {column}, and backend {plan.backend.name!r} cannot fill that.",
+            "Choose a different backend, such as --backend local.",
+        )
+
+
+def _check_one_gradient(plan: RunPlan) -> Iterator[Problem]:
     yield from check_no_rollouts(plan)
     needed: dict[str, tuple[Any, Any]] = {
         LOSS: (plan.losses.default.qualified_name, REINFORCE),
@@ -75,20 +142,6 @@ def check_preferences(plan: RunPlan, params: PreferParams) -> Iterator[Problem]:
                 f"{key} is {value}, and preferences need {wanted}: each step follows one gradient of all its rows.",
                 f"Remove {key}. Set data.train_batch_size to the number of rows of an optimizer step.",
             )
-    if params.loss == "kto" and plan.tasks_per_step == 1:
-        yield refused(
-            "too-few-tasks",
-            "data.train_batch_size",
-            "Loss kto compares the completions of different prompts, and data.train_batch_size is 1.",
-            "Set data.train_batch_size to 2 or more.",
-        )
-    if "ref_logprobs" not in plan.backend.plugin.capabilities.columns:
-        yield refused(
-            "missing-estimator-input",
-            "rllm.backend",
-            f"Stage 'prefer' needs ref_logprobs, and backend {plan.backend.name!r} cannot fill that.",
-            "Choose a different backend, such as --backend local.",
-        )
 
 
 def _value(plan: RunPlan, key: str) -> Any:

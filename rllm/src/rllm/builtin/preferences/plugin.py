@@ -1,13 +1,14 @@
-"""The stages and the objective of `rllm prefer`."""
+"""The stages and the objectives of `rllm prefer`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rllm.builtin.supervised.plugin import ExamplesParams
+from rllm.rows.options import RowParams
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.stage import StagePlugin
@@ -26,6 +27,19 @@ class PreferParams(Params):
     beta: float = Field(0.1, gt=0, description="Strength with which the model stays near the reference model.")
     desirable_weight: float = Field(1.0, ge=0, description="Weight of good completions in `kto`.")
     undesirable_weight: float = Field(1.0, ge=0, description="Weight of bad completions in `kto`.")
+
+
+class RewardModelParams(RowParams):
+    """Options of the stage ``reward_model``."""
+
+    loss: ClassVar[Literal["reward_model"]] = "reward_model"
+
+    center_rewards_coefficient: float | None = Field(
+        None,
+        ge=0,
+        description="Weight of the squared sum of a pair's scores in the loss, so that the mean score stays near 0. "
+        "null: 0.",
+    )
 
 
 @hookimpl
@@ -48,6 +62,27 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         needs=frozenset({"ref_logprobs"}),
         check_plan=call_lazily("rllm.builtin.preferences.objective", "check_preferences"),
     )
+    yield StagePlugin(
+        name="reward_model",
+        summary="Load pairs of completions, and compute the gradient of a reward model (`rllm prefer`).",
+        params=RewardModelParams,
+        load=load_from("rllm.builtin.preferences.stages", "LearnScores"),
+        reads=frozenset({"tasks"}),
+        writes=frozenset(
+            {"episodes", "trajectory_groups", "batch", "preferences", "batch.old_logprobs", "batch.advantages"}
+        ),
+        needs=frozenset({"scores"}),
+        check_plan=call_lazily("rllm.builtin.preferences.objective", "check_reward_model"),
+    )
+
+
+DEFAULTS = {
+    "rllm.trainer.project_name": "rllm-prefer",
+    "rllm.algorithm.loss_fn": "reinforce",
+    "rllm.algorithm.loss_agg_mode": "token-sum",
+    "rllm.algorithm.kl_beta": 0.0,
+}
+SHOWN = {"preference/loss": "loss", "preference/accuracy": "accuracy %"}
 
 
 @hookimpl
@@ -57,12 +92,20 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
         summary="Learn from better and worse completions (`rllm prefer`).",
         load=load_from("rllm.builtin.preferences.objective", "PreferenceObjective"),
         stage="rllm/prefer",
-        defaults={
-            "rllm.trainer.project_name": "rllm-prefer",
-            "rllm.algorithm.loss_fn": "reinforce",
-            "rllm.algorithm.loss_agg_mode": "token-sum",
-            "rllm.algorithm.kl_beta": 0.0,
-            "rllm.pipeline.stages": ["preferences", "build_batch", "prefer", "update", "log"],
+        defaults=DEFAULTS | {"rllm.pipeline.stages": ["preferences", "build_batch", "prefer", "update", "log"]},
+        shown_metrics=SHOWN,
+    )
+    yield ObjectivePlugin(
+        name="reward_model",
+        summary="Train a reward model on pairs of completions (`rllm prefer --loss reward_model`).",
+        load=load_from("rllm.builtin.preferences.objective", "RewardModelObjective"),
+        stage="rllm/reward_model",
+        defaults=DEFAULTS
+        | {
+            "rllm.trainer.project_name": "rllm-reward-model",
+            "rllm.pipeline.stages": ["reward_model", "update", "log"],
+            # The reward `model` also writes conversations with the model's own chat template.
+            "rllm.renderer": "template",
         },
-        shown_metrics={"preference/loss": "loss", "preference/accuracy": "accuracy %"},
+        shown_metrics=SHOWN,
     )

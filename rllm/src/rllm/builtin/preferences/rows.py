@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -14,6 +15,8 @@ from rllm.rows.problem import RowError, shown
 from rllm_core.data.messages import read_text
 
 CHOSEN, REJECTED = "chosen", "rejected"
+MARGIN = "margin"
+"""Column of a pair, and key of `Trajectory.info`: the wanted difference of a reward model's scores."""
 _PAIR = '{"prompt": …, "chosen": …, "rejected": …}'
 _ONE_OF_THESE = f'Write {_PAIR}, or for --loss kto {{"prompt": …, "completion": …, "label": true}}.'
 
@@ -67,6 +70,20 @@ def used_columns(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns that `read_preference` reads of a row with a preference."""
     is_pair = data.get(CHOSEN) is not None and data.get(REJECTED) is not None
     return ("prompt", *((CHOSEN, REJECTED) if is_pair else ("completion", "label")), "tools")
+
+
+def read_margin(data: Mapping[str, Any]) -> float:
+    """Return the margin of a pair, 0 if it has none.
+
+    Raises:
+        RowError: it is no finite number.
+    """
+    margin = data.get(MARGIN)
+    if margin is None:
+        return 0.0
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin):
+        raise RowError(MARGIN, f"{shown(margin)} instead of a number", "Write a finite number, or remove the column.")
+    return float(margin)
 
 
 def _example(prompt: Any, column: str, completion: Any, data: Mapping[str, Any]) -> Conversation | PlainText:

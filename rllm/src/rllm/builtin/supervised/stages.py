@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def make_imitation_batch(batch: TokenBatch) -> TokenBatch:
 class Examples:
     """Stage that brings the rows of a step's tasks."""
 
-    def __init__(self, context: StageContext, params: ExamplesParams) -> None:
+    def __init__(self, context: StageContext, params: Any) -> None:
         self._params = params
         self._fitter = RowFitter(RowLimit.lowest(params, context.max_context))
 
