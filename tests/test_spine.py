@@ -8,7 +8,7 @@ from pathlib import Path
 import rllm
 from rllm_core.plugins.registry import Registry
 
-SPINE = ("api", "cli", "config", "evaluation", "inspection", "planning", "runs", "tracking", "training")
+SPINE = ("api", "cli", "conf", "config", "evaluation", "inspection", "planning", "rows", "runs", "tracking", "training")
 COMMON = {"rl", "log", "stored"}
 """Names that are also English words or stages of every run."""
 

@@ -29,16 +29,6 @@ OF_LOSS = frozenset(
     ("assistant_masks", "completion_mask", "loss_mask", "loss_weight", "sample_weight", "weight", "weights")
 )
 """Columns of examples that change the loss elsewhere."""
-OTHER_FORMATS: Mapping[str, str] = {
-    "conversations": "Rename 'conversations' to 'messages', and its keys 'from' to 'role' and 'value' to 'content'.",
-    "conversation": "Rename 'conversation' to 'messages', with the keys 'role' and 'content'.",
-    "preferred_output": "Use `rllm prefer`. Rename it to 'chosen', and 'non_preferred_output' to 'rejected'.",
-    "chosen": "Use `rllm prefer`.",
-    "instruction": "Join 'instruction' and 'input' to 'prompt', and rename 'output' to 'completion'.",
-    "response": "Rename 'response' to 'completion', and the question to 'prompt'.",
-    "answer": "Rename 'answer' to 'completion', and the question to 'prompt'. Or use `rllm train question`.",
-}
-"""Column of a format that rllm does not read -> how to change the row."""
 
 
 def check_columns(row: Mapping[str, Any], used: Collection[str | None] = ()) -> None:
@@ -62,11 +52,6 @@ def check_no_tools(row: Mapping[str, Any], reason: str, hint: str) -> None:
     """Raise RowError if a row has tools, for readers that cannot show them."""
     if not is_empty(row.get("tools")):
         raise RowError("tools", f"is not used, because {reason}", hint)
-
-
-def hint_for_format(row: Mapping[str, Any]) -> str | None:
-    """Return the hint for a row without an example. None if `OTHER_FORMATS` has none."""
-    return next((hint for column, hint in OTHER_FORMATS.items() if not is_empty(row.get(column))), None)
 
 
 def list_columns(row: Mapping[str, Any]) -> str:

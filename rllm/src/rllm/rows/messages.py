@@ -1,7 +1,7 @@
 """Chat messages in one normal form, for each command and server that reads them.
 
 Every key of a message is used, is in `WITHOUT_MEANING`, or is an error. Templates see only the normal form, so equal
-messages have equal prompts in `train`, `sft`, `prefer`, `eval` and the gateway.
+messages have equal prompts in training, fine-tuning, evaluation and the gateway.
 """
 
 from __future__ import annotations

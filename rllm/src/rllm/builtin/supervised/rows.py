@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, hint_for_format, list_columns
+from rllm.rows.columns import check_columns, check_no_tools, check_no_weights, list_columns
 from rllm.rows.example import Conversation, PlainText
-from rllm.rows.messages import read_chat_text, read_messages
+from rllm.rows.messages import is_empty, read_chat_text, read_messages
 from rllm.rows.problem import RowError, shown
 from rllm.rows.tools import read_tools
 
@@ -15,6 +15,17 @@ _ONE_OF_THESE = (
     'Write {"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}]}, '
     '{"prompt": …, "completion": …} or {"text": …}.'
 )
+
+OTHER_FORMATS: Mapping[str, str] = {
+    "conversations": "Rename 'conversations' to 'messages', and its keys 'from' to 'role' and 'value' to 'content'.",
+    "conversation": "Rename 'conversation' to 'messages', with the keys 'role' and 'content'.",
+    "preferred_output": "Use `rllm prefer`. Rename it to 'chosen', and 'non_preferred_output' to 'rejected'.",
+    "chosen": "Use `rllm prefer`.",
+    "instruction": "Join 'instruction' and 'input' to 'prompt', and rename 'output' to 'completion'.",
+    "response": "Rename 'response' to 'completion', and the question to 'prompt'.",
+    "answer": "Rename 'answer' to 'completion', and the question to 'prompt'. Or use `rllm train question`.",
+}
+"""Column of a format that rllm does not read -> how to change the row."""
 
 
 def read_row(data: Mapping[str, Any], hint: str = _ONE_OF_THESE) -> Conversation | PlainText:
@@ -97,3 +108,8 @@ def make_conversation(prompt: Column | None, trained: Column, tools: Any, hint: 
         unused=len(chat.messages) - end,
         column=column,
     )
+
+
+def hint_for_format(row: Mapping[str, Any]) -> str | None:
+    """Return the hint for a row without an example. None if `OTHER_FORMATS` has none."""
+    return next((hint for column, hint in OTHER_FORMATS.items() if not is_empty(row.get(column))), None)
