@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
-from rllm_local.model_name import directory_of
+from rllm_local.model_name import TINY, directory_of
 from rllm_local.settings import DEVICE
 from rllm_local.teacher_options import TeacherModelParams, list_weights
 
@@ -34,9 +34,9 @@ class RewardModelParams(Params):
 
 
 def check_reward_model(params: RewardModelParams) -> None:
-    """Raise ConfigError if `path` is a path without a model."""
+    """Raise ConfigError if `path` is a path without a model, or `tiny`, which is no reward model."""
     with errors_of_reward_model():
-        directory_of(params.path)
+        directory_of("./tiny" if params.path == TINY else params.path)
 
 
 def list_reward_weights(params: RewardModelParams) -> dict[str, str]:
@@ -51,5 +51,7 @@ def errors_of_reward_model() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        message = error.message.replace("model.name=", "reward model: path=")
-        raise ConfigError(error.code, message, error.hint.replace("model.name", "its option `path`")) from error
+        hint = error.hint.replace("model.name", "its option `path`")
+        if error.code == "model-not-loadable":
+            hint = "Use the directory or hub id of a reward model. `rllm prefer --loss reward_model` trains one."
+        raise ConfigError(error.code, error.message.replace("model.name=", "reward model: path="), hint) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_missing_rewards_are_reported_with_their_reason(capsys) -> None:
     main(["reward", "check", "rewards.py:fails", "--data", "rows.jsonl"])
 
     printed = capsys.readouterr().out
-    assert "missing rewards: 3 of " in printed
+    assert re.search(r"warning: \d+ of \d+ responses have no reward", printed)
     assert "ValueError: nothing to read" in printed
 
 
@@ -135,16 +136,18 @@ def test_two_rewards_are_compared(capsys) -> None:
         ("rewards.py:contains", "--max-false-positives", 1),
         ("rewards.py:boxed", "--max-false-negatives", 0),
         ("rewards.py:constant", "--max-false-negatives", 1),
+        ("rewards.py:fails", "--max-false-positives", 1),
     ],
 )
 def test_exit_code_is_1_above_a_bound(reward: str, bound: str, code: int) -> None:
     assert main(["reward", "check", reward, "--data", "rows.jsonl", bound, "0"]) == code
 
 
-def test_answer_pattern_reads_part_of_the_column(capsys) -> None:
-    Path("rows.jsonl").write_text(json.dumps({"question": "6 * 7?", "answer": "6 * 7 is 42.\n#### 42"}) + "\n")
+@pytest.mark.parametrize(("answer", "words"), [("6 * 7 is 42.\n#### 42", []), ("It is 42!", ["--answer", "is (.+)!"])])
+def test_answer_is_part_of_its_column(answer: str, words: list[str], capsys) -> None:
+    Path("rows.jsonl").write_text(json.dumps({"question": "6 * 7?", "answer": answer}) + "\n")
 
-    (reward,) = check("rewards.py:contains", "--answer", "#### (.+)", capsys=capsys)["rewards"]
+    (reward,) = check("rewards.py:contains", *words, capsys=capsys)["rewards"]
 
     assert {each["answer"] for each in reward["responses"]} == {"42"}
 
@@ -156,8 +159,25 @@ def test_answer_pattern_reads_part_of_the_column(capsys) -> None:
         (["exact", "--answer", "#### (.+)"], "missing-column"),
         (["{name: exact, column: solution}"], "missing-column"),
         (["exact", "--format", "answer"], "usage-error"),
+        (["exact", "--answer", "(("], "usage-error"),
+        (["exact", "--answer", "42"], "usage-error"),
+        (["choice"], "unreadable-answer"),
     ],
 )
 def test_mistakes_have_codes(words: list[str], code: str, capsys) -> None:
     assert main(["reward", "check", *words, "--data", "rows.jsonl"]) == 2
     assert f"error[{code}]" in capsys.readouterr().err
+
+
+def test_reward_without_any_value_fails() -> None:
+    Path("rewards.py").write_text("def score(rollout):\n    raise ValueError\n")
+
+    assert main(["reward", "check", "rewards.py:score", "--data", "rows.jsonl"]) == 1
+
+
+def test_column_is_an_option_of_the_reward(capsys) -> None:
+    Path("rows.jsonl").write_text(json.dumps({"question": "6 * 7?", "solution": "42"}) + "\n")
+
+    (reward,) = check("exact", "--column", "solution", capsys=capsys)["rewards"]
+
+    assert reward["false_negatives"]["value"] == 0

@@ -18,8 +18,13 @@ def reward() -> None:
 @click.argument("rewards", nargs=-1, required=True, metavar="REWARD...")
 @click.option("--data", required=True, metavar="FILE|NAME", help="Rows with right answers, as in `rllm train`.")
 @click.option("--rows", "count", default=50, show_default=True, type=click.IntRange(1), help="Number of rows to use.")
-@click.option("--column", metavar="NAME", help="Column with the right answer, if the reward has no option `column`.")
-@click.option("--answer", metavar="REGEX", help=r"Pattern whose group is the answer in the column: '#### (.+)'.")
+@click.option("--column", metavar="NAME", help="Column with the right answer.")
+@click.option(
+    "--answer",
+    metavar="REGEX",
+    callback=lambda context, option, value: _check_pattern(value),
+    help="Pattern whose group is the answer in the column: 'is (.+)'. The default is the text after '####', or all.",
+)
 @click.option(
     "--format",
     "templates",
@@ -62,8 +67,8 @@ def check(
       rllm reward check '{name: exact, column: solution}' rewards.py:score --data val.jsonl
     Use the format of your prompt:
       rllm reward check rewards.py:score --data val.jsonl --format '<answer>{answer}</answer>'
-    Read the answer from GSM8K's column, and fail in continuous integration if an exploit is accepted:
-      rllm reward check math --data val.jsonl --answer '#### (.+)' --max-false-positives 0
+    Fail in continuous integration if an exploit is accepted, or a reward is missing:
+      rllm reward check math --data val.jsonl --max-false-positives 0
     """
     import asyncio
     import json
@@ -77,7 +82,7 @@ def check(
         raise click.UsageError(f"--format {wrong[0]!r} has no {{answer}}.")
     trials = []
     for name in rewards:
-        plan = load_reward(name, data)
+        plan = load_reward(name, data, column)
         pending = try_reward(
             name,
             plan.rewards[0],
@@ -97,13 +102,26 @@ def check(
             print_trial(trial, show)
         print_disagreement(trials, show)
     bounds = {False: max_false_positives, True: max_false_negatives}
-    return int(
-        any(
-            bound is not None and trial.rate(is_right=is_right).value > bound
-            for trial in trials
-            for is_right, bound in bounds.items()
-        )
+    is_above = any(
+        bound is not None and trial.rate(is_right=is_right).value > bound
+        for trial in trials
+        for is_right, bound in bounds.items()
     )
+    has_bound = any(bound is not None for bound in bounds.values())
+    return int(is_above or any(trial.is_broken or (has_bound and trial.missing) for trial in trials))
+
+
+def _check_pattern(pattern: str | None) -> str | None:
+    """Return the pattern. Raise BadParameter if it is no regular expression, or has no group."""
+    import re
+
+    try:
+        groups = 1 if pattern is None else re.compile(pattern).groups
+    except re.error as error:
+        raise click.BadParameter(f"{pattern!r} is no regular expression: {error}.") from error
+    if not groups:
+        raise click.BadParameter(f"{pattern!r} has no group. Put the answer into (parentheses).")
+    return pattern
 
 
 def _show_progress(text: str) -> None:

@@ -22,6 +22,9 @@ def print_trial(trial: Trial, show: int) -> None:
     click.echo(f"reward {trial.name}: {len(trial.results)} responses to {len(rows)} rows")
     if any(each.score.correct is None for each in trial.results if each.score.value is not None):
         click.echo(f"A response is accepted from {trial.threshold:g} (--threshold).")
+    if trial.missing:
+        count, reason = len(trial.missing), trial.missing[0].score.feedback
+        click.echo(f"warning: {count} of {len(trial.results)} responses have no reward, for example: {reason}")
     click.echo()
     print_table(("right answers", "accepted", "note"), list(_right_rows(trial)))
     click.echo(f"rejected right answers: {_percent(trial.rate(is_right=True))}\n")
@@ -88,9 +91,6 @@ def _exploit_rows(trial: Trial) -> Iterator[tuple[str, str]]:
 
 def _remarks(trial: Trial) -> Iterator[str]:
     results = trial.results
-    missing = [each for each in results if each.score.value is None]
-    if missing:
-        yield f"missing rewards: {len(missing)} of {len(results)}, for example: {missing[0].score.feedback}"
     slowest = max(results, key=lambda each: each.seconds)
     yield f"slowest call: {slowest.seconds:.2f} s, {_place(slowest)}"
     if results[0].together is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rllm.builtin.reward_lab.cases import Row
@@ -19,12 +20,13 @@ COLUMNS = ("answer", "ground_truth", "reward_model.ground_truth", "solution", "l
 """Columns that are tried for the answer, in this order."""
 
 
-def load_reward(reward: str, data: str) -> RunPlan:
+def load_reward(reward: str, data: str, column: str | None) -> RunPlan:
     """Return the plan of a run with one reward and these validation tasks.
 
     Args:
         reward: a name, ``FILE.py:FUNCTION``, or a mapping with options as in a configuration.
         data: a file, or a dataset by name.
+        column: value for the reward's option `column`, if it has one. None: the option's own value.
 
     Raises:
         ConfigError: the reward or the data cannot be used.
@@ -34,7 +36,11 @@ def load_reward(reward: str, data: str) -> RunPlan:
     words = ["question", f"rllm.reward=[{reward}]"] if is_mapping else ["question"]
     plan = plan_for(read_request(words, None, (), flags if is_mapping else {**flags, "reward": (reward,)}))
     check_plugins(plan)
-    return plan
+    (chosen,) = plan.rewards
+    if column is None or "column" not in type(chosen.chosen.params).model_fields:
+        return plan
+    params = chosen.chosen.params.model_copy(update={"column": column})
+    return replace(plan, rewards=(replace(chosen, chosen=replace(chosen.chosen, params=params)),))
 
 
 def read_rows(plan: RunPlan, column: str | None, pattern: str | None, count: int) -> list[Row]:
@@ -43,13 +49,14 @@ def read_rows(plan: RunPlan, column: str | None, pattern: str | None, count: int
     Args:
         plan: the result of `load_reward`.
         column: column with the right answer, for rewards without an option `column`. None: the first of `COLUMNS`.
-        pattern: regular expression whose first group is the answer. None: all of the column.
+        pattern: regular expression whose first group is the answer. None: the text after ``####``, or the whole column.
         count: maximum number of rows.
 
     Raises:
-        ConfigError: there are no rows, or a row has no prompt or no right answer.
+        ConfigError: there are no rows, a row has no prompt or no right answer, or the reward cannot score it.
     """
-    column = getattr(plan.rewards[0].chosen.params, "column", None) or column
+    chosen = plan.rewards[0].chosen
+    column = getattr(chosen.params, "column", None) or column
     tasks = load_tasks(plan, "val")[:count]
     if not tasks:
         raise ConfigError("no-validation-tasks", "The data has no rows.", "Give a file with rows: --data FILE.")
@@ -64,6 +71,8 @@ def read_rows(plan: RunPlan, column: str | None, pattern: str | None, count: int
                 f"Row {number} has no right answer: {error}.",
                 "Set --column NAME, or --answer REGEX with a group.",
             ) from error
+        if chosen.plugin.check_task is not None:
+            chosen.plugin.check_task(chosen.params, task.data)
         rows.append(
             Row(
                 number=number,
@@ -95,7 +104,7 @@ def _first_column(data: Mapping[str, Any]) -> str:
 
 def _match(text: str, pattern: str | None) -> str:
     if pattern is None:
-        return text
+        return text.rpartition("####")[2].strip()
     found = re.search(pattern, text)
     if found is None or not found.re.groups:
         raise NoAnswerError(f"{pattern!r} finds no group in {text!r:.80}")

@@ -48,6 +48,16 @@ class Trial:
     formats: Mapping[str, str]
     """The formats in which the reward accepts an answer. Only cases in these formats count."""
 
+    @property
+    def missing(self) -> list[Result]:
+        """The responses without a reward."""
+        return [each for each in self.results if each.score.value is None]
+
+    @property
+    def is_broken(self) -> bool:
+        """True if no response has a reward."""
+        return len(self.missing) == len(self.results)
+
     def select_cases(self, *, is_right: bool) -> list[Result]:
         """Return all right cases, or all exploits, in the reward's formats."""
         return [
