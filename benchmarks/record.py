@@ -27,7 +27,7 @@ from rllm_core import AgentTrainer
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.observer import Observer
 from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
-from rllm_gateway.calls.tables import INSERT, encode_call
+from rllm_gateway.calls.tables import INSERT, encode_row
 from rllm_record.journal import engine as journal_engine, records
 from rllm_record.journal.segments import Segments
 
@@ -229,7 +229,7 @@ def commits_per_row(path: Path, row: CallRow, seconds: float) -> tuple[float, fl
 
 
 def insert(connection: sqlite3.Connection, row: Any) -> None:
-    for record in encode_call(row):
+    for record in encode_row(row):
         connection.execute(INSERT[record.table], record.values)
 
 

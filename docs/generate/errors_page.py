@@ -62,7 +62,8 @@ def error_calls() -> Iterator[ErrorCall]:
     while more := {name for each in bases.values() for name, of in each.items() if names & of} - names:
         names |= more
     for module, tree in files.items():
-        foreign = {name for name, of in bases[module].items() if not names & of} - {"RllmError"}
+        visible = _imported_bases(tree, bases) | bases[module]
+        foreign = {name for name, of in visible.items() if not names & of} - {"RllmError"}
         yield from _calls(tree, tree, module, names - foreign)
 
 
@@ -70,6 +71,13 @@ def _bases(tree: ast.Module) -> dict[str, set[str]]:
     return {
         node.name: {_last(base) for base in node.bases} for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     }
+
+
+def _imported_bases(tree: ast.Module, bases: dict[str, dict[str, set[str]]]) -> dict[str, set[str]]:
+    """Return the bases of a module's imported classes, because packages can have classes with the same name."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    found = ((each.name, bases.get(str(node.module).replace(".", "/"), {})) for node in imports for each in node.names)
+    return {name: of[name] for name, of in found if name in of}
 
 
 def _last(node: ast.expr) -> str:

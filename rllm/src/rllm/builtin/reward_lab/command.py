@@ -33,9 +33,7 @@ def reward() -> None:
     help="Format that your prompt requests, with {answer}. May be repeated. The default is nine formats.",
 )
 @click.option("--threshold", type=float, metavar="X", help="Smallest value of an accepted response.")
-@click.option(
-    "--once", is_flag=True, help="Omit the second pass, which calls everything at once. For rewards that cost money."
-)
+@click.option("--once", is_flag=True, help="Omit the second pass, for rewards that cost money.")
 @click.option("--max-false-positives", type=SHARE, metavar="SHARE", help="Exit with 1 if more exploits are accepted.")
 @click.option("--max-false-negatives", type=SHARE, metavar="SHARE", help="Exit with 1 if more answers are rejected.")
 @click.option("--show", default=2, show_default=True, type=click.IntRange(0), help="Printed examples of each mistake.")
