@@ -34,6 +34,7 @@ LONG_FACTS = frozenset(
 )
 """Facts that the pages omit. `rllm plugins info` prints them."""
 IN_TABLE = {"estimator": ("level", "scope", "default loss"), "loss": ("has ratio",), "rejection": ("updates waited",)}
+IN_TABLE |= {"reward": ("scope",)}
 """Facts that are columns of the table of a kind, because most of its plugins have them."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
 EMPTY |= {"field(default=None, metadata=GIVES_FACT)": "None"}
@@ -112,7 +113,7 @@ def _choosing(registry: Registry, kind: str) -> Iterator[str]:
     rows = [
         (
             *(_name(entry, sections), entry.distribution, cell(entry.plugin.summary)),
-            *(in_words(list_facts(entry.plugin)[column]) for column in columns),
+            *(in_words(list_facts(entry.plugin).get(column, [("by its options",)])) for column in columns),
         )
         for entry in entries
     ]

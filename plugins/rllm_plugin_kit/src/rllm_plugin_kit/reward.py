@@ -7,6 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -108,6 +109,27 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 "Do not store a rollout's data in the instance (self).",
             )
 
+    def test_group_results_follow_the_rollouts(self, params: Any) -> None:
+        """A reward with scope ``group`` returns one result for each rollout, in any order of the rollouts."""
+        if not self._compares(params):
+            pytest.skip("`scope` is 'rollout'")
+        rollouts = [self._rollout(response) for response in RESPONSES]
+        for order in (rollouts, rollouts[::-1]):
+            reward = self.make(params, called_with="the options, once per run")
+            scores = asyncio.run(self._call_with_all(reward, order))
+            for rollout, score in zip(order, scores, strict=True):
+                self._check(score, rollout.response)
+            by_response = {
+                rollout.response.text: _as_words(score) for rollout, score in zip(order, scores, strict=True)
+            }
+            if order is rollouts:
+                first = by_response
+            elif self.deterministic and by_response != first:
+                raise self.failure(
+                    "gives rollouts other rewards if they arrive in a different order",
+                    "Compute the reward of a rollout from the rollouts, not from their order.",
+                )
+
     def test_it_does_not_change_the_rollout(self, params: Any) -> None:
         reward = self._make_reward(params)
         for response in RESPONSES:
@@ -132,10 +154,27 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         self.check_process_state(score_all, "Put back what it changes.")
 
     def _make_reward(self, params: Any) -> Reward:
-        reward: Reward = self.make(params, called_with="the options, once per run")
+        reward: Any = self.make(params, called_with="the options, once per run")
         if not callable(reward):
             raise self.failure(f"makes {reward!r:.80}", "Return a callable that takes a rollout.")
-        return reward
+        return partial(self._call_with_one, reward) if self._compares(params) else reward
+
+    def _compares(self, params: Any) -> bool:
+        scope = self.plugin.scope
+        return (scope(params) if callable(scope) else scope) == "group"
+
+    async def _call_with_one(self, reward: Any, rollout: Rollout) -> Any:
+        (score,) = await self._call_with_all(reward, [rollout])
+        return score
+
+    async def _call_with_all(self, reward: Any, rollouts: Sequence[Rollout]) -> list[Any]:
+        with self.explain_errors(f"fails on {len(rollouts)} rollouts", "Return one result for each rollout."):
+            scores = [*await call(reward, rollouts, blocking=self.plugin.blocking)]
+        if len(scores) != len(rollouts):
+            raise self.failure(
+                f"returns {len(scores)} results for {len(rollouts)} rollouts", "Return one result for each rollout."
+            )
+        return scores
 
     def _rollout(self, response: Response, data: Mapping[str, Any] | None = None) -> Rollout:
         asked = {"role": "user", "content": str(self.data.get("question", "?"))}

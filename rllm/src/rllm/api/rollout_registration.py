@@ -15,7 +15,7 @@ from rllm.api.python_plugins import workflow_plugin
 from rllm.api.registration import NONE, ThingT, freeze_set, read_summary, registering
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout
+from rllm_core.contracts.reward import Reward, RewardPlugin, RewardScope, Rollout
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError, PluginError, describe_function
 
@@ -130,11 +130,13 @@ def register_rllm_reward(
     timeout: float = SECONDS,
     blocking: bool = True,
     summary: str = "",
+    scope: RewardScope = "rollout",
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a reward, chosen by ``rllm.reward``: a function, a coroutine function, or a class.
 
     A function is called as ``f(rollout)``, or with ``params=`` as ``f(rollout, params)``. A class is created once per
-    run with its options, and called as ``reward(rollout)``. The result is the result of a `Reward`.
+    run with its options, and called as ``reward(rollout)``. The result is the result of a `Reward`. With
+    ``scope="group"`` the argument is a list of all rollouts of a task, as for a `GroupReward`.
 
     Arguments are the fields of `RewardPlugin`. See `register_rllm_workflow` for the errors.
     """
@@ -149,6 +151,7 @@ def register_rllm_reward(
             needs=freeze_set(needs),
             timeout=timeout,
             blocking=blocking,
+            scope=scope,
         )
 
     return registering("register_rllm_reward", name, record)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import dataclass
 
 from rllm.evaluation.plans import Job
-from rllm.training import open_runner, validation_order
+from rllm.training import GroupRunner, open_runner, validation_order
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.types import Episode, Task
 from rllm_core.rollout.runner import RolloutRunner
@@ -36,11 +36,17 @@ async def run_job(
         RolloutError, BackendError: as `RolloutRunner.run`.
     """
     plan = job.evaluation.plan
-    missing = missing_rollouts(job, done)
     async with open_runner(plan, engine) as runner:
+        # Rewards that compare the rollouts of a task need all of them.
+        runs = _task_runs(job, runner, done) if isinstance(runner, GroupRunner) else _rollout_runs(job, runner, done)
+
+        async def work() -> None:
+            for run in runs:
+                for finished in await run:
+                    on_finished(finished)
+
         workers = [
-            asyncio.ensure_future(_run(job, runner, missing, on_finished))
-            for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.rollouts))
+            asyncio.ensure_future(work()) for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.rollouts))
         ]
         try:
             await asyncio.gather(*workers)
@@ -55,16 +61,36 @@ def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tup
 
     All rollouts of a task come before the rollouts of the next task. So each lazy task is created only once.
     """
+    for task, missing in _missing_by_task(job, done):
+        yield from ((task, index) for index in missing)
+
+
+def _missing_by_task(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, list[int]]]:
     for task in job.tasks:
-        yield from ((task, index) for index in range(job.rollouts_per_task) if (task.id, index) not in done)
+        if missing := [index for index in range(job.rollouts_per_task) if (task.id, index) not in done]:
+            yield task, missing
 
 
-async def _run(
-    job: Job,
-    runner: RolloutRunner,
-    missing: Iterator[tuple[Task, int]],
-    on_finished: Callable[[FinishedRollout], None],
-) -> None:
-    for task, index in missing:
-        episode = await runner.rollout(validation_order([task], job.evaluation.plan.config), task, index)
-        on_finished(FinishedRollout(task, episode))
+def _rollout_runs(
+    job: Job, runner: RolloutRunner, done: Container[tuple[str, int]]
+) -> Iterator[Awaitable[list[FinishedRollout]]]:
+    async def run(task: Task, index: int) -> list[FinishedRollout]:
+        order = validation_order([task], job.evaluation.plan.config)
+        return [FinishedRollout(task, await runner.rollout(order, task, index))]
+
+    return (run(task, index) for task, index in missing_rollouts(job, done))
+
+
+def _task_runs(
+    job: Job, runner: RolloutRunner, done: Container[tuple[str, int]]
+) -> Iterator[Awaitable[list[FinishedRollout]]]:
+    """Yield one run for each task with a missing rollout.
+
+    Rollouts that exist already run again, with the same seeds, so that the group is complete.
+    """
+
+    async def run(task: Task, missing: list[int]) -> list[FinishedRollout]:
+        episodes = await runner.run(validation_order([task], job.evaluation.plan.config))
+        return [FinishedRollout(task, episodes[index]) for index in missing]
+
+    return (run(task, missing) for task, missing in _missing_by_task(job, done))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from rllm.rows.results import ResultError, score_of
+from rllm.rows.results import ResultError, results_of, score_of
 from rllm_core.contracts.chosen import PluginChoice
-from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
+from rllm_core.contracts.reward import RewardPlugin, RewardScope, Rollout, Score
 from rllm_core.errors import describe_error, describe_function
 from rllm_core.rollout.calls import call
 
 DISAGREEMENT = "reward_disagreement"
 """Metric of a rollout: 1 if one reward accepts the response and a different reward reports that it is not correct."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +26,65 @@ class WeightedReward:
     chosen: PluginChoice[RewardPlugin[Any]]
     weight: float
 
+    @property
+    def scope(self) -> RewardScope:
+        scope = self.chosen.plugin.scope
+        return scope(self.chosen.params) if callable(scope) else scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialScore:
+    """A rollout with the scores of the rewards that need no other rollout, by name."""
+
+    rollout: Rollout
+    scores: Mapping[str, Score]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LoadedReward:
+    plugin: RewardPlugin[Any]
+    function: Callable[[Any], Any]
+    weight: float
+    scope: RewardScope
+
 
 class Scorer:
     """The weighted sum of all rewards. If a reward fails, the sum is missing and never silently 0."""
 
     def __init__(self, rewards: Sequence[WeightedReward]) -> None:
-        self._rewards: dict[str, tuple[WeightedReward, Reward]] = {}
+        self._rewards: dict[str, _LoadedReward] = {}
         for entry in rewards:
             name = entry.chosen.plugin.name
             number = sum(known.partition("#")[0] == name for known in self._rewards) + 1
-            loaded: Reward = entry.chosen.registered.load()(entry.chosen.params)
-            self._rewards[name if number == 1 else f"{name}#{number}"] = (entry, loaded)
+            self._rewards[name if number == 1 else f"{name}#{number}"] = _LoadedReward(
+                plugin=entry.chosen.plugin,
+                function=entry.chosen.registered.load()(entry.chosen.params),
+                weight=entry.weight,
+                scope=entry.scope,
+            )
+
+    @property
+    def has_groups(self) -> bool:
+        """True if a reward compares the rollouts of a task."""
+        return any(reward.scope == "group" for reward in self._rewards.values())
 
     async def __call__(self, rollout: Rollout) -> Score:
-        """Return the weighted sum.
+        """Return the score of a rollout that is the only one of its task. See `score_group`."""
+        (score,) = await self.score_all([rollout])
+        return score
+
+    async def score_all(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the scores of all rollouts of a task."""
+        return await self.score_group(await asyncio.gather(*map(self.score_rollout, rollouts)))
+
+    async def score_rollout(self, rollout: Rollout) -> PartialScore:
+        """Compute the rewards that need no other rollout."""
+        named = {name: reward for name, reward in self._rewards.items() if reward.scope == "rollout"}
+        scores = await asyncio.gather(*(_score(reward, rollout) for reward in named.values()))
+        return PartialScore(rollout=rollout, scores=dict(zip(named, scores, strict=True)))
+
+    async def score_group(self, group: Sequence[PartialScore]) -> list[Score]:
+        """Compute the other rewards, and return the weighted sum of all rewards for each rollout of a task.
 
         - `components` contains each reward times its weight, by name, and its own components as ``name.part``.
         - `metrics` contains each reward without its weight as ``reward.name``, and its metrics as
@@ -45,24 +92,39 @@ class Scorer:
         - `extracted` is the extracted answer. If several rewards report one, it is ``name: answer; other name:
           answer``.
         """
-        scores = await asyncio.gather(
-            *(_score(entry.chosen.plugin, reward, rollout) for entry, reward in self._rewards.values())
-        )
+        named = {name: reward for name, reward in self._rewards.items() if reward.scope == "group"}
+        rollouts = [each.rollout for each in group]
+        found = await asyncio.gather(*(_score_group(reward, rollouts) for reward in named.values()))
+        by_name = dict(zip(named, found, strict=True))
+        return [
+            self._combine({**each.scores} | {name: scores[index] for name, scores in by_name.items()})
+            for index, each in enumerate(group)
+        ]
+
+    def _combine(self, scores: Mapping[str, Score]) -> Score:
         missing: list[str] = []
         components: dict[str, float] = {}
         metrics: dict[str, float] = {}
-        for (name, (entry, _)), score in zip(self._rewards.items(), scores, strict=True):
+        summed: list[str] = []
+        for name, reward in self._rewards.items():
+            score = scores[name]
             if score.value is None:
-                missing.append(f"reward {name}: {score.feedback}")
-                continue
-            values = {name: score.value} | {f"{name}.{part}": value for part, value in score.components.items()}
-            components |= {each: entry.weight * value for each, value in values.items()}
+                if score.applies:
+                    missing.append(f"reward {name}: {score.feedback}")
+                    continue
+            else:
+                summed.append(name)
+            values = {} if score.value is None else {name: score.value}
+            values |= {f"{name}.{part}": value for part, value in score.components.items()}
+            components |= {each: reward.weight * value for each, value in values.items()}
             metrics |= {f"reward.{each}": value for each, value in values.items()}
             metrics |= {f"reward.{name}.{metric}": value for metric, value in score.metrics.items()}
-        metrics |= _disagreement([score for score in scores if score.value is not None])
-        known = [score.correct for score in scores if score.correct is not None]
+        if not summed and not missing:
+            missing.append(f"no reward applies: {', '.join(self._rewards)}")
+        metrics |= _disagreement([score for score in scores.values() if score.value is not None])
+        known = [score.correct for score in scores.values() if score.correct is not None]
         return Score(
-            value=None if missing else sum(components[name] for name in self._rewards),
+            value=None if missing else sum(components[name] for name in summed),
             correct=all(known) if known else None,
             components=components,
             extracted=self._join_answers(scores),
@@ -70,9 +132,9 @@ class Scorer:
             feedback="; ".join(missing),
         )
 
-    def _join_answers(self, scores: Sequence[Score]) -> str | None:
+    def _join_answers(self, scores: Mapping[str, Score]) -> str | None:
         """Return the extracted answer, with the rewards' names if several rewards report one."""
-        found = {name: score.extracted for name, score in zip(self._rewards, scores, strict=True)}
+        found = {name: scores[name].extracted for name in self._rewards}
         said = [f"{name}: {text}" for name, text in found.items() if text is not None]
         only = next((text for text in found.values() if text is not None), None)
         return "; ".join(said) if len(said) > 1 else only
@@ -86,16 +148,39 @@ def _disagreement(scores: Sequence[Score]) -> dict[str, float]:
     return {DISAGREEMENT: float(right and any(score.correct is False for score in scores))}
 
 
-async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) -> Score:
-    lacking = sorted(plugin.needs - set(rollout.data))
+async def _score(reward: _LoadedReward, rollout: Rollout) -> Score:
+    return await _call(reward, rollout, rollout.data, lambda result: _read_score(reward, result))
+
+
+async def _score_group(reward: _LoadedReward, rollouts: Sequence[Rollout]) -> list[Score]:
+    """Return a score for each rollout. If the call fails, all of them are missing."""
+
+    def read(result: Any) -> list[Score]:
+        return [_read_score(reward, each) for each in results_of(result, len(rollouts))]
+
+    found = await _call(reward, rollouts, rollouts[0].data, read)
+    return [found] * len(rollouts) if isinstance(found, Score) else found
+
+
+def _read_score(reward: _LoadedReward, result: Any) -> Score:
+    try:
+        return score_of(result)
+    except ResultError as error:
+        return Score(value=None, feedback=f"{describe_function(reward.function)} {error}")
+
+
+async def _call(reward: _LoadedReward, argument: Any, data: Mapping[str, Any], read: Callable[[Any], T]) -> T | Score:
+    """Call a reward and read its result. Return a missing score if it fails."""
+    plugin = reward.plugin
+    lacking = sorted(plugin.needs - set(data))
     if lacking:
         return Score(value=None, feedback=f"the task's data has no {', '.join(map(repr, lacking))}")
     limit = asyncio.timeout(plugin.timeout)
     try:
         async with limit:
-            return score_of(await call(reward, rollout, blocking=plugin.blocking))
+            return read(await call(reward.function, argument, blocking=plugin.blocking))
     except ResultError as error:
-        return Score(value=None, feedback=f"{describe_function(reward)} {error}")
+        return Score(value=None, feedback=f"{describe_function(reward.function)} {error}")
     except asyncio.CancelledError as error:
         if (this := asyncio.current_task()) is None or this.cancelling():
             raise

@@ -27,8 +27,10 @@ def score_of(result: Any) -> Score:
         ResultError: the result has a different form, or has no value and no reason for it.
     """
     score = result if isinstance(result, Score) else Score(**_fields(result))
-    if score.value is None and not score.feedback:
+    if score.value is None and score.applies and not score.feedback:
         raise ResultError(f"returned None. {FORM}")
+    if score.value is not None and not score.applies:
+        raise ResultError(f"returned {score.value!r:.80}, and that it does not apply. Return None as 'value'")
     return replace(
         score,
         value=None if score.value is None else _number("value", score.value),
@@ -37,6 +39,17 @@ def score_of(result: Any) -> Score:
         metrics={name: _number(name, value) for name, value in score.metrics.items()},
         extracted=None if score.extracted is None else str(score.extracted)[:LONGEST_EXTRACT],
     )
+
+
+def results_of(result: Any, count: int) -> list[Any]:
+    """Return the results in the list that a reward for `count` rollouts returned.
+
+    Raises:
+        ResultError: it is not a list with `count` elements.
+    """
+    if isinstance(result, str | Mapping | Score) or not hasattr(result, "__iter__") or len(each := [*result]) != count:
+        raise ResultError(f"returned {result!r:.80} for {count} rollouts. Return a list with one result per rollout")
+    return each
 
 
 def _fields(result: Any) -> Mapping[str, Any]:

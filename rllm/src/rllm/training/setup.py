@@ -10,6 +10,7 @@ from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.scoring import Scorer
+from rllm.training.group_runner import GroupRunner
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
@@ -18,11 +19,12 @@ from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError, describe_error, describe_function, failures_as
+from rllm_core.notices import warn_once
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.runner import PerRolloutEngine, RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.schema.section import OptionRole, find_options
 
-ScoreRollout = Callable[[Rollout], Awaitable[Score]]
+ScoreRollout = Callable[[Rollout], Awaitable[Score | None]]
 
 
 def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
@@ -152,7 +154,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, score: ScoreRol
     if plan.environment is not None:
         make_environment = partial(plan.environment.registered.load(), plan.environment.params)
 
-    def make_workflow(rollout: RolloutSetup) -> Workflow:
+    def make_workflow(rollout: RolloutSetup, score: ScoreRollout | None = score) -> Workflow:
         context = WorkflowContext(
             engine=PerRolloutEngine(engine),
             sampling=rollout.sampling,
@@ -177,6 +179,13 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, score: ScoreRol
         raise_on_error=config.rllm.workflow.raise_on_error,
         trajectory_timeout=_time_limit(plan),
     )
+    if isinstance(score, Scorer) and score.has_groups:
+        if getattr(workflow_class, "add_score", Workflow.add_score) is not Workflow.add_score:
+            return GroupRunner(make_workflow, settings, score)
+        warn_once(
+            f"Workflow {plan.workflow.plugin.name!r} has no method add_score. So rewards that compare the rollouts of "
+            "a task get one rollout at a time."
+        )
     return RolloutRunner(make_workflow, settings)
 
 

@@ -86,7 +86,8 @@ def test_each_signature_scores(source: str, said: str, value: float, scored: Sco
     score = scored(source, rollout(said, question="2+2?", answer="4", **data))
     assert (score.value, score.feedback) == (value, "")
     digits = {"reward.python.digits": 1.0} if source == VERL_MAPPING else {}
-    assert score.metrics == {"reward.python": value, **digits}
+    not_applicable = {"reward.python.not_applicable": 0.0} if source in (TRL, TRL_AWAITED) else {}
+    assert score.metrics == {"reward.python": value, **digits, **not_applicable}
     assert score.extracted == (said if source == VERL_MAPPING else None)
 
 
@@ -149,9 +150,9 @@ def helper(rollout):
         ("\ndef score(rollout):\n    return {'score': 1.0}\n", [PLACE, "{'score': 1.0}", "'value'"]),
         ("\ndef score(rollout):\n    return {'value': 1, 'acc': 1}\n", [PLACE, "'acc'", "components"]),
         ("\ndef score(rollout):\n    return {'value': 1, 'correct': 'yes'}\n", [PLACE, "'yes'", "'correct'"]),
-        ("def score(completions):\n    return 1.0\n", ["1.0 for one completion", "list"]),
+        ("def score(completions):\n    return 1.0\n", ["1.0 for 1 completions", "list"]),
         ("def score(completions):\n    return [1.0, 2.0]\n", ["[1.0, 2.0]", "list"]),
-        ("def score(completions):\n    return [None]\n", ["None"]),
+        ("def score(completions):\n    return [None]\n", ["no reward applies", "python"]),
         ("def score(completions, answer):\n    return [1.0]\n", ["score (rewards.py, line 1)", "answer", "level"]),
         ("def score(solution_str):\n    return {'reward': 1}\n", ["{'reward': 1}", "'score'"]),
         ("def score(solution_str):\n    return {'score': 1, 'acc': 'yes'}\n", ["'yes'", "'acc'"]),

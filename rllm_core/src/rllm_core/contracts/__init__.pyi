@@ -100,6 +100,7 @@ from .renderer import (
     StreamingRenderer as StreamingRenderer,
 )
 from .reward import (
+    GroupReward as GroupReward,
     Reward as Reward,
     RewardPlugin as RewardPlugin,
     Rollout as Rollout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
@@ -28,6 +28,10 @@ class Rollout:
     """Number of tokens that the model sampled in all turns."""
     state: Any = None
     """The environment's final state; see `Environment.final_state`."""
+    response_ids: Sequence[int] = ()
+    """Tokens of the last response. Empty if the rollout was scored without tokens."""
+    task_batch: int | None = None
+    """Number of the rollout batch, from 0. None if the rollout belongs to no batch, for example in validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,9 @@ class Score:
     """Metrics of the rollout. They are averaged over episodes."""
     feedback: str = ""
     """A one-line explanation of the value, for display."""
+    applies: bool = True
+    """False if the reward does not apply to the task. `value` is then None, and the other rewards are summed. If no
+    reward applies, the reward is missing."""
 
 
 class Reward(Protocol):
@@ -59,6 +66,18 @@ class Reward(Protocol):
     def __call__(
         self, rollout: Rollout, /
     ) -> Score | float | Mapping[str, Any] | Awaitable[Score | float | Mapping[str, Any] | None] | None: ...
+
+
+class GroupReward(Protocol):
+    """Computes the rewards of all rollouts of a task, in one call. It may be a coroutine function.
+
+    Return one result for each rollout, in the same order. A result has the forms of a `Reward`.
+    """
+
+    def __call__(self, rollouts: Sequence[Rollout], /) -> Sequence[Any] | Awaitable[Sequence[Any]]: ...
+
+
+RewardScope = Literal["rollout", "group"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +119,11 @@ class RewardPlugin(Plugin[ParamsT]):
 
     kind: ClassVar[str] = "reward"
 
-    load: Callable[[], Callable[[Any], Reward]]
+    load: Callable[[], Callable[[Any], Reward | GroupReward]]
     """Returns a factory that takes the options and makes the reward for one run."""
+    scope: RewardScope | Callable[[Any], RewardScope] = "rollout"
+    """``rollout`` for a `Reward`. ``group`` for a `GroupReward`, which compares the rollouts of a task. A function
+    takes the options and returns the scope."""
     needs: frozenset[str] = frozenset()
     """Keys of a task's data that the reward reads, such as ``answer``. A rollout of a task without them has no reward.
     """
@@ -109,6 +131,6 @@ class RewardPlugin(Plugin[ParamsT]):
     """Takes the options and the data of a task. Raises ConfigError if the reward cannot score the task. Called with all
     tasks of a dataset by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     timeout: float = 60.0
-    """Time limit in seconds for one rollout. If it is exceeded, the reward is missing."""
+    """Time limit in seconds for one call. If it is exceeded, the reward is missing."""
     blocking: bool = True
     """True if a plain function may wait, for example for a process or a network. It then runs in its own thread."""

@@ -47,9 +47,10 @@ class WorkflowContext:
     """The value of `RolloutRequest.label`: ``train``, ``val`` or a name that a stage gives to its own rollouts."""
     rollout: int
     """Number of this try of the rollout, from 0; see ``rllm.workflow.retry_limit``."""
-    score: Callable[[Rollout], Awaitable[Score]] | None = None
+    score: Callable[[Rollout], Awaitable[Score | None]] | None = None
     """Computes the combined reward of ``rllm.reward``. None if the run names no reward. It never raises if a reward
-    fails."""
+    fails. It returns None if a reward compares the rollouts of a task. `Workflow.add_score` then receives the reward.
+    """
     resource: Any = None
     """The resource that `WorkflowPlugin.open` opened for the run. None if it opens nothing."""
 
@@ -102,6 +103,14 @@ class Workflow(ABC):
     @abstractmethod
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         """Run one rollout of `task` (the task's `data`). `uid` is the episode's id, ``"{task_id}:{rollout_idx}"``."""
+
+    def add_score(self, score: Score) -> None:
+        """Add the combined reward of ``rllm.reward`` to `episode`, which `run` returned.
+
+        It is called after all rollouts of the task, if `context.score` returned None. That happens only if a subclass
+        overrides this method. For other workflows, each rollout is a group with one rollout.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

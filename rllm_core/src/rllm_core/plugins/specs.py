@@ -40,6 +40,7 @@ from rllm_core.contracts import (
     WorkflowPlugin,
 )
 from rllm_core.contracts.estimator import Level, Scope
+from rllm_core.contracts.reward import RewardScope
 from rllm_core.plugins.discovery import UnusablePluginError
 
 PROJECT = "rllm"
@@ -229,9 +230,10 @@ def check_record(kind: str, record: object) -> Plugin[Any]:
         names: object = getattr(record, field, frozenset())
         if not isinstance(names, frozenset) or not all(isinstance(name, str) for name in names):
             raise UnusablePluginError(f"{subject}: {field} must be a frozenset of names, not {names!r}")
-    for field, values in _ONE_OF.items():
+    one_of = {"scope": get_args(RewardScope)} if kind == "reward" else _ONE_OF
+    for field, values in one_of.items():
         value = getattr(record, field, values[0])
-        if value not in values:
+        if value not in values and not (kind == "reward" and callable(value)):
             raise UnusablePluginError(f"{subject}: {field} must be one of {', '.join(values)}, not {value!r}")
     return record
 

@@ -47,6 +47,7 @@ class RolloutSetup:
     sampling: SamplingParams
     label: str
     number: int
+    uid: str
 
 
 MakeWorkflow = Callable[[RolloutSetup], Workflow]
@@ -56,10 +57,11 @@ MakeWorkflow = Callable[[RolloutSetup], Workflow]
 class RolloutRunner:
     """Runs requests with one workflow. Rollouts differ only by their seed, so equal requests give equal episodes."""
 
-    def __init__(self, make_workflow: MakeWorkflow, settings: RunnerSettings) -> None:
+    def __init__(self, make_workflow: MakeWorkflow, settings: RunnerSettings, slots: Slots | None = None) -> None:
+        """Create a runner. `slots` may belong to a different runner. The two then share the limit."""
         self._make_workflow = make_workflow
         self._settings = settings
-        self._slots = Slots(settings.n_parallel_tasks)
+        self._slots = slots or Slots(settings.n_parallel_tasks)
 
     async def run(self, order: RolloutRequest) -> list[Episode]:
         """Return all episodes, ordered by task and then by rollout. Concurrent requests share the slots.
@@ -156,7 +158,7 @@ class RolloutRunner:
 
 def _setup(order: RolloutRequest, uid: str, number: int) -> RolloutSetup:
     sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
-    return RolloutSetup(sampling=sampling, label=order.label, number=number)
+    return RolloutSetup(sampling=sampling, label=order.label, number=number, uid=uid)
 
 
 class Slots:

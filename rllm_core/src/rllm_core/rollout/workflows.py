@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Outcome
-from rllm_core.contracts.reward import Rollout
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.messages import Action, Message, Response, Tool
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
@@ -45,6 +45,8 @@ class EnvironmentWorkflow(Workflow):
         self._gamma = gamma
         self._reward_bonus_coeff = reward_bonus_coeff
         self._judged = False  # True if the environment has reported `correct`
+        self._is_waiting = False  # True until `add_score` receives the reward of a rollout that has ended
+        self._earned = self._step_earned = 0.0  # rewards of the environment: of the trajectory, and of its last step
 
     @property
     @abstractmethod
@@ -76,11 +78,13 @@ class EnvironmentWorkflow(Workflow):
         environment = await self._ask(make_environment)
         try:
             await self._run_episode(environment, agent, conversation, task, self.episode)
-            await self._score(environment, conversation, task, self.episode)
-            _mark_cut_off(self.episode)
+            await self._score(environment, conversation, task)
+            if not self._is_waiting:
+                _mark_cut_off(self.episode)
         finally:
             # Also after a timeout, because the turns before it are trained on.
-            self._shape_step_rewards(trajectory)
+            if not self._is_waiting:
+                self._shape_step_rewards(trajectory)
             try:
                 await self._close(environment)
             finally:
@@ -128,15 +132,13 @@ class EnvironmentWorkflow(Workflow):
             conversation.add_observation(_messages(agent, outcome.observation, environment.step))
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
 
-    async def _score(
-        self, environment: Environment, conversation: Conversation, task: dict[str, Any], episode: Episode
-    ) -> None:
+    async def _score(self, environment: Environment, conversation: Conversation, task: dict[str, Any]) -> None:
         """Add the rewards of ``rllm.reward`` to the environment's reward, at the last step."""
         trajectory = conversation.trajectory
         if self.context.score is None or not trajectory.steps:
             return
         last = trajectory.steps[-1]
-        earned, step_earned = trajectory.reward or 0.0, last.reward or 0.0
+        self._earned, self._step_earned = trajectory.reward or 0.0, last.reward or 0.0
         # The reward is missing until all rewards are computed, because the rollout may time out before that.
         trajectory.reward = last.reward = None
         trajectory.info[REWARD_ERROR] = "the rollout timed out before its rewards were computed"
@@ -146,8 +148,26 @@ class EnvironmentWorkflow(Workflow):
             response=conversation.parse_step(last),
             response_tokens=trajectory.response_length,
             state=await self._ask(environment.final_state),
+            response_ids=tuple(map(int, last.response_ids)),
+            task_batch=self.context.sampling.task_batch,
         )
         score = await self.context.score(rollout)
+        self._is_waiting = score is None
+        if score is not None:
+            self._add(score)
+
+    def add_score(self, score: Score) -> None:
+        """Add the score, as `Workflow.add_score` requires."""
+        assert self.episode is not None
+        self._is_waiting = False
+        self._add(score)
+        _mark_cut_off(self.episode)
+        self._shape_step_rewards(self.episode.trajectories[0])
+
+    def _add(self, score: Score) -> None:
+        assert self.episode is not None
+        episode, trajectory = self.episode, self.episode.trajectories[0]
+        last = trajectory.steps[-1]
         _add_components(trajectory, score.components)
         episode.metrics.update(score.metrics)
         if score.extracted is not None:
@@ -156,7 +176,7 @@ class EnvironmentWorkflow(Workflow):
             trajectory.info[REWARD_ERROR] = score.feedback
             return
         del trajectory.info[REWARD_ERROR]
-        trajectory.reward, last.reward = earned + score.value, step_earned + score.value
+        trajectory.reward, last.reward = self._earned + score.value, self._step_earned + score.value
         if score.correct is not None:
             episode.is_correct = score.correct
         elif not self._judged:

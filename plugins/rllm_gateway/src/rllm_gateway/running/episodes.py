@@ -266,6 +266,8 @@ def rollout_of(
         messages=[{key: value for key, value in each.items() if key not in hidden} for each in transcript.messages],
         response=response,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
+        response_ids=tuple(map(int, last.response_ids)) if answer is None else (),
+        task_batch=context.sampling.task_batch,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from rllm.builtin.tasks.task_directories import without_facts
+from rllm_core.contracts.reward import Score
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
@@ -90,6 +91,7 @@ class AgentWorkflow(Workflow):
         self._reports_reward = reports_reward
         self._opened: OpenedAgent = context.resource
         self._last: Step | None = None
+        self._result = AgentResult()
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         opened = self._opened
@@ -161,7 +163,14 @@ class AgentWorkflow(Workflow):
     async def _judge(self, task: Mapping[str, Any], result: AgentResult, trace: SessionTrace) -> None:
         assert self.episode is not None
         given = replace(result, rewards={**trace.rewards, **result.rewards})
+        self._result = given
         assign_rewards(self.episode, given)
         if self.context.score is not None and self._last is not None and trace.transcript is not None:
             rollout = rollout_of(task, self.episode, self._last, trace.transcript, given.answer, self.context)
-            add_score(self.episode, await self.context.score(rollout), given)
+            if (score := await self.context.score(rollout)) is not None:
+                self.add_score(score)
+
+    def add_score(self, score: Score) -> None:
+        """Add the score, as `Workflow.add_score` requires."""
+        assert self.episode is not None
+        add_score(self.episode, score, self._result)

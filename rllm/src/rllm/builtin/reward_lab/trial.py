@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rllm.builtin.reward_lab.cases import FORMATS, WRONG, Case, Row, exploits, right_cases, spaced_cases
 from rllm.evaluation.statistics import Estimate, share
@@ -101,13 +102,13 @@ async def try_reward(
     scorer = Scorer([reward])
 
     async def score(cases: Sequence[Case]) -> list[Result]:
-        results = []
-        for number, case in enumerate(cases, 1):
-            report(f"{name}: {number} of {len(cases)} responses")
-            start = time.perf_counter()
-            results.append(
-                Result(case=case, score=await scorer(case.as_rollout()), seconds=time.perf_counter() - start)
-            )
+        results: list[Result] = []
+        for group in _groups(scorer, cases):
+            report(f"{name}: {len(results) + len(group)} of {len(cases)} responses")
+            start, scores = time.perf_counter(), await scorer.score_all([case.as_rollout() for case in group])
+            seconds = (time.perf_counter() - start) / len(group)
+            for case, each in zip(group, scores, strict=True):
+                results.append(Result(case=case, score=each, seconds=seconds))
         return results
 
     tried = formats or FORMATS
@@ -129,10 +130,18 @@ def _middle(results: Sequence[Result]) -> float:
     return (min(values) + max(values)) / 2 if values and min(values) < max(values) else 0.5
 
 
+def _groups(scorer: Scorer, cases: Sequence[Case]) -> list[list[Case]]:
+    """Return the cases of each call: one case, or all cases of a row if the reward compares rollouts."""
+    groups: dict[int, list[Case]] = {}
+    for number, case in enumerate(cases):
+        groups.setdefault(case.row.number if scorer.has_groups else number, []).append(case)
+    return [*groups.values()]
+
+
 async def _score_together(reward: WeightedReward, cases: Sequence[Case]) -> list[Score]:
     """Return the scores of a reward that is loaded again, and is called with all cases at once in a shuffled order."""
-    scorer, order = Scorer([reward]), list(range(len(cases)))
-    random.Random(0).shuffle(order)
-    scores = await asyncio.gather(*(scorer(cases[index].as_rollout()) for index in order))
-    by_case = dict(zip(order, scores, strict=True))
-    return [by_case[index] for index in range(len(cases))]
+    scorer = Scorer([reward])
+    groups = _groups(scorer, random.Random(0).sample(cases, len(cases)))
+    scores = await asyncio.gather(*(scorer.score_all([case.as_rollout() for case in group]) for group in groups))
+    by_case = {id(case): score for case, score in zip(chain(*groups), chain(*scores), strict=True)}
+    return [by_case[id(case)] for case in cases]

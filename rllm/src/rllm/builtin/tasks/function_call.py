@@ -1,16 +1,16 @@
-"""A user's function with one of three signatures as a reward. It is called in this process."""
+"""A user's function with one of four signatures as a reward. It is called in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rllm.builtin.tasks.function_file import find_place
 from rllm.builtin.tasks.reward_file import load_function, split
-from rllm.builtin.tasks.signatures import SignatureError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
-from rllm.rows.results import ResultError, score_of
+from rllm.builtin.tasks.signatures import COMPARING, SignatureError, TrlCall, call_as_verl, result_of_verl
+from rllm.rows.results import ResultError, results_of, score_of
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import describe_function
 
@@ -27,36 +27,45 @@ class FunctionCall:
         self._path, self._name = split(function)
         self._function, self._parameters = load_function(function)
 
-    def __call__(self, rollout: Rollout) -> Score:
-        """Return the function's result as a reward. If it is a coroutine, run it in its own event loop.
+    @property
+    def compares(self) -> bool:
+        """True if the function takes all rollouts of a task. Other functions take one rollout."""
+        return self._parameters.style in COMPARING
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the function's results as rewards. If it is a coroutine, run it in its own event loop.
 
         The function itself runs without an event loop, so it can start one.
         """
         try:
-            result = self.called(rollout)
-            return self.convert_result(asyncio.run(_result_of(result)) if inspect.isawaitable(result) else result)
+            result, convert = self.called(rollouts)
+            return convert(asyncio.run(_result_of(result)) if inspect.isawaitable(result) else result)
         except BaseException as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
-            return self.failed(error)
+            return [self.failed(error)] * len(rollouts)
 
-    def called(self, rollout: Rollout) -> Any:
-        """Call the function and return its result. The result is awaitable if it is a coroutine function."""
-        if self._parameters.style == "trl":
-            return call_as_trl(self._function, self._parameters, rollout)
-        if self._parameters.style == "verl":
-            return call_as_verl(self._function, self._parameters, rollout)
-        return self._function(rollout)
+    def called(self, rollouts: Sequence[Rollout]) -> tuple[Any, Callable[[Any], list[Score]]]:
+        """Call the function with the rollouts of a task, or with the only one.
 
-    def convert_result(self, result: Any) -> Score:
-        """Convert the function's result to a score.
-
-        Raises:
-            SignatureError, ResultError: it is no result of a function with this signature.
+        Return its result, which is awaitable if it is a coroutine function, and a function that converts the result to
+        scores. The second raises SignatureError or ResultError for a result of the wrong form.
         """
-        if self._parameters.style == "trl":
-            result = result_of_trl(result)
-        elif self._parameters.style == "verl":
-            result = result_of_verl(result)
-        return score_of(result)
+        style = self._parameters.style
+        if style == "trl":
+            call = TrlCall(rollouts)
+            return call.call(self._function, self._parameters), lambda result: [*map(self._read, call.results(result))]
+        if style == "group":
+            return self._function(rollouts), lambda result: [*map(self._read, results_of(result, len(rollouts)))]
+        (rollout,) = rollouts
+        if style == "verl":
+            result = call_as_verl(self._function, self._parameters, rollout)
+            return result, lambda result: [self._read(result_of_verl(result))]
+        return self._function(rollout), lambda result: [self._read(result)]
+
+    def _read(self, result: Any) -> Score:
+        try:
+            return score_of(result)
+        except ResultError as error:
+            return self.failed(error)
 
     def failed(self, error: BaseException) -> Score:
         """Return a missing reward for a call that raised an exception or returned no reward."""

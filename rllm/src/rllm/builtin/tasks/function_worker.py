@@ -2,9 +2,10 @@
 
 The command is ``python -m rllm.builtin.tasks.function_worker FILE.py:FUNCTION DIGEST PATH``.
 
-It runs the file once and writes ``ready``, or the reason why it cannot. Then it reads lines with a rollout, and writes
-a line for each. `DIGEST` is the file's digest at the start of the run: a process that replaces a killed one must not
-call a changed function. `PATH` is a JSON list of import directories.
+It runs the file once and writes ``ready``, or the reason why it cannot. Then it reads lines with a list of rollouts,
+and writes a line with their scores for each. The answer to an empty list is true if the function compares rollouts.
+`DIGEST` is the file's digest at the start of the run: a process that replaces a killed one must not call a changed
+function. `PATH` is a JSON list of import directories.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def main(function: str, digest: str, path: str) -> None:
     sys.path[:] = json.loads(path)
     from rllm.builtin.tasks.function_call import FunctionCall
     from rllm.builtin.tasks.reward_file import compute_digest
-    from rllm.builtin.tasks.rollout_json import result_to_json, rollout_from_json
+    from rllm.builtin.tasks.rollout_json import results_to_json, rollout_from_json
 
     try:
         if compute_digest(function) != digest:
@@ -37,10 +38,13 @@ def main(function: str, digest: str, path: str) -> None:
         return
 
     def score(question: str) -> str:
+        rollouts = [rollout_from_json(each) for each in json.loads(question)]
+        if not rollouts:
+            return json.dumps(call.compares)
         try:
-            return result_to_json(call(rollout_from_json(json.loads(question))))
+            return results_to_json(call(rollouts))
         except Exception as error:  # noqa: BLE001  (a result of a user's function; what went wrong is the feedback)
-            return result_to_json(call.failed(error))
+            return results_to_json([call.failed(error)] * len(rollouts))
 
     answer_lines(score, asked, responses)
 

@@ -20,7 +20,7 @@ from rllm.builtin.tasks.reward_options import (
 )
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.reward import Reward, RewardPlugin
+from rllm_core.contracts.reward import Reward, RewardPlugin, RewardScope
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
@@ -59,6 +59,12 @@ def _check_python(params: PythonParams) -> None:
     from rllm.builtin.tasks.reward_file import check_function
 
     check_function(params.function)
+
+
+def _scope_of_python(params: PythonParams) -> RewardScope:
+    from rllm.builtin.tasks.reward_file import find_scope
+
+    return find_scope(params.function)
 
 
 def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
@@ -208,6 +214,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         timeout=WAIT_FOR_A_PLACE,
         check=_check_python,
         sources=_source_of_python,
+        scope=_scope_of_python,
         family_option="function",
         check_task=_check_python_task,
     )

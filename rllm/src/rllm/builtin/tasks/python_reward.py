@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from rllm.builtin.tasks.function_call import FunctionCall
@@ -41,14 +42,23 @@ class InProcess:
         self._params = params
         self._call = FunctionCall(params.function)
 
-    async def __call__(self, rollout: Rollout) -> Any:
-        limit = asyncio.timeout(self._params.deadline)
+    async def __call__(self, given: Rollout | Sequence[Rollout]) -> Any:
+        if isinstance(given, Rollout):
+            return (await self._score([given]))[0]
+        if self._call.compares:
+            return await self._score(given)
+        return await asyncio.gather(*map(self, given))
+
+    async def _score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        limit = asyncio.timeout(self._params.deadline * len(rollouts))
         try:
             async with limit:
-                result = await call(self._call.called, rollout, blocking=True)
-                return self._call.convert_result(await result if inspect.isawaitable(result) else result)
+                result, convert = await call(self._call.called, rollouts, blocking=True)
+                scores: list[Score] = convert(await result if inspect.isawaitable(result) else result)
+                return scores
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
-            return _late(self._params) if limit.expired() else self._call.failed(error)
+            failure = _late(self._params) if limit.expired() else self._call.failed(error)
+            return [failure] * len(rollouts)
 
 
 class InProcesses:
@@ -69,24 +79,32 @@ class InProcesses:
                 f"{params.function}: {error}.",
                 "Run the file with Python to see why its process ends: each process runs it once.",
             ) from error
+        self._compares: bool = self._pool.ask_line("[]")
 
-    async def __call__(self, rollout: Rollout) -> Any:
+    async def __call__(self, given: Rollout | Sequence[Rollout]) -> Any:
+        if isinstance(given, Rollout):
+            return (await self._score([given]))[0]
+        if self._compares:
+            return await self._score(given)
+        return await asyncio.gather(*map(self, given))
+
+    async def _score(self, rollouts: Sequence[Rollout]) -> Sequence[Any]:
         try:
-            question = json.dumps(json_of_rollout(rollout))
+            question = json.dumps([json_of_rollout(each) for each in rollouts])
         except (TypeError, ValueError) as error:
             why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
-            return Score(value=None, feedback=why)
+            return [Score(value=None, feedback=why)] * len(rollouts)
         try:
-            return await call(self._ask_worker, question, blocking=True)
+            scores: Sequence[Any] = await call(
+                self._pool.ask_line, question, self._params.deadline * len(rollouts), blocking=True
+            )
         except LateError:
-            return _late(self._params)
+            return [_late(self._params)] * len(rollouts)
         except DiedError as error:
-            return Score(value=None, feedback=f"{self._params.function}: {error}")
+            return [Score(value=None, feedback=f"{self._params.function}: {error}")] * len(rollouts)
         except NotReadyError as error:
-            return Score(value=None, feedback=json.loads(error.said)["message"])
-
-    def _ask_worker(self, question: str) -> Any:
-        return self._pool.ask_line(question, self._params.deadline)
+            return [Score(value=None, feedback=json.loads(error.said)["message"])] * len(rollouts)
+        return scores
 
 
 def _late(params: PythonParams) -> Score:

@@ -21,11 +21,12 @@ from rllm.builtin.tasks.function_file import (
     split_function,
     unnamed_function,
 )
-from rllm.builtin.tasks.signatures import Parameters, SignatureError, check_fits
+from rllm.builtin.tasks.signatures import COMPARING, Parameters, SignatureError, check_fits
+from rllm_core.contracts.reward import RewardScope
 from rllm_core.errors import ConfigError
 
 SIGNATURES = (
-    "Write def {name}(rollout), def {name}(prompts, completions, **columns) as for TRL, or "
+    "Write def {name}(rollout), def {name}(rollouts), def {name}(prompts, completions, **columns) as for TRL, or "
     "def {name}(data_source, solution_str, ground_truth, extra_info) as for verl."
 )
 
@@ -78,6 +79,18 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
 def _find_definition(path: Path, name: str, version: object) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """Return a function of the file. `version` changes with the file, which is checked for every task."""
     return defined_functions(parse_file(path)).get(name)
+
+
+def find_scope(function: str) -> RewardScope:
+    """Return ``group`` if the function may compare rollouts. The file is parsed, not run.
+
+    The file does not show the signature of a decorated or an imported function.
+    """
+    path, name = split(function)
+    found = defined_functions(parse_file(path)).get(name)
+    if found is None or found.decorator_list:
+        return "group"
+    return "group" if Parameters.of_source(found.args).style in COMPARING else "rollout"
 
 
 def is_coroutine(function: str) -> bool:

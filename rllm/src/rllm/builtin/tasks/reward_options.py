@@ -96,7 +96,9 @@ class PythonParams(Params):
     """Options of ``python``."""
 
     function: Annotated[str, AfterValidator(_is_in_a_file)] = Field(description="File and function: rewards.py:score.")
-    deadline: float = Field(60.0, gt=0, le=3600, description="Seconds that one call may take before it is killed.")
+    deadline: float = Field(
+        60.0, gt=0, le=3600, description="Seconds that a call may take for each of its rollouts before it is killed."
+    )
     processes: int = Field(
         8,
         ge=0,

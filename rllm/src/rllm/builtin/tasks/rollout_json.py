@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +19,8 @@ def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
         "response": asdict(rollout.response),
         "response_tokens": rollout.response_tokens,
         "state": rollout.state,
+        "response_ids": list(rollout.response_ids),
+        "task_batch": rollout.task_batch,
     }
 
 
@@ -27,9 +29,9 @@ def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
     response = dict(data["response"])
     response["tool_calls"] = tuple(ToolCall(**each) for each in response["tool_calls"])
     response["malformed_calls"] = tuple(MalformedToolCall(**each) for each in response["malformed_calls"])
-    return Rollout(**{**data, "response": Response(**response)})
+    return Rollout(**{**data, "response": Response(**response), "response_ids": tuple(data["response_ids"])})
 
 
-def result_to_json(result: Score) -> str:
-    """Return a score as JSON of a mapping."""
-    return json.dumps(asdict(result))
+def results_to_json(results: Sequence[Score]) -> str:
+    """Return scores as JSON of a list of mappings."""
+    return json.dumps([asdict(each) for each in results])

@@ -1,8 +1,9 @@
-"""The three signatures of reward functions. The names of the parameters identify them.
+"""The four signatures of reward functions. The names of the parameters identify them.
 
 ======== =================================================== =========================================
 native   ``score(rollout)``                                   returns a `Score`, a number or a mapping
-TRL      ``score(prompts, completions, **columns)``           returns a list, here of one number
+group    ``score(rollouts)``                                  returns a list of results as above
+TRL      ``score(prompts, completions, **columns)``           returns a list of numbers and None
 verl     ``score(data_source, solution_str, ground_truth,     returns a number, or a mapping with
          extra_info)``                                        ``score``
 ======== =================================================== =========================================
@@ -15,14 +16,17 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from rllm.builtin.tasks.question import prompt_column
 from rllm_core.contracts.reward import Rollout
 
-Style = Literal["native", "trl", "verl"]
+Style = Literal["native", "group", "trl", "verl"]
 OF_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
-OF_TRL = ("prompts", "completions")
+OF_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+COMPARING = frozenset({"group", "trl"})
+"""Signatures of functions that take all rollouts of a task."""
 
 
 class SignatureError(Exception):
@@ -68,37 +72,83 @@ class Parameters:
 
     @property
     def style(self) -> Style | None:
-        """Which signature it is; None: none of the three."""
-        if "completions" in self.names:
+        """Which signature it is; None: none of the four."""
+        if {"completions", "completion_ids"} & {*self.names}:
             return "trl"
         if "solution_str" in self.names:
             return "verl" if set(self.required) <= set(OF_VERL) else None
-        return "native" if self.names[:1] == ["rollout"] and set(self.required) <= {"rollout"} else None
+        names: dict[str, Style] = {"rollout": "native", "rollouts": "group"}
+        return names.get(self.names[0]) if self.names and set(self.required) <= {self.names[0]} else None
 
     def select_accepted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of `given` that the function accepts."""
         return {name: value for name, value in given.items() if self.takes_any or name in self.names}
 
 
-def call_as_trl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
-    """Call a function written for TRL, with a batch of one: every column is a list with one value.
+class TrlCall:
+    """One call of a function written for TRL, with all completions of a task.
 
-    As in TRL, prompts and completions are text if the task's prompt is text, and lists of messages otherwise.
-
-    Raises:
-        SignatureError: the function needs a column that the task does not have.
+    As in TRL, every column is a list, and prompts and completions are text if the task's prompt is text, and lists of
+    messages otherwise.
     """
-    asked = rollout.data.get(prompt_column(rollout.data) or "")
-    conversational = asked is None or isinstance(asked, list | tuple)
-    columns = {name: [value] for name, value in rollout.data.items() if name not in OF_TRL}
-    given = columns | {
-        "prompts": [list(rollout.messages[:-1]) if conversational else asked],
-        "completions": [
-            [{"role": "assistant", "content": rollout.response.text}] if conversational else rollout.response.text
-        ],
-    }
-    check_fits(parameters, rollout.data)
-    return function(**parameters.select_accepted(given))
+
+    def __init__(self, rollouts: Sequence[Rollout]) -> None:
+        self._rollouts = rollouts
+        self._extras: dict[str, list[Any]] = {}
+        self._metrics: dict[str, list[float]] = {}
+
+    def call(self, function: Callable[..., Any], parameters: Parameters) -> Any:
+        """Return the function's result.
+
+        Raises:
+            SignatureError: the function needs a column that the task does not have.
+        """
+        first = self._rollouts[0]
+        check_fits(parameters, first.data)
+        asked = first.data.get(prompt_column(first.data) or "")
+        texts = [each.response.text for each in self._rollouts]
+        conversational = asked is None or isinstance(asked, list | tuple)
+        columns = {name: [each.data[name] for each in self._rollouts] for name in first.data}
+        given = columns | {
+            "prompts": [list(each.messages[:-1]) if conversational else asked for each in self._rollouts],
+            "completions": [[{"role": "assistant", "content": text}] for text in texts] if conversational else texts,
+            "completion_ids": [list(each.response_ids) for each in self._rollouts],
+            "trainer_state": SimpleNamespace(global_step=first.task_batch),
+            "log_extra": lambda column, values: self._extras.setdefault(column, []).extend(values),
+            "log_metric": lambda name, value: self._metrics.setdefault(name, []).append(float(value)),
+        }
+        return function(**parameters.select_accepted(given))
+
+    def results(self, result: Any) -> list[Mapping[str, Any]]:
+        """Return a mapping with the fields of a score for each completion. A None does not apply, as in TRL.
+
+        Metrics of `log_metric` belong to every completion. The values of `log_extra` are the extracted text.
+
+        Raises:
+            SignatureError: it is not a list with one element for each completion.
+        """
+        count = len(self._rollouts)
+        if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != count:
+            raise SignatureError(
+                f"returned {result!r:.80} for {count} completions. Return a list with one number per completion"
+            )
+        for name, values in self._extras.items():
+            if len(values) != count:
+                raise SignatureError(f"logged {len(values)} values of {name} for {count} completions. Log one for each")
+        metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        return [
+            {
+                "value": value,
+                "applies": value is not None,
+                "extracted": self._join_extras(index),
+                "metrics": metrics | {"not_applicable": float(value is None)},
+            }
+            for index, value in enumerate(result)
+        ]
+
+    def _join_extras(self, index: int) -> str | None:
+        said = [f"{name}: {values[index]}" for name, values in self._extras.items()]
+        return "; ".join(said) or None
 
 
 def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
@@ -139,19 +189,6 @@ def _truth(data: Mapping[str, Any]) -> Any:
     model = data.get("reward_model")
     places = (model if isinstance(model, Mapping) else {}, data, {"ground_truth": data.get("answer")})
     return next((place["ground_truth"] for place in places if place.get("ground_truth") is not None), None)
-
-
-def result_of_trl(result: Any) -> Any:
-    """Return the only number of a list.
-
-    Raises:
-        SignatureError: it is not a list with one element.
-    """
-    if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
-        raise SignatureError(
-            f"returned {result!r:.80} for one completion. Return a list with one number per completion"
-        )
-    return next(iter(result))
 
 
 def result_of_verl(result: Any) -> Any:
