@@ -26,6 +26,8 @@ from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, BackendSession, differ
 from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.token_traces import trace_problem
 
+SCORES = "scores"
+"""The need of a run that trains a reward model, which is no column."""
 SAME = 1e-4
 """Maximum difference between equal log-probs: the order of sums depends on the batch size."""
 TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 2}, {"top_p": 0.4}, {"top_k": 5, "top_p": 0.6})
@@ -65,7 +67,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
             backend_config=self.params_from(options),
             seed=0,
             total_steps=100,
-            needs=self.plugin.capabilities.columns - {"old_logprobs"},
+            needs=self.plugin.capabilities.columns - {"old_logprobs", SCORES},
             renderer=PluginChoice(
                 registered=Registered(plugin=_OF_THE_RUN, distribution="rllm-plugin-kit", version="0"),
                 params=NoParams(),
@@ -79,7 +81,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
             return BackendSession(self.load_plugin(), run, loss)  # type: ignore[arg-type]
 
     def test_declared_capabilities_exist(self) -> None:
-        for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
+        for column in sorted(self.plugin.capabilities.columns - {*TOKEN_COLUMNS, SCORES}):
             raise self.failure(
                 f"declares that it fills {column!r}, which is not a column of a batch",
                 f"{did_you_mean(column, TOKEN_COLUMNS)} Columns are {', '.join(TOKEN_COLUMNS[1:])}.",
@@ -209,7 +211,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
             )
 
     def test_declared_columns_are_filled(self, session: BackendSession) -> None:
-        wanted = self.plugin.capabilities.columns
+        wanted = self.plugin.capabilities.columns - {SCORES}
         batch = session.batch()
         filled = session.ask(session.backend.process(batch, wanted))
         if filled.tokens.tolist() != batch.tokens.tolist() or filled.loss_mask.tolist() != batch.loss_mask.tolist():

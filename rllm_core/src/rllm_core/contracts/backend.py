@@ -78,7 +78,8 @@ class Capabilities:
     """True if losses run in other processes. These processes find installed losses by name. They cannot find losses
     that this program registered."""
     columns: frozenset[str] = frozenset()
-    """Batch columns that the backend can fill, such as ``old_logprobs`` or ``values``."""
+    """Batch columns that the backend can fill, such as ``old_logprobs`` or ``values``. ``scores`` is no column: a run
+    that needs it trains a reward model, and the old log-prob of a row's last token is the row's score."""
     full_logprobs: bool = True
     """True if the backend's own engine reports log-probs before truncation when top-p or top-k truncate. If False, the
     engine reports NaN for such tokens, and the trainer computes the old log-probs. If this depends on settings,
