@@ -72,7 +72,7 @@ class Parameters:
 
     @property
     def style(self) -> Style | None:
-        """Which signature it is; None: none of the four."""
+        """Which signature it is. None: none of the four."""
         if {"completions", "completion_ids"} & {*self.names}:
             return "trl"
         if "solution_str" in self.names:
