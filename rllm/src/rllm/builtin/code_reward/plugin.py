@@ -23,7 +23,7 @@ class CodeParams(Params):
     column: str | None = Field(
         None,
         description="Column with the tests. Without it: the first of tests, test_list, test_cases, input_output, test, "
-        "verification_info, reward_model.ground_truth.",
+        "verification_info, reward_model.ground_truth, public_test_cases with private_test_cases.",
     )
     sandbox: Literal["bwrap", "local", "docker", "podman"] = Field(
         "bwrap", description="Sandbox of the program. `local` isolates nothing: the program may do all that you may do."

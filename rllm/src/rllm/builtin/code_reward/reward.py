@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,19 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rllm.builtin.code_reward import in_sandbox
 from rllm.builtin.code_reward.plugin import CodeParams
+from rllm.builtin.code_reward.programs import beginning_of, defined_names, read_program
 from rllm.builtin.code_reward.tests_of_tasks import CallTest, CodeTest, StreamTest, Test, read_tests
 from rllm.builtin.tasks.answers import NoAnswerError, right_or_wrong
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.notices import warn_once
 
-FENCE = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-"""A block of code in Markdown, with its language."""
-PYTHON = ("", "py", "python", "python3")
 SECONDS_TO_START = 30.0
-HERE = Path(__file__).parent
-SOLUTION, TESTER, CALLER = "solution.py", "in_sandbox_tester.py", "in_sandbox_caller.py"
+SOLUTION, CALLER = "solution.py", "in_sandbox.py"
 
 
 class Code:
@@ -47,7 +43,7 @@ class Code:
             tests = read_tests(rollout.data, self._params.column)
         except NoAnswerError as error:
             return Score(value=None, feedback=str(error))
-        program = read_program(rollout.response.content)
+        program = read_program(rollout.response.content, tests, beginning_of(rollout.data))
         if program is None:
             return right_or_wrong(False, None, "the response has no Python program")
         async with self._free:
@@ -73,41 +69,45 @@ class Code:
         """Return the reason of each failed test. Without partial rewards, the first failure fails all."""
         with tempfile.TemporaryDirectory(prefix="rllm-code-") as name:
             (Path(name) / SOLUTION).write_text(program, encoding="utf-8")
-            (Path(name) / CALLER).write_text((HERE / CALLER).read_text(encoding="utf-8"), encoding="utf-8")
+            (Path(name) / CALLER).write_text(_read_in_sandbox(), encoding="utf-8")
             await sandbox.copy_in(Path(name), "/app")
+        names = sorted(defined_names(program))
         failures = []
         for number, test in enumerate(tests, 1):
-            if failure := await self._fail(sandbox, test, f"test-{number}"):
+            if failure := await self._fail(sandbox, test, f"test-{number}", names):
                 failures.append(f"test {number} of {len(tests)}: {failure}")
                 if not self._params.partial:
                     break
         return failures
 
-    async def _fail(self, sandbox: Sandbox, test: Test, name: str) -> str:
+    async def _fail(self, sandbox: Sandbox, test: Test, name: str, defined: Sequence[str]) -> str:
         """Return the reason why a test fails. Empty if it passes."""
         if isinstance(test, StreamTest):
             command = [_interpreter(self._params), f"{sandbox.root}/app/{SOLUTION}"]
-            result = await sandbox.run_untrusted(command, seconds=self._params.seconds, stdin=test.stdin.encode())
+            result = await sandbox.run_untrusted(
+                command, seconds=self._params.seconds, stdin=test.stdin.encode(errors="replace")
+            )
             if result.exit_code != 0:
                 return _describe_end(result, self._params.seconds)
             printed = result.stdout.decode(errors="replace")
             return "" if _lines(printed) == _lines(test.stdout) else f"printed {printed!r:.80}, not {test.stdout!r:.80}"
-        return await self._call(sandbox, test, name)
+        return await self._call(sandbox, test, {"name": name, "defined": defined})
 
-    async def _call(self, sandbox: Sandbox, test: CallTest | CodeTest, name: str) -> str:
+    async def _call(self, sandbox: Sandbox, test: CallTest | CodeTest, options: dict[str, Any]) -> str:
         """Run a test of functions: the tester as `run`, and the program's functions as `run_untrusted`."""
         python = _interpreter(self._params)
-        question = {"seconds": self._params.seconds, "directory": f"{sandbox.root}/app", "name": name, **asdict(test)}
+        directory = f"{sandbox.root}/app"
+        question = {"seconds": self._params.seconds, "directory": directory, **options, **asdict(test)}
         tester = asyncio.ensure_future(
             sandbox.run(
-                [python, "-I", "-c", (HERE / TESTER).read_text(encoding="utf-8")],
+                [python, "-I", "-c", _read_in_sandbox()],
                 seconds=self._params.seconds + SECONDS_TO_START,
                 stdin=json.dumps(question).encode(),
             )
         )
         caller = asyncio.ensure_future(
             sandbox.run_untrusted(
-                [python, f"{sandbox.root}/app/{CALLER}", f"{sandbox.root}/app", name],
+                [python, f"{directory}/{CALLER}", directory, options["name"]],
                 seconds=self._params.seconds + SECONDS_TO_START,
             )
         )
@@ -124,20 +124,8 @@ class Code:
         return str(verdict["failure"])
 
 
-def read_program(content: str) -> str | None:
-    """Return the last Python program of a response, or None.
-
-    It is in the last block of code without a language or with the language Python. A response without any block is a
-    program itself if it is valid Python.
-    """
-    blocks = FENCE.findall(content)
-    programs = [code for language, code in blocks if language.lower() in PYTHON]
-    if blocks:
-        return programs[-1] if programs else None
-    try:
-        return content if ast.parse(content).body else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _read_in_sandbox() -> str:
+    return Path(in_sandbox.__file__).read_text(encoding="utf-8")
 
 
 def _lines(text: str) -> list[str]:

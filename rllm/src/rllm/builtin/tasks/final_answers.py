@@ -101,11 +101,15 @@ class _NoAnswerError(Exception):
 
 def remove_reasoning(text: str) -> str:
     """Return the end of a response, without its reasoning. A box or a number in the reasoning is no answer."""
-    text = text[-LONGEST_RESPONSE:]
+    text = cut_reasoning(text[-LONGEST_RESPONSE:])
+    return re.sub(r"[^\S\n]+", " ", re.sub(r"\n\s*\n", "\n\n", text)).strip()
+
+
+def cut_reasoning(text: str) -> str:
+    """Return a response without its reasoning, with all white space."""
     text = REASONING.sub("", text) if "<" in text else text
     ends = [match.end() for match in END_OF_REASONING.finditer(text)]
-    text = text[ends[-1] :] if ends else text
-    return re.sub(r"[^\S\n]+", " ", re.sub(r"\n\s*\n", "\n\n", text)).strip()
+    return text[ends[-1] :] if ends else text
 
 
 def find_answer(text: str, is_answer: Callable[[str], bool], read_line: Callable[[str], str | None]) -> FinalAnswer:
