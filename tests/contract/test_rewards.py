@@ -13,7 +13,7 @@ globals().update(
     RewardContract.for_each(
         "rllm",
         exact={"options": ({}, {"ignore_case": False}), "right": ("42", " 42.\n"), "wrong": ("41", "It is 42", "")},
-        math={"right": ("It is 42.", "$x = 6 \\cdot 7$", "\\boxed{42.0}"), "wrong": ("42 or 43", "none", "")},
+        math={"right": ("It is 42.", "$x = \\frac{84}{2}$", "\\boxed{42.0}"), "wrong": ("42 or 43", "none", "")},
         choice={"data": LETTERS, "right": ("B", "(b), not A"), "wrong": ("A", "B? No, A.", "not B", "42", "")},
         regex={"options": ({"pattern": r"is (\d+)"},), "right": ("7? It is 42",), "wrong": ("42", "is 42, is 43", "")},
         format={"options": ({"pattern": r"<a>.*</a>"},), "right": ("<a>4\n2</a>\n",), "wrong": ("<a>", "so <a></a>")},

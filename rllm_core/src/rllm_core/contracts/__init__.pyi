@@ -103,6 +103,7 @@ from .reward import (
     GroupReward as GroupReward,
     Reward as Reward,
     RewardPlugin as RewardPlugin,
+    RewardScope as RewardScope,
     Rollout as Rollout,
     Score as Score,
 )

@@ -30,8 +30,11 @@ STARTS = re.compile(r"[(\[]?([A-Z])(?:[)\]]|[.:,](?=\s))")
 """A line that starts with an option, such as ``B) Paris`` and ``B. Paris``."""
 NAMED = re.compile(r"\(([A-Za-z])\)|(?<![\w'\u2019$\\])([A-Z])(?![\w'\u2019])(?!-)")
 """An option in a sentence: any letter in parentheses, or a capital letter next to no other letter."""
-WORDS = "AI"
-"""Letters of English pronouns and articles."""
+BEFORE = re.compile(
+    r"(?:^|[^\w\s]|\b(?:is|be|it|so|with|option|choice|answer|choose|pick|select|say|think|est|ist|es|la))\W*$",
+    re.IGNORECASE,
+)
+"""The end of a sentence's text before its option. Otherwise it is part of a name, such as ``Vitamin B``."""
 
 
 def read_letter(answer: Answer, letters: str) -> str:
@@ -128,8 +131,7 @@ def _read_line(line: str, letters: str) -> str | None:
         if NEGATION.search(sentence) or UNSURE.search(sentence):
             return None
         named = set(_options_in(sentence, letters))
-        if len(named) == 1:
-            return named.pop()
         if named:
-            return None
+            places = [match.start() for match in NAMED.finditer(sentence) if {(match[1] or match[2]).upper()} == named]
+            return named.pop() if any(BEFORE.search(sentence[:place]) for place in places) else None
     return None

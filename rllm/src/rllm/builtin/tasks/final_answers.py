@@ -15,7 +15,7 @@ LONGEST_RESPONSE = 100_000
 LONGEST_ANSWER = 2_000
 """Maximum number of characters of an answer, or of a last line."""
 MAX_BOXES = 50
-Place = Literal["box", "statement", "####", "tag", "last line", "whole response"]
+Place = Literal["box", "####", "tag", "statement", "last line", "whole response"]
 
 REASONING = re.compile(r"<(think|thinking|thought|reasoning|scratchpad)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 END_OF_REASONING = re.compile(r"</(?:think|thinking|thought|reasoning|scratchpad)>", re.IGNORECASE)
@@ -23,14 +23,17 @@ BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 TAG = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL | re.IGNORECASE)
 STATED = re.compile(
     r"\banswers?\b(?:\s+(?:to|for|of)\s[^.:\n=]{1,100}?)?"
-    r"(?:\s*(?:is|are|was|equals|would be|will be|must be|should be)\b(?:\s*:)?|[\s*_]*[:=\uff1a])"
-    r"|(?:\u7b54\u6848|\u9009)(?:\u662f|\u4e3a|\u9009|\u5e94\u4e3a)?\s*[:\uff1a]?",
+    r"(?:\s*(?:is|are|was|equals|would be|will be|must be|should be)\b(?:\s*:)?|[\s*_\"]*[:=\uff1a]|\s+[-\u2013]\s)"
+    r"|(?:\u7b54\u6848|\u9009)(?:\u662f|\u4e3a|\u9009|\u5e94\u4e3a)?\s*[:\uff1a]?"
+    r"|(?:\u7b54\u3048?|\uc815?\ub2f5)\s*(?:\u306f|\uc740|[:\uff1a])"
+    r"|\b(?:respuesta|r\u00e9ponse|antwort|resposta|risposta|\u043e\u0442\u0432\u0435\u0442)"
+    r"\s*(?:(?:es|est|ist|\u00e9|\u00e8)\b|:)",
     re.IGNORECASE,
 )
 """``answer is``, ``answer:`` and their Chinese forms."""
 ADVERB = re.compile(
     r"\s*(?:(?:simply|therefore|thus|hence|then|exactly|clearly|indeed|just|equal to|approximately|about|definitely"
-    r"|certainly|probably|likely|surely|given by|option|choice|letter)\b\s*:?|[:*_,])\s*",
+    r"|certainly|probably|likely|surely|roughly|given by|option|choice|letter)\b\s*:?|[:*_,])\s*",
     re.IGNORECASE,
 )
 SENTENCE_END = re.compile(
@@ -39,40 +42,70 @@ SENTENCE_END = re.compile(
     re.IGNORECASE,
 )
 CLAUSE = re.compile(
-    r"\s*,?\s+(?:because|since|so|which|whereas|where|when|if|given that|as (?:the|it|we|[a-z]+ is)|that is|i\.e\.)\b"
+    r"\s*,?\s+(?:because|since|so|which|whereas|where|given that|as (?:the|it|we|[a-z]+ is)|that is|i\.e\.)\b"
     r"|\s*,\s+(?:and\s+)?not\s"
-    r"|\s+(?:[-\u2013\u2014]{1,2}|\()\s*(?=[A-Za-z]{2,}[ )])|\s+//",
+    r"|\s+(?:[-\u2013\u2014]{1,2}|\()\s*(?!mod\b)(?=[A-Za-z]{2,}[ )])|\s+//",
     re.IGNORECASE,
 )
 NEGATION = re.compile(
-    r"(?:\b(?:not|never|cannot|neither|nor|wrong|incorrect|false|except|unless|doubt|rather than|instead of)\b"
+    r"(?:\b(?:not|never|cannot|neither|nor|wrong|incorrect|false|except|unless|(?<!no )doubt|rather than|instead of)\b"
     r"|n['\u2019]t\b|\u4e0d\u662f)",
     re.IGNORECASE,
 )
+HYPOTHESIS = re.compile(
+    r"\b(?:suppose|assum(?:e|es|ing)|let|if|says?|said|claims?|wrote|tempting|mistake|expected|previous)\b",
+    re.IGNORECASE,
+)
+WITHDRAWN = re.compile(
+    r"(?:^|[.!?\n])[\W_]*(?:wait|correction|edit|oops|sorry|hmm|contradiction|no,|actually,)"
+    r"|^[.!?\s(]*(?:or|maybe|perhaps|no|actually|but|alternatively)\b[^.\n]*(?:\d|\\|\b[A-J]\b)"
+    r"|^\W*(?:which|but|and it)\b[^.!?\n]*\b(?:wrong|incorrect|false)\b"
+    r"|\b(?:this|that|it|which|my answer|the answer)(?:\s+(?:is|was)|['\u2019]s)?\s*"
+    r"(?:(?:not|n['\u2019]t)\s+(?:right|correct|true)|wrong|incorrect|false|refuted)\b",
+    re.IGNORECASE,
+)
+"""Text after an answer that withdraws it."""
+NOT_BUT = re.compile(r"not\s+[^\s,]{1,60}(?:,?\s+but|,\s+it is)\s+", re.IGNORECASE)
 UNSURE = re.compile(
     r"\b(?:either|maybe|perhaps|possibly|alternatively|could|might|may be|one of|anything|any|including|such as"
     r"|all numbers|guess(?:es)?|(?:or|and) (?:maybe|perhaps|possibly|it|is it|else)|any of|between)\b|\?\s*$",
     re.IGNORECASE,
 )
-CORRECTION = re.compile(
-    r"\s*(?:\(\s*)?(?:or|or maybe|maybe|perhaps|no|wait|actually|but|alternatively|hmm)\b", re.IGNORECASE
-)
 RESULT = re.compile(
-    r"\b(?:is|are|was|equals|gives|get|have|be|becomes|makes|of|total|to|at|on)\b\s*:?|:(?!\d)|\u2192|\\(?:implies|Rightarrow|to)\b|=>",
-    re.I,
+    r"(?:\b(?:is|are|was|were|equals|gives|get|have|be|becomes|makes|at|a total of"
+    r"|(?:simplifies|evaluates|equal|comes) to)\b"
+    r"\s*:?|:(?!\d)|\u2192|\\(?:implies|Rightarrow|to)\b|=>)\s*(?:(?:exactly|about|approximately|only|just)\s+)?",
+    re.IGNORECASE,
 )
+VERB = re.compile(
+    rf"(?:{RESULT.pattern}|=\s*"
+    r"|\b(?!(?:as|hers|his|less|minus|plus|problems|says|times|various|whereas)\b)[a-z]+(?:s|ed)\s+"
+    r"|\b(?:had|made|sold|spent|find|found|obtain|(?:will|can|must|would)\s+[a-z]+)\s+"
+    r"|\ba (?!multiple|factor|power|divisor|fraction|half|third|quarter)[a-z]+ of\s+"
+    r"|\b(?:rose|fell|grew|increase[sd]?|decrease[sd]?|dropped) (?:by|to)\s+)"
+    r"(?:(?:exactly|about|approximately|only|just|a|the)\s+)*$",
+    re.IGNORECASE,
+)
+"""The end of a sentence's text before its only number, such as ``So she makes``."""
 IS_THE_ANSWER = re.compile(
     r"\s+(?:is|must be|as)\s+(?:the|our|my)\s+(?:final |correct |right )?answer\W*$", re.IGNORECASE
 )
 SPAN = re.compile(
     r"\$\$(.{1,2000}?)\$\$|(?<![\\$])\$([^$\n]{1,2000})\$|\\\((.{1,2000}?)\\\)|\\\[(.{1,2000}?)\\\]", re.DOTALL
 )
+SPECIAL_TOKEN = re.compile(r"(?:<\|channel\|>\w+)?<\|\w+\|>|</s>")
+MARKUP = re.compile(r"</?(?:b|p|i|em|strong)>| *[\u2705\U0001f300-\U0001faff] *")
 BOLD = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)")
-NOISE = re.compile(r"^\s*(?:[-=_*`~#]{2,}\w*|</?\w+>|\$\$|\\\]|\\\[|\\end\{[a-z*]+\}|[Qq]\.?E\.?D\.?)?\s*$")
+NOISE = re.compile(
+    r"^\s*(?:[-=_*`~#]{2,}\w*|</?\w+>|\$\$|\\\]|\\\[|\\end\{[a-z*]+\}"
+    r"|[Qq]\.?E\.?D\.?|\W*(?:I )?[Hh]ope (?:this|that|it) helps\W*)?\s*$"
+)
 NUMBER = re.compile(
     r"(?<![\w.:])(?:[$\u20ac\u00a3]\s?)?[-\u2212+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?\s*(?:\\?%)?(?![\w:])"
 )
-SO = re.compile(r"^(?:so|thus|therefore|hence|finally|then|and|we get|we have)\b,?\s*", re.IGNORECASE)
+SO = re.compile(r"^(?:so|thus|therefore|hence|finally|then|and|we get|we have|in total)\b,?\s*", re.IGNORECASE)
+CHANGES = re.compile(r"\b(?:and|half|squared|cubed|factorial|times|plus|minus|more|less|than|percent|or)\b", re.I)
+"""Text after a number that makes a different number of it."""
 YES_NO = re.compile(r"(yes|no)\b[,.;:!]", re.IGNORECASE)
 
 
@@ -115,30 +148,38 @@ def cut_reasoning(text: str) -> str:
 def find_answer(text: str, is_answer: Callable[[str], bool], read_line: Callable[[str], str | None]) -> FinalAnswer:
     """Find the final answer.
 
-    The order of search is: a box, ``answer is`` or ``answer:``, ``####``, ``<answer>`` tags, the last line.
+    The order of search is: a box, ``####``, ``<answer>`` tags, ``answer is`` or ``answer:``, the last line. The first
+    place with an answer decides. Places after it count only in the text after the answer, which may also withdraw it.
 
     Args:
         text: the response.
         is_answer: True if a text is an answer, and not a part of a sentence.
         read_line: returns the answer in the last line, or None.
     """
-    text = BOLD.sub("", remove_reasoning(text))
+    text = MARKUP.sub("", SPECIAL_TOKEN.sub("\n", BOLD.sub("", remove_reasoning(text)))).strip()
     if not text:
         return FinalAnswer(None, reason="it is empty")
     found: list[tuple[Place, str]] = []
+    end = 0
+    searches: list[tuple[Place, Iterator[tuple[str, int]]]] = [
+        ("box", _boxes(text)),
+        ("####", _after_hashes(text, is_answer)),
+        ("tag", _tags(text, is_answer, read_line)),
+        ("statement", _statements(text, is_answer)),
+    ]
     try:
-        boxes = list(_boxes(text))
-        found += [("box", each) for each in boxes]
-        stated = [each if is_answer(each) else read_line(each) or each for each in _statements(text)]
-        found += [("statement", each) for each in stated if not boxes or is_answer(each)]
-        found += [("####", each) for each in _after_hashes(text, is_answer)]
-        found += [("tag", each) for each in _tags(text, is_answer, read_line)]
+        for place, answers in searches:
+            for answer, position in answers:
+                if not found or place == found[0][0] or (position > end and is_answer(answer)):
+                    found.append((place, answer))
+                    end = max(end, position)
         if not found:
-            line = _last_line(text)
-            answer = read_line(line) if line else None
-            if answer is None:
+            last = read_line(_last_line(text))
+            if last is None:
                 raise _NoAnswerError("it has no final answer")
-            found = [("last line", answer)]
+            found = [("last line", last)]
+        elif WITHDRAWN.search(text[end:]):
+            raise _NoAnswerError("its answer is withdrawn")
     except _NoAnswerError as error:
         return FinalAnswer(None, reason=str(error))
     (place, first), *rest = dict.fromkeys(found)
@@ -146,8 +187,8 @@ def find_answer(text: str, is_answer: Callable[[str], bool], read_line: Callable
     return FinalAnswer(first, place, others=others)
 
 
-def _boxes(text: str) -> Iterator[str]:
-    """Yield the contents of boxes. Boxes that are joined by ``and``, ``or`` or a comma are one answer."""
+def _boxes(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the contents of boxes and their ends. Boxes that are joined by ``and`` or a comma are one answer."""
     joined, last_end = "", -1
     boxes = list(BOX.finditer(text))
     if len(boxes) > MAX_BOXES:
@@ -161,9 +202,7 @@ def _boxes(text: str) -> Iterator[str]:
         start = match.start()
         before = text[max(_sentence_start(text, start), last_end, 0) : start]
         after = SENTENCE_END.split(text[end + 1 :], maxsplit=1)[0]
-        if NEGATION.search(re.split("[,;:]", before)[-1]) or re.match(
-            r"[\s$).]*(?:is|was|are)?\s*(?:not|n't|wrong|incorrect|false)\b", after
-        ):
+        if _is_denied(before) or re.match(r"[\s$).]*(?:is|was|are)?\s*(?:not|n't|wrong|incorrect|false)\b", after):
             raise _NoAnswerError("its box is negated")
         content = text[match.end() : end].strip()
         between = text[last_end + 1 : start] if last_end >= 0 else None
@@ -177,7 +216,7 @@ def _boxes(text: str) -> Iterator[str]:
             joined += ", " + content
         else:
             if joined:
-                yield joined
+                yield joined, last_end + 1
             joined = content
         last_end = end
     if boxes and last_end < 0:
@@ -185,7 +224,13 @@ def _boxes(text: str) -> Iterator[str]:
     if last_end >= 0:
         if not joined:
             raise _NoAnswerError("its box is empty")
-        yield joined
+        yield joined, last_end + 1
+
+
+def _is_denied(before: str) -> bool:
+    """True if the clause before an answer negates it, or only assumes it."""
+    clause = re.split(r"[,;:]|\b(?:so|hence|thus|therefore|then)\b", before)[-1]
+    return bool(NEGATION.search(clause) or HYPOTHESIS.search(clause))
 
 
 def closing_brace(text: str, start: int) -> int:
@@ -209,32 +254,35 @@ def _sentence_start(text: str, position: int) -> int:
     return starts[-1] if starts else max(0, position - 300)
 
 
-def _statements(text: str) -> Iterator[str]:
-    """Yield the answers after ``answer is`` and ``answer:``."""
+def _statements(text: str, is_answer: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+    """Yield the answers after ``answer is`` and ``answer:``, and their ends."""
     is_negated = is_stated = False
-    end = 0
+    end, rest = 0, MAX_BOXES
     for match in STATED.finditer(text):
         if match.start() < end:
             continue
-        answer, end = _after_statement(text, match.end())
+        answer, end, answer_end = _after_statement(text, match.end())
         before = text[_sentence_start(text, match.start()) : match.start()]
-        clause = re.split(r"[,;:]", before)[-1]
         if BOX.search(answer):
             continue
-        if NEGATION.search(clause) or re.match(r"(?:[a-z]+ly\s+)?(?:not|n't|never)\b(?=.*\d)", answer, re.IGNORECASE):
+        answer = NOT_BUT.sub("", answer)
+        if _is_denied(before) or re.match(r"(?:[a-z]+ly\s+)?(?:not|n't|never)\b(?=.*\d)", answer, re.IGNORECASE):
             is_negated = True
             continue
-        if UNSURE.search(answer):
+        if UNSURE.search(answer) and not is_answer(answer):
             raise _NoAnswerError("it has several possible answers")
-        if answer:
-            is_stated = True
-            yield answer
+        if not is_answer(answer):
+            # "Final answer: The answer is 42" has a statement inside.
+            end, rest = (match.end(), rest - 1) if rest else (end, 0)
+            continue
+        is_stated = True
+        yield answer, answer_end
     if is_negated and not is_stated:
         raise _NoAnswerError("its answer is negated")
 
 
-def _after_statement(text: str, start: int) -> tuple[str, int]:
-    """Return the answer that a statement introduces, and the end of its sentence."""
+def _after_statement(text: str, start: int) -> tuple[str, int, int]:
+    """Return the answer that a statement introduces, the end of its sentence, and the end of the answer."""
     while adverb := ADVERB.match(text, start):
         if adverb.end() == start:
             break
@@ -248,43 +296,44 @@ def _after_statement(text: str, start: int) -> tuple[str, int]:
         rest = text[end : sentence.start() if sentence else len(text)]
         stop = sentence.end() if sentence else len(text)
         if not re.search(r"\w", rest):
-            return _remove_clause(text[start:end], rest, text[stop:]), stop
+            return _remove_clause(text[start:end], rest), stop, end
     sentence = SENTENCE_END.search(text, start)
     stop = sentence.end() if sentence else len(text)
     if sentence and sentence[0] == "?":
         raise _NoAnswerError("its answer is a question")
     answer = text[start : sentence.start() if sentence else len(text)][:LONGEST_ANSWER]
-    return _remove_clause(answer, "", text[stop:]), stop
+    answer = _remove_clause(answer, "")
+    return answer, stop, start + len(answer)
 
 
-def _remove_clause(answer: str, rest: str, after: str) -> str:
+def _remove_clause(answer: str, rest: str) -> str:
     """Return an answer without the clause that explains it.
 
     Raises:
-        _NoAnswerError: the clause, or the next sentence, has a different answer.
+        _NoAnswerError: the clause has a different answer.
     """
     cut = CLAUSE.search(answer)
     explained = answer[: cut.start()] if cut else answer
     rest = (answer[cut.start() :] if cut else "") + rest
     if re.match(r"[\s(,-]*(?:or|but|maybe|perhaps|and)\b|.*\b(?:else|otherwise)\b", rest) and re.search(r"\d|\\", rest):
         raise _NoAnswerError("it has several possible answers")
-    if (
-        CORRECTION.match(after)
-        and re.search(r"\d|\\|\b[A-J]\b", SENTENCE_END.split(after.lstrip(), maxsplit=1)[0])
-        and not STATED.search(after)
-    ):
-        raise _NoAnswerError("it has several possible answers")
-    return IS_THE_ANSWER.sub("", explained.strip(" *_`:"))
+    explained = re.sub("(?:\u3067\u3059|\uc785\ub2c8\ub2e4)$", "", explained.strip(" *_`:"))
+    return IS_THE_ANSWER.sub("", explained if "{" in explained else explained.rstrip("} "))
 
 
-def _after_hashes(text: str, is_answer: Callable[[str], bool]) -> list[str]:
-    """Return the answer after ``####``, as in GSM8K. A heading is no answer."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = [(line.rpartition("####")[2].strip(" #*"), place) for place, line in enumerate(lines, 1) if "####" in line]
-    return [each for each, place in found if each and (place == len(lines) or is_answer(each))][-1:]
+def _after_hashes(text: str, is_answer: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+    """Yield the answers after ``####``, as in GSM8K. A heading is no answer."""
+    for match in re.finditer(r"####([^\n]*)", text):
+        answer = match[1].strip(" #*")
+        if answer and (
+            not text[match.end() :].strip() or (is_answer(answer) and re.search(r"\d|^\W*[A-Z]\W*$|\\", answer))
+        ):
+            yield answer, match.end()
 
 
-def _tags(text: str, is_answer: Callable[[str], bool], read_line: Callable[[str], str | None]) -> Iterator[str]:
+def _tags(
+    text: str, is_answer: Callable[[str], bool], read_line: Callable[[str], str | None]
+) -> Iterator[tuple[str, int]]:
     for match in TAG.finditer(text):
         content = match[1].strip()
         if not content:
@@ -292,9 +341,9 @@ def _tags(text: str, is_answer: Callable[[str], bool], read_line: Callable[[str]
         if BOX.search(content) or STATED.search(content):
             continue
         if is_answer(content):
-            yield content
+            yield content, match.end()
         elif (answer := read_line(_last_line(content))) is not None:
-            yield answer
+            yield answer, match.end()
         else:
             raise _NoAnswerError("its <answer> has no answer")
 
@@ -316,25 +365,29 @@ def read_sentence(line: str, is_answer: Callable[[str], bool]) -> str | None:
         return line[: 3 if line[0] in "yY" else 2]
     ends = [match.end() for match in SENTENCE_END.finditer(line) if line[match.end() :].strip(" *_\"'")]
     line = line[ends[-1] :].strip() if ends else line
-    if NEGATION.search(line) or UNSURE.search(line):
-        return None
     line = SO.sub("", IS_THE_ANSWER.sub("", line))
     if is_answer(line):
         return line
+    line = re.sub(r",\s+(?:and\s+)?not\s+\S+$", "", line)
+    if NEGATION.search(line) or UNSURE.search(line) or HYPOTHESIS.search(line) or re.search(r"\banswer\b", line, re.I):
+        return None
     cut = CLAUSE.search(line)
     sentence = line[: cut.start()] if cut and cut.start() > 0 else line
+    if re.search(r"\d|\\", sentence) and is_answer(sentence):
+        return sentence
     for match in reversed(list(RESULT.finditer(sentence))):
         answer = sentence[match.end() :].strip(" *_.`")
         is_stated = match[0].lower().strip(" :") in ("is", "are", "was", "")
         if answer and (is_stated or re.search(r"\d|\\", answer)) and is_answer(answer):
             return answer
-    spans = [match[0] for match in SPAN.finditer(line)]
-    if len(spans) == 1 and not NUMBER.search(SPAN.sub("", line)) and is_answer(spans[0]):
-        return spans[0]
-    numbers = [match[0].strip() for match in NUMBER.finditer(line)]
-    if not spans and len(set(numbers)) == 1 and re.search(r"[A-Za-z]{2}", line):
-        return numbers[0]
-    return None
+    found = [*SPAN.finditer(line), *NUMBER.finditer(SPAN.sub(lambda span: " " * len(span[0]), line))]
+    if len({each[0].strip() for each in found}) != 1 or not is_answer(found[0][0].strip()):
+        return None
+    return (
+        found[0][0].strip()
+        if VERB.search(line[: found[0].start()]) and not CHANGES.search(line, found[0].end())
+        else None
+    )
 
 
 def read_answer(text: str, form: Literal["math", "choice", "exact"], letters: str = "ABCDE") -> FinalAnswer:

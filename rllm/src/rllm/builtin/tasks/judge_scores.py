@@ -25,7 +25,7 @@ LEGEND = re.compile(
 )
 """The meaning of a number on the scale, such as ``10 = best``."""
 LABEL = re.compile(
-    r"(?:\b(final|overall|total)\s+)?\b(?:score|grade|rating|mark|verdict)\b[^\w\n-]{0,9}(?:(?:is|of|would be)\b)?"
+    r"(?:\b(final|overall|total|revised)\s+)?\b(?:score|grade|rating|mark|verdict|points)\b[^\w\n-]{0,9}(?:(?:is|of)\b)?"
     rf"\s*(?:an?\s+)?[^\w\n-]{{0,9}}\n?[^\w\n-]{{0,9}}({NUMBER})"
     rf"|\b(?:give|giving|assign|rate|award)\b(?:\s+[a-z]+){{0,4}}\s+({NUMBER})",
     re.IGNORECASE,
@@ -35,16 +35,22 @@ MARKUP = re.compile(r"[*`$\"#]|\\boxed|</?(?:score|grade|rating|answer|verdict)>
 ONLY = re.compile(rf"[^\w-]*({NUMBER})[^\w%]*(?:(?:where|scale|on|from|a|of|in)[^\w%]*)*")
 """A line that is only a number, next to the rest of a scale."""
 SENTENCE = re.compile(r"[.!?;](?=\s|$)|\n")
-NEGATION = re.compile(r"\b(?:not|never|cannot|neither|or|maybe|perhaps)\b|n['\u2019]t\b", re.IGNORECASE)
-
-LABELED = re.compile(
-    r"\b(?:verdict|answer|conclusion|decision|judge?ment|result)\b\W{0,3}(?:is\b)?\W{0,5}(yes|no)\b(?!\s+\w)",
+NEGATION = re.compile(
+    r"\b(?:not|never|cannot|neither|or|maybe|perhaps|if|without|needs?|(?<!I )would)\b|n['\u2019]t\b", re.IGNORECASE
+)
+BEFORE = re.compile(
+    r"\W*(?:(?:so|thus|therefore|hence|in total|I (?:would )?(?:give|assign)(?: it)?)\W+)?(?:(?:the|my|an?)\s+)?",
     re.IGNORECASE,
 )
-FIRST = re.compile(r"\W*(yes|no)\s*[,.;:!\u2014]", re.IGNORECASE)
-LAST = re.compile(r"\b(yes|no)\W*\Z", re.IGNORECASE)
-UNDECIDED = re.compile(r"(?:\b(?:or|nor|and|not|neither|cannot|say)|n['\u2019]t|/)\W*\Z", re.IGNORECASE)
-QUESTION = re.compile(r"([^.?!\n]*)\?\W*\Z")
+"""The start of a sentence with a grade. After other text, such as ``a perfect score``, the number is no grade."""
+
+VERDICT = re.compile(
+    r"(?:^|[.!\n])\W*(?:(?:so|thus|therefore|the|my|final|overall)\s+)*(?:verdict|answer|conclusion|decision|judge?ment|result)\b"
+    r"\W{0,3}(?:is\b)?\W{0,5}(yes|no)\b(?=\s*(?:[.!(\n]|\Z))",
+    re.IGNORECASE,
+)
+LAST = re.compile(r"(?:^|[.!\n])\W*(yes|no)\W*\Z", re.IGNORECASE)
+FIRST = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 LONGEST = 20_000
 """Number of characters at the end of a response that are searched, because judges write the score last."""
@@ -83,19 +89,15 @@ def _last(found: list[str], what: str) -> str:
 
 
 def _verdict(said: str) -> str:
-    """Return yes or no: at the end, after ``verdict:``, or at the start. Elsewhere they are parts of a sentence.
+    """Return yes or no: the last sentence, or after ``verdict:``. Elsewhere they are parts of a sentence.
 
     Raises:
-        UnreadableError: none of these places has one, or it is undecided or denied.
+        UnreadableError: it is none of these, or a question or the other one comes before it.
     """
-    said = re.sub(r"[*`$]|\\boxed|</?\w+>", " ", said).strip()
-    if last := LAST.search(said):
-        before = said[: last.start()]
-        question = QUESTION.search(before)
-        if UNDECIDED.search(before) or (question and not re.search(r"right|correct", question[1], re.IGNORECASE)):
-            raise UnreadableError(f"its last {last[1]!r} is no verdict")
-        return last[1]
-    found = LABELED.findall(said) + [first[1] for first in [FIRST.match(said)] if first]
+    said = re.sub(r"[*`$\"#]|\\boxed|</?\w+>", " ", said).strip()
+    found = VERDICT.findall(said)
+    if not found and "?" not in said:
+        found = LAST.findall(said) + FIRST.findall(said)[:1] * bool(LAST.search(said))
     if len({each.lower() for each in found}) > 1:
         raise UnreadableError("it has both yes and no")
     return _last(found, "neither yes nor no in a stated form")
@@ -130,7 +132,8 @@ def _grade(said: str, params: JudgeParams) -> str:
         stop = SENTENCE.search(said, label.end())
         sentence = said[start : stop.start() if stop else len(said)]
         numbers = {float(each) for each in re.findall(NUMBER, sentence)}
-        if NEGATION.search(sentence) or len(numbers) > 1 or re.match(r"\s*%", said[label.end() :]):
+        has_other_text = not label[3] and not BEFORE.fullmatch(said[start : label.start()])
+        if has_other_text or NEGATION.search(sentence) or len(numbers) > 1 or re.match(r"\s*%", said[label.end() :]):
             raise UnreadableError(
                 f"it has several numbers that may be the grade, or denies it: {sentence.strip()!r:.80}"
             )

@@ -6,7 +6,13 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+_COMMANDS = (
+    "\u00d7 times \u00b1 pm \u2213 mp \u2260 ne \u2248 approx \u221a sqrt \u221e infty \u222a cup \u2229 "
+    "cap \u2208 in \u2220 angle \u25b3 triangle \u03c0 pi \u03b8 theta \u03b1 alpha \u03b2 beta \u03bb "
+    "lambda \u03c6 phi"
+)
 SIGNS = {
+    **{sign: rf"\{name} " for sign, name in zip(_COMMANDS.split()[::2], _COMMANDS.split()[1::2], strict=True)},
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d", "-"),
     **dict.fromkeys("\u00a0\u2007\u2009\u202f\u200a\u2002\u2003\u3000", " "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
@@ -18,26 +24,8 @@ SIGNS = {
     **dict.fromkeys("\u2264\u2a7d", r"\le "),
     **dict.fromkeys("\u2265\u2a7e", r"\ge "),
     **dict.fromkeys("\u2205\u00d8", r"\emptyset "),
-    "\u00d7": r"\times ",
-    "\u00b1": r"\pm ",
-    "\u2213": r"\mp ",
-    "\u2260": r"\ne ",
-    "\u2248": r"\approx ",
-    "\u221a": r"\sqrt ",
     "\u221b": r"\sqrt[3]",
-    "\u221e": r"\infty ",
-    "\u222a": r"\cup ",
-    "\u2229": r"\cap ",
-    "\u2208": r"\in ",
-    "\u2220": r"\angle ",
-    "\u25b3": r"\triangle ",
     "\u211d": r"\mathbb{R}",
-    "\u03c0": r"\pi ",
-    "\u03b8": r"\theta ",
-    "\u03b1": r"\alpha ",
-    "\u03b2": r"\beta ",
-    "\u03bb": r"\lambda ",
-    "\u03c6": r"\phi ",
     "\u3002": ".",
 }
 """LaTeX or ASCII for characters that models write in text."""
@@ -57,6 +45,10 @@ SHORT_FRACTION = re.compile(
 )
 SHORT_ROOT = re.compile(r"\\sqrt\s*(\[\d\])?\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
 PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"^\s*(?:minus|negative)\s+(?=[\d\\.$])", re.IGNORECASE), "-"),
+    (re.compile(r"\\textcolor\s*\{\w+\}|\\color\s*\{\w+\}|\\large(?![A-Za-z])"), ""),
+    (re.compile(r"\\(?:begin|end)\{(?:aligned|align|equation)\*?\}|&(?=\s*=)|\\\\(?=\s*&\s*=)"), ""),
+    (re.compile(r"^\s*answer\s*:\s*|^\s*(?:it|that)['\u2019]s\s+(?=[\d\\.$])|^\s*=\s*", re.IGNORECASE), ""),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\(?:lt|gt)(?![A-Za-z])"), lambda match: {"l": "<", "g": ">"}[match[0][1]]),
     (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])|<="), r"\\le "),

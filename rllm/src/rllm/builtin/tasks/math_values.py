@@ -57,6 +57,11 @@ UNION = re.compile(r"\s*\\cup\s*|\s+(?:U|union)\s+")
 PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])\s*")
 MEASURED = re.compile(r"(.*(?:[\d})\]!]|\\pi))(\s+(?:[A-Za-z]{2,}).*?|\s+m\^?[23])")
 """An expression with a unit after it, such as ``36\\pi cm^2``."""
+COMPOUND = re.compile(r"[-+]?\d[\d.]*\s*(?!mod\b)[A-Za-z]{2,}\s+\d[\d.]*\s*[A-Za-z]{2,}")
+"""Two measures, such as ``18 ft 3 in``, which are compared as text."""
+OPERATION = re.compile(r"[-+({\s]*[\d.]+[)}\s]*(?:(?:[-+*/]|\\(?:times|cdot|div)(?![A-Za-z]))[-+({\s]*[\d.]+[)}\s]*)+")
+"""Arithmetic of plain numbers, such as ``12 * 12``. Evaluating it may be the task."""
+BASE = re.compile(r"\d_\{?(\d+)")
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 COMMAND = re.compile(r"\\[A-Za-z]+")
 WORD = re.compile(r"[A-Za-z]{3,}|\b(?:no|No|NO|is|of)\b")
@@ -111,9 +116,15 @@ def read_value(text: str, *, depth: int = 0) -> Value | None:
     if len(parts) > 1:
         values = [read_value(part, depth=depth + 1) for part in parts]
         numbers = {value.number for value in values if value is not None and value.number is not None}
-        return values[-1] if len(numbers) < 2 else None
+        last = values[-1]
+        if numbers and last is not None and OPERATION.fullmatch(last.text):
+            # 4 = 2 + 2
+            last = next(value for value in reversed(values) if value is not None and value.number is not None)
+        return last if len(numbers) < 2 else None
     if parts != [plain]:
         return read_value(parts[0], depth=depth + 1)
+    if COMPOUND.fullmatch(plain):
+        return Value("text", plain)
     if measured := MEASURED.fullmatch(plain):
         unit = read_unit(measured[2])
         if unit and re.split(r"[/^ ]", unit)[0] in ALIASES:
@@ -149,7 +160,10 @@ def equal_values(said: Value, key: Value, equal: Equal) -> bool:
     comparable = {"number", "expression"}
     if said.kind not in comparable or key.kind not in comparable or (said.unit and key.unit and said.unit != key.unit):
         return False
-    return said.text == key.text or equal(said.text, key.text)
+    is_unevaluated = OPERATION.fullmatch(said.text) and not OPERATION.fullmatch(key.text)
+    bases = [BASE.findall(value.text) for value in (said, key)]
+    is_comparable = not is_unevaluated and bases[0] in ([], bases[1])
+    return said.text == key.text or (is_comparable and equal(said.text, key.text))
 
 
 def needs_process(said: Value, key: Value) -> bool:

@@ -14,9 +14,6 @@ ALIASES = {
     "euro": "euro euros eur €",
     "pound": "pound pounds lb lbs gbp £",
     "m": "m meter meters metre metres",
-    "cm": "cm centimeter centimeters centimetre centimetres",
-    "mm": "mm millimeter millimeters millimetre millimetres",
-    "km": "km kilometer kilometers kilometre kilometres",
     "inch": "inch inches in",
     "foot": "foot feet ft",
     "yard": "yard yards yd",
@@ -30,12 +27,7 @@ ALIASES = {
     "liter": "l liter liters litre litres",
     "ml": "ml milliliter milliliters millilitre millilitres",
     "ounce": "oz ounce ounces",
-    "newton": "n newton newtons",
-    "joule": "j joule joules",
-    "watt": "w watt watts",
-    "volt": "v volt volts",
     "ampere": "a amp amps ampere amperes",
-    "kelvin": "k kelvin kelvins",
     "hertz": "hz hertz",
     "radian": "rad rads radian radians",
     "kj": "kj kilojoule kilojoules",
@@ -43,47 +35,20 @@ ALIASES = {
     "mph": "mph miles_per_hour mile/hour",
     "km/hour": "kph kmh",
     "unit": "unit units",
+    **{each: f"{each[0]} {each} {each}s" for each in ("newton", "joule", "watt", "volt", "kelvin")},
+    **{
+        f"{each[0]}m": f"{each[0]}m {each}meter {each}meters {each}metre {each}metres"
+        for each in ("centi", "milli", "kilo")
+    },
 }
 UNIT = {alias.replace("_", " "): name for name, aliases in ALIASES.items() for alias in aliases.split()}
 ONE_LETTER = set("msghlLNJWVAKCF")
 """Letters that are units if a space is before them. All other letters are variables."""
-ATTACHED = {
-    "%",
-    "$",
-    "€",
-    "£",
-    "¢",
-    "cm",
-    "mm",
-    "km",
-    "kg",
-    "mg",
-    "ml",
-    "mL",
-    "ft",
-    "lb",
-    "lbs",
-    "oz",
-    "mi",
-    "yd",
-    "hr",
-    "min",
-}
-ATTACHED |= {
-    "Hz",
-    "kJ",
-    "kW",
-    "mph",
-    "kph",
-    "percent",
-    "degree",
-    "hours",
-    "minutes",
-    "seconds",
-    "meters",
-    "euros",
-    "dollars",
-}
+_ATTACHED = (
+    "% $ € £ ¢ cm mm km kg mg ml mL ft lb lbs oz mi yd hr min Hz kJ kW mph kph percent degree hours "
+    "minutes seconds meters euros dollars"
+)
+ATTACHED = set(_ATTACHED.split())
 """Units that need no space before them."""
 _NO_UNITS = (
     "and or not no nor but than is are was were isn't wrong incorrect false if then else plus minus times squared "
@@ -101,7 +66,7 @@ def read_unit(text: str) -> str | None:
     rest = text.strip()
     if not rest:
         return ""
-    if len(rest) > LONGEST or rest[0] in "/*^-({":
+    if len(rest) > LONGEST or rest[0] in "/*^-({" or re.search(r"[A-Za-z] \d", rest):
         return None
     tokens = WORDS.findall(rest)
     if "".join(tokens) != rest:
@@ -119,17 +84,12 @@ def read_unit(text: str) -> str | None:
         return None
     if letters and len(letters[0]) == 2 and letters[0].lower() not in {*UNIT, *POWERS}:
         return None
+    pairs = zip(["", *words], words, strict=False)
     if any(
-        each.isdigit() and words[place - 1] not in ("^", "{") and not _is_power(words, place)
-        for place, each in enumerate(words)
+        now.isdigit() and was not in ("^", "{") and (now not in "23" or was.lower() not in UNIT) for was, now in pairs
     ):
         return None
     return _write_unit(rest)
-
-
-def _is_power(words: list[str], place: int) -> bool:
-    """Return True for the 2 of ``cm2``."""
-    return words[place] in ("2", "3") and words[place - 1].lower() in UNIT
 
 
 def _write_unit(text: str) -> str:

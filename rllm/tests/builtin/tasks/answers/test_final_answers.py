@@ -49,6 +49,15 @@ RIGHT = [
     ("3/4", r"The probability is $\frac{3}{4}$."),
     ("12", "\u7b54\u6848\u662f12\u3002"),
     ("8", "The answer is **8** books."),
+    ("7", "The answer is an integer below 100.\n\\boxed{007}"),
+    ("7", "A right answer is worth 5 points.\n#### 7"),
+    ("7", "Answer: 7\n\nThe answer is found by adding 3 to 4."),
+    ("7", "The answer is not 6 but 7."),
+    ("-7", "The answer is minus 7."),
+    ("7", r"\boxed{\textcolor{blue}{7}}"),
+    ("7", "\uc815\ub2f5\uc740 7\uc785\ub2c8\ub2e4."),
+    ("2^{10}", "1024"),
+    ("3 + 4", "4 + 3"),
 ]
 WRONG = [
     ("42", "The answer is not 42."),
@@ -89,6 +98,23 @@ WRONG = [
     ("r^2", "\\boxed{r^2h}"),
     ("2n", r"\boxed{2N}"),
     ("1e-9", r"\boxed{2e-9}"),
+    *(
+        ("7", said)
+        for said in (
+            *(
+                "at most 7",
+                "The answer is half of 7.",
+                "It is two more than 7",
+                "7 cubed",
+                "negative 7",
+                "7 and a half",
+            ),
+            *("\\boxed{7}\n\nWait, this is not correct: it is 8.", "The answer is 7. Correction: 8.", "#### 8\n#### 7"),
+            *("\\boxed{7}, which I know is wrong", "Assume that the answer is 7.", "The answer is 7 if n is odd."),
+            *("3 + 4", "\\boxed{14 \\div 2}", "7 ft 2 in", "7_9", "See page 7"),
+        )
+    ),
+    ("101_2", "101_3"),
 ]
 
 
@@ -142,6 +168,7 @@ CHOICES = {
         ),
         *(r"\boxed{A} \boxed{B}", "The answer is A. The answer is B.", "<answer>A</answer><answer>B</answer>"),
         *("It is not B.", "The answer is not B.", "Either A or B", "The answer could be B", "The answer is B?"),
+        *("Hepatitis B is common", "Team C lost."),
     ],
 }
 
@@ -155,7 +182,7 @@ def test_choice_reads_final_letter(letter: str | None, said: str) -> None:
     ("said", "place", "text"),
     [
         (r"The answer is 1. \boxed{2} #### 3", "box", "2"),
-        ("The answer is 1.\n#### 3", "statement", "1"),
+        ("The answer is 1.\n#### 3", "####", "3"),
         ("<answer>4</answer>\n#### 3", "####", "3"),
         ("<answer>4</answer>\n5", "tag", "4"),
         ("4\n5", "last line", "5"),

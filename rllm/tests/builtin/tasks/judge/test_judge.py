@@ -128,7 +128,7 @@ SEVERAL_GRADES = [
     ("said", "options", "value"),
     [
         ("Right. Yes", {}, 1.0),
-        ("yes, but then again: **NO**", {}, 0.0),
+        ("It seemed right, but it is not. **NO**", {}, 0.0),
         *((said, {"read": "number", "best": 10}, 0.7) for said in GRADES),
         ("-1", {"read": "number", "worst": 1, "best": -1}, 1.0),
         ("score: 3/5, score: 4/5", {"read": "regex", "pattern": r"score: (\d)", "best": 5}, 0.8),
