@@ -56,7 +56,7 @@ def score(program: str, data: dict[str, Any], **options: Any) -> Score:
         ("def flip(x):\n    x.reverse()", {"test_list": ["x = [1, 2]\nflip(x)\nassert x == [2, 1]"]}),
         (
             "def fail():\n    raise KeyError(1)",
-            {"test_list": ["try:\n    fail()\nexcept KeyError:\n    pass\nassert True"]},
+            {"test_list": ["try:\n    fail()\n    assert False\nexcept KeyError:\n    pass"]},
         ),
         ("def double(x):\n    return 2 * x", {"tests": [{"fn_name": "double", "input": "4", "output": "8"}]}),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 import answer_table
 import pytest
 from answer_table import STYLES, find_mistakes, read_rows
+from programs import skip_without_package
 
 from rllm.builtin.tasks.math_reward import check_key
 
@@ -42,7 +43,7 @@ def test_table_agrees_without_false_positives() -> None:
 def test_both_parsers_decide_the_same() -> None:
     """math-verify reads some text differently with ANTLR 4.13, so it receives no such text."""
     if not NEWEST_ANTLR.exists():
-        pytest.skip("`make install` installs ANTLR 4.13")
+        skip_without_package("antlr4-python3-runtime==4.13.2", "`make install` installs it")
     found = {}
     for path in ("", str(NEWEST_ANTLR)):
         command = [sys.executable, answer_table.__file__]
