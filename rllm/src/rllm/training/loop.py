@@ -134,6 +134,13 @@ class TrainingLoop:
         so recorded model calls replace new samples."""
         return self._identity.pins_weights and self._states.can_replay
 
+    def _make_backend(self) -> Backend:
+        """Return the run's backend, wrapped by the observers."""
+        backend: Backend = self.plan.backend.load()()
+        for observer in self._observers:
+            backend = observer.wrap_backend(backend, self._tracked)
+        return backend
+
     def _around(self, engine: RolloutEngine) -> RolloutEngine:
         """Return the engine that rollouts sample with: the given engine, wrapped by the observers."""
         for observer in self._observers:
@@ -156,7 +163,7 @@ class TrainingLoop:
         for line in self.plan.warnings:
             self._warn(line)
         frozen = gc.get_freeze_count()
-        backend: Backend = self.plan.backend.load()()
+        backend = self._make_backend()
         trackers = self._trackers = Trackers(self.plan.trackers, self.directory, self._tracked, self._warn)
         try:
             # Before anything starts: the wrong checkpoint is refused in seconds.

@@ -6,6 +6,7 @@ from .agent import (
 from .backend import (
     Backend as Backend,
     BackendPlugin as BackendPlugin,
+    BackendWrapper as BackendWrapper,
     Capabilities as Capabilities,
     DerivedKey as DerivedKey,
     Finding as Finding,
@@ -30,6 +31,7 @@ from .dataset import (
 )
 from .engine import (
     Completion as Completion,
+    Dtype as Dtype,
     EnginePlugin as EnginePlugin,
     EngineSetup as EngineSetup,
     EngineWrapper as EngineWrapper,
@@ -140,6 +142,13 @@ from .tracker import (
 from .train_step import (
     Decision as Decision,
     TrainStep as TrainStep,
+)
+from .weight_comparison import (
+    KnownFault as KnownFault,
+    Probe as Probe,
+    ScoringEngine as ScoringEngine,
+    TensorDifference as TensorDifference,
+    WeightComparison as WeightComparison,
 )
 from .workflow import (
     OpenedRun as OpenedRun,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.engine import EnginePlugin, Overlap, RolloutEngine
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import Renderer, RendererPlugin
+    from rllm_core.contracts.weight_comparison import WeightComparison
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.record import OptimizerStep, TokenTrace
     from rllm_core.schema.run_config import RunConfig
@@ -306,6 +307,13 @@ class Backend(ABC):
         """Give the new weights to the rollout engine. Later completions report `version` in
         `Completion.weight_version`."""
 
+    def weight_comparison(self) -> WeightComparison | None:
+        """Return the comparison of each sampler's weights with the trained weights. Called after `start`.
+
+        None if the backend has no comparison. The run then reports that the sampler's weights are not checked.
+        """
+        return None
+
     @abstractmethod
     async def save(self, directory: Path) -> None:
         """Write everything that an exact resume needs into an existing empty directory. Do not use pickle."""
@@ -316,6 +324,52 @@ class Backend(ABC):
 
     async def close(self) -> None:  # noqa: B027  (nothing to release is a valid answer)
         """Release processes, memory and connections."""
+
+
+class BackendWrapper(Backend):
+    """A backend that wraps an inner backend. A subclass overrides methods and calls the inner backend there.
+
+    `Observer.wrap_backend` may return one.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.inner = backend
+
+    def check_checkpoint(self, run: RunContext, directory: Path) -> None:
+        """Check the checkpoint with the inner backend."""
+        self.inner.check_checkpoint(run, directory)
+
+    async def start(self, run: RunContext) -> RolloutEngine:
+        """Start the inner backend."""
+        return await self.inner.start(run)
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        """Fill the columns with the inner backend."""
+        return await self.inner.process(batch, needs)
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        """Update the inner backend's weights."""
+        return await self.inner.update(batch, plan)
+
+    async def sync_weights(self, version: int) -> None:
+        """Sync the inner backend's weights."""
+        await self.inner.sync_weights(version)
+
+    def weight_comparison(self) -> WeightComparison | None:
+        """Return the inner backend's comparison."""
+        return self.inner.weight_comparison()
+
+    async def save(self, directory: Path) -> None:
+        """Save the inner backend's state."""
+        await self.inner.save(directory)
+
+    async def load(self, directory: Path) -> None:
+        """Restore the inner backend's state."""
+        await self.inner.load(directory)
+
+    async def close(self) -> None:
+        """Close the inner backend."""
+        await self.inner.close()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NamedTensors = Iterable[tuple[str, "Tensor"]]
 """Weights, by their names in a Hugging Face checkpoint of the model."""
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""Type of weights and activations."""
 FinishReason = Literal["stop", "length"]
 OnTokens = Callable[["NDArray[np.int32]"], None]
 """Called with new sampled tokens, (n,) int32. They follow the tokens of the previous call."""
@@ -184,7 +186,7 @@ class EngineSetup:
     """Maximum number of conversations that are sampled at the same time."""
     kv_cache_bytes: int
     """Memory for cached keys and values."""
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: Dtype
     """Type of the weights that the engine receives."""
 
 

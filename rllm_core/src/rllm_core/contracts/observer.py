@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
+    from rllm_core.contracts.backend import Backend
     from rllm_core.contracts.engine import RolloutEngine
     from rllm_core.contracts.tracker import TrackedRun
     from rllm_core.contracts.train_step import TrainStep
@@ -24,6 +25,10 @@ class Observer:
         batches again. Batches that older weights generate are then finished before a checkpoint is written, and are
         generated again after a resume."""
         return False
+
+    def wrap_backend(self, backend: Backend, run: TrackedRun) -> Backend:
+        """Return the backend of the run, for example a `BackendWrapper`. Called before the backend starts."""
+        return backend
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
         """Return the engine that samples for all rollouts of the run. Called before anything is generated or loaded."""
