@@ -54,7 +54,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "backends/tinker",
             "backends/tinker-server",
         ],
-        "How it works": ["explain/step", "explain/seeds", "explain/resume"],
+        "How it works": ["explain/step", "explain/seeds", "explain/weights", "explain/resume"],
         "Look up": [
             "reference/config",
             "reference/errors",

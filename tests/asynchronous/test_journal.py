@@ -179,8 +179,9 @@ def test_unlisted_observer_may_join_a_run(world: Any, planned: Any, joins: bool)
         )
     )
     names = [entry.plugin.name for entry in planned({}).observers]
-    assert names == (["joiner"] if joins else [])
-    assert [entry.plugin.name for entry in planned({"rllm.trainer.observers": ["joiner"]}).observers] == ["joiner"]
+    assert names.count("joiner") == joins
+    chosen = planned({"rllm.trainer.observers": ["joiner"]}).observers
+    assert [entry.plugin.name for entry in chosen].count("joiner") == 1
 
 
 def test_resumed_run_repairs_notes_of_checkpoints(run: Any) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError
 from rllm_local.backend import LocalBackend
 from rllm_local.engine import LocalEngine
@@ -72,3 +76,42 @@ class HostedCopy:
         self.calls.append("close")
         if self.executor is not None:
             self.executor.shutdown()
+
+
+class ScoringCopy(HostedCopy):
+    """A hosted copy that reports its scores and digests."""
+
+    async def score(self, probe: Probe) -> Mapping[str, NDArray[np.float32]]:
+        (scores,) = (await self.engine.score(probe)).values()
+        return {"replica 0": scores}
+
+    async def digests(self, replica: str) -> Mapping[str, str]:
+        return await self.engine.digests(replica)
+
+
+class TwoReplicas(ScoringCopy):
+    """Two hosted copies. The first samples."""
+
+    async def start(self, setup: EngineSetup) -> None:
+        self.second = ScoringCopy(NoParams())
+        await super().start(setup)
+        await self.second.start(setup)
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        named = list(weights)
+        await super().load_weights(named, version)
+        await self.load_second(named, version)
+
+    async def load_second(self, weights: NamedTensors, version: int) -> None:
+        await self.second.load_weights(weights, version)
+
+    async def score(self, probe: Probe) -> Mapping[str, NDArray[np.float32]]:
+        (scores,) = (await self.second.score(probe)).values()
+        return {**await super().score(probe), "replica 1": scores}
+
+    async def digests(self, replica: str) -> Mapping[str, str]:
+        return await (self.second if replica == "replica 1" else super()).digests(replica)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.second.close()

@@ -69,7 +69,8 @@ def test_defaults(plan: MakePlan) -> None:
     assert (made.grouping.plugin.name, made.rejection.plugin.name) == ("task_role", "none")
     assert made.workflow.plugin.name == "single_turn_workflow"
     assert [tracker.plugin.name for tracker in made.trackers] == ["console"]
-    assert (made.environment, made.observers) == (None, ())
+    assert made.environment is None
+    assert [entry.plugin.name for entry in made.observers] == ["weight_check"]
 
 
 @pytest.mark.parametrize(

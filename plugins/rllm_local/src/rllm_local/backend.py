@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rllm_backend_kit.loss import complete_plan
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.weight_comparison import WeightComparison
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.notices import warn_once
@@ -29,6 +30,7 @@ from rllm_local.determinism import (
 )
 from rllm_local.early_renderer import early_renderer
 from rllm_local.kv_cache import AS_NEEDED, PassShape
+from rllm_local.logprobs import is_classifier
 from rllm_local.model_name import TINY
 from rllm_local.samplers import (
     CopiedWeightsSampler,
@@ -43,6 +45,7 @@ from rllm_local.samplers import (
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.training_process import TrainingProcess
+from rllm_local.weight_comparison import LocalComparison
 from rllm_local.weights import copy_model, trained_weights
 
 T = TypeVar("T")
@@ -56,6 +59,9 @@ class Training(Protocol):
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Change the weights; see `Updater.update`."""
+
+    async def call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a module's function with the `Trainer` and arguments that can be pickled."""
 
     async def save(self, directory: Path) -> None:
         """Write the state that `load` reads."""
@@ -80,6 +86,9 @@ class InProcessTraining:
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         return await self._in_worker(self.trainer.updater.update, batch, plan)
 
+    async def call(self, function: Callable[..., T], *arguments: object) -> T:
+        return await self._in_worker(function, self.trainer, *arguments)
+
     async def save(self, directory: Path) -> None:
         await self._in_worker(self.trainer.save, directory)
 
@@ -98,6 +107,7 @@ class LocalBackend(Backend):
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
         self._training: Training | None = None
         self._sampling: Sampler | None = None
+        self._comparison: WeightComparison | None = None
         self._max_context = 0
 
     async def start(self, run: RunContext) -> RolloutEngine:
@@ -108,9 +118,12 @@ class LocalBackend(Backend):
         if run.calls_tools or settings.model.name != TINY:
             await self._in_worker(early_renderer, run, settings.model.name)
         if run.overlaps and run.engine is None and settings.local.training_process:
-            self._sampling = await self._start_training_process(run)
+            self._sampling, model = await self._start_training_process(run)
         else:
-            self._sampling = await self._start_in_process(run)
+            self._sampling, model = await self._start_in_process(run)
+        if self._sampling.latest is not None and not is_classifier(model):
+            training, sampling = self._require_started()
+            self._comparison = LocalComparison(training, sampling, model, self._max_context)
         return self._sampling.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
@@ -129,6 +142,9 @@ class LocalBackend(Backend):
         _, sampling = self._require_started()
         await sampling.sync_weights(version)
 
+    def weight_comparison(self) -> WeightComparison | None:
+        return self._comparison
+
     async def save(self, directory: Path) -> None:
         training, _ = self._require_started()
         await training.save(directory)
@@ -144,7 +160,8 @@ class LocalBackend(Backend):
                 if half is not None:
                     ends.push_async_callback(half.close)
 
-    async def _start_in_process(self, run: RunContext) -> Sampler:
+    async def _start_in_process(self, run: RunContext) -> tuple[Sampler, Any]:
+        """Return the sampling half, and the model of this process."""
         loaded, trainer = await self._in_worker(load_trainer, run)
         self._training = InProcessTraining(trainer, self._in_worker)
         model = loaded.model
@@ -153,15 +170,16 @@ class LocalBackend(Backend):
         if run.engine is not None:
             self._sampling = hosting = HostedSampler(run.engine, loaded, self._in_worker)
             await hosting.start(engines.renderer, engines.max_context, run.backend_config)
-            return hosting
+            return hosting, model
         if run.versions_served == 1:
-            return SharedWeightsSampler(engines.make(model))
+            return SharedWeightsSampler(engines.make(model)), model
         trained = trained_weights(model)
         return VersionedSampler(
             copy_model(model, trained), trained, engines.make, self._in_worker, versions=run.versions_served
-        )
+        ), model
 
-    async def _start_training_process(self, run: RunContext) -> Sampler:
+    async def _start_training_process(self, run: RunContext) -> tuple[Sampler, Any]:
+        """Return the sampling half, and the model of this process."""
         self._training = process = TrainingProcess(self._on_training_end)
         # Both processes load the model at the same time.
         _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
@@ -170,8 +188,8 @@ class LocalBackend(Backend):
         self._max_context = engines.max_context
         trained = process.weights(trained_weights(model))
         if run.versions_served == 1:
-            return CopiedWeightsSampler(engines.make(model), model, trained, self._in_worker)
-        return VersionedSampler(model, trained, engines.make, self._in_worker, versions=run.versions_served)
+            return CopiedWeightsSampler(engines.make(model), model, trained, self._in_worker), model
+        return VersionedSampler(model, trained, engines.make, self._in_worker, versions=run.versions_served), model
 
     def _check_lengths(self, batch: TokenBatch) -> None:
         """Raise ConfigError if a row is longer than the context, because it can change the rope of other rows."""

@@ -22,17 +22,22 @@ from numpy.typing import NDArray
 from rllm_backend_kit.grammars import Grammars
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, merge_copies
 from rllm_local.request import Request, Stops, WaitingRequests, stop_rule
 from rllm_local.sampling import Draws
+from rllm_local.scoring import Scores, score_to_sample
 from rllm_local.slots import BLOCK, Session, SlotTable, leading
+from rllm_local.weights import digest_parameters
 
 FIRST_POSITIONS = 64
 """Initial number of positions per slot. It doubles when a conversation needs more."""
 MAX_TOKENS_PER_PASS = 8192
+NAME = "the sampler"
+"""Name of an engine that has no replicas."""
 QUIET_TURNS = 3
 """A pass starts after this many event loop iterations without a new request."""
 
@@ -123,6 +128,15 @@ class LocalEngine:
         Until the slot is used again, other prompts can reuse its cached prefix.
         """
         self._table.release(session)
+
+    async def score(self, probe: Probe) -> dict[str, Scores]:
+        """Return the scores of a probe, see `ScoringEngine`. Requests continue before and after the pass."""
+        loop = asyncio.get_running_loop()
+        return {NAME: await loop.run_in_executor(self._executor, score_to_sample, self._model, probe, self._shape)}
+
+    async def digests(self, replica: str) -> dict[str, str]:
+        """Return the digests of the model's parameters, see `digest_parameters`."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, digest_parameters, self._model)
 
     def pause(self) -> None:
         """Start no new pass until `sync_weights`, because the model's weights are about to change."""

@@ -88,9 +88,14 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
 
 @torch.inference_mode()
 def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
-    """Compute the rows' fresh tokens, and return the logits of each row's next token, (n_row, n_vocabulary).
+    """Compute the rows' fresh tokens, and return the logits of each row's next token, (n_row, n_vocabulary)."""
+    return logits_after(model, cache, rows, 1)[:, 0]
 
-    Fresh tokens are aligned to the right, so only the logits of the last position are needed. Any Hugging Face causal
+
+def logits_after(model: Any, cache: SlotCache, rows: Sequence[Row], n: int) -> Tensor:
+    """Compute the rows' fresh tokens, and return the logits after each of the last n, (n_row, n, n_vocabulary).
+
+    Fresh tokens are aligned to the right, so only the logits of the last positions are needed. Any Hugging Face causal
     model can compute only these.
     """
     device = model.device
@@ -120,9 +125,9 @@ def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
             position_ids=torch.from_numpy(positions).to(device),
             **{cache_argument(model): cache},
             use_cache=True,
-            logits_to_keep=fewest_rows if few else 1,
+            logits_to_keep=max(n, fewest_rows) if few else n,
         )
-    logits: Tensor = output.logits[:, -1]
+    logits: Tensor = output.logits[:, -n:]
     return logits
 
 

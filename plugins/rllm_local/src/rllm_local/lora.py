@@ -92,6 +92,17 @@ class Adapter:
             for layer in self.layers.values():
                 layer.enable_adapters(True)
 
+    @contextmanager
+    def applied_twice(self) -> Iterator[None]:
+        """Make the model compute its outputs with twice the adapter's change of each layer in this context."""
+        for layer in self.layers.values():
+            layer.scaling[ADAPTER] *= 2
+        try:
+            yield
+        finally:
+            for layer in self.layers.values():
+                layer.scaling[ADAPTER] /= 2
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return each layer's A, (rank, n_in), and B, (n_out, rank), float32, by peft's names. They share memory."""
         return {

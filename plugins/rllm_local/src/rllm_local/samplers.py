@@ -7,7 +7,7 @@ different package.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -29,6 +29,7 @@ from rllm_core.contracts.engine import (
     SamplingParams,
 )
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.weight_comparison import ScoringEngine
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.seeding import derive_seed
 from rllm_local.determinism import fold_last_product, is_batch_invariant
@@ -38,7 +39,7 @@ from rllm_local.kv_cache import PassShape
 from rllm_local.lora import Adapter
 from rllm_local.model import LoadedModel, check_max_length, load_model_to_sample
 from rllm_local.settings import LocalConfig
-from rllm_local.weights import copy_model, copy_weights, plain_name, trained_weights
+from rllm_local.weights import copy_model, copy_weights, digest, plain_name, trained_weights
 from rllm_serving.process_directory import ProcessDirectory
 
 GIB = 1 << 30
@@ -97,6 +98,10 @@ class EngineFactory:
         )
 
 
+TrainedDigests = Callable[[], Awaitable[Mapping[str, str]]]
+"""Function that returns the digests of the trained weights, see `digest_parameters`."""
+
+
 class Sampler:
     """The half of the backend that samples and receives new weights."""
 
@@ -111,6 +116,15 @@ class Sampler:
     async def sync_weights(self, version: int) -> None:
         """Use the current weights for sampling."""
         raise NotImplementedError
+
+    @property
+    def latest(self) -> ScoringEngine | None:
+        """The engine with the latest weights. None if it cannot report which weights it has."""
+        raise NotImplementedError
+
+    async def sent_digests(self, trained_digests: TrainedDigests) -> Mapping[str, str]:
+        """Return the digests that the latest engine's weights must have. Empty if no weights are sent."""
+        return await trained_digests()
 
     def fail(self, error: BackendError) -> None:
         """Raise the error in all waiting and later requests, because the training half has stopped."""
@@ -129,6 +143,10 @@ class _LocalSampler(Sampler):
     def engine(self) -> LocalEngine:
         return self._engine
 
+    @property
+    def latest(self) -> LocalEngine:
+        return self._engine
+
     def fail(self, error: BackendError) -> None:
         self._engine.fail(error)
 
@@ -141,6 +159,9 @@ class SharedWeightsSampler(_LocalSampler):
 
     async def sync_weights(self, version: int) -> None:
         self._engine.sync_weights(version)
+
+    async def sent_digests(self, trained_digests: TrainedDigests) -> Mapping[str, str]:
+        return {}
 
 
 class CopiedWeightsSampler(_LocalSampler):
@@ -223,6 +244,10 @@ class VersionedSampler(Sampler):
             )
         return await engine.generate(prompt_ids, sampling, session=session)
 
+    @property
+    def latest(self) -> LocalEngine:
+        return self._engines[max(self._engines)]
+
     async def end_session(self, session: str) -> None:
         """Free a conversation's cache."""
         for engine in tuple(self._engines.values()):
@@ -277,6 +302,22 @@ class HostedSampler(Sampler):
         """Send the model's current weights to the engine, which then samples with them."""
         weights = await self._in_worker(checkpoint_weights, self._loaded.model, self._loaded.adapter)
         await self._engine.load_weights(weights.items(), version)
+
+    @property
+    def latest(self) -> ScoringEngine | None:
+        return self._engine if isinstance(self._engine, ScoringEngine) else None
+
+    async def sent_digests(self, trained_digests: TrainedDigests) -> Mapping[str, str]:
+        return await self._in_worker(self._digest_checkpoint)
+
+    def _digest_checkpoint(self) -> dict[str, str]:
+        """Return the digests of the sent weights by each of their names in a checkpoint."""
+        model = self._loaded.model
+        digests = {name: digest(tensor) for name, tensor in checkpoint_weights(model, self._loaded.adapter).items()}
+        every = dict(model.named_parameters(remove_duplicate=False))
+        first = {id(parameter): plain_name(name) for name, parameter in reversed(every.items())}
+        tied = {plain_name(name): first[id(parameter)] for name, parameter in every.items()}
+        return digests | {name: digests[first] for name, first in tied.items() if first in digests}
 
     async def close(self) -> None:
         """Stop the engine, even if its start failed."""

@@ -47,13 +47,14 @@ class Trainer:
         settings: LocalConfig = run.backend_config
         model, temperature = loaded.model, run.config.sampling.train.temperature
         self.masters = masters
-        self._loaded = loaded
+        self.loaded = loaded
+        self.max_tokens = settings.training.tokens_per_microbatch(model.device.type)
         self._critic = Critic(model, settings.critic) if "values" in run.needs else None
         self._reference = _reference_of(loaded) if "ref_logprobs" in run.needs else None
         self.filler = ColumnFiller(
             model,
             temperature=temperature,
-            max_tokens_per_microbatch=settings.training.tokens_per_microbatch(model.device.type),
+            max_tokens_per_microbatch=self.max_tokens,
             recompute_old_logprobs=run.recomputes_old_logprobs,
             reference=self._reference,
             critic=self._critic,
@@ -70,7 +71,7 @@ class Trainer:
 
     def save(self, directory: Path) -> None:
         """Write the state that `load` reads into an existing empty directory."""
-        loaded, updater = self._loaded, self.updater
+        loaded, updater = self.loaded, self.updater
         save_state(directory, self.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter)
         if self._reference is not None:
             self._reference.save(directory)
@@ -83,7 +84,7 @@ class Trainer:
         """
         if self._reference is not None:
             self._reference.check(directory)
-        load_state(directory, self.masters, self.updater.optimizer, self._critic, self._loaded.adapter)
+        load_state(directory, self.masters, self.updater.optimizer, self._critic, self.loaded.adapter)
 
 
 def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:

@@ -11,9 +11,10 @@ import pickle
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.weights import copy_weights, shared_weights, trained_weights
 from rllm_serving.child_process import end_with_parent
 from rllm_serving.connection import PICKLE, serve_blocking
+
+T = TypeVar("T")
 
 
 class TrainingChild:
@@ -57,6 +60,9 @@ class TrainingChild:
         copy_weights(self._trained, self._shared)
         # The other process has the plan, and the plan's losses cannot be sent.
         return replace(result, made_with=None)
+
+    def call(self, function: Callable[..., T], *arguments: object) -> T:
+        return function(self._require_trainer(), *arguments)
 
     def save(self, directory: Path) -> None:
         self._require_trainer().save(directory)

@@ -170,6 +170,10 @@ class TrainingProcess:
         result: UpdateResult = await self._ask("update", replace(batch, groups=()), SerializedPlan.from_plan(plan))
         return result
 
+    async def call(self, function: Callable[..., T], *arguments: object) -> T:
+        result: T = await self._ask("call", function, *arguments)
+        return result
+
     async def save(self, directory: Path) -> None:
         await self._ask("save", directory.absolute())
 

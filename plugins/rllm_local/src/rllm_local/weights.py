@@ -82,6 +82,20 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
     return digest.hexdigest()
 
 
+def digest(tensor: Tensor) -> str:
+    """Return the hexadecimal SHA-256 of a tensor's values, see `ScoringEngine.digests`."""
+    return hashlib.sha256(tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().data).hexdigest()
+
+
+def digest_parameters(model: Any) -> dict[str, str]:
+    """Return the digest of each parameter by name, or only of the adapter's parameters if the model has an adapter. A
+    tied weight has several names."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    named = {name: parameter for name, parameter in named.items() if is_adapters(name)} or named
+    digests = {parameter: digest(parameter) for parameter in set(named.values())}
+    return {name: digests[parameter] for name, parameter in named.items()}
+
+
 def is_adapters(name: str) -> bool:
     """Return True if a parameter with this name belongs to the adapter."""
     return ".lora_A." in name or ".lora_B." in name

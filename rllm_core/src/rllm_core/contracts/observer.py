@@ -56,7 +56,7 @@ class Observer:
         started."""
 
     def on_policy_updated(self, step: TrainStep) -> None:
-        """React to new weights. Later rollouts use them; their version is `step.weight_version`."""
+        """React to new weights. Later rollouts use them. Their version is `step.weight_version`."""
 
     def on_batch_end(self, step: TrainStep) -> None:
         """React to the end of a step, after its last stage. `step.metrics` is complete."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from rllm_core.contracts.engine import Dtype, HostedEngine
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from rllm_core.contracts.engine import Dtype
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,8 +97,8 @@ class WeightComparison(ABC):
 
 
 @runtime_checkable
-class ScoringEngine(HostedEngine, Protocol):
-    """A hosted engine that can report which weights it has. Without these methods, its weights are not checked."""
+class ScoringEngine(Protocol):
+    """Methods of an engine that can report which weights it has. Without them, a hosted engine is not checked."""
 
     async def score(self, probe: Probe) -> Mapping[str, NDArray[np.float32]]:
         """Return the scores of each replica, (n_score,), by its name. See `WeightComparison.of_samplers`."""

@@ -1,0 +1,103 @@
+"""Scores of a probe: by the trainer's forward pass, by the pass that samples, and with faults of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.weight_comparison import KnownFault, Probe
+from rllm_core.data.batch import TokenBatch
+from rllm_local.forward import Row, logits_after
+from rllm_local.kv_cache import PassShape, SlotCache
+from rllm_local.logprobs import token_outputs
+from rllm_local.rows import micro_batches
+from rllm_local.weights import digest_parameters, trained_weights
+
+if TYPE_CHECKING:
+    from rllm_local.trainer import Trainer
+
+Scores = NDArray[np.float32]
+ROUNDED = {KnownFault.BFLOAT16: torch.bfloat16, KnownFault.FLOAT16: torch.float16}
+
+
+@torch.no_grad()
+def score_to_train(trainer: Trainer, probe: Probe) -> Scores:
+    """Return the scores of a probe, (n_score,), from the forward pass of updates."""
+    batch, model = _as_batch(probe), trainer.loaded.model
+    scores = np.zeros(batch.tokens.shape, np.float32)
+    for part in micro_batches(batch, np.arange(batch.n_rows), trainer.max_tokens, model.device):
+        scores[part.source] = token_outputs(model, part, 1.0).logprobs.cpu().numpy()
+    return scores[batch.loss_mask]
+
+
+@torch.inference_mode()
+def score_to_sample(model: Any, probe: Probe, shape: PassShape) -> Scores:
+    """Return the scores of a probe, (n_score,), from the pass that samples, with an empty cache."""
+    rows, length = probe.tokens.shape
+    layers = model.config.get_text_config().num_hidden_layers
+    cache = SlotCache(layers, rows, shape.positions_to_read(length), shape)
+    sampling = SamplingParams(max_tokens=1)
+    fresh = [Row(slot, 0, tokens[:-1], sampling, 0) for slot, tokens in enumerate(probe.tokens)]
+    forced = torch.from_numpy(probe.tokens[:, probe.prompt :].astype(np.int64)).to(model.device)
+    logits = logits_after(model, cache, fresh, forced.shape[1])
+    logprobs = torch.log_softmax(logits.float(), dim=-1).gather(2, forced[:, :, None])
+    scores: Scores = logprobs.flatten().cpu().numpy()
+    return scores
+
+
+def score_suspects(trainer: Trainer, probe: Probe) -> dict[KnownFault, Scores]:
+    """Return the scores of a probe, (n_score,), for each fault that changes them to finite numbers."""
+    adapter, scores = trainer.loaded.adapter, {}
+    if adapter is not None:
+        with adapter.switched_off():
+            scores[KnownFault.NO_ADAPTER] = score_to_train(trainer, probe)
+        with adapter.applied_twice():
+            scores[KnownFault.ADAPTER_TWICE] = score_to_train(trainer, probe)
+    for fault, dtype in ROUNDED.items():
+        with _round_weights(trained_weights(trainer.loaded.model), dtype):
+            scores[fault] = score_to_train(trainer, probe)
+    return {fault: each for fault, each in scores.items() if np.isfinite(each).all()}
+
+
+def trained_digests(trainer: Trainer) -> dict[str, str]:
+    """Return the digests of the trained weights, see `digest_parameters`."""
+    return digest_parameters(trainer.loaded.model)
+
+
+@contextmanager
+def _round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Replace weights by their values in a type with fewer bits in this context."""
+    exact = {name: weight.data for name, weight in weights.items()}
+    try:
+        for name, weight in weights.items():
+            weight.data = exact[name].to(dtype).to(weight.dtype)
+        yield
+    finally:
+        for name, weight in weights.items():
+            weight.data = exact[name]
+
+
+def _as_batch(probe: Probe) -> TokenBatch:
+    rows, length = probe.tokens.shape
+    scored = np.zeros((rows, length), np.bool_)
+    scored[:, probe.prompt :] = True
+    none = np.zeros(rows, np.int32)
+    return TokenBatch(
+        tokens=probe.tokens.ravel(),
+        row_offsets=np.arange(rows + 1, dtype=np.int64) * length,
+        loss_mask=scored.ravel(),
+        sampling_logprobs=np.zeros(rows * length, np.float32),
+        trajectory=none,
+        group=none,
+        role=none,
+        weight_version=none,
+        roles=(),
+        groups=(),
+    )

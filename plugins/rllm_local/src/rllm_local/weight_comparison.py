@@ -1,0 +1,54 @@
+"""Comparison of the sampling half's weights with the training half's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rllm_core.contracts.weight_comparison import KnownFault, Probe, ScoringEngine, TensorDifference, WeightComparison
+from rllm_local.samplers import Sampler
+from rllm_local.scoring import Scores, score_suspects, score_to_train, trained_digests
+
+if TYPE_CHECKING:
+    from rllm_local.backend import Training
+
+
+class LocalComparison(WeightComparison):
+    """Compares the halves of a backend `local`, in one process or in two."""
+
+    def __init__(self, training: Training, sampling: Sampler, model: Any, max_context: int) -> None:
+        """`model` is the model of this process, `transformers.PreTrainedModel`."""
+        self._training = training
+        self._sampling = sampling
+        self.vocabulary = model.get_input_embeddings().num_embeddings
+        self.max_context = max_context
+        self.layers = model.config.get_text_config().num_hidden_layers
+        self.dtype = str(model.dtype).removeprefix("torch.")  # type: ignore[assignment]
+
+    async def of_trainer(self, probe: Probe) -> Scores:
+        return await self._training.call(score_to_train, probe)
+
+    async def of_samplers(self, probe: Probe) -> Mapping[str, Scores]:
+        return await self._engine.score(probe)
+
+    async def of_suspects(self, probe: Probe) -> Mapping[KnownFault, Scores]:
+        return await self._training.call(score_suspects, probe)
+
+    async def different_tensors(self, sampler: str) -> Sequence[TensorDifference] | None:
+        trained = await self._sampling.sent_digests(partial(self._training.call, trained_digests))
+        own = await self._engine.digests(sampler) if trained else {}
+        if not own:
+            return None
+        owners = {digest: name for name, digest in reversed(list(trained.items()))}
+        return [
+            TensorDifference(name=name, values_of=owners.get(own[name]))
+            for name, digest in trained.items()
+            if own.get(name, digest) != digest
+        ]
+
+    @property
+    def _engine(self) -> ScoringEngine:
+        engine = self._sampling.latest
+        assert engine is not None
+        return engine
