@@ -34,7 +34,7 @@ from rllm.training.loop import TrainingLoop
 from rllm.training.setup import load_tasks
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Task
 from rllm_core.plugins.registry import Registry
@@ -165,7 +165,6 @@ def registry() -> Registry:
         EnvironmentPlugin(
             name="waiting",
             summary="For the benchmark.",
-            params=NoParams,
             load=lambda: Waiting,
             blocking=False,
             defaults={"rllm.workflow.name": "multi_turn_workflow"},

@@ -74,7 +74,7 @@ def random_batch(options: argparse.Namespace) -> TokenBatch:
 
 
 def ppo_plan() -> UpdatePlan:
-    plugin: LossPlugin[Any] = LossPlugin(name="ppo", summary="", params=PpoParams, load=lambda: losses.ppo)
+    plugin: LossPlugin[Any] = LossPlugin(name="ppo", summary="", load_params=lambda: PpoParams, load=lambda: losses.ppo)
     chosen = PluginChoice(registered=Registered(plugin=plugin, distribution="x", version="0"), params=PpoParams())
     return UpdatePlan(losses={"agent": chosen}, global_step=0, aggregation="token-mean", entropy_coeff=0.0, seed=0)
 

@@ -215,7 +215,7 @@ def batch_of(prompts: list[list[int]], responses: list[Completion]) -> TokenBatc
 
 
 def plan() -> UpdatePlan:
-    plugin: LossPlugin[Any] = LossPlugin(name="ppo", summary="", params=PpoParams, load=lambda: ppo)
+    plugin: LossPlugin[Any] = LossPlugin(name="ppo", summary="", load_params=lambda: PpoParams, load=lambda: ppo)
     registered = Registered(plugin=plugin, distribution="benchmarks", version="0")
     chosen = PluginChoice(registered=registered, params=PpoParams())
     return UpdatePlan(losses={"agent": chosen}, global_step=0, aggregation="token-mean", entropy_coeff=0.0, seed=0)

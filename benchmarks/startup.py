@@ -33,7 +33,7 @@ sys.exit(main(sys.argv[1:]))
 """
 MODULE = """
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.plugins import hookimpl
 
 
@@ -47,7 +47,7 @@ def estimate(inputs, params):
 
 @hookimpl
 def rllm_estimators():
-    yield EstimatorPlugin(name="{name}", summary="Scaled rewards.", params=Options, load=lambda: estimate)
+    yield EstimatorPlugin(name="{name}", summary="Scaled rewards.", load_params=lambda: Options, load=lambda: estimate)
 """
 
 

@@ -13,7 +13,6 @@ from scripted_world import ahead
 
 from rllm.cli.dry_run import batches_ahead
 from rllm.planning.plan import RunPlan
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -118,7 +117,7 @@ def stage(world: Registry) -> Any:
             step.count("mine", 1.0)
 
     def add(**fields: Any) -> None:
-        fields |= {"params": NoParams, "reads": frozenset({"episodes"}), "writes": frozenset({"episodes"})}
+        fields |= {"reads": frozenset({"episodes"}), "writes": frozenset({"episodes"})}
         world.add(StagePlugin(name="mine", summary="For tests.", load=lambda: Mine, **fields))
 
     return add

@@ -9,7 +9,7 @@ import pytest
 from expecting import expect_error
 from scripted_world import ahead
 
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.sampler import Sampler, SamplerPlugin
 from rllm_core.errors import CheckpointError, PluginError
 from rllm_core.plugins.registry import Registry
@@ -108,6 +108,6 @@ def test_a_sampler_of_another_class_is_rejected(run: Any, world: Registry) -> No
 
 
 def check_rejected(run: Any, world: Registry, sampler: Any, value: str) -> None:
-    world.add(SamplerPlugin(name="bad", summary="For tests.", params=NoParams, load=lambda: sampler))
+    world.add(SamplerPlugin(name="bad", summary="For tests.", load=lambda: sampler))
     with expect_error(PluginError, "bad-sampler-result", value):
         run({"rllm.sampler": "bad"})

@@ -22,7 +22,7 @@ from rllm.training.setup import load_tasks
 from rllm_backend_kit.loss import LossTerms, loss_terms
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import StageContext, StagePlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
@@ -77,9 +77,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
     registry = Registry.load()
     reads = frozenset({"batch", "batch.advantages", "batch.old_logprobs"})
-    registry.add(
-        StagePlugin(name="look", summary="Look.", params=NoParams, load=lambda: Look, reads=reads, writes=frozenset())
-    )
+    registry.add(StagePlugin(name="look", summary="Look.", load=lambda: Look, reads=reads, writes=frozenset()))
     settings = SETTINGS | {"rllm.trainer.output_dir": str(tmp_path_factory.mktemp("runs"))}
     plan = make_plan(compose(registry, [layer_from_keys(settings, "the test")]), registry)
     tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}

@@ -15,11 +15,9 @@ import pytest
 from gateway_world import Sampled, World
 from programs import needs_program
 
-from rllm.builtin.sandboxes.bwrap import start_bwrap
+from rllm.builtin.sandboxes.bwrap import BwrapParams, start_bwrap
 from rllm.builtin.sandboxes.local import start_local
-from rllm.builtin.sandboxes.plugin import BwrapParams
-from rllm.builtin.tasks.options import TaskDirectoriesParams
-from rllm.builtin.tasks.task_directories import TaskDirectories
+from rllm.builtin.tasks.task_directories import TaskDirectories, TaskDirectoriesParams
 from rllm_gateway.running.episodes import make_trajectories
 from rllm_gateway.running.harnesses import HARNESSES, HarnessRunner, check_harness
 from rllm_gateway.running.runners import environment_of

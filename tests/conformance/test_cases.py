@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rllm_core.algorithms.estimation import estimate
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import RewardError

@@ -14,8 +14,7 @@ from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 from torch import Tensor
 
-from rllm.builtin.distillation.plugin import TopkKlParams
-from rllm.builtin.distillation.stages import TopkKl
+from rllm.builtin.distillation.stages import TopkKl, TopkKlParams
 from rllm_backend_kit.loss import generalized_jsd, with_tail
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.contracts.train_step import TrainStep
@@ -24,8 +23,8 @@ from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
 from rllm_local import tiny
+from rllm_local.scoring_models import TeacherModelParams
 from rllm_local.teacher import ModelTeacher
-from rllm_local.teacher_options import TeacherModelParams
 from rllm_plugin_kit import stage_context
 from rllm_plugin_kit.fakes import FakeBackend
 

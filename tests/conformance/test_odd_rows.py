@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from rllm.builtin.preferences.rows import read_preference
 from rllm.builtin.supervised.rows import Conversation, read_row
-from rllm.builtin.tasks.options import QuestionParams
-from rllm.builtin.tasks.question import Question
+from rllm.builtin.tasks.question import Question, QuestionParams
 from rllm.rows.messages import REASONING, TRAINED, WITHOUT_MEANING, read_messages
 from rllm.rows.problem import RowError
 from rllm.rows.tools import read_tools

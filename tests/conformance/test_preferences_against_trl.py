@@ -16,10 +16,9 @@ from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 from numpy.typing import NDArray
 
-from rllm.builtin.preferences.comparison import Comparison, compare
-from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.preferences.comparison import Comparison, PreferParams, compare
 from rllm.builtin.preferences.stages import preference_groups
-from rllm.builtin.supervised.plugin import ExamplesParams
+from rllm.builtin.supervised.turns import ExamplesParams
 from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task

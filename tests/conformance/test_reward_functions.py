@@ -17,7 +17,7 @@ import pytest
 
 from rllm.builtin.tasks.function_file import run_file
 from rllm.builtin.tasks.plugin import rllm_rewards
-from rllm.builtin.tasks.reward_options import PythonParams
+from rllm.builtin.tasks.python_reward import PythonParams
 from rllm.planning.scoring import Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.reward import Rollout, Score

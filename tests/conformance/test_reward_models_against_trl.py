@@ -17,8 +17,7 @@ from close import assert_close
 from local_models import gradient_of, make_plan, make_updater, weights_of
 from transformers import AutoModelForSequenceClassification
 
-from rllm.builtin.preferences.comparison import Comparison, compare
-from rllm.builtin.preferences.plugin import RewardModelParams
+from rllm.builtin.preferences.comparison import Comparison, RewardModelParams, compare
 from rllm.builtin.preferences.stages import preference_groups
 from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm_core.data.batch import TokenBatch, build_batch

@@ -13,8 +13,9 @@ import torch
 from close import assert_close
 from local_models import gradient_of, make_plan, make_updater
 
-from rllm.builtin.supervised.plugin import ExamplesParams, cross_entropy
+from rllm.builtin.supervised.plugin import cross_entropy
 from rllm.builtin.supervised.stages import make_examples, make_imitation_batch
+from rllm.builtin.supervised.turns import ExamplesParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer

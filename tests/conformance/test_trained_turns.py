@@ -21,8 +21,8 @@ from expecting import expect_error
 from installed_package import installed_package
 
 from rllm.builtin.preferences.stages import make_completions
-from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.builtin.supervised.stages import make_examples
+from rllm.builtin.supervised.turns import ExamplesParams
 from rllm_backend_kit.renderers import check_reads_back, check_tool_calls
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer, RendererSetup

@@ -10,6 +10,4 @@ from rllm_plugin_kit import EngineContract
 
 class TestLocal(EngineContract):
     def record(self) -> EnginePlugin[NoParams]:
-        return EnginePlugin(
-            name="local", summary="That of rllm-local.", params=NoParams, load=lambda: HostedCopy, stop_texts=True
-        )
+        return EnginePlugin(name="local", summary="That of rllm-local.", load=lambda: HostedCopy, stop_texts=True)

@@ -13,6 +13,7 @@ from rllm_plugin_kit.plugin import HEAVY
 
 LIBRARIES = {
     *HEAVY,
+    "pydantic",
     *(
         "datasets",
         "gymnasium",

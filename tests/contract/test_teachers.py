@@ -16,10 +16,9 @@ from chat_server import serving
 from numpy.typing import NDArray
 from prompt_logprobs_server import hugging_face_distributions, hugging_face_logprobs, prompt_logprobs_app
 
-from rllm.builtin.distillation.by_source import BySource
-from rllm.builtin.distillation.plugin import BySourceParams, PolicyParams, ServerParams
-from rllm.builtin.distillation.policy import PolicyTeacher
-from rllm.builtin.distillation.server import ServerTeacher
+from rllm.builtin.distillation.by_source import BySource, BySourceParams
+from rllm.builtin.distillation.policy import PolicyParams, PolicyTeacher
+from rllm.builtin.distillation.server import ServerParams, ServerTeacher
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.messages import Message
@@ -29,8 +28,8 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
 from rllm_local import tiny
 from rllm_local.columns import ColumnFiller
+from rllm_local.scoring_models import TeacherModelParams
 from rllm_local.teacher import ModelTeacher
-from rllm_local.teacher_options import TeacherModelParams
 from rllm_plugin_kit import TeacherContract
 from rllm_plugin_kit.fakes import FakeBackend
 

@@ -24,7 +24,7 @@ from rllm.training.setup import load_tasks
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
 from rllm_core.contracts.observer import Observer, ObserverPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task
@@ -242,13 +242,12 @@ def worlds() -> Registry:
             EnvironmentPlugin(
                 name=world.__name__.lower(),
                 summary="For tests.",
-                params=NoParams,
                 load=lambda world=world: world,
                 blocking=False,
                 defaults=multi,
             )
         )
-    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
+    common: dict[str, Any] = {"summary": "For tests."}
     registry.add(ObserverPlugin(name="watcher", load=lambda: lambda params: Observer(), **common))
     registry.add(RewardPlugin(name="even", load=lambda: lambda params: lambda rollout: 1.0, **common))
     registry.add(EnginePlugin(name="parrot", load=lambda: Parrot, **common))

@@ -28,7 +28,7 @@ Rllm = Callable[..., subprocess.CompletedProcess[str]]
 GUESS = """
 from openai import OpenAI
 from rllm.builtin.environments.number_games import Guess
-from rllm.builtin.environments.plugin import GuessParams
+from rllm.builtin.environments.number_games import GuessParams
 
 client = OpenAI()
 

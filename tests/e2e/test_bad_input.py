@@ -103,7 +103,7 @@ def test_a_full_disk_while_saving_loses_nothing(start_forked_rllm: Any, forked_r
 BAD_ENVIRONMENTS = """
 import time
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.plugins import hookimpl
 
 def make(name):
@@ -129,7 +129,7 @@ def make(name):
 @hookimpl
 def rllm_environments():
     for name in ("raises", "hangs", "nan"):
-        yield EnvironmentPlugin(name=name, summary="Bad.", params=NoParams, load=lambda name=name: make(name))
+        yield EnvironmentPlugin(name=name, summary="Bad.", load=lambda name=name: make(name))
 """
 
 

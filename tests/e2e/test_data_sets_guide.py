@@ -16,8 +16,7 @@ from documents import blocks, text_of
 from rllm.planning.planner import dataset_of_file
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_data.columns import ANSWERS, LAYOUTS
-from rllm_data.plugin import HfParams
+from rllm_data.columns import ANSWERS, LAYOUTS, HfParams
 from rllm_data.source import BUILDERS
 
 PAGE = "docs/how-to/data-sets.md"

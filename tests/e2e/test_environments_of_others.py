@@ -103,7 +103,7 @@ def test_reasoning_gym_has_real_configurations_names_and_scores() -> None:
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
     from rllm_envs.reasoning_gym.environment import ReasoningGym
-    from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+    from rllm_envs.reasoning_gym.options import ReasoningGymParams
     from rllm_envs.reasoning_gym.processes import check
 
     for text in blocks(page_of("reasoning-gym"), "yaml"):

@@ -48,7 +48,7 @@ def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Pa
 
 
 def test_every_key_in_the_guide_is_one() -> None:
-    from rllm.builtin.endpoint.plugin import EndpointSection
+    from rllm.builtin.endpoint.settings import EndpointSection
 
     named = set(re.findall(r"`endpoint\.(\w+)", text_of(GUIDE)))
     assert named

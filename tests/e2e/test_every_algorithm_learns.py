@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rllm.config.layers import Tier, layer_from_keys
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -85,9 +85,7 @@ def _only_solved() -> StagePlugin[Any]:
         return stage
 
     groups = frozenset({"trajectory_groups"})
-    return StagePlugin(
-        name="only_solved", summary="For tests.", params=NoParams, load=lambda: make, reads=groups, writes=groups
-    )
+    return StagePlugin(name="only_solved", summary="For tests.", load=lambda: make, reads=groups, writes=groups)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
@@ -60,12 +59,12 @@ def _registry() -> Registry:
     registry = Registry.load()
     can = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
     common: dict[str, Any] = {"name": "deaf", "summary": "For tests."}
-    registry.add(BackendPlugin(params=NoParams, load=lambda: Backend, capabilities=can, **common))
-    registry.add(WorkflowPlugin(params=NoParams, load=lambda: Workflow, **common))
-    registry.add(EnginePlugin(params=NoParams, load=lambda: HostedEngine, **common))
-    registry.add(RewardPlugin(params=NoParams, load=lambda: Pipeline, **common))
+    registry.add(BackendPlugin(load=lambda: Backend, capabilities=can, **common))
+    registry.add(WorkflowPlugin(load=lambda: Workflow, **common))
+    registry.add(EnginePlugin(load=lambda: HostedEngine, **common))
+    registry.add(RewardPlugin(load=lambda: Pipeline, **common))
     reads, writes = frozenset({"tasks"}), frozenset({"episodes"})
-    registry.add(StagePlugin(params=NoParams, load=lambda: Pipeline, reads=reads, writes=writes, **common))
+    registry.add(StagePlugin(load=lambda: Pipeline, reads=reads, writes=writes, **common))
     return registry
 
 

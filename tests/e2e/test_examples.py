@@ -125,7 +125,7 @@ def test_an_estimator_package_keeps_its_contract_and_trains(
 def test_three_implementations_of_opo_give_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     from rllm_core import get_rllm_adv_estimator
     from rllm_core.algorithms.columns import build_estimator_input
-    from rllm_core.contracts.plugin import NoParams
+    from rllm_core.contracts.params import NoParams
     from rllm_core.data.batch import build_batch
     from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
     from rllm_estimators.centred import opo

@@ -15,7 +15,6 @@ import pytest
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
@@ -124,11 +123,7 @@ def train_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainTwice:
         settings: Mapping[str, Any], workflow: type[Mixed], stops: Sequence[int] = (STOPPED_AFTER, STEPS)
     ) -> tuple[Path, list[TrainStep]]:
         registry = Registry.load()
-        registry.add(
-            WorkflowPlugin(
-                name="mixed", summary="For tests.", params=NoParams, load=lambda: workflow, gives_rewards=True
-            )
-        )
+        registry.add(WorkflowPlugin(name="mixed", summary="For tests.", load=lambda: workflow, gives_rewards=True))
         plan = plan_of(dict(settings), registry)
         steps: list[TrainStep] = []
         for last in stops:

@@ -17,7 +17,7 @@ from rllm.api.trainer import AgentTrainer
 from rllm.cli.configuring import plan_for, read_request
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
@@ -94,7 +94,7 @@ def test_role_tokens_use_the_roles_estimator_and_loss(
     registry, losses = Registry.load(), {"solver": Recorded(), "judge": Recorded()}
     registry.add(worlds.get("environment", "lucky").plugin)
     for role, loss in losses.items():
-        registry.add(LossPlugin(name=f"of_{role}", summary="For tests.", params=NoParams, load=lambda loss=loss: loss))
+        registry.add(LossPlugin(name=f"of_{role}", summary="For tests.", load=lambda loss=loss: loss))
     settings = {
         "rllm.env.name": "lucky",
         "rllm.workflow.name": "solver_judge",

@@ -17,7 +17,6 @@ from expecting import check_one_error, check_printed
 
 from rllm.builtin.tools.toolbox import Toolbox, runnable
 from rllm_core.contracts.engine import Completion, EnginePlugin, SamplingParams
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins.registry import Registry
 
 from .conftest import Parrot, plan_of
@@ -105,7 +104,7 @@ def test_model_that_calls_a_tool_solves_tasks(
     monkeypatch.chdir(directory)
     (directory / "trl_environment.py").write_text(blocks("docs/how-to/from-trl.md", "python")[1])
     registry = Registry.load()
-    registry.add(EnginePlugin(name="caller", summary="For tests.", params=NoParams, load=lambda: Caller))
+    registry.add(EnginePlugin(name="caller", summary="For tests.", load=lambda: Caller))
     settings = {
         **chosen,
         "rllm.rollout.engine": "caller",

@@ -12,11 +12,10 @@ from typing import Any
 
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_gateway.calls import CallStore
-from rllm_gateway.plugin import AgentParams
 from rllm_gateway.running.rollout_session import OpenedGateway
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import target_of
-from rllm_gateway.running.workflow import NoCallWarning, OpenedAgent
+from rllm_gateway.running.workflow import AgentParams, NoCallWarning, OpenedAgent
 from rllm_gateway.sampling.link_trainer import TrainerLink
 from rllm_gateway.serving.app import create_app
 from rllm_gateway.serving.gateway import Gateway

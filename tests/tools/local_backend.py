@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError
 from rllm_local.backend import LocalBackend

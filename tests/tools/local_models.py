@@ -16,7 +16,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.updates import losses as core_losses
@@ -143,7 +143,7 @@ def _choice(loss: str | PolicyLoss) -> PluginChoice[LossPlugin[Any]]:
     name = loss if isinstance(loss, str) else "custom"
     load_clipped = (lambda: ppo_clipped) if loss == "ppo" else None
     plugin: LossPlugin[Any] = LossPlugin(
-        name=name, summary="", params=type(params), load=lambda: function, load_clipped=load_clipped
+        name=name, summary="", load_params=lambda: type(params), load=lambda: function, load_clipped=load_clipped
     )
     return PluginChoice(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
 

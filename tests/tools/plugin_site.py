@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.specs import KINDS
 
 ESTIMATOR = """
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins import hookimpl
 
 def raw(inputs, params):
@@ -26,7 +25,7 @@ def raw(inputs, params):
 
 @hookimpl
 def rllm_estimators():
-    return [EstimatorPlugin(name="{name}", summary="The reward itself.", params=NoParams, load=lambda: raw)]
+    return [EstimatorPlugin(name="{name}", summary="The reward itself.", load=lambda: raw)]
 """
 
 
@@ -91,7 +90,7 @@ def estimator_record(name: str = "raw", **changes: object) -> EstimatorPlugin[No
     def raw(inputs: object, params: object) -> Advantages:
         raise NotImplementedError
 
-    fields = {"name": name, "summary": "The reward itself.", "params": NoParams, "load": lambda: raw}
+    fields = {"name": name, "summary": "The reward itself.", "load": lambda: raw}
     return EstimatorPlugin(**{**fields, **changes})  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, Overlap, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
@@ -206,7 +206,7 @@ def add_to(registry: Registry, name: str = "scripted", overlap: frozenset[Overla
         BackendPlugin(
             name=name,
             summary="For tests.",
-            params=ScriptSections,
+            load_params=lambda: ScriptSections,
             load=lambda: ScriptedBackend,
             config_keys=frozenset(
                 {"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*", "rllm.algorithm.rollout_correction.*"}
@@ -229,13 +229,12 @@ def registry() -> Registry:
         EnvironmentPlugin(
             name="letters",
             summary="For tests.",
-            params=NoParams,
             load=lambda: Letters,
             blocking=False,
             defaults={"rllm.workflow.name": "multi_turn_workflow"},
         )
     )
-    found.add(WorkflowPlugin(name="duet", summary="For tests.", params=NoParams, load=lambda: Duet))
+    found.add(WorkflowPlugin(name="duet", summary="For tests.", load=lambda: Duet))
     return found
 
 

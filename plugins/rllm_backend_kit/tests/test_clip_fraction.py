@@ -14,7 +14,6 @@ from rllm_core.builtin import rllm_losses
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossInput, LossPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import LossError
@@ -52,6 +51,6 @@ def test_only_tokens_of_losses_that_clip_are_counted() -> None:
 
 @pytest.mark.parametrize("counted", [lambda inputs, params: 0.5, lambda inputs, params: inputs.logprobs])
 def test_clipped_count_without_bools_fails_the_update(counted: Any) -> None:
-    mine = LossPlugin(name="mine", summary="", params=NoParams, load=lambda: counted, load_clipped=lambda: counted)
+    mine = LossPlugin(name="mine", summary="", load=lambda: counted, load_clipped=lambda: counted)
     with expect_error(LossError, "bad-loss-result", "`load_clipped`", "'mine'", "'agent'", "bool"):
         share(agent=mine)

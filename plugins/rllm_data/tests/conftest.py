@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from rllm_core.data.tasks import LazyTasks
+from rllm_data.columns import HfParams
 from rllm_data.dataset import read_tasks
-from rllm_data.plugin import HfParams
 
 Rows = Sequence[dict[str, Any]]
 Read = Callable[..., LazyTasks]

@@ -13,7 +13,8 @@ from expecting import expect_error
 from pydantic import ValidationError
 
 from rllm_core.errors import ConfigError
-from rllm_data.plugin import HfParams, rllm_datasets
+from rllm_data.columns import HfParams
+from rllm_data.plugin import rllm_datasets
 
 from .conftest import Read, write_lines, write_parquet
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from expecting import expect_error
 
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_envs.hosted import read_params
-from rllm_envs.inspect.plugin import InspectParams
-from rllm_envs.verifiers.plugin import VerifiersParams
+from rllm_envs.inspect.options import InspectParams
+from rllm_envs.verifiers.options import VerifiersParams
 
 FAMILIES = [("inspect", InspectParams, "task"), ("verifiers", VerifiersParams, "id")]
 """Name, options, and the option after the colon."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossInput, LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators.losses_covariance import clip_cov
@@ -74,7 +75,7 @@ def update(batch: TokenBatch, losses: dict[str, tuple[Any, Any]], max_tokens: in
     updater = Updater(model, section, total_steps=9, temperature=1.0, max_response_length=20)
     choices = {}
     for role, (loss, params) in losses.items():
-        plugin = LossPlugin(name="x", summary="", params=type(params), load=lambda loss=loss: loss)
+        plugin = LossPlugin(name="x", summary="", load_params=partial(type, params), load=lambda loss=loss: loss)
         choices[role] = PluginChoice(registered=Registered(plugin=plugin, distribution="t", version="0"), params=params)
     plan = UpdatePlan(global_step=0, losses=choices, aggregation="token-mean", entropy_coeff=0.0, seed=3)
     updater.update(batch, plan)

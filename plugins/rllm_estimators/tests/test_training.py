@@ -22,7 +22,7 @@ FEW = (
 )
 
 PARTS = """
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.plugins import hookimpl
 
@@ -40,7 +40,7 @@ def load():
 @hookimpl
 def rllm_stages():
     names = frozenset({"trajectory_groups"})
-    yield StagePlugin(name="parts", summary="Parts.", params=NoParams, load=load, reads=names, writes=names)
+    yield StagePlugin(name="parts", summary="Parts.", load=load, reads=names, writes=names)
 """
 
 Run = Callable[..., int]

@@ -19,7 +19,8 @@ from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import ProxySection, SdkSection, StoreSection
 from rllm_gateway.calls import CallReader, CallStore, SessionRow
-from rllm_gateway.plugin import AgentParams, _open
+from rllm_gateway.plugin import _open
+from rllm_gateway.running.workflow import AgentParams
 from rllm_gateway.serving import attaching as admin_token
 from rllm_gateway.serving.attaching import RunSocket
 from rllm_gateway.serving.checks import RUN_PORT, check_sdk

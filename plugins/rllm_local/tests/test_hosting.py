@@ -22,7 +22,7 @@ from rllm_core.contracts.engine import (
     NamedTensors,
     SamplingParams,
 )
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError
@@ -46,7 +46,7 @@ class BrokenEngine(HostedCopy):
 
 
 def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunContext:
-    plugin = EnginePlugin(name="copy", summary="For tests.", params=NoParams, load=lambda: engine)
+    plugin = EnginePlugin(name="copy", summary="For tests.", load=lambda: engine)
     correction = {"bypass_mode": False}
     return RunContext(
         config=RunConfig(rllm=RllmSection(algorithm={"rollout_correction": correction})),  # type: ignore[arg-type]

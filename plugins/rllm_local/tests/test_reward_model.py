@@ -18,7 +18,7 @@ from rllm_local import tiny
 from rllm_local.model import load_model
 from rllm_local.plugin import rllm_rewards
 from rllm_local.reward_model import RewardModel
-from rllm_local.reward_model_options import RewardModelParams
+from rllm_local.scoring_models import RewardModelParams
 from rllm_local.settings import ModelSection
 
 WORDS = ["7", "I think 12", "", "no, 3!", "the answer is 42 or 43"]

@@ -16,7 +16,7 @@ import pytest
 from plugin_site import plugin_example
 
 import rllm_plugin_kit
-from rllm_core.contracts.plugin import NoParams, Plugin
+from rllm_core.contracts.plugin import Plugin
 from rllm_core.plugins.specs import KINDS
 from rllm_plugin_kit.plugin import PluginContract
 
@@ -46,7 +46,7 @@ def make_plugin(kind: str, made: Any, **fields: Any) -> Any:
     """Return a plugin spec that loads `made`."""
     # Renderers are made by a class method.
     made = getattr(made, "make", made)
-    given: dict[str, Any] = {"name": "mine", "summary": "For tests.", "params": NoParams, "load": lambda: made}
+    given: dict[str, Any] = {"name": "mine", "summary": "For tests.", "load": lambda: made}
     if hasattr(made, "top_logprobs"):
         given["distributions"] = True
     return KINDS[kind].record(**given | FIELDS.get(kind, {}) | fields)

@@ -14,7 +14,7 @@ import pytest
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace
 from rllm_core.errors import RolloutError
@@ -202,7 +202,6 @@ def record(backend: type[Backend], **can: Any) -> BackendPlugin[NoParams]:
     return BackendPlugin(
         name="mine",
         summary="Mine.",
-        params=NoParams,
         load=lambda: backend,
         capabilities=Capabilities(**{"custom_losses": True, "columns": frozenset({"old_logprobs"}), **can}),
     )

@@ -199,7 +199,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 }
 MISTAKES: dict[str, list[tuple[Any, str, str]]] = {
     "dataset": [
-        (make_plugin("dataset", made, params=Options), test, said)
+        (make_plugin("dataset", made, load_params=lambda: Options), test, said)
         for made, test, said in [
             (lambda params: [], "it_has_tasks", "has no task"),
             (drawn, "tasks_are_the_same_every_time", "returns different tasks"),
@@ -276,7 +276,7 @@ MISTAKES: dict[str, list[tuple[Any, str, str]]] = {
 
 
 def test_a_lazy_dataset_has_no_complaints(complaints: Any) -> None:
-    plugin = make_plugin("dataset", lambda params: Lazy() if numbers(params) else [], params=Options)
+    plugin = make_plugin("dataset", lambda params: Lazy() if numbers(params) else [], load_params=lambda: Options)
     assert complaints(DatasetContract, plugin, **ATTRIBUTES["dataset"]) == {}
 
 

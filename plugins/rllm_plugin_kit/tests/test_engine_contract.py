@@ -196,7 +196,7 @@ NeverTheSeed = asking(lambda _: {"seed": next(NUMBERS)})
 
 
 def plugin(make: Any, **fields: Any) -> EnginePlugin[Any]:
-    given: dict[str, Any] = {"name": "mine", "summary": "For tests.", "params": NoParams, "stop_texts": True}
+    given: dict[str, Any] = {"name": "mine", "summary": "For tests.", "stop_texts": True}
     return EnginePlugin(**given | {"load": lambda: make} | fields)
 
 

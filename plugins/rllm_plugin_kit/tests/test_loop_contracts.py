@@ -205,7 +205,6 @@ def stage_plugin(
     return StagePlugin(
         name="mine",
         summary="Mine.",
-        params=NoParams,
         load=lambda: stage,
         reads=frozenset(reads.split()),
         writes=frozenset(writes.split()),

@@ -32,7 +32,10 @@ def raw(inputs, params):
 
 @hookimpl
 def rllm_estimators():
-    return [EstimatorPlugin(name="mine", summary="Mine.", params=MineParams, load=lambda: raw, scope="trajectory")]
+    plugin = EstimatorPlugin(
+        name="mine", summary="Mine.", load_params=lambda: MineParams, load=lambda: raw, scope="trajectory"
+    )
+    return [plugin]
 """
 
 
@@ -68,7 +71,13 @@ def broken_load() -> Any:
 
 
 def record(params: type[BaseModel] = NoParams, **fields: Any) -> EstimatorPlugin[Any]:
-    given = {"name": "mine", "summary": "Mine.", "params": params, "load": lambda: raw, "scope": "trajectory"}
+    given = {
+        "name": "mine",
+        "summary": "Mine.",
+        "load_params": lambda: params,
+        "load": lambda: raw,
+        "scope": "trajectory",
+    }
     return EstimatorPlugin(**given | fields)
 
 
@@ -111,12 +120,13 @@ class Installed(EstimatorContract):
 @pytest.mark.parametrize(
     ("fields", "test", "told"),
     [
-        ({"params": Loose}, "options_are_validated", "rllm_core"),
-        ({"params": Thawed}, "options_are_validated", "has options that"),
-        ({"params": BadDefault}, "options_survive_a_json_round_trip", "Input should be"),
-        ({"params": Tupled}, "options_survive_a_json_round_trip", "has options that"),
-        ({"params": local_params()}, "options_can_be_pickled", "Define its params"),
+        ({"load_params": lambda: Loose}, "options_are_validated", "rllm_core"),
+        ({"load_params": lambda: Thawed}, "options_are_validated", "has options that"),
+        ({"load_params": lambda: BadDefault}, "options_survive_a_json_round_trip", "Input should be"),
+        ({"load_params": lambda: Tupled}, "options_survive_a_json_round_trip", "has options that"),
+        ({"load_params": local_params}, "options_can_be_pickled", "Define its params"),
         ({"name": "My-Estimator"}, "plugin_spec_is_valid", "a name is"),
+        ({"load_params": lambda: dict}, "plugin_spec_is_valid", "load_params must return a pydantic model"),
         ({"summary": "Two\nlines."}, "plugin_spec_is_valid", "summary must be"),
         ({"scope": "world"}, "plugin_spec_is_valid", "scope must be"),
         ({"load": broken_load}, "plugin_loads", "ModuleNotFoundError"),

@@ -48,12 +48,12 @@ def record(sandbox: type[LocalSandbox], directory: Path) -> SandboxPlugin[NoPara
         place.mkdir()
         return sandbox(place)
 
-    return SandboxPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: start)
+    return SandboxPlugin(name="mine", summary="Mine.", load=lambda: start)
 
 
 @pytest.mark.long
 def test_a_good_sandbox_has_no_complaints(complaints: Any) -> None:
-    good = SandboxPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: start_local)
+    good = SandboxPlugin(name="mine", summary="Mine.", load=lambda: start_local)
     assert complaints(SandboxContract, good) == {}
 
 
@@ -81,5 +81,5 @@ def test_contract_reports_shared_files(complaint: Any, tmp_path: Path) -> None:
 
     async def nothing() -> None: ...
 
-    made = SandboxPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: start)
+    made = SandboxPlugin(name="mine", summary="Mine.", load=lambda: start)
     assert "shares" in complaint(SandboxContract, made, "two_sandboxes_share_no_files")

@@ -13,8 +13,8 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
-from rllm_record.plugin import RecordParams, make_recorder
 from rllm_record.steps import RecordError, StepFiles
+from rllm_record.tracker import RecordParams, make_recorder
 
 from .steps.made_steps import group, rollout, step
 

@@ -13,16 +13,15 @@ from expecting import expect_error
 from recorded_episodes import record_rollouts
 
 from rllm_backend_kit.portable_renderer import remember_origin, tokenizer_digest
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit import stage_context
-from rllm_record.plugin import StoredParams
 from rllm_record.steps import Sampler, StepFiles
-from rllm_record.stored import LoadStored, StoredTask, read_tasks
+from rllm_record.stored import LoadStored, StoredParams, StoredTask, read_tasks
 from rllm_record.stored_episodes import EpisodesError, find_episodes, read_batches
 
 Make = Callable[..., list[Episode]]

@@ -16,7 +16,7 @@ from expecting import expect_error
 
 from rllm.runs.run_directory import RunDirectory
 from rllm.runs.run_status import record_status
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_sections import TrainerSection

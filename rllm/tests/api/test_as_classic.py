@@ -12,7 +12,6 @@ from plain_groups import make_groups
 
 from rllm.api.classic import AsClassic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
 
 
@@ -20,7 +19,7 @@ def classic(function: Any, **record: Any) -> AsClassic:
     def params_of(config: Any, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         return config, options
 
-    plugin = EstimatorPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: function, **record)
+    plugin = EstimatorPlugin(name="mine", summary="Mine.", load=lambda: function, **record)
     return AsClassic(plugin, function, params_of)
 
 

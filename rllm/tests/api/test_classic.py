@@ -13,7 +13,7 @@ from plain_groups import make_inputs
 
 from rllm.api.classic import NORM, FromClassic, reads, require_classic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.errors import AdvantageError, PluginError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 

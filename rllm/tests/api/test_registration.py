@@ -19,7 +19,7 @@ from rllm_core import (
 )
 from rllm_core.algorithms.rejection import KeepAll
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.sampler import Sampler
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry

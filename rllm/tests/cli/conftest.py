@@ -11,7 +11,7 @@ from written_distribution import write_distribution
 PLUGIN = """
 from pydantic import Field
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.plugins import hookimpl
 
 class ScaleParams(Params):
@@ -27,7 +27,7 @@ def rllm_estimators():
         EstimatorPlugin(
             name="an_estimator_with_a_name_too_long_for_eighty_columns_before_its_summary",
             summary="The reward itself, times a constant, which is as simple as an estimator can be.",
-            params=ScaleParams,
+            load_params=lambda: ScaleParams,
             load=lambda: raw,
             level="token",
             needs=frozenset({"values"}),

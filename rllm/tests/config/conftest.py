@@ -14,7 +14,7 @@ from rllm.config.compose import Composed, compose
 from rllm.config.layers import Layer, layer_from_keys, layers_from_overrides
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import Params
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.section import Choice
@@ -81,7 +81,7 @@ def registry(backend_yaml: Path, environment: dict[str, Any]) -> Registry:
         record = BackendPlugin(
             name=name,
             summary="A backend that is never loaded.",
-            params=params,
+            load_params=lambda params=params: params,
             load=_no_backend,
             config_yaml=(lambda: backend_yaml) if name == "local" else None,
             capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
@@ -90,7 +90,6 @@ def registry(backend_yaml: Path, environment: dict[str, Any]) -> Registry:
     guess = EnvironmentPlugin(
         name="guess",
         summary="An environment that is never loaded.",
-        params=NoParams,
         load=_no_environment,
         defaults=environment["defaults"],
         recipes=environment["recipes"],
@@ -111,7 +110,7 @@ def add_backend(registry: Registry, tmp_path: Path) -> Callable[..., Path]:
         given = {
             "name": name,
             "summary": "A backend that is never loaded.",
-            "params": LocalSections,
+            "load_params": lambda: LocalSections,
             "load": _no_backend,
             "config_yaml": lambda: file,
             "capabilities": Capabilities(),
@@ -204,7 +203,7 @@ def run_foreign(
     record = BackendPlugin(
         name="foreign",
         summary="A backend with its own configuration.",
-        params=ForeignSections,
+        load_params=lambda: ForeignSections,
         load=_no_backend,
         config_yaml=lambda: file,
         shared_keys=table,

@@ -20,7 +20,7 @@ from rllm.runs.run_directory import run_directory_path
 from rllm.training.starting import plan_resumption
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import Params
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
@@ -57,7 +57,7 @@ def _registry(*derived: DerivedKey, yaml: Path | None = None, recipe: dict[str, 
     record = BackendPlugin(
         name="remote",
         summary="A backend that is never loaded.",
-        params=RemoteSections,
+        load_params=lambda: RemoteSections,
         load=lambda: Backend,
         config_yaml=None if yaml is None else lambda: yaml,
         derived_keys=derived,
@@ -67,7 +67,6 @@ def _registry(*derived: DerivedKey, yaml: Path | None = None, recipe: dict[str, 
     environment = EnvironmentPlugin(
         name="guess",
         summary="An environment that is never loaded.",
-        params=NoParams,
         load=lambda: lambda params: None,  # type: ignore[arg-type,return-value]
         recipes={f"remote/{name}": {"training.learning_rate": rate} | (recipe or {}) for name, rate in RATES.items()},
     )

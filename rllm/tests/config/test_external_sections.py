@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import layers_from_overrides
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.section import ExternalSection
@@ -47,7 +47,7 @@ class Sections(Params):
 
 @pytest.fixture
 def run(registry: Registry, add_backend: Callable[..., Path]) -> Callable[..., Composed]:
-    add_backend("far", YAML, params=Sections)
+    add_backend("far", YAML, load_params=lambda: Sections)
     return lambda *words: compose(registry, layers_from_overrides(["rllm.backend=far", *words]))
 
 

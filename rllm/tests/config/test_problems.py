@@ -14,7 +14,7 @@ from rllm.config.compose import Composed
 from rllm.config.keys import known_keys
 from rllm.config.layers import layers_from_overrides
 from rllm.config.problems import ConfigLine, as_config_error, describe, parse
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.errors import ConfigError
 
 Compose = Callable[..., Composed]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rllm.config.keys import choice_keys, known_keys, matches, named_sections
 from rllm.config.packaged import DIRECTORY
 from rllm.config.paths import leaves
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import TrainerSection
 from rllm_core.schema.section import Choice

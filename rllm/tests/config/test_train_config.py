@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from rllm.config.compose import compose
 from rllm.config.from_python import layer_from_python
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
@@ -79,7 +79,7 @@ def test_file_is_below_arguments_and_overrides_above(tmp_path: Path) -> None:
 def test_arguments_set_the_keys_of_the_backend_spec(installed: Registry) -> None:
     keys = {"model_key": "model.cache", "learning_rate_key": "training.betas", "lora_rank_key": "model.lora_rank"}
     local = installed.get("backend", "local").plugin
-    installed.add(BackendPlugin(**{**vars(local), "name": "odd", "config_yaml": None, **keys}), distribution="rllm-odd")
+    installed.add(replace(local, name="odd", config_yaml=None, **keys), distribution="rllm-odd")
     tree = _tree(backend="odd", model_name="m", lr=[0.5, 0.75], lora_rank=2)
     assert (tree["model"]["cache"], tree["training"]["betas"], tree["model"]["lora_rank"]) == ("m", [0.5, 0.75], 2)
 

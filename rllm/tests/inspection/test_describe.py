@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rllm.config.keys import known_keys
 from rllm.inspection.describe import Option, describe_field, list_options, type_text
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
 

@@ -3,11 +3,10 @@ from typing import Any
 
 import pytest
 from expecting import check_values
-from plugin_site import estimator_record
+from plugin_site import ESTIMATOR, estimator_record
 
 from rllm.inspection.doctor import examine, examine_gpus
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, Finding
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import discover
 from rllm_core.plugins.registry import Registry
@@ -48,6 +47,13 @@ def test_plugin_that_cannot_be_loaded_is_found(error: Any, code: str, severity: 
     finding = _only(registry)
     assert (finding.code, finding.severity, finding.subject) == (code, severity, "estimator needy-plugin/x")
     check_values(f"{finding.problem} {finding.remedy}", value)
+
+
+def test_options_that_cannot_be_loaded_are_found(site) -> None:
+    site.install("needy-plugin", ESTIMATOR.replace("{name}", "x").replace("load=", "load_params=lambda: gone, load="))
+    finding = {each.subject: each for each in examine(site.load())}["estimator needy-plugin/x"]
+    assert (finding.code, finding.severity) == ("plugin-not-loadable", "error")
+    check_values(finding.problem, "options", "NameError", "'gone'")
 
 
 def test_backend_file_must_be_where_hydra_searches(tmp_path: Path) -> None:
@@ -150,5 +156,5 @@ def test_equal_gpu_findings_are_reported_once() -> None:
 
 
 def _backend(name: str, examine: Any, **fields: Any) -> BackendPlugin[Any]:
-    fields |= {"params": NoParams, "load": lambda: Backend, "capabilities": Capabilities(), "examine_gpus": examine}
+    fields |= {"load": lambda: Backend, "capabilities": Capabilities(), "examine_gpus": examine}
     return BackendPlugin(name=name, summary="S.", **fields)

@@ -28,7 +28,7 @@ def examine():
 @hookimpl
 def rllm_backends():
     yield BackendPlugin(
-        name="mine", summary="S.", params=NoParams, load=lambda: Backend, capabilities=Capabilities(),
+        name="mine", summary="S.", load=lambda: Backend, capabilities=Capabilities(),
         examine_gpus=examine,
     )
 """

@@ -15,7 +15,7 @@ from rllm.config.layers import layer_from_file, layers_from_overrides
 from rllm.config.saved_config import read_config, save_config
 from rllm.inspection.describe import editor_schema
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
@@ -126,7 +126,7 @@ def _backend(directory: Path) -> BackendPlugin[Sections]:
     return BackendPlugin(
         name="far",
         summary="A backend that is never started.",
-        params=Sections,
+        load_params=lambda: Sections,
         load=lambda: Backend,
         config_yaml=lambda: file,
         capabilities=Capabilities(),

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm.builtin.preferences.comparison import PreferParams
 from rllm.builtin.preferences.objective import PreferenceObjective
-from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.supervised.objective import ImitationObjective
-from rllm.builtin.tasks.options import QuestionParams
-from rllm.builtin.tasks.question import first_prompt
+from rllm.builtin.tasks.question import QuestionParams, first_prompt
 from rllm.planning.rendering_check import check_rendering
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError

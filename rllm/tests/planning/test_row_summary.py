@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rllm.builtin.preferences.comparison import PreferParams
 from rllm.builtin.preferences.objective import PreferenceObjective
-from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.supervised.objective import ImitationObjective
 from rllm.planning.preflight import check_rows
 from rllm_core.data.types import Task

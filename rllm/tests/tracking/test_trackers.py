@@ -20,7 +20,7 @@ from rllm.tracking.console import ConsoleTracker, format_step, validation_metric
 from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun, TrackerPlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.codec import episode_from_json
@@ -62,7 +62,7 @@ class WatchingTracker(ListTracker, Observer):
 
 
 def _choice(name: str, make: Callable[..., Any], load: Callable[[], Any] | None = None) -> PluginChoice[Any]:
-    plugin = TrackerPlugin(name=name, summary="For tests.", params=NoParams, load=load or (lambda: make))
+    plugin = TrackerPlugin(name=name, summary="For tests.", load=load or (lambda: make))
     return PluginChoice(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rllm.training.resume_checks import RunSources
 from rllm_core.contracts.chosen import PluginChoice, Registered
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.errors import CheckpointError, PluginError
 
@@ -22,7 +22,7 @@ def sources(texts: Any, on_changed: Literal["error", "warn"] = "error") -> RunSo
     def give(params: Any) -> Mapping[str, str]:
         return dict(texts)
 
-    plugin = RewardPlugin(name="mine", summary="", params=NoParams, load=lambda: lambda params: None, sources=give)
+    plugin = RewardPlugin(name="mine", summary="", load=lambda: lambda params: None, sources=give)
     chosen = PluginChoice(registered=Registered(plugin=plugin, distribution="mine", version="0"), params=NoParams())
     return RunSources([chosen], on_changed)
 

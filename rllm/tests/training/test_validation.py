@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from letters import Letters
 
-from rllm.builtin.preferences.plugin import PreferParams
+from rllm.builtin.preferences.comparison import PreferParams
 from rllm.builtin.preferences.stages import validate_preferences
-from rllm.builtin.supervised.plugin import ExamplesParams
+from rllm.builtin.supervised.turns import ExamplesParams
 from rllm.training.validation import validate
 from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.data.batch import TokenBatch

@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.algorithms.options import (
-    DynamicRejectionParams,
-    EpisodeRejectionParams,
-    GroupRejectionParams,
-    GrpoParams,
-    PpoParams,
-    ReinforcePlusPlusBaselineParams,
-    RlooParams,
-)
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -25,7 +16,6 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins.specs import hookimpl
-from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams, RendererParams
 
 
 @hookimpl
@@ -33,7 +23,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     yield EstimatorPlugin(
         name="grpo",
         summary="(reward - group mean) / group std. The default.",
-        params=GrpoParams,
+        load_params=load_from("rllm_core.algorithms.options", "GrpoParams"),
         load=load_from("rllm_core.algorithms.advantage", "grpo"),
         default_loss="ppo",
     )
@@ -48,7 +38,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     yield EstimatorPlugin(
         name="reinforce_plus_plus_baseline",
         summary="Reward minus group mean, divided by the std over all groups of the role.",
-        params=ReinforcePlusPlusBaselineParams,
+        load_params=load_from("rllm_core.algorithms.options", "ReinforcePlusPlusBaselineParams"),
         load=load_from("rllm_core.algorithms.advantage", "reinforce_plus_plus_baseline"),
         scope="role",
         default_loss="importance_sampling",
@@ -56,7 +46,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     yield EstimatorPlugin(
         name="rloo",
         summary="Reward minus the mean of the group's other trajectories.",
-        params=RlooParams,
+        load_params=load_from("rllm_core.algorithms.options", "RlooParams"),
         load=load_from("rllm_core.algorithms.advantage", "rloo"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
@@ -68,7 +58,7 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
     yield LossPlugin(
         name="ppo",
         summary="Clipped importance ratio.",
-        params=PpoParams,
+        load_params=load_from("rllm_core.algorithms.options", "PpoParams"),
         load=load_from("rllm_core.updates.losses", "ppo"),
         load_clipped=load_from("rllm_core.updates.losses", "ppo_clipped"),
     )
@@ -123,19 +113,19 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
     yield RejectionPlugin(
         name="episode",
         summary="Collect groups over steps until enough tasks are partly solved.",
-        params=EpisodeRejectionParams,
+        load_params=load_from("rllm_core.algorithms.options", "EpisodeRejectionParams"),
         load=load_from("rllm_core.algorithms.rejection", "WaitForPartialSolves"),
     )
     yield RejectionPlugin(
         name="group",
         summary="Drop groups that are too small or whose rewards are all equal.",
-        params=GroupRejectionParams,
+        load_params=load_from("rllm_core.algorithms.options", "GroupRejectionParams"),
         load=load_from("rllm_core.algorithms.rejection", "DropWithoutSignal"),
     )
     yield RejectionPlugin(
         name="dynamic",
         summary="Like `group`, and generate more tasks until the batch is full. Surplus groups wait.",
-        params=DynamicRejectionParams,
+        load_params=load_from("rllm_core.algorithms.options", "DynamicRejectionParams"),
         load=load_from("rllm_core.algorithms.rejection", "FillWithSignal"),
         updates_waited=1,
     )
@@ -146,7 +136,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="single_turn_workflow",
         summary="One prompt and one response.",
-        params=AgentWorkflowParams,
+        load_params=load_from("rllm_core.rollout.options", "AgentWorkflowParams"),
         load=load_from("rllm_core.rollout.workflows", "SingleTurnWorkflow"),
         one_role=True,
         needs_environment=True,
@@ -155,7 +145,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="multi_turn_workflow",
         summary="Several turns with the environment until it is done.",
-        params=AgentWorkflowParams,
+        load_params=load_from("rllm_core.rollout.options", "AgentWorkflowParams"),
         load=load_from("rllm_core.rollout.workflows", "MultiTurnWorkflow"),
         one_role=True,
         needs_environment=True,
@@ -176,7 +166,7 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
     yield AgentPlugin(
         name="math_agent",
         summary="Plain chat: the model's whole response is the action. The default.",
-        params=MathAgentParams,
+        load_params=load_from("rllm_core.rollout.options", "MathAgentParams"),
         load=load_from("rllm_core.rollout.workflows", "MathAgent"),
     )
 
@@ -186,7 +176,7 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
         summary="The chat template of the model's tokenizer. The default.",
-        params=RendererParams,
+        load_params=load_from("rllm_core.rollout.options", "RendererParams"),
         load=load_from("rllm_core.rollout.template_renderer", "template_renderer"),
     )
 

@@ -11,7 +11,7 @@ from plain_groups import make_inputs
 
 from rllm_core.algorithms import advantage
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 
 Rewards = list[list[float]]
 EPSILON = 1e-6

@@ -23,7 +23,7 @@ EstimatorOf = Callable[[str], EstimatorChoice]
 
 def _chosen(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **fields: Any) -> EstimatorChoice:
     record = EstimatorPlugin(
-        **{"name": "mine", "summary": "Mine.", "params": NoParams, "level": level, **fields},
+        **{"name": "mine", "summary": "Mine.", "level": level, **fields},
         load=lambda: lambda inputs, params: function(inputs),
     )
     return PluginChoice(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())

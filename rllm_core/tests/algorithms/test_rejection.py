@@ -6,7 +6,7 @@ import pytest
 
 from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
 from rllm_core.algorithms.rejection import DropWithoutSignal, KeepAll, WaitForPartialSolves, partly_solved_tasks
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
 

@@ -17,7 +17,7 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.stage import RolloutRequest, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
@@ -136,7 +136,7 @@ def registry(core_registry: Registry) -> Registry:
             BackendPlugin(
                 name=name,
                 summary="For tests.",
-                params=ProbeSections,
+                load_params=lambda: ProbeSections,
                 load=lambda: ProbeBackend,
                 config_keys=frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*", TIS}),
                 model_key="probe.size",
@@ -150,8 +150,10 @@ def registry(core_registry: Registry) -> Registry:
 def offer(registry: Registry) -> Callable[..., None]:
     """Offers a plugin of a kind whose `load` returns `made`; keywords are further fields of its spec."""
 
-    def add(kind: str, name: str, made: Any = None, *, distribution: str = IN_PROCESS, **fields: Any) -> None:
-        spec = {"summary": "For tests.", "params": NoParams, "load": lambda: made} | fields
+    def add(
+        kind: str, name: str, made: Any = None, *, params: Any = NoParams, distribution: str = IN_PROCESS, **fields: Any
+    ) -> None:
+        spec = {"summary": "For tests.", "load_params": lambda: params, "load": lambda: made} | fields
         registry.add(KINDS[kind].record(name=name, **spec), distribution=distribution)
 
     return add

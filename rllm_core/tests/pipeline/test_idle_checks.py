@@ -46,7 +46,7 @@ def make(plan: MakePlan, offer: Any) -> MakePlan:
         Backend,
         params=Sections,
         minibatches_key="dealt.minibatches",
-        training_keys=frozenset({"dealt.*"}),
+        training_keys=lambda: frozenset({"dealt.*"}),
         capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
     )
     return lambda settings: plan({"rllm.backend": "deals", "rllm.env.name": "world"} | settings)

@@ -14,7 +14,7 @@ from rllm.config.layers import Tier, layer_from_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry

@@ -21,7 +21,7 @@ from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.estimator import ALWAYS_FILLED
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.messages import Response

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from plugin_site import estimator_record
 from pydantic import BaseModel, ConfigDict, Field
 
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
@@ -56,7 +56,7 @@ MODELS = {"grpo": Options, "required": Required, "typed": Typed, "careless": Car
 def registry() -> Registry:
     registry = Registry()
     for name, params in MODELS.items():
-        registry.add(estimator_record(name, params=params), distribution="dist")
+        registry.add(estimator_record(name, load_params=lambda params=params: params), distribution="dist")
     registry.add(estimator_record("old", deprecated="it diverges; choose grpo"), distribution="dist")
     return registry
 
@@ -208,7 +208,7 @@ def test_any_choice_is_valid_or_a_config_error(registry: Registry, name, options
 @pytest.fixture
 def families(registry: Registry) -> Registry:
     """A registry with ``required``, whose option `target` is its family."""
-    registry.add(estimator_record("games", params=Required, family_option="target"), distribution="dist")
+    registry.add(estimator_record("games", load_params=lambda: Required, family_option="target"), distribution="dist")
     return registry
 
 

@@ -2,7 +2,7 @@ import pytest
 from expecting import expect_error
 from plugin_site import ESTIMATOR, estimator_record
 
-from rllm_core.contracts import API_VERSION, LossPlugin, NoParams
+from rllm_core.contracts import API_VERSION, LossPlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins import resolve
 from rllm_core.plugins.registry import Registry
@@ -12,7 +12,7 @@ from rllm_core.contracts import EstimatorPlugin, LossPlugin, NoParams
 from rllm_core.plugins import hookimpl
 
 def record(cls=EstimatorPlugin, **changes):
-    fields = {"name": "mine", "summary": "Mine.", "params": NoParams, "load": lambda: print}
+    fields = {"name": "mine", "summary": "Mine.", "load_params": lambda: NoParams, "load": lambda: print}
     return cls(**{**fields, **changes})
 """
 HOOK = "@hookimpl\ndef rllm_estimators():\n    "
@@ -44,8 +44,8 @@ BROKEN = {
             ("return [record(name='off')]", "YAML"),
             ("return [record(summary='a\\nb')]", "summary"),
             ("return [record(summary=' ')]", "summary"),
-            ("return [record(params=dict)]", "params must be"),
-            ("return [record(params=NoParams())]", "params must be"),
+            ("return [record(load_params=NoParams)]", "load_params must be"),
+            ("return [record(load_params=NoParams())]", "load_params must be"),
             ("return [record(load='x')]", "load must be"),
             ("return [record(needs='values')]", "frozenset"),
             ("return [record(level='word')]", "level must be one of trajectory, step"),
@@ -71,6 +71,25 @@ def test_broken_plugin_is_kept_apart_with_its_reason(site, capsys, code: str, re
     shown = capsys.readouterr().err
     assert shown.count("warning: plugin bad-plugin ") == 1
     assert broken.reason in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "reason"),
+    [
+        ("load_params=lambda: gone", "plugin-not-loadable", "NameError: name 'gone'"),
+        ("load_params=lambda: dict", "bad-plugin-spec", "a pydantic model class, not <class 'dict'>"),
+        ("load_params=lambda: NoParams()", "bad-plugin-spec", "a pydantic model class, not NoParams()"),
+        ("family_option='path'", "bad-plugin-spec", "'path', which params does not have"),
+    ],
+)
+def test_bad_options_are_an_error_when_read(site, changes: str, code: str, reason: str) -> None:
+    site.install("bad-options", f"{IMPORTS}{HOOK}return [record({changes})]")
+
+    registry = site.load()
+
+    assert registry.broken == []
+    with expect_error(PluginError, code, "EstimatorPlugin 'mine'", reason):
+        _ = registry.get("estimator", "mine").plugin.params
 
 
 def test_two_distributions_cannot_offer_one_module(site) -> None:
@@ -143,9 +162,7 @@ def test_nobody_can_silently_replace_what_the_core_offers(site) -> None:
 def test_one_name_in_two_kinds_is_no_clash() -> None:
     registry = Registry()
     registry.add(estimator_record("same"))
-    registry.add(
-        LossPlugin(name="same", summary="A loss.", params=NoParams, load=lambda: lambda inputs, params: inputs)
-    )
+    registry.add(LossPlugin(name="same", summary="A loss.", load=lambda: lambda inputs, params: inputs))
 
     assert registry.conflicts() == []
     assert registry.get("loss", "same").kind == "loss"

@@ -14,7 +14,7 @@ from rllm.training.group_runner import GroupRunner
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.reward import RewardPlugin, Rollout, Score
 from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import WorkflowContext
@@ -29,9 +29,7 @@ Run = Callable[..., list[Episode]]
 
 def weigh(function: Callable[[Any], Any], name: str = "mine", weight: float = 1.0, **fields: Any) -> WeightedReward:
     fields = {"scope": "group", "blocking": False} | fields
-    plugin = RewardPlugin(
-        name=name, summary="For tests.", params=NoParams, load=lambda: lambda params: function, **fields
-    )
+    plugin = RewardPlugin(name=name, summary="For tests.", load=lambda: lambda params: function, **fields)
     registered = Registered(plugin=plugin, distribution="tests", version="0")
     return WeightedReward(chosen=PluginChoice(registered=registered, params=NoParams()), weight=weight)
 

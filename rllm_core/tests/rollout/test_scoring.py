@@ -14,7 +14,7 @@ from places import without_place
 from rllm.planning.scoring import DISAGREEMENT, Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.environment import Outcome
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.reward import RewardPlugin, Rollout, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.codec import episode_from_json, episode_to_json
@@ -30,9 +30,7 @@ ROLLOUT = Rollout(
 
 
 def _weighted(function: Callable[[Rollout], Any], name: str = "mine", weight: float = 1.0, **fields: Any) -> Any:
-    plugin = RewardPlugin(
-        name=name, summary="For tests.", params=NoParams, load=lambda: lambda params: function, **fields
-    )
+    plugin = RewardPlugin(name=name, summary="For tests.", load=lambda: lambda params: function, **fields)
     registered = Registered(plugin=plugin, distribution="tests", version="0")
     return WeightedReward(chosen=PluginChoice(registered=registered, params=NoParams()), weight=weight)
 

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rllm_backend_kit import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, DerivedKey, SharedKey
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
-from rllm_tinker.checks import check_config, check_run
-from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig, TrainingSection
-from rllm_tinker.state import fetch_model
+
+if TYPE_CHECKING:
+    from rllm_tinker.settings import TinkerConfig
 
 requires_api = 1
 
 
 def _model_of(base_url: str | None) -> str:
+    from rllm_tinker.settings import DEFAULT_MODEL, LOCAL
+
     return "tiny" if base_url == LOCAL else DEFAULT_MODEL
+
+
+def _training_keys() -> frozenset[str]:
+    from rllm_tinker.settings import TrainingSection
+
+    # The other three keys select the weights and limit conversations, so evaluation also uses them.
+    shared = {"max_length", "resume_from_tinker_id", "default_local_dir"}
+    return frozenset(f"training.{name}" for name in TrainingSection.model_fields.keys() - shared)
 
 
 def _same(native: str, rllm: str) -> SharedKey:
@@ -29,11 +40,11 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
     yield BackendPlugin(
         name="tinker",
         summary="The Tinker API: trains LoRA models on a remote service, or on a local server of the same protocol.",
-        params=TinkerConfig,
+        load_params=load_from("rllm_tinker.settings", "TinkerConfig"),
         load=load_from("rllm_tinker.backend", "TinkerBackend"),
-        fetch_model=fetch_model,
-        check=check_config,
-        check_run=check_run,
+        fetch_model=call_lazily("rllm_tinker.state", "fetch_model"),
+        check=call_lazily("rllm_tinker.checks", "check_config"),
+        check_run=call_lazily("rllm_tinker.checks", "check_run"),
         config_keys=COMMON_KEYS,
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "tinker.yaml",
         shared_keys=(
@@ -44,9 +55,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             _same("rollout_engine.disable_thinking", "rllm.disable_thinking"),
             _same("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"),
         ),
-        # The other three keys select the weights and limit conversations, so evaluation also uses them.
-        training_keys=frozenset(f"training.{name}" for name in TrainingSection.model_fields)
-        - {"training.max_length", "training.resume_from_tinker_id", "training.default_local_dir"},
+        training_keys=_training_keys,
         derived_keys=(DerivedKey(native="model.name", of=("tinker_base_url",), derive=_model_of),),
         minibatches_key="training.num_minibatches",
         capabilities=Capabilities(

@@ -9,7 +9,7 @@ import pytest
 
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_tinker.datums import Rows, columns_of, native_loss
@@ -59,7 +59,7 @@ def test_sampled_tokens_are_listed_row_after_row() -> None:
 
 def _choose_loss(qualified_name: str) -> PluginChoice[LossPlugin[Any]]:
     distribution, _, name = qualified_name.partition("/")
-    plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=NoParams, load=lambda: None)
+    plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", load=lambda: None)
     return PluginChoice(registered=Registered(plugin=plugin, distribution=distribution, version="0"), params=NoParams())
 
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rllm_core.errors import ConfigError
-from rllm_verl.settings import MODEL
+from rllm_verl.keys import MODEL
 
 HOW = f"{MODEL}.override_config.attn_implementation"
 FLASH = "flash_attention_2"

@@ -14,9 +14,9 @@ from rllm_verl.attention import FSDP, check_attention
 from rllm_verl.fused import warn_of_logits
 from rllm_verl.gpus import check_placement
 from rllm_verl.installed import check_vllm
-from rllm_verl.keys import LEARNING_RATE, MODEL_PATH
+from rllm_verl.keys import ACTOR, LEARNING_RATE, MODEL_PATH, ROLLOUT, TINY
 from rllm_verl.logprobs import CPU_SERVER, VLLM, check_logprobs
-from rllm_verl.settings import ACTOR, ROLLOUT, TINY, VerlConfig
+from rllm_verl.settings import VerlConfig
 from rllm_verl.state import has_only_shards
 
 MODEL_DTYPE = f"{ACTOR}.fsdp_config.model_dtype"

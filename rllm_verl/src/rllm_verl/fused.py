@@ -13,7 +13,7 @@ from typing import Any
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.notices import warn_once
 from rllm_verl.attention import FSDP
-from rllm_verl.settings import ACTOR, MODEL
+from rllm_verl.keys import ACTOR, MODEL
 
 FUSED = f"{MODEL}.use_fused_kernels"
 CUDA = "cuda"

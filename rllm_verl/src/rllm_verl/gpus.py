@@ -15,12 +15,12 @@ from rllm_core.contracts.backend import DerivedKey, Footprint
 from rllm_core.errors import ConfigError
 from rllm_verl.adapters import find_adapter
 from rllm_verl.attention import FSDP
-from rllm_verl.keys import LORA_RANK
+from rllm_verl.keys import LORA_RANK, ROLLOUT, TINY
 from rllm_verl.logprobs import VLLM
-from rllm_verl.settings import ROLLOUT, TINY, VerlConfig
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
+    from rllm_verl.settings import VerlConfig
 
 NODES = f"{ROLLOUT}.nnodes"
 PER_NODE = f"{ROLLOUT}.n_gpus_per_node"

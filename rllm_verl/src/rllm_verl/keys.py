@@ -8,8 +8,13 @@ from __future__ import annotations
 import math
 
 from rllm_core.contracts.backend import DerivedKey, SharedKey
-from rllm_verl.logprobs import DERIVED_LOGPROBS_MODE
-from rllm_verl.settings import ACTOR, MODEL, REF, ROLLOUT
+
+TINY = "tiny"
+"""The name of the model of rllm-local with random weights."""
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+MODEL = "actor_rollout_ref.model"
+ROLLOUT = "actor_rollout_ref.rollout"
 
 ALGORITHM = "rllm.algorithm"
 LEARNING_RATE = f"{ACTOR}.optim.lr"
@@ -91,7 +96,6 @@ DERIVED_KEYS = (
         of=("data.train_batch_size", "training.num_minibatches"),
         derive=_num_tasks_per_minibatch,
     ),
-    DERIVED_LOGPROBS_MODE,
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.errors import ConfigError
-from rllm_verl.settings import ROLLOUT
+from rllm_verl.keys import ROLLOUT
 
 LOGPROBS_MODE = f"{ROLLOUT}.logprobs_mode"
 RAW, PROCESSED = "raw_logprobs", "processed_logprobs"

@@ -12,8 +12,7 @@ from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
 from rllm_verl.adapters import Adapter, find_adapter
-from rllm_verl.keys import MODEL_PATH
-from rllm_verl.settings import TINY
+from rllm_verl.keys import MODEL_PATH, TINY
 from rllm_verl.state import fetch_model, has_only_shards, model_digest
 
 

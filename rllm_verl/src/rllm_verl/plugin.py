@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from rllm_backend_kit import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
-from rllm_verl.checks import check_config
 from rllm_verl.fused import DERIVED_FUSED_KERNELS
 from rllm_verl.gpus import DERIVED_NUM_GPUS, DERIVED_TRANSFER, check_overlap, footprint
 from rllm_verl.installed import config_search_path, config_yaml, examine_gpus
@@ -20,15 +19,15 @@ from rllm_verl.keys import (
     LORA_RANK,
     MODEL_PATH,
     SHARED_KEYS,
+    TINY,
     UNUSED_KEYS,
     UNUSED_KEYS_BY_PROFILE,
 )
-from rllm_verl.settings import TINY, VerlConfig
-from rllm_verl.state import fetch_model, has_only_shards
-from rllm_verl.translation import translate
+from rllm_verl.logprobs import DERIVED_LOGPROBS_MODE
 
 if TYPE_CHECKING:
     from rllm_core.contracts.renderer import Renderer
+    from rllm_verl.settings import VerlConfig
 
 requires_api = 1
 
@@ -43,6 +42,7 @@ def early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
     from rllm_backend_kit.renderers import make_renderer
     from rllm_verl.model import open_directory
     from rllm_verl.native import native_config
+    from rllm_verl.state import has_only_shards
 
     settings: VerlConfig = run.backend_config
     name = settings.actor_rollout_ref["model"]["path"]
@@ -61,9 +61,9 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
     yield BackendPlugin(
         name="verl",
         summary="verl: many GPUs through Ray, FSDP or Megatron and vLLM; with --profile cpu, this machine.",
-        params=VerlConfig,
+        load_params=load_from("rllm_verl.settings", "VerlConfig"),
         load=load_from("rllm_verl.backend", "VerlBackend"),
-        check=check_config,
+        check=call_lazily("rllm_verl.checks", "check_config"),
         check_run=check_overlap,
         footprint=footprint,
         early_renderer=early_renderer,
@@ -76,12 +76,12 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             "megatron": "Training with Megatron instead of FSDP.",
         },
         shared_keys=SHARED_KEYS,
-        derived_keys=(*DERIVED_KEYS, DERIVED_FUSED_KERNELS, DERIVED_TRANSFER, DERIVED_NUM_GPUS),
+        derived_keys=(*DERIVED_KEYS, DERIVED_LOGPROBS_MODE, DERIVED_FUSED_KERNELS, DERIVED_TRANSFER, DERIVED_NUM_GPUS),
         unused_keys=UNUSED_KEYS,
-        translate=translate,
-        fetch_model=fetch_model,
+        translate=call_lazily("rllm_verl.translation", "translate"),
+        fetch_model=call_lazily("rllm_verl.state", "fetch_model"),
         examine_gpus=examine_gpus,
-        training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
+        training_keys=lambda: frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
         unused_keys_by_profile=UNUSED_KEYS_BY_PROFILE,
         model_key=MODEL_PATH,
         learning_rate_key=LEARNING_RATE,

@@ -7,15 +7,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rllm_core.schema.section import ExternalSection
+from rllm_verl.keys import ACTOR, MODEL, REF, ROLLOUT
 
 Mapping = dict[str, Any]
 Seconds = Annotated[float, Field(gt=0)]
-TINY = "tiny"
-"""The name of the model of rllm-local with random weights."""
-ACTOR = "actor_rollout_ref.actor"
-REF = "actor_rollout_ref.ref"
-MODEL = "actor_rollout_ref.model"
-ROLLOUT = "actor_rollout_ref.rollout"
 FREE = frozenset(
     {
         f"{MODEL}.override_config",

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllm_core.contracts.backend import Translation
-from rllm_verl.keys import ALGORITHM
-from rllm_verl.settings import ACTOR, MODEL, REF, ROLLOUT
+from rllm_verl.keys import ACTOR, ALGORITHM, MODEL, REF, ROLLOUT
 
 VAL = f"{ROLLOUT}.val_kwargs"
 FILTER = "algorithm.filter_groups"

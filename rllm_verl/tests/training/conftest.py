@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.plugins.registry import Registry, forget_in_process, register_in_process
@@ -349,7 +348,7 @@ def register_loss() -> Iterator[Callable[[str, Any], None]]:
     names = []
 
     def register(name: str, function: Any) -> None:
-        register_in_process(LossPlugin(name=name, summary="For a test.", params=NoParams, load=lambda: function), name)
+        register_in_process(LossPlugin(name=name, summary="For a test.", load=lambda: function), name)
         names.append(name)
 
     yield register

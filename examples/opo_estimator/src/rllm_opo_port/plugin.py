@@ -19,4 +19,4 @@ def load() -> AdvantageEstimator:
 
 @hookimpl
 def rllm_estimators() -> Iterable[EstimatorPlugin[NoParams]]:
-    yield EstimatorPlugin(name="opo_port", summary="OPO, ported from verl.", params=NoParams, load=load)
+    yield EstimatorPlugin(name="opo_port", summary="OPO, ported from verl.", load=load)

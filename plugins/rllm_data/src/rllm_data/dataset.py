@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_data.columns import Fields, check_column, make_shape
-from rllm_data.plugin import DEFAULT_ID_KEY, HfParams, Part
+from rllm_data.columns import DEFAULT_ID_KEY, Fields, HfParams, Part, check_column, make_shape
 from rllm_data.reading import read_splits
 from rllm_data.source import find_source
 from rllm_data.values import is_json, json_row, make_row_cleaner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from rllm_core.contracts.environment import Split
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 
 SEEDS = 2**30
 """Upper limit of users' seeds, and first seed of validation. So no seed is in both splits."""

@@ -13,7 +13,7 @@ from expecting import expect_error
 from rllm_core.contracts.environment import Outcome
 from rllm_core.errors import ConfigError
 from rllm_envs.gymnasium.environment import Gymnasium, check_environment
-from rllm_envs.gymnasium.plugin import GymnasiumParams
+from rllm_envs.gymnasium.options import GymnasiumParams
 from rllm_envs.seeds import SEEDS
 
 SAFE_PATH = ("down", "down", "right", "right", "down", "right")

@@ -9,7 +9,7 @@ from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_envs.nemo_gym.environment import NemoGym, check_row, read_messages, read_tools
-from rllm_envs.nemo_gym.plugin import NemoGymParams
+from rllm_envs.nemo_gym.options import NemoGymParams
 
 
 def _row(**create: Any) -> dict[str, Any]:

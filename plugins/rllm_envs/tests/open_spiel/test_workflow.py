@@ -21,7 +21,7 @@ from rllm_core.errors import BackendError, ConfigError, RolloutError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_envs.open_spiel import games
 from rllm_envs.open_spiel.games import OpenSpielGames, load_game, read_action
-from rllm_envs.open_spiel.plugin import OpenSpielParams
+from rllm_envs.open_spiel.options import OpenSpielParams
 from rllm_envs.open_spiel.workflow import UNTRAINED, OpenSpielWorkflow
 from rllm_envs.seeds import SEEDS
 

@@ -9,7 +9,7 @@ import pytest
 
 from rllm_core.data.types import Task
 from rllm_envs.reasoning_gym.environment import ReasoningGym
-from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
 
 Scored = tuple[ReasoningGym, Any]
 

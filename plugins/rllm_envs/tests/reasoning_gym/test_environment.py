@@ -16,7 +16,7 @@ from rllm_core.data.tasks import LazyTasks
 from rllm_core.errors import RolloutError
 from rllm_envs.reasoning_gym import environment
 from rllm_envs.reasoning_gym.environment import ReasoningGym
-from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import Process
 from rllm_envs.reasoning_gym.unsafe_answers import EVALUATE, PARSE
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_envs.reasoning_gym.environment import ReasoningGym, make_examples, read_answer
-from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import check, find_config, find_system_prompt
 
 

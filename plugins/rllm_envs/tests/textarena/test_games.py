@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 from rllm_envs.seeds import SEEDS
 from rllm_envs.textarena.environment import TextArena
 from rllm_envs.textarena.games import check_game, single_player_games
-from rllm_envs.textarena.plugin import TextArenaParams
+from rllm_envs.textarena.options import TextArenaParams
 from rllm_plugin_kit.process_state import find_changes
 
 MOVES = ("[A1]", "[up]", "[1 2]", "[5]", "left", "[stand]", "[0 0]", "[A B]", "no idea")

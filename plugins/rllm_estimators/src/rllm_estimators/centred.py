@@ -13,7 +13,7 @@ from rllm_core.algorithms import segments
 from rllm_core.algorithms.advantage import EPSILON, minus_group_mean
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import A2poParams, DrGrpoParams, GpgParams, GrpoPassKParams, MaxRlParams
 from rllm_estimators.sampled import trajectory_name

@@ -12,7 +12,7 @@ from rllm_core.algorithms import segments
 from rllm_core.algorithms.advantage import minus_group_mean, standardize
 from rllm_core.algorithms.segments import Offsets
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.types import Step
 from rllm_estimators.options import GigpoParams, GrpoLengthParams
 from rllm_estimators.per_token import backward_sums, zero_at_ends

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rllm_core.algorithms.options import ClipParams
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.schema.section import Choice, Names, OptionRole
 
 STEP_REWARDS = (

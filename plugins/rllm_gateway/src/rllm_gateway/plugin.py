@@ -5,57 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.section import OptionRole
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
+    from rllm_gateway.running.workflow import AgentParams
 
 requires_api = 1
-
-
-class AgentParams(Params):
-    """Options of ``agent``."""
-
-    agent: str | None = Field(
-        None,
-        description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
-        "rollout, and may be async. Or the name of a coding agent, such as mini-swe-agent, which runs in a sandbox.",
-    )
-    command: list[str] | None = Field(
-        None,
-        min_length=1,
-        description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
-        "started once per rollout.",
-    )
-    arguments: list[str] = Field(
-        default_factory=list,
-        description="More arguments of an agent that has a name, such as [--config, my.yaml]. Files among them are in "
-        "the sandbox.",
-    )
-    timeout: Annotated[float, OptionRole.ROLLOUT_SECONDS] = Field(
-        3600.0,
-        gt=0,
-        description="Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies.",
-    )
-    reports_reward: bool = Field(
-        False,
-        description="Use the reward that the program of `command` prints in its last line, or sends with the key in "
-        "`RLLM_REWARD_KEY`. Commands of the model that share its output or its environment can then set the reward.",
-    )
-    unsupported: Literal["refuse", "ignore"] = Field(
-        "refuse",
-        description="How the gateway treats request parameters that it does not support: `refuse` answers the "
-        "request with HTTP 400, `ignore` drops the parameter and counts it as ignored.",
-    )
 
 
 def _check(params: AgentParams) -> None:
@@ -186,7 +147,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="agent",
         summary="Your own agent, unmodified, with any client of the OpenAI, Anthropic or Google APIs.",
-        params=AgentParams,
+        load_params=load_from("rllm_gateway.running.workflow", "AgentParams"),
         load=load_from("rllm_gateway.running.workflow", "AgentWorkflow"),
         check=_check,
         check_run=_check_run,

@@ -11,17 +11,14 @@ from rllm_core.contracts.backend import BackendPlugin, Capabilities, Finding, Ru
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.errors import ConfigError
-from rllm_core.lazy import load_from
+from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
-from rllm_local.footprint import footprint
-from rllm_local.model_name import check_model
-from rllm_local.reward_model_options import RewardModelParams, check_reward_model, list_reward_weights
-from rllm_local.settings import LocalConfig, TrainingSection
-from rllm_local.teacher_options import TeacherModelParams, check_teacher, list_weights
 
 if TYPE_CHECKING:
     from rllm_core.contracts.renderer import Renderer
     from rllm_core.schema.run_config import RunConfig
+    from rllm_local.scoring_models import RewardModelParams, TeacherModelParams
+    from rllm_local.settings import LocalConfig
 
 
 def check_training_process(run: RunConfig, settings: LocalConfig) -> None:
@@ -46,6 +43,14 @@ def _examine_gpus() -> Iterable[Finding]:
     return examine_machine(read_machine())
 
 
+def _training_keys() -> frozenset[str]:
+    from rllm_local.settings import TrainingSection
+
+    # max_length also limits conversations in evaluation.
+    keys = (f"training.{name}" for name in TrainingSection.model_fields if name != "max_length")
+    return frozenset({"critic.*", "local.training_process", *keys})
+
+
 def _early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
     from rllm_local.early_renderer import cached_renderer
 
@@ -57,11 +62,11 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
     yield BackendPlugin(
         name="local",
         summary="This machine: trains and samples with torch, on a CPU or one GPU.",
-        params=LocalConfig,
+        load_params=load_from("rllm_local.settings", "LocalConfig"),
         load=load_from("rllm_local.backend", "LocalBackend"),
-        check=check_model,
+        check=call_lazily("rllm_local.model_name", "check_model"),
         check_run=check_training_process,
-        footprint=footprint,
+        footprint=call_lazily("rllm_local.footprint", "footprint"),
         early_renderer=_early_renderer,
         examine_gpus=_examine_gpus,
         config_keys=COMMON_KEYS | {"rllm.rollout.engine"},
@@ -70,11 +75,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             SharedKey(native=f"training.{name}", rllm=f"rllm.algorithm.{name}", deprecated=False)
             for name in ("lr_schedule", "warmup_steps_ratio")
         ),
-        # max_length also limits conversations in evaluation.
-        training_keys=frozenset(
-            {"critic.*", "local.training_process", *(f"training.{name}" for name in TrainingSection.model_fields)}
-        )
-        - {"training.max_length"},
+        training_keys=_training_keys,
         column_sections={"values": "critic"},
         minibatches_key="training.num_minibatches",
         capabilities=Capabilities(
@@ -94,12 +95,12 @@ def rllm_rewards() -> Iterable[RewardPlugin[RewardModelParams]]:
     yield RewardPlugin(
         name="model",
         summary="The output of a reward model on this machine, such as `model:./some-reward-model`.",
-        params=RewardModelParams,
+        load_params=load_from("rllm_local.scoring_models", "RewardModelParams"),
         load=load_from("rllm_local.reward_model", "RewardModel"),
         blocking=False,
         timeout=WAIT_FOR_A_PLACE,
-        check=check_reward_model,
-        sources=list_reward_weights,
+        check=call_lazily("rllm_local.scoring_models", "check_reward_model"),
+        sources=call_lazily("rllm_local.scoring_models", "list_reward_weights"),
         family_option="path",
     )
 
@@ -109,10 +110,10 @@ def rllm_teachers() -> Iterable[TeacherPlugin[TeacherModelParams]]:
     yield TeacherPlugin(
         name="model",
         summary="A second model on this machine, such as `model:./some-hf-directory` or `model:tiny`.",
-        params=TeacherModelParams,
+        load_params=load_from("rllm_local.scoring_models", "TeacherModelParams"),
         load=load_from("rllm_local.teacher", "ModelTeacher"),
-        check=check_teacher,
-        sources=list_weights,
+        check=call_lazily("rllm_local.scoring_models", "check_teacher"),
+        sources=call_lazily("rllm_local.scoring_models", "list_weights"),
         family_option="path",
         distributions=True,
     )

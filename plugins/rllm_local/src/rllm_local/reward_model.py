@@ -15,7 +15,7 @@ from rllm_core.data.messages import Message
 from rllm_core.errors import ConfigError
 from rllm_local.model import find_device
 from rllm_local.model_name import directory_of
-from rllm_local.reward_model_options import RewardModelParams, errors_of_reward_model
+from rllm_local.scoring_models import RewardModelParams, errors_of_reward_model
 
 
 class RewardModel:

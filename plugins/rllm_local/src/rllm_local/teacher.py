@@ -15,7 +15,7 @@ from rllm_core.rollout.template_renderer import token_texts
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.model import load_model
-from rllm_local.teacher_options import TeacherModelParams, rename_key_in_errors
+from rllm_local.scoring_models import TeacherModelParams, rename_key_in_errors
 
 
 class ModelTeacher:

@@ -15,7 +15,7 @@ from rllm_core.algorithms.columns import TOKEN_COLUMNS
 from rllm_core.contracts.backend import BackendPlugin, RunContext, UpdateResult
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.errors import RllmError, RolloutError, did_you_mean
 from rllm_core.plugins.choice import choose
@@ -41,10 +41,9 @@ class _RendererOfTheRun(TemplateRenderer):
     """The model's template, as a renderer plugin."""
 
 
-_OF_THE_RUN = RendererPlugin(
+_OF_THE_RUN: RendererPlugin[Any] = RendererPlugin(
     name="of_the_run",
     summary="The model's template, which differs from the backend's own renderer.",
-    params=NoParams,
     load=lambda: lambda setup, params: _RendererOfTheRun(setup.tokenizer, setup.stop_ids, setup.template_options),
 )
 

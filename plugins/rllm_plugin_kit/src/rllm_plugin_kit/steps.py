@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rllm_core.algorithms.grouping import by_task_and_role
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data import codec
 from rllm_core.data.batch import TokenBatch, TokenTargets, build_batch

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -20,11 +21,28 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.notices import say, warn_once
 from rllm_core.pipeline import episode_metrics, find_reward
-from rllm_record.plugin import StoredParams
 from rllm_record.recorder import tokenizer_of
 from rllm_record.steps.files import sampler_of
 from rllm_record.steps.rows import Sampler
 from rllm_record.stored_episodes import EpisodesError, find_episodes, read_record
+
+
+class StoredParams(Params):
+    """Options of the dataset ``stored``."""
+
+    path: str = Field(
+        min_length=1,
+        description="Directory of a run with `rllm.record=tokens`, or file of its episodes.",
+    )
+    group_by: Literal["step", "task"] = Field(
+        "step",
+        description="Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: "
+        "rollouts from all steps.",
+    )
+    min_reward: float | None = Field(
+        None, description="Smallest reward of a rollout to use. null: all rollouts, also those without a reward."
+    )
+
 
 TOO_LONG = "stored/too_long"
 NOTHING_SAMPLED = "stored/no_sampled_tokens"

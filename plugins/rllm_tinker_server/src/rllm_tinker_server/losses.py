@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.updates import losses as core_losses
 from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, importance_ratio
 from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestError

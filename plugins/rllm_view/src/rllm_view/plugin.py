@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
@@ -18,7 +17,6 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     yield TrackerPlugin(
         name="report",
         summary="report.html in the run directory: the pages of `rllm view` as one file, in every run.",
-        params=NoParams,
         load=load_from("rllm_view.report", "ReportTracker"),
         every_run=True,
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_record.run_files import REPORT
 from rllm_view.reading.run import ChangedValue, leaves

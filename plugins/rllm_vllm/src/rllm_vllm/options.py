@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 
 OURS = frozenset(
     {

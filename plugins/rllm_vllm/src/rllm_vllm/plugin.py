@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.errors import PluginError
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_vllm.options import VllmOptions
 
 if TYPE_CHECKING:
     from rllm_core.contracts.engine import HostedEngine
@@ -48,10 +48,10 @@ def _load() -> Callable[[Any], HostedEngine]:
 
 
 @hookimpl
-def rllm_engines() -> Iterable[EnginePlugin[VllmOptions]]:
+def rllm_engines() -> Iterable[EnginePlugin[Any]]:
     yield EnginePlugin(
         name="vllm",
         summary="vLLM in separate processes, on one or several GPUs, or on a CPU.",
-        params=VllmOptions,
+        load_params=load_from("rllm_vllm.options", "VllmOptions"),
         load=_load,
     )

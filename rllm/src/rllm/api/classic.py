@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts.estimator import ALWAYS_FILLED, AdvantageEstimator, AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import AdvantageError, PluginError

@@ -16,7 +16,7 @@ from rllm.config.paths import leaves
 from rllm.config.resolve import escape
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.grouping import GroupingPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.workflow import Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.data.types import Episode, TrajectoryGroup
 from rllm_core.errors import ConfigError
@@ -102,7 +102,7 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
     return WorkflowPlugin(
         name=make_plugin_name(workflow_class),
         summary=_summary(workflow_class),
-        params=params,
+        load_params=lambda: params,
         load=lambda: make,
         config_keys=workflow_class.config_keys,
         one_role=with_environment,
@@ -152,7 +152,7 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
     return BackendPlugin(
         name=make_plugin_name(backend),
         summary=_summary(backend),
-        params=getattr(backend, "params", NoParams),
+        load_params=lambda: getattr(backend, "params", NoParams),
         load=lambda: backend,
         capabilities=getattr(backend, "capabilities", anything),
         config_keys=getattr(backend, "config_keys", frozenset()),

@@ -18,7 +18,8 @@ from rllm.planning import shared_options
 from rllm_core.contracts.estimator import EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams, Plugin
+from rllm_core.contracts.params import NoParams
+from rllm_core.contracts.plugin import Plugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.errors import PluginError
@@ -182,7 +183,7 @@ def register_rllm_estimator(
     """
 
     fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "config_keys": config_keys}
-    return offering(EstimatorPlugin, name, summary, params=params, **fields)
+    return offering(EstimatorPlugin, name, summary, load_params=lambda: params, **fields)
 
 
 def register_rllm_loss(
@@ -206,7 +207,7 @@ def register_rllm_loss(
         "has_ratio": has_ratio,
         "config_keys": config_keys,
     }
-    return offering(LossPlugin, name, summary, params=params, **fields)
+    return offering(LossPlugin, name, summary, load_params=lambda: params, **fields)
 
 
 def register_rllm_grouping(
@@ -217,7 +218,7 @@ def register_rllm_grouping(
     Arguments are the fields of `GroupingPlugin`. See `register_rllm_adv_estimator` for the errors.
     """
 
-    return offering(GroupingPlugin, name, summary, params=params, config_keys=config_keys)
+    return offering(GroupingPlugin, name, summary, load_params=lambda: params, config_keys=config_keys)
 
 
 def register_rllm_rejection(
@@ -229,7 +230,7 @@ def register_rllm_rejection(
     `register_rllm_adv_estimator` for the errors.
     """
 
-    return offering(RejectionPlugin, name, summary, params=params, config_keys=config_keys)
+    return offering(RejectionPlugin, name, summary, load_params=lambda: params, config_keys=config_keys)
 
 
 def register_rllm_sampler(
@@ -241,7 +242,7 @@ def register_rllm_sampler(
     Arguments are the fields of `SamplerPlugin`. See `register_rllm_adv_estimator` for the errors.
     """
 
-    return offering(SamplerPlugin, name, summary, params=params, config_keys=config_keys)
+    return offering(SamplerPlugin, name, summary, load_params=lambda: params, config_keys=config_keys)
 
 
 class EstimatorNames(Mapping[str, ClassicEstimator]):

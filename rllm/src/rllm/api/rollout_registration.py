@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from rllm.api.python_plugins import workflow_plugin
 from rllm.api.registration import NONE, ThingT, freeze_set, read_summary, registering
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.reward import Reward, RewardPlugin, RewardScope, Rollout
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError, PluginError, describe_function
@@ -49,7 +49,7 @@ def register_rllm_workflow(
         except ConfigError as error:
             raise PluginError(error.code, f"register_rllm_workflow({name!r}): {error.message}", error.hint) from error
         named = replace(of_class, name=name, summary=summary or read_summary(thing), stop_texts=stop_texts, open=open)
-        return named if params is None else replace(named, params=params, load=lambda: thing)
+        return named if params is None else replace(named, load_params=lambda: params, load=lambda: thing)
 
     return registering("register_rllm_workflow", name, record)
 
@@ -82,7 +82,7 @@ def register_rllm_environment(
             name=name,
             summary=summary or read_summary(thing),
             load=lambda: thing,
-            params=params,
+            load_params=lambda: params,
             blocking=blocking,
             defaults=dict(defaults or {}),
             needs_keys=dict(needs_keys or {}),
@@ -146,7 +146,7 @@ def register_rllm_reward(
         return RewardPlugin(
             name=name,
             summary=summary or read_summary(thing),
-            params=NoParams if params is None else params,
+            load_params=lambda: NoParams if params is None else params,
             load=lambda: make,
             needs=freeze_set(needs),
             timeout=timeout,

@@ -54,7 +54,7 @@ class EvaluationPlan:
         if key.split(".")[0] in RunConfig.model_fields:
             return where_acts(RunConfig, split_key(key)) == "rollout"
         shared = any(key == each.native for each in backend.shared_keys)
-        return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
+        return not shared and not any(covers(pattern, key) for pattern in backend.training_keys())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,7 @@ def _loads(registry: Registry) -> Iterator[Finding]:
             code = "plugin-not-loadable"
             remedy = f"install what is missing, or report it to the authors of {entry.distribution}"
             try:
-                problem = _problem_of_load(entry)
+                problem = _problem_of_options(entry) or _problem_of_load(entry)
             except (PluginError, ConfigError) as error:
                 # A PluginError knows itself what is missing, such as an optional package.
                 severity = "note" if isinstance(error, PluginError) else "error"
@@ -126,6 +126,14 @@ def _loads(registry: Registry) -> Iterator[Finding]:
             if problem:
                 subject = f"{kind} {entry.qualified_name}"
                 yield Finding(code=code, severity=severity, subject=subject, problem=problem, remedy=remedy)
+
+
+def _problem_of_options(entry: Registered[Any]) -> str:
+    try:
+        _ = entry.plugin.params
+    except PluginError as error:
+        return error.message.rstrip(".")
+    return ""
 
 
 def _problem_of_load(entry: Registered[Any]) -> str:

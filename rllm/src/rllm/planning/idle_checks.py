@@ -155,4 +155,4 @@ def _acts_in_training(backend: BackendPlugin[Any], key: str) -> bool:
     if path[0] in RunConfig.model_fields:
         return where_acts(RunConfig, path) == "training"
     shared = any(key == row.native for row in backend.shared_keys)
-    return not shared and any(covers(pattern, key) for pattern in backend.training_keys)
+    return not shared and any(covers(pattern, key) for pattern in backend.training_keys())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from rllm.planning.plan import RunPlan
     from rllm.rows.example import Conversation, PlainText
-    from rllm.rows.options import RowParams
+    from rllm.rows.row_limit import RowParams
     from rllm_core.contracts.backend import Backend
     from rllm_core.contracts.engine import RolloutEngine
     from rllm_core.contracts.renderer import Renderer

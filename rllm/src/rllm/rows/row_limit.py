@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from rllm.rows.options import LongRows, RowParams
+from pydantic import Field
+
+from rllm_core.contracts.params import Params
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
+
+LongRows = Literal["cut", "drop", "error"]
+"""Outcome of rows with too many tokens."""
+
+
+class RowParams(Params):
+    """Options of every stage that brings rows of data instead of rollouts."""
+
+    max_length: int | None = Field(
+        None,
+        ge=2,
+        description="Maximum number of tokens of a row, with its prompt. null: the longest context of the run, which "
+        "is always a limit.",
+    )
+    long_rows: LongRows = Field(
+        "cut",
+        description="What happens to longer rows. `cut`: their later tokens are cut off. `drop`: they are dropped. "
+        "`error`: the run stops.",
+    )
+
 
 NAMED = 3
 """Number of rows that a warning names."""

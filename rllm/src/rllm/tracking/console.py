@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rllm.planning.scoring import DISAGREEMENT
 from rllm.runs.validation_metrics import split_validation_name
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_record.run_files import read_metrics

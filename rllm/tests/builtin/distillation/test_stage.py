@@ -10,8 +10,7 @@ import pytest
 from expecting import expect_error
 from numpy.typing import NDArray
 
-from rllm.builtin.distillation.plugin import DistillParams, TopkKlParams
-from rllm.builtin.distillation.stages import Distill, TopkKl
+from rllm.builtin.distillation.stages import Distill, DistillParams, TopkKl, TopkKlParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm.builtin.echo.plugin import EchoParams
-from rllm.builtin.echo.stage import Echo
+from rllm.builtin.echo.stage import Echo, EchoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm.builtin.environments.number_games import Guess, Sum, find_integer, parse_integer
-from rllm.builtin.environments.plugin import GuessParams, SumParams
+from rllm.builtin.environments.number_games import Guess, GuessParams, Sum, SumParams, find_integer, parse_integer
 from rllm_core.contracts.environment import EnvironmentPlugin, Outcome
 
 space = st.text(" \n\t", max_size=3)

@@ -8,8 +8,8 @@ import pytest
 from expecting import expect_error
 from pydantic import ValidationError
 
-from rllm.builtin.environments.mixed import MixedEnvironment, check, check_task, members
-from rllm.builtin.environments.plugin import MixedEnvironmentParams, SumParams
+from rllm.builtin.environments.mixed import MixedEnvironment, MixedEnvironmentParams, check, check_task, members
+from rllm.builtin.environments.number_games import SumParams
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig

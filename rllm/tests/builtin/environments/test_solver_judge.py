@@ -13,8 +13,8 @@ from expecting import expect_error
 from pydantic import ValidationError
 from rollout_context import context_of
 
-from rllm.builtin.environments.plugin import JUDGE_PROMPT, SolverJudgeParams, rllm_workflows
-from rllm.builtin.environments.solver_judge import SolverJudge, read_pick
+from rllm.builtin.environments.plugin import rllm_workflows
+from rllm.builtin.environments.solver_judge import JUDGE_PROMPT, SolverJudge, SolverJudgeParams, read_pick
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import SamplingParams

@@ -14,6 +14,7 @@ from expecting import expect_error
 from rllm.builtin.preferences.comparison import (
     Numbers,
     PreferenceLoss,
+    PreferParams,
     compare,
     count_prompts,
     dpo,
@@ -21,7 +22,6 @@ from rllm.builtin.preferences.comparison import (
     kto,
     swap_completions,
 )
-from rllm.builtin.preferences.plugin import PreferParams
 from rllm.builtin.preferences.stages import Prefer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch

@@ -13,7 +13,7 @@ from recorded_episodes import keep, run
 
 from rllm.builtin.rescoring.estimators import RescoredGroups, rescore
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.plugins.registry import Registry
 
 __all__ = ["keep", "run"]
@@ -29,7 +29,7 @@ def configure(run: Path) -> Callable[[dict[str, Any]], None]:
 def registry() -> Registry:
     """The core's own plugins, and `stranger`: an unknown estimator."""
     registry = Registry.load(allow=[], environ={})
-    registry.add(EstimatorPlugin(name="stranger", summary="A half of the reward.", params=NoParams, load=lambda: _half))
+    registry.add(EstimatorPlugin(name="stranger", summary="A half of the reward.", load=lambda: _half))
     return registry
 
 

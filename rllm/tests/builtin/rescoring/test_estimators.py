@@ -13,7 +13,7 @@ from expecting import expect_error
 from rllm.builtin.rescoring.estimators import RescoredGroups, label, read_stored_config
 from rllm.cli.main import main
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -75,7 +75,7 @@ def test_estimator_that_needs_a_model_is_an_error(rescored: Rescore, keep: Keep,
         raise AssertionError
 
     needs = frozenset({"values"})
-    registry.add(EstimatorPlugin(name="gae", summary="For tests.", params=NoParams, load=lambda: estimate, needs=needs))
+    registry.add(EstimatorPlugin(name="gae", summary="For tests.", load=lambda: estimate, needs=needs))
     keep(0, {"t": [0, 1]})
     with expect_error(ConfigError, "missing-estimator-input", "'gae'", "values"):
         rescored("grpo", "gae")

@@ -20,8 +20,7 @@ from expecting import expect_error
 from programs import needs_program
 
 from rllm.builtin.sandboxes import launcher
-from rllm.builtin.sandboxes.bwrap import BwrapSandbox, start_bwrap
-from rllm.builtin.sandboxes.plugin import BwrapParams, check_bwrap
+from rllm.builtin.sandboxes.bwrap import BwrapParams, BwrapSandbox, check_bwrap, start_bwrap
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, RolloutError
 
@@ -267,7 +266,7 @@ SANDBOXES = 20
 MANY = """
 import asyncio, sys
 from rllm.builtin.sandboxes.bwrap import start_bwrap
-from rllm.builtin.sandboxes.plugin import BwrapParams
+from rllm.builtin.sandboxes.bwrap import BwrapParams
 from rllm_core.contracts.sandbox import SandboxSetup
 
 async def one(number):

@@ -20,9 +20,8 @@ from fake_container import calls, write_fake_program
 from programs import needs_program
 
 from rllm.builtin.sandboxes import container
-from rllm.builtin.sandboxes.container import ContainerSandbox
+from rllm.builtin.sandboxes.container import ContainerParams, ContainerSandbox, check_container
 from rllm.builtin.sandboxes.isolated import connect as connect_port, forward
-from rllm.builtin.sandboxes.plugin import ContainerParams, check_container
 from rllm.builtin.sandboxes.process import run_program
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
 from rllm_core.errors import ConfigError, PluginError
@@ -106,7 +105,7 @@ def test_only_the_port_is_reached(tmp_path: Path, program: str) -> None:
 KILLED = """
 import asyncio, sys
 from rllm.builtin.sandboxes.container import start_docker
-from rllm.builtin.sandboxes.plugin import ContainerParams
+from rllm.builtin.sandboxes.container import ContainerParams
 from rllm_core.contracts.sandbox import SandboxSetup
 
 async def main():

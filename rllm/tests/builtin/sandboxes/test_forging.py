@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from programs import needs_program
 
-from rllm.builtin.sandboxes.bwrap import start_bwrap
+from rllm.builtin.sandboxes.bwrap import BwrapParams, start_bwrap
 from rllm.builtin.sandboxes.local import start_local
-from rllm.builtin.sandboxes.plugin import BwrapParams
 from rllm.builtin.sandboxes.task_tests import run_tests
-from rllm.builtin.tasks.options import TaskDirectoriesParams
-from rllm.builtin.tasks.task_directories import TASK_DIRECTORY, TaskDirectories, TaskFacts
+from rllm.builtin.tasks.task_directories import TASK_DIRECTORY, TaskDirectories, TaskDirectoriesParams, TaskFacts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.notices import forget_warnings
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.supervised.plugin import ExamplesParams
+from rllm.builtin.supervised.turns import ExamplesParams
 from rllm.rows.row_limit import RowFitter, RowLimit
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError

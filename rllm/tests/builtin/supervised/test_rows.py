@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.supervised.plugin import ExamplesParams, cross_entropy
+from rllm.builtin.supervised.plugin import cross_entropy
 from rllm.builtin.supervised.rows import read_row
 from rllm.builtin.supervised.stages import make_examples, make_imitation_batch
-from rllm.builtin.supervised.turns import make_turns
+from rllm.builtin.supervised.turns import ExamplesParams, make_turns
 from rllm.rows.problem import RowError
 from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Task, TrajectoryGroup
 from rllm_core.errors import ConfigError

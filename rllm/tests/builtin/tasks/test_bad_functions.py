@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from live_processes import commands_with
 
-from rllm.builtin.tasks.python_reward import python_reward
-from rllm.builtin.tasks.reward_options import PythonParams
+from rllm.builtin.tasks.python_reward import PythonParams, python_reward
 from rllm_core.contracts.reward import Rollout, Score
 
 MakeRollout = Callable[..., Rollout]

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.builtin.tasks.python_reward import python_reward
-from rllm.builtin.tasks.reward_options import PythonParams
+from rllm.builtin.tasks.python_reward import PythonParams, python_reward
 from rllm.builtin.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall

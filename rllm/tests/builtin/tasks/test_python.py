@@ -12,8 +12,8 @@ import pytest
 from expecting import check_values, expect_error
 
 from rllm.builtin.tasks.plugin import rllm_rewards
+from rllm.builtin.tasks.python_reward import PythonParams
 from rllm.builtin.tasks.reward_file import check_function, load_function
-from rllm.builtin.tasks.reward_options import PythonParams
 from rllm.planning.scoring import Scorer, WeightedReward
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.reward import Rollout, Score

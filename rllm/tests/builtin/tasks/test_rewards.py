@@ -15,7 +15,6 @@ from expecting import check_values
 from pydantic import ValidationError
 
 from rllm.builtin.tasks import math_reward, plugin
-from rllm.builtin.tasks.reward_options import MathParams
 from rllm.builtin.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import RewardPlugin, Rollout
 from rllm_core.errors import ConfigError, PluginError
@@ -262,6 +261,6 @@ def _free(pool: WorkerPool) -> LineProcess:
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setattr(plugin, "find_spec", lambda name: None)
-    for error, ask in ((PluginError, lambda: make("math")), (ConfigError, lambda: plugin._check_math(MathParams()))):
+    for error, ask in ((PluginError, lambda: make("math")), (ConfigError, lambda: plugin._check_math_verify())):
         with pytest.raises(error, match=r"(?s)math-verify.* pip install 'rllm\[math\]'"):
             ask()

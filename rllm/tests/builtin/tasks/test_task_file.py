@@ -15,10 +15,9 @@ from expecting import check_error, expect_error
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from rllm.builtin.tasks.options import QuestionParams, TaskDirectoriesParams, TaskFileParams, check_question
-from rllm.builtin.tasks.question import Question
-from rllm.builtin.tasks.task_directories import TASK_DIRECTORY, TaskDirectories
-from rllm.builtin.tasks.task_file import read_tasks
+from rllm.builtin.tasks.question import Question, QuestionParams, check_question
+from rllm.builtin.tasks.task_directories import TASK_DIRECTORY, TaskDirectories, TaskDirectoriesParams
+from rllm.builtin.tasks.task_file import TaskFileParams, read_tasks
 from rllm.rows.task_rows import tasks_from_rows
 from rllm_core.contracts.environment import Outcome
 from rllm_core.data.types import Task

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm.builtin.tasks.options import TaskDirectoriesParams
-from rllm.builtin.tasks.task_directories import TaskDirectories
+from rllm.builtin.tasks.task_directories import TaskDirectories, TaskDirectoriesParams
 from rllm.builtin.tasks.verifier_scripts import REWARD_FILES, find_reward_files, find_unprotected
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from expecting import check_values, expect_error
 
-from rllm.builtin.tools.plugin import ToolCallingParams, TrlEnvironmentParams
 from rllm.builtin.tools.toolbox import runnable
-from rllm.builtin.tools.trl_environment import TrlEnvironment, check_factory
-from rllm.builtin.tools.workflow import ToolCallingWorkflow
+from rllm.builtin.tools.trl_environment import TrlEnvironment, TrlEnvironmentParams, check_factory
+from rllm.builtin.tools.workflow import ToolCallingParams, ToolCallingWorkflow
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason

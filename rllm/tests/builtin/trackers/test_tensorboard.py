@@ -13,9 +13,9 @@ import pytest
 from expecting import expect_error
 
 from rllm.builtin.trackers import tensorboard
-from rllm.builtin.trackers.episode_table import MAX_CHARACTERS, as_markdown, table_rows
-from rllm.builtin.trackers.plugin import EpisodeTableParams, TensorboardParams, WeightsAndBiasesParams
-from rllm.builtin.trackers.tensorboard import TensorboardTracker
+from rllm.builtin.trackers.episode_table import MAX_CHARACTERS, EpisodeTableParams, as_markdown, table_rows
+from rllm.builtin.trackers.tensorboard import TensorboardParams, TensorboardTracker
+from rllm.builtin.trackers.weights_and_biases import WeightsAndBiasesParams
 from rllm.runs.run_directory import WRITTEN, RunDirectory
 from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.chosen import PluginChoice

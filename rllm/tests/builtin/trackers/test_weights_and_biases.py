@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from expecting import check_values
 
-from rllm.builtin.trackers.plugin import WeightsAndBiasesParams
-from rllm.builtin.trackers.weights_and_biases import WeightsAndBiasesTracker
+from rllm.builtin.trackers.weights_and_biases import WeightsAndBiasesParams, WeightsAndBiasesTracker
 from rllm.runs.run_directory import RunDirectory
 from rllm.tracking.tracker_group import Trackers
 from rllm_core.contracts.tracker import TrackedRun

@@ -14,12 +14,11 @@ from local_backend import HostedCopy, ScoringCopy, TwoReplicas
 from local_models import random_batch
 from torch import Tensor
 
-from rllm.builtin.weight_check.observer import WeightCheck
-from rllm.builtin.weight_check.plugin import WeightCheckParams
+from rllm.builtin.weight_check.observer import WeightCheck, WeightCheckParams
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import EnginePlugin, NamedTensors
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import BackendError
 from rllm_core.plugins.choice import choose
@@ -103,7 +102,7 @@ def run(backend: Backend, context: RunContext, check: WeightCheck) -> None:
 def context(*, versions: int = 1, engine: Any = None, **sections: Any) -> RunContext:
     choice = None
     if engine is not None:
-        plugin = EnginePlugin(name="copy", summary="For tests.", params=NoParams, load=lambda: lambda params: engine)
+        plugin = EnginePlugin(name="copy", summary="For tests.", load=lambda: lambda params: engine)
         registered = Registered(plugin=plugin, distribution="tests", version="0")
         choice = PluginChoice(registered=registered, params=NoParams())
     return RunContext(

@@ -18,7 +18,7 @@ from rllm_core.algorithms import segments
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
 from rllm_core.algorithms.segments import Offsets, Values, find_power, scale
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 
 GRPO_DIALECTS = {"rllm": (0, 1e-6), "verl": (1, 1e-6), "trl": (1, 1e-4)}
 """Ddof of the group's standard deviation, and the epsilon added to it, by dialect."""

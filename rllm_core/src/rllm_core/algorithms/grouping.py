@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from rllm_core.contracts.grouping import MIXED_ROLES
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 from rllm_core.schema.run_config import RllmSection
 

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rllm_core.contracts.plugin import Params, ParamsT
+from rllm_core.contracts.params import Params
+from rllm_core.contracts.plugin import ParamsT
 from rllm_core.schema.section import OptionRole, find_options
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.algorithms.options import DynamicRejectionParams, EpisodeRejectionParams, GroupRejectionParams
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup

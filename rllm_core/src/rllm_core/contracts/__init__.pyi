@@ -81,11 +81,13 @@ from .observer import (
     Observer as Observer,
     ObserverPlugin as ObserverPlugin,
 )
+from .params import (
+    NoParams as NoParams,
+    Params as Params,
+)
 from .plugin import (
     API_VERSION as API_VERSION,
     GIVES_FACT as GIVES_FACT,
-    NoParams as NoParams,
-    Params as Params,
     Plugin as Plugin,
 )
 from .rejection import (

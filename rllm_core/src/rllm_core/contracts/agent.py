@@ -63,7 +63,7 @@ class AgentPlugin(Plugin[ParamsT]):
             yield AgentPlugin(
                 name="last_line",
                 summary="The last line of a response is the action.",
-                params=LastLineParams,
+                load_params=lambda: LastLineParams,
                 load=lambda: LastLine,
             )
     """

@@ -384,7 +384,7 @@ class BackendPlugin(Plugin[ParamsT]):
     The plugin spec declares the backend's features. A run that needs more features stops before anything is loaded::
 
         from pathlib import Path
-        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams, UpdateResult
+        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, UpdateResult
         from rllm_core.plugins import hookimpl
 
         class Nowhere(Backend):
@@ -403,7 +403,6 @@ class BackendPlugin(Plugin[ParamsT]):
             yield BackendPlugin(
                 name="nowhere",
                 summary="Trains nothing.",
-                params=NoParams,
                 load=lambda: Nowhere,
                 config_yaml=lambda: Path("rllm_example/config/rllm/backend/nowhere.yaml"),
                 capabilities=Capabilities(custom_losses=True),
@@ -411,6 +410,7 @@ class BackendPlugin(Plugin[ParamsT]):
     """
 
     kind: ClassVar[str] = "backend"
+    _reserved: ClassVar[frozenset[str]] = frozenset({"rllm"})
 
     load: Callable[[], type[Backend]]
     config_yaml: Callable[[], Path] | None = field(default=None, metadata=GIVES_FACT)
@@ -432,10 +432,10 @@ class BackendPlugin(Plugin[ParamsT]):
     """The backend's own keys that no code reads, each with the alternative: ``{"trainer.resume_mode": "Use
     --resume."}``. ``critic.*`` means all keys of a section. If a user sets such a key, the run stops, unless the value
     equals the effective value. Shared keys are never rejected."""
-    training_keys: frozenset[str] = frozenset()
-    """The backend's own keys that have an effect only in training. ``critic.*`` means all keys of a section. ``rllm
-    eval`` rejects them on its command line, and ``rllm train`` rejects them together with ``rllm.trainer.val_only``.
-    They do not prevent the resume of a saved evaluation."""
+    training_keys: Callable[[], frozenset[str]] = field(default=frozenset, metadata=GIVES_FACT)
+    """Returns the backend's own keys that have an effect only in training. ``critic.*`` means all keys of a section.
+    ``rllm eval`` rejects them on its command line, and ``rllm train`` rejects them together with
+    ``rllm.trainer.val_only``. They do not prevent the resume of a saved evaluation."""
     translate: Callable[[Mapping[str, Any]], Translation] | None = None
     """Translates a config of the underlying system, for ``rllm config convert``. Takes a mapping of dotted keys to
     plain values. Returns only the changes that `shared_keys` and `unused_keys` do not cover. None if keys keep their

@@ -51,7 +51,10 @@ class DatasetPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_datasets():
             yield DatasetPlugin(
-                name="products", summary="Two numbers to multiply.", params=ProductsParams, load=load_products
+                name="products",
+                summary="Two numbers to multiply.",
+                load_params=lambda: ProductsParams,
+                load=load_products,
             )
     """
 

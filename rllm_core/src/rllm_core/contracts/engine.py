@@ -257,7 +257,10 @@ class EnginePlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_engines():
             yield EnginePlugin(
-                name="remote", summary="Samples on another machine.", params=RemoteParams, load=lambda: Remote
+                name="remote",
+                summary="Samples on another machine.",
+                load_params=lambda: RemoteParams,
+                load=lambda: Remote,
             )
     """
 

@@ -129,7 +129,7 @@ class EnvironmentPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_environments():
             yield EnvironmentPlugin(
-                name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
+                name="echo", summary="Repeat a word.", load_params=lambda: EchoParams, load=lambda: Echo, blocking=False
             )
     """
 

@@ -131,7 +131,7 @@ class EstimatorPlugin(Plugin[ParamsT]):
             yield EstimatorPlugin(
                 name="scaled_reward",
                 summary="The reward itself, times a constant.",
-                params=ScaledParams,
+                load_params=lambda: ScaledParams,
                 load=lambda: scaled_reward,
             )
     """

@@ -30,7 +30,7 @@ class GroupingPlugin(Plugin[ParamsT]):
 
     A grouping takes episodes and returns groups of trajectories whose rewards are compared::
 
-        from rllm_core.contracts import GroupingPlugin, NoParams
+        from rllm_core.contracts import GroupingPlugin
         from rllm_core.plugins import hookimpl
 
         def load_one_group():
@@ -45,7 +45,7 @@ class GroupingPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_groupings():
             yield GroupingPlugin(
-                name="one_group", summary="The whole batch is one group.", params=NoParams, load=load_one_group
+                name="one_group", summary="The whole batch is one group.", load=load_one_group
             )
     """
 

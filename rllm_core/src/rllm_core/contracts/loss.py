@@ -107,7 +107,7 @@ class LossPlugin(Plugin[ParamsT]):
     A loss takes log-probs and advantages of sampled tokens as torch tensors and returns the loss of each token. If your
     module needs ``import torch``, import it inside `load`::
 
-        from rllm_core.contracts import LossPlugin, NoParams
+        from rllm_core.contracts import LossPlugin
         from rllm_core.plugins import hookimpl
 
         def unclipped(inputs, params):
@@ -116,7 +116,7 @@ class LossPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_losses():
             yield LossPlugin(
-                name="unclipped", summary="Importance ratio, no clipping.", params=NoParams, load=lambda: unclipped
+                name="unclipped", summary="Importance ratio, no clipping.", load=lambda: unclipped
             )
     """
 

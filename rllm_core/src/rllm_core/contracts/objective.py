@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rllm_core.contracts.plugin import NoParams, Plugin
+from rllm_core.contracts.plugin import Plugin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,14 @@ class ObjectiveFlag:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectivePlugin(Plugin[NoParams]):
+class ObjectivePlugin(Plugin[Any]):
     """A plugin spec that offers an objective. Users choose it with ``--objective`` or ``rllm.objective``.
 
     A run has the objective whose `stage` comes first in its pipeline. ``rllm.objective`` sets default values.
 
     This objective imitates the best rollout of each group::
 
-        from rllm_core.contracts import NoParams, ObjectivePlugin, StagePlugin
+        from rllm_core.contracts import ObjectivePlugin, StagePlugin
         from rllm_core.plugins import hookimpl
 
         class KeepBest:

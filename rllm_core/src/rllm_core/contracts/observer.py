@@ -83,7 +83,7 @@ class ObserverPlugin(Plugin[ParamsT]):
 
     For example::
 
-        from rllm_core.contracts import NoParams, Observer, ObserverPlugin
+        from rllm_core.contracts import Observer, ObserverPlugin
         from rllm_core.plugins import hookimpl
 
         class SkipEarlyValidation(Observer):
@@ -98,7 +98,6 @@ class ObserverPlugin(Plugin[ParamsT]):
             yield ObserverPlugin(
                 name="skip_early_validation",
                 summary="No validation in the first ten steps.",
-                params=NoParams,
                 load=lambda: SkipEarlyValidation,
             )
     """

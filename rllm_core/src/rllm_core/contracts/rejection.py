@@ -58,7 +58,7 @@ class RejectionPlugin(Plugin[ParamsT]):
 
     A mode takes the groups of one step and decides which to train on, which to keep for later and which to drop::
 
-        from rllm_core.contracts import NoParams, RejectionPlugin, RejectionResult
+        from rllm_core.contracts import RejectionPlugin, RejectionResult
         from rllm_core.plugins import hookimpl
 
         class DropSingles:
@@ -78,7 +78,7 @@ class RejectionPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_rejections():
             yield RejectionPlugin(
-                name="drop_singles", summary="Drop groups of one.", params=NoParams, load=lambda: DropSingles
+                name="drop_singles", summary="Drop groups of one.", load=lambda: DropSingles
             )
     """
 

@@ -141,7 +141,7 @@ class RendererPlugin(Plugin[ParamsT]):
 
     For example::
 
-        from rllm_core.contracts import NoParams, RendererPlugin
+        from rllm_core.contracts import RendererPlugin
         from rllm_core.plugins import hookimpl
 
         def load_answer_only():
@@ -161,7 +161,6 @@ class RendererPlugin(Plugin[ParamsT]):
             yield RendererPlugin(
                 name="answer_only",
                 summary="The model's template; a response's content is what follows `Answer:`.",
-                params=NoParams,
                 load=load_answer_only,
             )
     """

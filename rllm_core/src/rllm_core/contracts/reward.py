@@ -110,7 +110,7 @@ class RewardPlugin(Plugin[ParamsT]):
             yield RewardPlugin(
                 name="contains",
                 summary="1 if the response contains the answer.",
-                params=ContainsParams,
+                load_params=lambda: ContainsParams,
                 load=lambda: Contains,
                 needs=frozenset({"answer"}),
                 blocking=False,
@@ -118,6 +118,7 @@ class RewardPlugin(Plugin[ParamsT]):
     """
 
     kind: ClassVar[str] = "reward"
+    _reserved: ClassVar[frozenset[str]] = frozenset({"weight"})
 
     load: Callable[[], Callable[[Any], Reward | GroupReward]]
     """Returns a factory that takes the options and makes the reward for one run."""

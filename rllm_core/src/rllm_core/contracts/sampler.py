@@ -82,7 +82,7 @@ class SamplerPlugin(Plugin[ParamsT]):
 
     A sampler returns positions of tasks. It may observe the results of earlier tasks::
 
-        from rllm_core.contracts import NoParams, Sampler, SamplerPlugin
+        from rllm_core.contracts import Sampler, SamplerPlugin
         from rllm_core.plugins import hookimpl
 
         class HardestFirst(Sampler):
@@ -108,7 +108,6 @@ class SamplerPlugin(Plugin[ParamsT]):
             yield SamplerPlugin(
                 name="hardest_first",
                 summary="The tasks with the lowest pass rates.",
-                params=NoParams,
                 load=lambda: HardestFirst,
             )
     """

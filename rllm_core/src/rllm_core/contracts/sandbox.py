@@ -90,7 +90,7 @@ class SandboxPlugin(Plugin[ParamsT]):
 
     A sandbox runs commands and copies directories. This sandbox pretends that all commands succeed::
 
-        from rllm_core.contracts import CommandResult, NoParams, Sandbox, SandboxPlugin
+        from rllm_core.contracts import CommandResult, Sandbox, SandboxPlugin
         from rllm_core.plugins import hookimpl
 
         class Pretending(Sandbox):
@@ -110,7 +110,7 @@ class SandboxPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_sandboxes():
             yield SandboxPlugin(
-                name="pretending", summary="Runs nothing.", params=NoParams, load=lambda: start
+                name="pretending", summary="Runs nothing.", load=lambda: start
             )
     """
 

@@ -89,7 +89,7 @@ class StagePlugin(Plugin[ParamsT]):
 
     A stage declares the fields that it reads and writes, so that rllm can check the order before the run starts::
 
-        from rllm_core.contracts import NoParams, StagePlugin
+        from rllm_core.contracts import StagePlugin
         from rllm_core.plugins import hookimpl
 
         class CountGroups:
@@ -104,7 +104,6 @@ class StagePlugin(Plugin[ParamsT]):
             yield StagePlugin(
                 name="count_groups",
                 summary="Log the number of groups.",
-                params=NoParams,
                 load=lambda: CountGroups,
                 reads=frozenset({"trajectory_groups"}),
                 writes=frozenset(),

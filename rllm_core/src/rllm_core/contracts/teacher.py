@@ -86,7 +86,10 @@ class TeacherPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_teachers():
             yield TeacherPlugin(
-                name="uniform", summary="All tokens are equally likely.", params=UniformParams, load=load_uniform
+                name="uniform",
+                summary="All tokens are equally likely.",
+                load_params=lambda: UniformParams,
+                load=load_uniform,
             )
     """
 

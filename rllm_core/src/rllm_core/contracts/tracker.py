@@ -53,7 +53,7 @@ class TrackerPlugin(Plugin[ParamsT]):
 
     For example::
 
-        from rllm_core.contracts import NoParams, TrackerPlugin
+        from rllm_core.contracts import TrackerPlugin
         from rllm_core.plugins import hookimpl
 
         class TextFile:
@@ -68,7 +68,7 @@ class TrackerPlugin(Plugin[ParamsT]):
 
         @hookimpl
         def rllm_trackers():
-            yield TrackerPlugin(name="text_file", summary="One line per step.", params=NoParams, load=lambda: TextFile)
+            yield TrackerPlugin(name="text_file", summary="One line per step.", load=lambda: TextFile)
     """
 
     kind: ClassVar[str] = "tracker"

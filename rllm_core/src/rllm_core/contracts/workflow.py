@@ -123,7 +123,7 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     A workflow sends messages to the engine and actions to the environment, and returns an episode::
 
-        from rllm_core.contracts import NoParams, Workflow, WorkflowPlugin
+        from rllm_core.contracts import Workflow, WorkflowPlugin
         from rllm_core.plugins import hookimpl
 
         def load_answer_once():
@@ -142,7 +142,7 @@ class WorkflowPlugin(Plugin[ParamsT]):
         @hookimpl
         def rllm_workflows():
             yield WorkflowPlugin(
-                name="answer_once", summary="One call, brevity is rewarded.", params=NoParams, load=load_answer_once
+                name="answer_once", summary="One call, brevity is rewarded.", load=load_answer_once
             )
     """
 

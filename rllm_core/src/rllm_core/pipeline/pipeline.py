@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import Stage, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
@@ -17,8 +17,6 @@ from rllm_core.pipeline.metrics import episode_metrics
 
 OF_EPISODES = "batch/episodes"
 """A metric that exists only if a stage counts episodes. It is computed over all rollout batches."""
-
-
 NextBatch = Callable[[], Awaitable[TrainStep]]
 """Returns the step that generated the next rollout batch."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rllm_core.algorithms.columns import GREEDY_REWARD
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import RolloutRequest, StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode

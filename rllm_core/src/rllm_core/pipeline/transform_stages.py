@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.algorithms.grouping import compact_filter, drop_truncated, is_truncated, masked_reasons
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep

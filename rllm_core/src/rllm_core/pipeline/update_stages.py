@@ -11,7 +11,7 @@ from rllm_core.algorithms.estimation import EstimatorObjects, PrecomputedAdvanta
 from rllm_core.algorithms.precomputed import find_step_advantages, groups_with_advantages
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch

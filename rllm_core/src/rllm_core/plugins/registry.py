@@ -131,6 +131,7 @@ class Registry:
             check_record(kind, record)
         except UnusablePluginError as error:
             raise PluginError("bad-plugin-spec", str(error)) from error
+        _ = record.params  # raises an error that an installed spec raises when it is chosen
         if self._matches(kind, f"{distribution}/{record.name}"):
             raise PluginError(
                 "duplicate-plugin",
@@ -266,6 +267,7 @@ def register_in_process(record: Plugin[Any], source: str) -> None:
         check_record(record.kind, record)
     except UnusablePluginError as error:
         raise PluginError("bad-plugin-spec", f"{error}.", f"Change the plugin spec in {source}.") from error
+    _ = record.params  # raises an error that an installed spec raises when it is chosen
     _, before = _in_process.get((record.kind, record.name), (record, source))
     if before != source:
         raise PluginError(

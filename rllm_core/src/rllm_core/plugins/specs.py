@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import pluggy
-from pydantic import BaseModel
 
 from rllm_core.contracts import (
     AgentPlugin,
@@ -214,16 +213,13 @@ def check_record(kind: str, record: object) -> Plugin[Any]:
     _check_line(subject, "summary", record.summary)
     if record.deprecated is not None:
         _check_line(subject, "deprecated", record.deprecated)
-    if not (isinstance(record.params, type) and issubclass(record.params, BaseModel)):
-        raise UnusablePluginError(f"{subject}: params must be a pydantic model class, not {_describe(record.params)}")
+    if not callable(record.load_params) or isinstance(record.load_params, type):
+        raise UnusablePluginError(
+            f"{subject}: load_params must be a function without arguments, such as `lambda: Options`, not "
+            f"{_describe(record.load_params)}"
+        )
     if not callable(record.load):
         raise UnusablePluginError(f"{subject}: load must be a function without arguments, not {_describe(record.load)}")
-    if record.family_option is not None and record.family_option not in record.params.model_fields:
-        raise UnusablePluginError(f"{subject}: family_option is {record.family_option!r}, which params does not have")
-    if kind == "backend" and "rllm" in record.params.model_fields:
-        raise UnusablePluginError(f"{subject}: the section `rllm` is the core's; params must not have a field `rllm`")
-    if kind == "reward" and "weight" in record.params.model_fields:
-        raise UnusablePluginError(f"{subject}: the core uses the key `weight` itself; params must not have that field")
     if kind == "environment" and record.name == "custom":
         raise UnusablePluginError(f"{subject}: `custom` means no environment; choose a different name")
     for field in _NAME_SETS:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 from rllm_core.schema.section import Names, OptionRole
 
 ControlTokensInText = Literal["keep", "plain", "error"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.errors import LossError
 
 MAX_LOG_RATIO = 20.0

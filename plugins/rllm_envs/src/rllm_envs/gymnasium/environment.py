@@ -15,7 +15,7 @@ from gymnasium import Space, spaces
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_envs.gymnasium.plugin import GymnasiumParams
+from rllm_envs.gymnasium.options import GymnasiumParams
 from rllm_envs.tasks import make_seed_tasks
 
 LARGEST_OBSERVATION = 1000

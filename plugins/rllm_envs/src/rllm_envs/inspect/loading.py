@@ -36,7 +36,7 @@ from rllm_core.data.types import Task as RllmTask
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.hosted import WorkflowEnvironment
 from rllm_envs.inspect.model import FindSession, Models, make_models
-from rllm_envs.inspect.plugin import POLICY, InspectParams
+from rllm_envs.inspect.options import POLICY, InspectParams
 from rllm_envs.tasks import HostedTask
 
 SAMPLE, SPLIT = "sample", "split"

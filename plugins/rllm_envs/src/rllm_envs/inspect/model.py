@@ -10,7 +10,7 @@ from inspect_ai.model import GenerateConfig, Model, ModelAPI, ModelOutput, get_m
 from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 from inspect_ai.solver._task_state import sample_state
 
-from rllm_envs.inspect.plugin import POLICY
+from rllm_envs.inspect.options import POLICY
 from rllm_gateway.sessions.link import OpenedSession
 
 PROVIDER = "rllm"

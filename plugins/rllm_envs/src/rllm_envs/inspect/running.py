@@ -21,13 +21,13 @@ from inspect_ai.log._samples import active_samples
 from inspect_ai.model import Model
 
 from rllm_core.contracts.environment import Split
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import RolloutError
 from rllm_envs.hosted import read_params
 from rllm_envs.inspect.loading import limit_turns, list_samples, load_models, load_task
 from rllm_envs.inspect.model import NoRolloutError
-from rllm_envs.inspect.plugin import NAME, POLICY, InspectParams
+from rllm_envs.inspect.options import NAME, POLICY, InspectParams
 from rllm_envs.sessions import SeatSessions, serve_gateway
 from rllm_gateway.running.rollout_session import OpenedGateway
 from rllm_gateway.sessions.link import OpenedSession

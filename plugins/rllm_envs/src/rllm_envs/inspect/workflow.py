@@ -15,7 +15,7 @@ from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_envs.hosted import SESSION_KEYS
 from rllm_envs.inspect.loading import SAMPLE, SPLIT, find_place
-from rllm_envs.inspect.plugin import POLICY
+from rllm_envs.inspect.options import POLICY
 from rllm_envs.inspect.running import OpenedTask
 from rllm_envs.sessions import SeatSessions, is_too_long, set_reward, sum_metrics
 

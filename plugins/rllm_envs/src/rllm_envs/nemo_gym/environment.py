@@ -15,7 +15,7 @@ import httpx
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.nemo_gym.plugin import NemoGymParams
+from rllm_envs.nemo_gym.options import NemoGymParams
 
 SEED, VERIFY = "/seed_session", "/verify"
 SECONDS_TO_CHECK = 30.0

@@ -15,7 +15,7 @@ from rllm_core.contracts.environment import Split
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.hosted import WorkflowEnvironment
-from rllm_envs.open_spiel.plugin import OpenSpielParams
+from rllm_envs.open_spiel.options import OpenSpielParams
 from rllm_envs.tasks import make_seed_tasks
 
 EXPLORATION = 2.0

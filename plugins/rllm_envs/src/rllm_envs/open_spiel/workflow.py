@@ -26,7 +26,7 @@ from rllm_envs.open_spiel.games import (
     share_forfeit,
     write_view,
 )
-from rllm_envs.open_spiel.plugin import OpenSpielParams
+from rllm_envs.open_spiel.options import OpenSpielParams
 
 UNTRAINED = "untrained_tokens"
 """Metric: sampled tokens of the seats that the policy plays and that are not trained."""

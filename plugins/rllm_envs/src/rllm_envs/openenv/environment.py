@@ -15,7 +15,7 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.openenv.plugin import OpenEnvParams
+from rllm_envs.openenv.options import OpenEnvParams
 from rllm_envs.openenv.server import Server, find_server, write_observation
 from rllm_envs.seeds import list_seeds
 

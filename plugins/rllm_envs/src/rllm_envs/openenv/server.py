@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.module_path import find_module_path
-from rllm_envs.openenv.plugin import OpenEnvParams
+from rllm_envs.openenv.options import OpenEnvParams
 from rllm_serving.line_process import DiedError, LineProcess, NotReadyError
 from rllm_serving.listening import is_loopback
 

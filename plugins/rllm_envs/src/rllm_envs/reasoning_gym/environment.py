@@ -14,7 +14,7 @@ from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import RolloutError
-from rllm_envs.reasoning_gym.plugin import EXAMPLES_FROM, ReasoningGymParams
+from rllm_envs.reasoning_gym.options import EXAMPLES_FROM, ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import GeneratorFailedError, TooLongError, ask, find_config, find_system_prompt
 from rllm_envs.seeds import SEEDS
 

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.reasoning_gym.plugin import ReasoningGymParams
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_serving.line_process import DiedError, LineProcess, NotReadyError
 
 SECONDS_TO_SET_UP = 300.0

@@ -15,7 +15,7 @@ from rllm_core.data.types import Task
 from rllm_envs.tasks import make_seed_tasks
 from rllm_envs.textarena.games import check_game, start_game
 from rllm_envs.textarena.isolation import use_random_numbers
-from rllm_envs.textarena.plugin import TextArenaParams
+from rllm_envs.textarena.options import TextArenaParams
 
 REASON = "Invalid Move: "
 

@@ -17,7 +17,7 @@ from textarena.wrappers import ActionFormattingWrapper
 
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.textarena.isolation import isolate, use_random_numbers
-from rllm_envs.textarena.plugin import TextArenaParams
+from rllm_envs.textarena.options import TextArenaParams
 
 PLAIN = "-raw"
 """Ending of a game's name that shows each message once; others repeat them, and the agent's history has them."""

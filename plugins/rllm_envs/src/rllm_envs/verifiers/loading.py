@@ -18,7 +18,7 @@ from verifiers.v1.utils.prime import load_prime_config
 
 from rllm_core.errors import ConfigError
 from rllm_envs.verifiers import chat
-from rllm_envs.verifiers.plugin import VerifiersParams
+from rllm_envs.verifiers.options import VerifiersParams
 
 PRIME_KEY = "PRIME_API_KEY"
 CHAT = "rllm_chat"

@@ -15,7 +15,7 @@ from verifiers.v1.interception import InterceptionServer
 from verifiers.v1.mcp import launch
 from verifiers.v1.runtimes.subprocess import SubprocessRuntime
 
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import ConfigError
 from rllm_envs.hosted import read_params
@@ -24,7 +24,7 @@ from rllm_envs.sessions import serve_gateway
 from rllm_envs.verifiers.chat import ChatConfig, Post
 from rllm_envs.verifiers.client import SessionsClient
 from rllm_envs.verifiers.loading import load_environment
-from rllm_envs.verifiers.plugin import NAME, VerifiersParams
+from rllm_envs.verifiers.options import NAME, VerifiersParams
 from rllm_envs.verifiers.tasks import Splits
 from rllm_envs.verifiers.workflow import OpenedEnvironment
 from rllm_gateway.running.rollout_session import OpenedGateway

@@ -17,7 +17,7 @@ from rllm_core.seeding import derive_seed
 from rllm_envs.hosted import WorkflowEnvironment
 from rllm_envs.tasks import HostedTask
 from rllm_envs.verifiers.loading import load_taskset
-from rllm_envs.verifiers.plugin import ENDLESS_TRAIN_SIZE, VerifiersParams
+from rllm_envs.verifiers.options import ENDLESS_TRAIN_SIZE, VerifiersParams
 
 INDEX, SPLIT = "index", "split"
 """Keys of a task's data."""

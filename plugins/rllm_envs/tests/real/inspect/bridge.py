@@ -16,7 +16,7 @@ from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.data.types import Episode
 from rllm_core.schema.run_config import RunConfig
 from rllm_envs.inspect.loading import InspectTasks
-from rllm_envs.inspect.plugin import InspectParams
+from rllm_envs.inspect.options import InspectParams
 from rllm_envs.inspect.running import OpenedTask, open_task
 from rllm_envs.inspect.workflow import InspectWorkflow
 

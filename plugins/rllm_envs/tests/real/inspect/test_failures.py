@@ -17,7 +17,7 @@ from scripted_engine import Engine
 from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.errors import BackendError, ConfigError, RolloutError
 from rllm_envs.inspect.loading import InspectTasks, check_task
-from rllm_envs.inspect.plugin import InspectParams
+from rllm_envs.inspect.options import InspectParams
 
 from .bridge import TASKS, episodes, make_params, opened, roll_out
 from .script import say_to_prompt

@@ -13,7 +13,7 @@ import documents
 import yaml
 from killed_runs import training_metrics
 
-from rllm_envs.inspect.plugin import InspectParams
+from rllm_envs.inspect.options import InspectParams
 
 DEADLINE = 250
 PAGE = "docs/how-to/inspect.md"

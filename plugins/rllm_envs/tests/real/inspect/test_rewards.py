@@ -16,7 +16,7 @@ from scripted_engine import Engine
 
 from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.data.types import Episode
-from rllm_envs.inspect.plugin import InspectParams
+from rllm_envs.inspect.options import InspectParams
 
 from .bridge import TASKS, episodes, make_params
 from .script import mock_outputs, say_to_prompt

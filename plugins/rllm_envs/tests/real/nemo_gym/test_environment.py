@@ -16,7 +16,7 @@ from rllm_core.contracts.environment import Outcome
 from rllm_core.data.messages import Response, ToolCall
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_envs.nemo_gym.environment import NemoGym, check_row, check_server
-from rllm_envs.nemo_gym.plugin import NemoGymParams
+from rllm_envs.nemo_gym.options import NemoGymParams
 
 Call = tuple[str, Mapping[str, Any]]
 

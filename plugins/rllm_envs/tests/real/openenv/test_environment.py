@@ -15,7 +15,7 @@ from openenv.core import GenericEnvClient
 from rllm_core.contracts.environment import Outcome
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_envs.openenv.environment import OpenEnv
-from rllm_envs.openenv.plugin import OpenEnvParams
+from rllm_envs.openenv.options import OpenEnvParams
 from rllm_envs.openenv.server import find_server, read_form
 from rllm_envs.seeds import SEEDS
 

@@ -13,7 +13,7 @@ import yaml
 from forked import CommandServer, ForkedProcess
 from killed_runs import kill_after, latest_weights, training_metrics
 
-from rllm_envs.openenv.plugin import OpenEnvParams
+from rllm_envs.openenv.options import OpenEnvParams
 
 Start = Callable[..., ForkedProcess]
 PAGE = "docs/how-to/openenv.md"

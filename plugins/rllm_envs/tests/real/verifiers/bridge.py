@@ -16,7 +16,7 @@ from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.data.types import Episode
 from rllm_core.schema.run_config import RunConfig
 from rllm_envs.verifiers.opening import open_environment
-from rllm_envs.verifiers.plugin import VerifiersParams
+from rllm_envs.verifiers.options import VerifiersParams
 from rllm_envs.verifiers.tasks import VerifiersTasks
 from rllm_envs.verifiers.workflow import OpenedEnvironment, VerifiersWorkflow
 

@@ -10,7 +10,7 @@ from expecting import expect_error
 from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_envs.verifiers.loading import check_environment
-from rllm_envs.verifiers.plugin import VerifiersParams
+from rllm_envs.verifiers.options import VerifiersParams
 
 from .bridge import episodes
 from .script import say_to_prompt

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rllm_envs.verifiers.loading import check_environment
-from rllm_envs.verifiers.plugin import VerifiersParams
+from rllm_envs.verifiers.options import VerifiersParams
 
 PAGE = "docs/how-to/verifiers.md"
 SHORT = ("data.max_prompt_length=300", "data.max_response_length=8")

@@ -9,7 +9,7 @@ from expecting import expect_error
 
 from rllm.rows.task_content import content_of
 from rllm_core.errors import ConfigError
-from rllm_envs.verifiers.plugin import VerifiersParams
+from rllm_envs.verifiers.options import VerifiersParams
 from rllm_envs.verifiers.tasks import Splits, VerifiersTasks
 
 

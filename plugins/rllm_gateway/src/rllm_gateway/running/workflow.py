@@ -4,20 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from pydantic import Field
 
 from rllm.builtin.tasks.task_directories import without_facts
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Score
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
+from rllm_core.schema.section import OptionRole
 from rllm_gateway.client import REWARD_KEY
 from rllm_gateway.running.episodes import REJECTED, AgentResult, add_score, assign_rewards, rollout_of
 from rllm_gateway.running.rollout_session import OpenedGateway, RolloutSession, warn_of_rejected_reward
 from rllm_gateway.running.runners import Outcome, environment_of
 from rllm_gateway.sampling.link_trainer import RolloutSampler
 from rllm_gateway.sessions.link import RewardSource, SessionTrace
+
+
+class AgentParams(Params):
+    """Options of ``agent``."""
+
+    agent: str | None = Field(
+        None,
+        description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
+        "rollout, and may be async. Or the name of a coding agent, such as mini-swe-agent, which runs in a sandbox.",
+    )
+    command: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
+        "started once per rollout.",
+    )
+    arguments: list[str] = Field(
+        default_factory=list,
+        description="More arguments of an agent that has a name, such as [--config, my.yaml]. Files among them are in "
+        "the sandbox.",
+    )
+    timeout: Annotated[float, OptionRole.ROLLOUT_SECONDS] = Field(
+        3600.0,
+        gt=0,
+        description="Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies.",
+    )
+    reports_reward: bool = Field(
+        False,
+        description="Use the reward that the program of `command` prints in its last line, or sends with the key in "
+        "`RLLM_REWARD_KEY`. Commands of the model that share its output or its environment can then set the reward.",
+    )
+    unsupported: Literal["refuse", "ignore"] = Field(
+        "refuse",
+        description="How the gateway treats request parameters that it does not support: `refuse` answers the "
+        "request with HTTP 400, `ignore` drops the parameter and counts it as ignored.",
+    )
+
 
 NO_CALL = (
     "the agent made no model call, so nothing is trained. Its client must use the address in OPENAI_BASE_URL, "

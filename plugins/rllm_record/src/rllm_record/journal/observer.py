@@ -7,18 +7,31 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 from rllm_record.journal.engine import JournalEngine
 from rllm_record.journal.segments import Segments
-from rllm_record.plugin import JournalParams
 from rllm_record.run_files import BACKEND, CHECKPOINTS, LATEST_CHECKPOINT, MANIFEST
+
+
+class JournalParams(Params):
+    """Options of the observer `journal`."""
+
+    keep: Literal["unfinished", "run", "off"] = Field(
+        "unfinished",
+        description="Model calls to keep. `unfinished`: calls of steps that no checkpoint contains yet. `run`: calls "
+        "of all steps, and a digest of each checkpoint, for `rllm replay`. `off`: none.",
+    )
+
 
 DIRECTORY = "journal"
 """Name of the journal's directory in the run directory."""

@@ -10,16 +10,37 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from rllm.builtin.code_reward import in_sandbox
-from rllm.builtin.code_reward.plugin import CodeParams
 from rllm.builtin.code_reward.programs import beginning_of, defined_names, read_program
 from rllm.builtin.code_reward.tests_of_tasks import CallTest, CodeTest, StreamTest, Test, read_tests
 from rllm.builtin.tasks.answers import NoAnswerError, right_or_wrong
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.notices import warn_once
+
+
+class CodeParams(Params):
+    """Options of the reward ``code``."""
+
+    column: str | None = Field(
+        None,
+        description="Column with the tests. Without it: the first of tests, test_list, test_cases, input_output, test, "
+        "verification_info, reward_model.ground_truth, public_test_cases with private_test_cases.",
+    )
+    sandbox: Literal["bwrap", "local", "docker", "podman"] = Field(
+        "bwrap", description="Sandbox of the program. `local` isolates nothing: the program may do all that you may do."
+    )
+    image: str = Field("python:3.12", description="Image of the sandboxes `docker` and `podman`.")
+    seconds: float = Field(10.0, gt=0, le=600, description="Time limit of a test.")
+    memory_mb: int = Field(1024, ge=64, description="Memory limit of a program.")
+    partial: bool = Field(False, description="Reward the share of passed tests. Otherwise only all tests give 1.")
+    processes: int = Field(4, ge=1, le=256, description="Maximum number of concurrent sandboxes.")
+
 
 SECONDS_TO_START = 30.0
 SOLUTION, CALLER = "solution.py", "in_sandbox.py"
@@ -151,8 +172,7 @@ def _python_directories() -> tuple[Path, ...]:
 
 def _starter(params: CodeParams) -> Any:
     if params.sandbox == "bwrap":
-        from rllm.builtin.sandboxes.bwrap import start_bwrap
-        from rllm.builtin.sandboxes.plugin import BwrapParams
+        from rllm.builtin.sandboxes.bwrap import BwrapParams, start_bwrap
 
         return partial(start_bwrap, BwrapParams())
     if params.sandbox == "local":
@@ -160,6 +180,6 @@ def _starter(params: CodeParams) -> Any:
 
         return partial(start_local, None)
     from rllm.builtin.sandboxes import container
-    from rllm.builtin.sandboxes.plugin import ContainerParams
+    from rllm.builtin.sandboxes.container import ContainerParams
 
     return partial(getattr(container, f"start_{params.sandbox}"), ContainerParams(image=params.image))

@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rllm.builtin.distillation.plugin import BySourceParams
 from rllm_core.contracts.chosen import PluginChoice
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.teacher import DistributionTeacher, Teacher, TeacherPlugin, TeacherSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.section import Choice, Names
+
+
+class BySourceParams(Params):
+    """Options of the teacher ``by_source``."""
+
+    teachers: Annotated[dict[str, Choice], Names("teacher")] = Field(
+        min_length=1,
+        description="A teacher for each data source of the tasks: a name, or a mapping with a name and options. For "
+        "example `{math: {name: model, path: ./math}, code: policy:Be brief.}`.",
+    )
+
 
 KEY = "rllm.teacher.teachers"
 ROW_COLUMNS = ("trajectory", "group", "role", "weight_version")

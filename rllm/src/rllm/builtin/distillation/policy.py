@@ -6,13 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rllm.builtin.distillation.plugin import PolicyParams
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.teacher import TeacherSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.messages import Message, read_text
 from rllm_core.data.types import Trajectory
 from rllm_core.errors import RolloutError
+
+
+class PolicyParams(Params):
+    """Options of the teacher ``policy``."""
+
+    prompt: str = Field(
+        description="Text that only the teacher reads: a system message, or the start of the prompt's system message.",
+        min_length=1,
+    )
 
 
 class PolicyTeacher:

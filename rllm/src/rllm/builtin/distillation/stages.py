@@ -7,17 +7,43 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rllm.builtin.distillation.by_source import list_teachers
-from rllm.builtin.distillation.plugin import DistillParams, ServerParams, TopkKlParams
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.teacher import DistributionTeacher, Teacher
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, TokenTargets
 from rllm_core.errors import PluginError, failures_as
 from rllm_core.pipeline.metrics import advantage_metrics
+
+
+class DistillParams(Params):
+    """Options of the stage ``distill``."""
+
+    weight: float = Field(1.0, gt=0, description="Factor of the teacher's part of each advantage.")
+
+
+class TopkKlParams(Params):
+    """Options of the stage ``topk_kl``."""
+
+    k: int | None = Field(
+        20,
+        gt=0,
+        description="Number of the teacher's likeliest tokens at each position. null: the whole vocabulary, which only "
+        "the teacher `model` has.",
+    )
+    beta: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The divergence. 0: forward KL (teacher to policy). 1: reverse KL (policy to teacher). Between: "
+        "generalized Jensen-Shannon divergence.",
+    )
+    weight: float = Field(1.0, gt=0, description="Factor of the mean divergence in the loss.")
 
 
 class Distill:
@@ -133,6 +159,8 @@ KEY = "rllm.teacher"
 
 def check_topk_teachers(plan: RunPlan, params: TopkKlParams) -> Iterator[Problem]:
     """Check that the teachers return distributions."""
+    from rllm.builtin.distillation.server import ServerParams  # imports httpx
+
     for part in () if plan.teacher is None else list_teachers(plan.teacher):
         if not part.plugin.distributions:
             yield refused(

@@ -6,11 +6,24 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 import numpy as np
+from pydantic import Field
 
-from rllm.builtin.echo.plugin import EchoParams
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
+
+
+class EchoParams(Params):
+    """Options of the stage ``echo``."""
+
+    weight: float = Field(0.1, gt=0, description="Factor of the mean of -log p over the observation tokens.")
+    roles: tuple[str, ...] = Field(
+        ("user", "tool"),
+        min_length=1,
+        description="Roles of the messages to predict. The tokens between two responses are trained if all messages "
+        "between them have such a role.",
+    )
 
 
 class Echo:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm.builtin.endpoint.client import EndpointClient
-from rllm.builtin.endpoint.plugin import EndpointConfig
+from rllm.builtin.endpoint.settings import EndpointConfig
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.data.batch import TokenBatch

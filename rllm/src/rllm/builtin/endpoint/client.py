@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from rllm.builtin.endpoint.plugin import EndpointSection
+from rllm.builtin.endpoint.settings import EndpointSection
 from rllm.builtin.tasks.chat_client import ChatClient, ChatError
 from rllm_core.errors import BackendError, did_you_mean
 from rllm_core.rollout.conversation import PromptTooLongError

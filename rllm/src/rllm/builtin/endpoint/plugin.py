@@ -1,12 +1,9 @@
-"""The backend `endpoint`, and its config section."""
+"""Plugin spec of the backend `endpoint`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
-from urllib.parse import urlsplit
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Any
 
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.lazy import load_from
@@ -15,55 +12,12 @@ from rllm_core.plugins import hookimpl
 requires_api = 1
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
-
-
-class EndpointSection(_Section):
-    url: str = Field("http://127.0.0.1:8000/v1", description="Address of the server, including `/v1`.")
-    model: str | None = Field(None, description="Name of the model at the server. null: the only model that it lists.")
-    api_key_env: str = Field(
-        "RLLM_API_KEY", description="Environment variable with the API key. It is sent if it is set, and never stored."
-    )
-    max_concurrency: int = Field(32, gt=0, description="Maximum number of concurrent requests.")
-    timeout: float = Field(600.0, gt=0, description="Seconds that one request may take.")
-    retries: int = Field(
-        5, ge=0, description="Number of retries after status 429 or 5xx, a timeout or a lost connection."
-    )
-    backoff: float = Field(
-        1.0, ge=0, description="Seconds before the first retry. The wait doubles for each later retry."
-    )
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
-        "max_tokens", description="Request field for the token limit. OpenAI's newer models need the second."
-    )
-    send_seed: bool = Field(True, description="Send a `seed` with requests. Some servers reject it.")
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="Additional fields of every request, such as `{reasoning_effort: low}`."
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _plain_address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("it is not an address: write, for example, http://127.0.0.1:8000/v1")
-        if parts.username or parts.password:
-            raise ValueError("it contains a key, which would be stored: put the key into the variable of api_key_env")
-        return url.rstrip("/")
-
-
-class EndpointConfig(_Section):
-    """The config sections of this backend."""
-
-    endpoint: EndpointSection = Field(default_factory=EndpointSection)
-
-
 @hookimpl
-def rllm_backends() -> Iterable[BackendPlugin[EndpointConfig]]:
+def rllm_backends() -> Iterable[BackendPlugin[Any]]:
     yield BackendPlugin(
         name="endpoint",
         summary="Any server of OpenAI's chat-completions API; samples for `rllm eval` and does not train.",
-        params=EndpointConfig,
+        load_params=load_from("rllm.builtin.endpoint.settings", "EndpointConfig"),
         load=load_from("rllm.builtin.endpoint.backend", "EndpointBackend"),
         model_key="endpoint.url",
         capabilities=Capabilities(trains=False, full_logprobs=False, token_ids=False),

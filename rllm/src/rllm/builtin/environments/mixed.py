@@ -7,15 +7,26 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from rllm.builtin.environments.plugin import MixedEnvironmentParams
+from pydantic import Field
+
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
+from rllm_core.contracts.params import Params
 from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
+
+
+class MixedEnvironmentParams(Params):
+    environments: dict[str, float | dict[str, Any]] = Field(
+        min_length=1,
+        description="Environments by name. Each value is the environment's ratio in a batch, or its options with the "
+        "ratio, such as {guess: 3, sum: {ratio: 1, largest: 20}}. For a name of your choice, add the option `name`.",
+    )
+
 
 KEY = "rllm.env.env_args.environments"
 ENVIRONMENT, RATIO = "environment", "ratio"

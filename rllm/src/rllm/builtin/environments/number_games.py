@@ -6,9 +6,27 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rllm.builtin.environments.plugin import GuessParams, SumParams
+from pydantic import Field
+
 from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.params import Params
 from rllm_core.data.types import Task
+
+
+class GuessParams(Params):
+    prompt: str = Field(
+        "I am thinking of a whole number from 0 to 15. You have five guesses. "
+        "I answer each with lower, higher or correct. Reply with a number only.",
+        description="The first message to the player.",
+    )
+
+
+class SumParams(Params):
+    largest: int = Field(9, gt=0, description="Maximum of the two numbers. The minimum is 0.")
+    prompt: str = Field(
+        "What is {a} plus {b}? Reply with a number only.", description="The question. {a} and {b} are the numbers."
+    )
+
 
 NUMBERS = 16
 GUESSES = 5

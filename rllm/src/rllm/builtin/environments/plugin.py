@@ -5,50 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pydantic import Field
-
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
 
 requires_api = 1
-
-JUDGE_PROMPT = "{task}\n{answers}\nWhich answer is right? Reply with its number only."
-
-
-class GuessParams(Params):
-    prompt: str = Field(
-        "I am thinking of a whole number from 0 to 15. You have five guesses. "
-        "I answer each with lower, higher or correct. Reply with a number only.",
-        description="The first message to the player.",
-    )
-
-
-class SumParams(Params):
-    largest: int = Field(9, gt=0, description="Maximum of the two numbers. The minimum is 0.")
-    prompt: str = Field(
-        "What is {a} plus {b}? Reply with a number only.", description="The question. {a} and {b} are the numbers."
-    )
-
-
-class MixedEnvironmentParams(Params):
-    environments: dict[str, float | dict[str, Any]] = Field(
-        min_length=1,
-        description="Environments by name. Each value is the environment's ratio in a batch, or its options with the "
-        "ratio, such as {guess: 3, sum: {ratio: 1, largest: 20}}. For a name of your choice, add the option `name`.",
-    )
-
-
-class SolverJudgeParams(Params):
-    n_solvers: int = Field(2, gt=0, description="Number of answers that the judge picks from.")
-    judge_prompt: str = Field(
-        JUDGE_PROMPT,
-        pattern=r"\{answers\}",
-        description="Prompt for the judge. {task} is the solvers' prompt, {answers} are the numbered answers.",
-    )
 
 
 # Config values that train the model `tiny` from random weights on each environment, found by experiments. The important
@@ -120,7 +83,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="guess",
         summary="Find a number from 0 to 15 in five guesses (several turns).",
-        params=GuessParams,
+        load_params=load_from("rllm.builtin.environments.number_games", "GuessParams"),
         load=load_from("rllm.builtin.environments.number_games", "Guess"),
         check_task=_check_integers("number"),
         blocking=False,
@@ -132,7 +95,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="sum",
         summary="Add two small numbers (one turn, exact match).",
-        params=SumParams,
+        load_params=load_from("rllm.builtin.environments.number_games", "SumParams"),
         load=load_from("rllm.builtin.environments.number_games", "Sum"),
         check_task=_check_integers("a", "b"),
         blocking=False,
@@ -143,7 +106,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="mixed",
         summary="Several environments in one run, in fixed ratios.",
-        params=MixedEnvironmentParams,
+        load_params=load_from("rllm.builtin.environments.mixed", "MixedEnvironmentParams"),
         load=load_from("rllm.builtin.environments.mixed", "MixedEnvironment"),
         check=call_lazily("rllm.builtin.environments.mixed", "check"),
         sources=call_lazily("rllm.builtin.environments.mixed", "read_sources"),
@@ -157,7 +120,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="solver_judge",
         summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
-        params=SolverJudgeParams,
+        load_params=load_from("rllm.builtin.environments.solver_judge", "SolverJudgeParams"),
         load=load_from("rllm.builtin.environments.solver_judge", "SolverJudge"),
         config_keys=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )

@@ -9,10 +9,12 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from rllm.builtin.environments.number_games import find_integer
-from rllm.builtin.environments.plugin import JUDGE_PROMPT
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.messages import Action, Message, Response, read_text
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
@@ -21,6 +23,17 @@ from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.rollout.template_renderer import END_THINK
 from rllm_core.rollout.workflows import SingleTurnWorkflow
 from rllm_core.seeding import derive_seed
+
+JUDGE_PROMPT = "{task}\n{answers}\nWhich answer is right? Reply with its number only."
+
+
+class SolverJudgeParams(Params):
+    n_solvers: int = Field(2, gt=0, description="Number of answers that the judge picks from.")
+    judge_prompt: str = Field(
+        JUDGE_PROMPT,
+        pattern=r"\{answers\}",
+        description="Prompt for the judge. {task} is the solvers' prompt, {answers} are the numbered answers.",
+    )
 
 
 class SolverJudge(Workflow):

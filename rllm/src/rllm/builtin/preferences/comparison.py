@@ -7,17 +7,44 @@ derivative becomes the advantage of each token, and the loss `reinforce` has the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rllm.builtin.preferences.plugin import PreferParams, RewardModelParams
 from rllm.builtin.preferences.rows import CHOSEN, MARGIN, check_completions
 from rllm.rows.problem import naming
+from rllm.rows.row_limit import RowParams
 from rllm_core.contracts.backend import Backend
+from rllm_core.contracts.params import Params
 from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.batch_checks import check_old_logprobs
+
+
+class PreferParams(Params):
+    """Options of the stage ``prefer``."""
+
+    loss: Literal["dpo", "ipo", "kto"] = Field(
+        "dpo", description="Loss. `dpo` and `ipo` compare two completions. `kto` needs one completion with a label."
+    )
+    beta: float = Field(0.1, gt=0, description="Strength with which the model stays near the reference model.")
+    desirable_weight: float = Field(1.0, ge=0, description="Weight of good completions in `kto`.")
+    undesirable_weight: float = Field(1.0, ge=0, description="Weight of bad completions in `kto`.")
+
+
+class RewardModelParams(RowParams):
+    """Options of the stage ``reward_model``."""
+
+    loss: ClassVar[Literal["reward_model"]] = "reward_model"
+
+    center_rewards_coefficient: float | None = Field(
+        None,
+        ge=0,
+        description="Weight of the squared sum of a pair's scores in the loss, so that the mean score stays near 0. "
+        "null: 0.",
+    )
+
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
 MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2, "reward_model": 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.preferences.plugin import PreferParams, RewardModelParams
+from rllm.builtin.preferences.comparison import PreferParams, RewardModelParams
 from rllm.builtin.supervised.objective import LOSS, ImitationObjective, check_no_rollouts
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused

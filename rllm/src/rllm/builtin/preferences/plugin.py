@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import Field
-
-from rllm.builtin.supervised.plugin import ExamplesParams
-from rllm.rows.options import RowParams
 from rllm_core.contracts.objective import ObjectivePlugin
-from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
@@ -18,36 +13,12 @@ from rllm_core.plugins import hookimpl
 requires_api = 1
 
 
-class PreferParams(Params):
-    """Options of the stage ``prefer``."""
-
-    loss: Literal["dpo", "ipo", "kto"] = Field(
-        "dpo", description="Loss. `dpo` and `ipo` compare two completions. `kto` needs one completion with a label."
-    )
-    beta: float = Field(0.1, gt=0, description="Strength with which the model stays near the reference model.")
-    desirable_weight: float = Field(1.0, ge=0, description="Weight of good completions in `kto`.")
-    undesirable_weight: float = Field(1.0, ge=0, description="Weight of bad completions in `kto`.")
-
-
-class RewardModelParams(RowParams):
-    """Options of the stage ``reward_model``."""
-
-    loss: ClassVar[Literal["reward_model"]] = "reward_model"
-
-    center_rewards_coefficient: float | None = Field(
-        None,
-        ge=0,
-        description="Weight of the squared sum of a pair's scores in the loss, so that the mean score stays near 0. "
-        "null: 0.",
-    )
-
-
 @hookimpl
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="preferences",
         summary="Load better and worse completions instead of generating rollouts (`rllm prefer`).",
-        params=ExamplesParams,
+        load_params=load_from("rllm.builtin.supervised.turns", "ExamplesParams"),
         load=load_from("rllm.builtin.preferences.stages", "Preferences"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes", "trajectory_groups", "preferences"}),
@@ -55,7 +26,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="prefer",
         summary="Compute each token's advantage from a loss of preferences: DPO, IPO or KTO (`rllm prefer`).",
-        params=PreferParams,
+        load_params=load_from("rllm.builtin.preferences.comparison", "PreferParams"),
         load=load_from("rllm.builtin.preferences.stages", "Prefer"),
         reads=frozenset({"batch", "preferences"}),
         writes=frozenset({"batch.old_logprobs", "batch.ref_logprobs", "batch.advantages"}),
@@ -65,7 +36,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="reward_model",
         summary="Load pairs of completions, and compute the gradient of a reward model (`rllm prefer`).",
-        params=RewardModelParams,
+        load_params=load_from("rllm.builtin.preferences.comparison", "RewardModelParams"),
         load=load_from("rllm.builtin.preferences.stages", "LearnScores"),
         reads=frozenset({"tasks"}),
         writes=frozenset(

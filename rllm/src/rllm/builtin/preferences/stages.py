@@ -8,19 +8,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from rllm.builtin.preferences.comparison import MIN_PROMPTS, compare, count_prompts
-from rllm.builtin.preferences.plugin import PreferParams, RewardModelParams
+from rllm.builtin.preferences.comparison import MIN_PROMPTS, PreferParams, RewardModelParams, compare, count_prompts
 from rllm.builtin.preferences.rows import MARGIN, read_margin, read_preference
-from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.builtin.supervised.stages import Examples, add_turns, report_trained_tokens
-from rllm.builtin.supervised.turns import Turn, make_turns
+from rllm.builtin.supervised.turns import ExamplesParams, Turn, make_turns
 from rllm.rows.example import Conversation, PlainText
 from rllm.rows.hidden_parts import check_visible_parts
 from rllm.rows.problem import RowError, naming
 from rllm.rows.row_limit import RowFitter, RowLimit, report_rows
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -33,8 +31,6 @@ from rllm_core.pipeline.update_stages import BuildBatch
 
 ROLE = "completion"
 """Role of all completions, for `rllm.algorithm.loss_map`."""
-
-
 RowOptions = ExamplesParams | RewardModelParams
 
 

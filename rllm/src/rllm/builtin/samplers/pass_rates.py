@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from rllm.builtin.samplers.plugin import DifficultyParams, PassRateParams, ThompsonParams
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.sampler import Sampler, SamplerSetup, TaskResult
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.seeding import derive_seed
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class PassRateParams(Params):
+    """Options of samplers that store pass rates of tasks."""
+
+    memory: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="Weight of a task's earlier rollouts when new results arrive. 0: only the latest results apply.",
+    )
+    key: str | None = Field(
+        None,
+        min_length=1,
+        description="Column of the tasks' data, such as `level`. Tasks with the same value share one pass rate. "
+        "null: each task has its own.",
+    )
+
+
+class DifficultyParams(PassRateParams):
+    easy: Share = Field(0.9, description="Tasks with at least this pass rate are in the pool `easy`.")
+    hard: Share = Field(0.1, description="Tasks with at most this pass rate are in the pool `hard`.")
+    easy_share: Share = Field(0.1, description="Share of a batch that comes from the pool `easy`.")
+    hard_share: Share = Field(0.1, description="Share of a batch that comes from the pool `hard`.")
+
+    @model_validator(mode="after")
+    def _check_fit(self) -> Self:
+        if self.hard >= self.easy:
+            raise ValueError(f"hard ({self.hard}) must be below easy ({self.easy})")
+        if self.easy_share + self.hard_share > 1:
+            raise ValueError(f"easy_share ({self.easy_share}) and hard_share ({self.hard_share}) exceed 1 together")
+        return self
+
+
+class ThompsonParams(PassRateParams):
+    target: Share = Field(0.5, description="Preferred pass rate. At 0.5, rollouts of a task differ the most.")
 
 
 def read_column(tasks: Sequence[Task], key: str) -> list[Any]:

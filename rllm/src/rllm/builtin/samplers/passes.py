@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rllm.builtin.samplers.pass_rates import read_column
-from rllm.builtin.samplers.plugin import DropSolvedParams, LevelsParams, MixedSamplerParams
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.params import NoParams, Params
 from rllm_core.contracts.sampler import Sampler, SamplerSetup, TaskResult
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.seeding import derive_seed
+
+
+class DropSolvedParams(Params):
+    bound: float = Field(0.9, gt=0, le=1, description="Drop a task when its pass rate in one batch is at least this.")
+
+
+class LevelsParams(Params):
+    key: str = Field("level", min_length=1, description="Column of the tasks' data that contains the level, a number.")
+    solved: float = Field(0.9, gt=0, le=1, description="Pass rate of the highest open level that opens the next level.")
+    tasks: int = Field(8, gt=0, description="Number of tasks at the highest open level whose results decide.")
+    window: int = Field(4, gt=0, description="Number of open levels. Levels further below are closed.")
+
+
+class MixedSamplerParams(Params):
+    ratios: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Ratios between data sources, such as {math: 3, code: 1}. A source without an entry has the ratio "
+        "of its environment, or 1.",
+    )
 
 
 def shuffle_positions(tasks: int, seed: int, *place: str | int) -> NDArray[np.int64]:

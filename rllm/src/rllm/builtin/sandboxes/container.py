@@ -18,18 +18,61 @@ import math
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import Field
+
 from rllm.builtin.sandboxes import container_port
 from rllm.builtin.sandboxes.isolated import IsolatedSandbox, connect, readable_paths, start_holder
-from rllm.builtin.sandboxes.plugin import ContainerParams
 from rllm.builtin.sandboxes.process import SECONDS_TO_END, kill_group, run_program
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
-from rllm_core.errors import PluginError
+from rllm_core.errors import ConfigError, PluginError
+
+
+class ContainerParams(Params):
+    """Options of the sandboxes ``docker`` and ``podman``."""
+
+    image: str = Field(
+        "python:3.12",
+        description="Image of the containers. It needs sh, find, tar, bash for tests, and python3 for agents. It is "
+        "pulled if this machine has none.",
+    )
+    arguments: list[str] = Field(
+        default_factory=list,
+        description="More arguments of `docker run` or `podman run`, such as [--storage-opt, size=1G].",
+    )
+    readable: list[str] = Field(
+        default_factory=list,
+        description="Directories of this machine that commands may read, under the same path.",
+    )
+
+
+def check_container(program: str, params: ContainerParams) -> None:
+    """Check that ``docker`` or ``podman`` is installed, and that it can start containers.
+
+    Raises:
+        ConfigError: the program is missing, or its daemon does not answer.
+    """
+    if shutil.which(program) is None:
+        raise ConfigError(
+            "sandbox-unavailable",
+            f"Sandbox {program} needs the program {program}, which is not installed.",
+            "Install it, or use --sandbox bwrap, which needs no daemon.",
+        )
+    trial = subprocess.run([program, "info"], capture_output=True, text=True, check=False)
+    if trial.returncode:
+        raise ConfigError(
+            "sandbox-unavailable",
+            f"Sandbox {program} cannot start containers here: {trial.stderr.strip()[-200:]}",
+            f"Run `{program} info` until it succeeds, or use --sandbox bwrap, which needs no daemon.",
+        )
+
 
 SHARED = "/run/rllm"
 SOCKET, FORWARDER = "gateway.sock", "container_port.py"

@@ -8,11 +8,15 @@ import io
 import socket
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rllm.builtin.sandboxes.plugin import BwrapParams, ContainerParams
 from rllm.builtin.sandboxes.process import CHUNK
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
+
+if TYPE_CHECKING:
+    from rllm.builtin.sandboxes.bwrap import BwrapParams
+    from rllm.builtin.sandboxes.container import ContainerParams
 
 UNPACK = """
 if [ -L "$0" ]; then rm "$0"; fi

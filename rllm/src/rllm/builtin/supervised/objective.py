@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.supervised.plugin import ExamplesParams
+from rllm.builtin.supervised.turns import ExamplesParams
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
 from rllm.planning.row_objective import RowObjective
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.params import Params
 
 if TYPE_CHECKING:
     from rllm.rows.example import Conversation, PlainText

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from rllm.rows.options import RowParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.stage import StagePlugin
@@ -20,17 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rllm_core.contracts.loss import LossInput
-    from rllm_core.contracts.plugin import NoParams
-
-
-class ExamplesParams(RowParams):
-    """Options of the stages ``examples`` and ``preferences``."""
-
-    train_on: Literal["assistant", "last", "all"] = Field(
-        "assistant",
-        description="Trained tokens of a row. `assistant`: all assistant messages, or the completion. `last`: the last "
-        "assistant message. `all`: every token.",
-    )
+    from rllm_core.contracts.params import NoParams
 
 
 def cross_entropy(inputs: LossInput, params: NoParams) -> Tensor:
@@ -53,7 +40,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="examples",
         summary="Load rows of data to imitate instead of generating rollouts (`rllm sft`).",
-        params=ExamplesParams,
+        load_params=load_from("rllm.builtin.supervised.turns", "ExamplesParams"),
         load=load_from("rllm.builtin.supervised.stages", "Examples"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes", "trajectory_names"}),

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.builtin.supervised.rows import read_row
-from rllm.builtin.supervised.turns import Turn, make_turns
+from rllm.builtin.supervised.turns import ExamplesParams, Turn, make_turns
 from rllm.rows.example import HasExamples
 from rllm.rows.problem import naming
 from rllm.rows.row_limit import RowFitter, RowLimit, report_rows

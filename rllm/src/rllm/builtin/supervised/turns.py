@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rllm.builtin.supervised.plugin import ExamplesParams
 from rllm.rows.example import Conversation, PlainText
 from rllm.rows.hidden_parts import check_visible_parts, form_of, hidden_part
 from rllm.rows.problem import RowError
+from rllm.rows.row_limit import RowParams
 from rllm_core.contracts.renderer import PlainTextRenderer, Renderer
 from rllm_core.data.messages import Message, Tool, read_text
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.rollout.template_renderer import REASONING_MARKS
+
+
+class ExamplesParams(RowParams):
+    """Options of the stages ``examples`` and ``preferences``."""
+
+    train_on: Literal["assistant", "last", "all"] = Field(
+        "assistant",
+        description="Trained tokens of a row. `assistant`: all assistant messages, or the completion. `last`: the last "
+        "assistant message. `all`: every token.",
+    )
+
 
 Ids = NDArray[np.int32]
 MAX_SHOWN = 12

@@ -6,11 +6,28 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response
 from rllm_core.errors import ConfigError
+
+Deadline = Annotated[float, Field(gt=0, le=60)]
+
+
+class AnswerParams(Params):
+    """Options of rewards that compare a reply with a column."""
+
+    column: str = Field(
+        "answer",
+        min_length=1,
+        description="Column with the answer, or a list of right answers. Use dots for nested keys, such as "
+        "reward_model.ground_truth.",
+    )
+
 
 Answer = str | int | float | Decimal
 

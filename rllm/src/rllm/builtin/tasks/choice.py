@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rllm.builtin.tasks.answers import Answer, AnswerReward, NoAnswerError, right_or_wrong
+from pydantic import Field
+
+from rllm.builtin.tasks.answers import Answer, AnswerParams, AnswerReward, NoAnswerError, right_or_wrong
 from rllm.builtin.tasks.final_answers import (
     BOLD,
     NEGATION,
@@ -16,9 +18,17 @@ from rllm.builtin.tasks.final_answers import (
     remove_reasoning,
 )
 from rllm.builtin.tasks.math_text import write_plain
-from rllm.builtin.tasks.reward_options import ChoiceParams
 from rllm_core.contracts.reward import Score
 from rllm_core.data.messages import Response
+
+
+class ChoiceParams(AnswerParams):
+    """Options of ``choice``."""
+
+    letters: str = Field(
+        "ABCDE", pattern="^[A-Z]{2,26}$", description="Option letters. An integer in the column is an index from 0."
+    )
+
 
 ONLY = re.compile(r"[\W_]*(?:\\(?:boxed|text|textbf|mathbf)\{[\W_]*)*([A-Za-z])[\W_]*")
 """An answer that is a letter, such as ``B``, ``(b)``, ``**B**`` or ``\\boxed{B}``."""

@@ -7,8 +7,7 @@ from weakref import WeakKeyDictionary
 
 from rllm.builtin.tasks.answers import NoAnswerError, answers_in, as_text
 from rllm.builtin.tasks.chat_client import ChatClient, ChatError
-from rllm.builtin.tasks.judge_options import PLACES, JudgeParams
-from rllm.builtin.tasks.judge_scores import UnreadableError, read_score
+from rllm.builtin.tasks.judge_scores import PLACES, JudgeParams, UnreadableError, read_score
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import read_text
 from rllm_core.rollout.calls import call

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from rllm.builtin.tasks.reward_options import LengthParams
+from pydantic import Field
+
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Rollout, Score
+
+
+class LengthParams(Params):
+    """Options of ``length``."""
+
+    target: int = Field(gt=0, description="Number of tokens that a response should have.")
+    shorter_is_fine: bool = Field(False, description="Do not penalize responses below the target.")
 
 
 class Length:

@@ -8,14 +8,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from rllm.builtin.tasks.answers import Answer, AnswerReward, NoAnswerError, as_text, right_or_wrong
+from pydantic import Field
+
+from rllm.builtin.tasks.answers import (
+    Answer,
+    AnswerParams,
+    AnswerReward,
+    Deadline,
+    NoAnswerError,
+    as_text,
+    right_or_wrong,
+)
 from rllm.builtin.tasks.final_answers import BOX, FinalAnswer, closing_brace, find_answer, read_sentence
 from rllm.builtin.tasks.math_values import Value, equal_values, needs_process, read_value
-from rllm.builtin.tasks.reward_options import MathParams
 from rllm.builtin.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import Score
 from rllm_core.data.messages import Response
 from rllm_serving.line_process import DiedError
+
+
+class MathParams(AnswerParams):
+    """Options of ``math``."""
+
+    deadline: Deadline = Field(5.0, description="Seconds that one comparison may take before it is killed.")
+
 
 MOST_WORKERS = 8
 MOST_WORDS = 5

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Annotated
 
-from rllm.builtin.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
+from pydantic import AfterValidator, Field
+
+from rllm.builtin.tasks.answers import Answer, AnswerParams, AnswerReward, Deadline, as_text, right_or_wrong
 from rllm.builtin.tasks.bounded_regex import SlowPatternError, last_group, matches_whole
-from rllm.builtin.tasks.reward_options import FormatParams, RegexParams
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"it is not a regular expression: {error}") from error
+    return pattern
+
+
+def _has_a_group(pattern: str) -> str:
+    if not re.compile(pattern).groups:
+        raise ValueError("it has no group: put the compared part in (parentheses)")
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
+
+
+class RegexParams(AnswerParams):
+    """Options of ``regex``."""
+
+    pattern: Annotated[Pattern, AfterValidator(_has_a_group)] = Field(
+        description=r"Pattern to find, such as 'answer is (\d+)'. The first group of the last match is the answer."
+    )
+    deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
+
+
+class FormatParams(Params):
+    """Options of ``format``."""
+
+    pattern: Pattern = Field(
+        description="Pattern that the whole response must match, including its reasoning. White space around it is "
+        "ignored. A dot matches line breaks too."
+    )
+    deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
 
 
 class Regex(AnswerReward):

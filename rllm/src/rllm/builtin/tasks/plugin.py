@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.tasks.judge_options import JudgeParams, check_judge
-from rllm.builtin.tasks.options import QuestionParams, TaskDirectoriesParams, TaskFileParams, check_question
-from rllm.builtin.tasks.reward_options import (
-    AnswerParams,
-    ChoiceParams,
-    ExactParams,
-    FormatParams,
-    LengthParams,
-    MathParams,
-    PythonParams,
-    RegexParams,
-)
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.reward import Reward, RewardPlugin, RewardScope
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from rllm.builtin.tasks.answers import AnswerParams
+    from rllm.builtin.tasks.choice import ChoiceParams
+    from rllm.builtin.tasks.judge_scores import JudgeParams
+    from rllm.builtin.tasks.math_reward import MathParams
+    from rllm.builtin.tasks.python_reward import PythonParams
+    from rllm.builtin.tasks.task_directories import TaskDirectoriesParams
 
 requires_api = 1
 
@@ -32,21 +28,19 @@ WAIT_FOR_A_WORKER = 600.0
 
 WAIT_FOR_A_PLACE = 3600.0
 """Seconds that a call may wait for a free place. Requests and calls have their own deadlines, which start later."""
-
-
 COLUMN_OPTION = "rllm.reward's `column`, for example 'rllm.reward=[{name: exact, column: COLUMN}]'"
 
 
 def _math() -> Callable[[Any], Reward]:
     try:
-        _check_math(MathParams())
+        _check_math_verify()
     except ConfigError as error:
         raise PluginError(error.code, error.message, error.hint) from error
     reward: Callable[[Any], Reward] = load_from("rllm.builtin.tasks.math_reward", "Math")()
     return reward
 
 
-def _check_math(params: MathParams) -> None:
+def _check_math_verify() -> None:
     if find_spec("math_verify") is None:
         raise ConfigError(
             "missing-package",
@@ -123,10 +117,10 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="question",
         summary="Ask the questions of a dataset, one answer each, rewarded by rllm.reward.",
-        params=QuestionParams,
+        load_params=load_from("rllm.builtin.tasks.question", "QuestionParams"),
         load=load_from("rllm.builtin.tasks.question", "Question"),
         blocking=False,
-        check=check_question,
+        check=call_lazily("rllm.builtin.tasks.question", "check_question"),
         needs_keys={"rllm.reward": "[exact]"},
         check_task=call_lazily("rllm.builtin.tasks.question", "first_prompt"),
         first_prompt=call_lazily("rllm.builtin.tasks.question", "first_prompt"),
@@ -134,7 +128,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="tasks",
         summary="Task directories in Harbor's format, for agents in a sandbox, such as `tasks:./my-tasks`.",
-        params=TaskDirectoriesParams,
+        load_params=load_from("rllm.builtin.tasks.task_directories", "TaskDirectoriesParams"),
         load=load_from("rllm.builtin.tasks.task_directories", "TaskDirectories"),
         sources=_files_of_tasks,
         blocking=False,
@@ -149,7 +143,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
     yield DatasetPlugin(
         name="jsonl",
         summary="Tasks from a file, one JSON object per line.",
-        params=TaskFileParams,
+        load_params=load_from("rllm.builtin.tasks.task_file", "TaskFileParams"),
         load=load_from("rllm.builtin.tasks.task_file", "read_tasks"),
         suffixes=frozenset({".jsonl"}),
     )
@@ -160,7 +154,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="exact",
         summary="1 if the whole response is the answer, up to case, white space and a final full stop.",
-        params=ExactParams,
+        load_params=load_from("rllm.builtin.tasks.exact", "ExactParams"),
         load=load_from("rllm.builtin.tasks.exact", "Exact"),
         blocking=False,
         check_task=_check_answer,
@@ -168,9 +162,9 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="math",
         summary="1 if the final answer of the response is mathematically equal to the right one.",
-        params=MathParams,
+        load_params=load_from("rllm.builtin.tasks.math_reward", "MathParams"),
         load=_math,
-        check=_check_math,
+        check=lambda params: _check_math_verify(),
         sources=_source_of_math,
         timeout=WAIT_FOR_A_WORKER,
         check_task=_check_math_answer,
@@ -178,7 +172,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="choice",
         summary="1 if the final answer of the response is the right option.",
-        params=ChoiceParams,
+        load_params=load_from("rllm.builtin.tasks.choice", "ChoiceParams"),
         load=load_from("rllm.builtin.tasks.choice", "Choice"),
         blocking=False,
         check_task=_check_choice_answer,
@@ -186,7 +180,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="regex",
         summary="1 if the text that a regular expression finds in the response is the answer.",
-        params=RegexParams,
+        load_params=load_from("rllm.builtin.tasks.patterns", "RegexParams"),
         load=load_from("rllm.builtin.tasks.patterns", "Regex"),
         timeout=WAIT_FOR_A_WORKER,
         check_task=_check_answer,
@@ -194,21 +188,21 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="format",
         summary="1 if the whole response matches a regular expression.",
-        params=FormatParams,
+        load_params=load_from("rllm.builtin.tasks.patterns", "FormatParams"),
         load=load_from("rllm.builtin.tasks.patterns", "Format"),
         timeout=WAIT_FOR_A_WORKER,
     )
     yield RewardPlugin(
         name="length",
         summary="0 at the target number of tokens, down to -1 further off.",
-        params=LengthParams,
+        load_params=load_from("rllm.builtin.tasks.length", "LengthParams"),
         load=load_from("rllm.builtin.tasks.length", "Length"),
         blocking=False,
     )
     yield RewardPlugin(
         name="python",
         summary="A function in a file: ours, or one written for TRL or verl.",
-        params=PythonParams,
+        load_params=load_from("rllm.builtin.tasks.python_reward", "PythonParams"),
         load=load_from("rllm.builtin.tasks.python_reward", "python_reward"),
         blocking=False,
         timeout=WAIT_FOR_A_PLACE,
@@ -221,9 +215,9 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="judge",
         summary="Score from 0 to 1 by a judge model at an OpenAI-compatible API.",
-        params=JudgeParams,
+        load_params=load_from("rllm.builtin.tasks.judge_scores", "JudgeParams"),
         load=load_from("rllm.builtin.tasks.judge", "Judge"),
-        check=check_judge,
+        check=call_lazily("rllm.builtin.tasks.judge_scores", "check_judge"),
         blocking=False,
         timeout=WAIT_FOR_A_PLACE,
         check_task=_check_judge_task,

@@ -8,17 +8,42 @@ import json
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from rllm.builtin.tasks.function_call import FunctionCall
 from rllm.builtin.tasks.reward_file import check_function, compute_digest, is_coroutine
-from rllm.builtin.tasks.reward_options import PythonParams
 from rllm.builtin.tasks.rollout_json import json_of_rollout
 from rllm.builtin.tasks.worker_pool import WorkerPool
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_serving.line_process import DiedError, LateError, NotReadyError
+
+
+def _is_in_a_file(function: str) -> str:
+    # Accept a file without a function here. Reading the file then reports the functions in it.
+    if not function.endswith(".py") and not function.rpartition(":")[0].endswith(".py"):
+        raise ValueError("write FILE.py:FUNCTION, such as rewards.py:score")
+    return function
+
+
+class PythonParams(Params):
+    """Options of ``python``."""
+
+    function: Annotated[str, AfterValidator(_is_in_a_file)] = Field(description="File and function: rewards.py:score.")
+    deadline: float = Field(
+        60.0, gt=0, le=3600, description="Seconds that a call may take for each of its rollouts before it is killed."
+    )
+    processes: int = Field(
+        8,
+        ge=0,
+        le=256,
+        description="Maximum number of processes that call a plain function. Each starts on demand. 0: use threads of "
+        "the run, which cannot be killed. The run itself awaits coroutine functions.",
+    )
 
 
 def python_reward(params: PythonParams) -> Any:

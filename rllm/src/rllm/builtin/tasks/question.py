@@ -6,13 +6,49 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rllm.builtin.tasks.options import QuestionParams
+from pydantic import Field
+
 from rllm.rows.columns import check_columns, check_no_tools
 from rllm.rows.messages import read_chat_text, read_messages
 from rllm.rows.problem import RowError, naming, shown
 from rllm_core.contracts.environment import Environment, Outcome
+from rllm_core.contracts.params import Params
 from rllm_core.data.messages import Message
 from rllm_core.errors import ConfigError
+
+COLUMN = r"\{[A-Za-z_]\w*\}"
+"""Pattern of a column's name in a template."""
+
+
+class QuestionParams(Params):
+    """Options of ``question``."""
+
+    prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="Column with the prompt, which is text or a list of chat messages. null: the first of prompt, "
+        "question, problem and messages that a task has.",
+    )
+    system_prompt: str | None = Field(
+        None, description="System message. It replaces a system message at the start of the prompt's messages."
+    )
+    template: str | None = Field(
+        None,
+        pattern=COLUMN,
+        description="Prompt with columns in braces, such as '{question} Answer with a number.'. Braces of LaTeX "
+        r"commands, such as \boxed{answer}, stay unchanged. Write {{x}} for {x}.",
+    )
+
+
+def check_question(params: QuestionParams) -> None:
+    """Raise ConfigError if `prompt` and `template` are both set."""
+    if params.prompt is not None and params.template is not None:
+        raise ConfigError(
+            "conflicting-keys",
+            "rllm.env.env_args.prompt and rllm.env.env_args.template both set the prompt of environment 'question'.",
+            f"Set only one of the two. A template contains the column itself: {{{params.prompt}}}.",
+        )
+
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "messages")
 """Columns that are tried for the prompt, in this order."""

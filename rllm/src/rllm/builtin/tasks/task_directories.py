@@ -14,14 +14,24 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from rllm.builtin.tasks.options import TaskDirectoriesParams
 from rllm.builtin.tasks.verifier_scripts import REWARD_FILES, find_reward_files, find_unprotected
 from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.files import sha256
 from rllm_core.notices import one_line, warn_once
+
+
+class TaskDirectoriesParams(Params):
+    """Options of ``tasks``."""
+
+    directory: str = Field(
+        min_length=1, description="Directory with one task, or with one subdirectory per task, to train on."
+    )
+    val_directory: str | None = Field(None, min_length=1, description="The same for tasks to validate on.")
+
 
 TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"
 """Keys of a task's data: its `TaskFacts`, and the text for the agent."""

@@ -7,13 +7,32 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rllm.builtin.tasks.options import DEFAULT_ID_KEY, TaskFileParams
+from pydantic import Field
+
 from rllm.rows.task_rows import Row, ids_of_rows, source_of_row
 from rllm.rows.valid_json import has_surrogates, with_valid_text
+from rllm_core.contracts.params import Params
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.files import open_to_read
 from rllm_core.notices import warn_once
+
+DEFAULT_ID_KEY = "id"
+
+
+class TaskFileParams(Params):
+    """Options of ``jsonl``."""
+
+    path: str = Field(min_length=1, description="File with one JSON object per line, which is the data of one task.")
+    id_key: str = Field(
+        DEFAULT_ID_KEY, description="Field with the task's id. If no line has this field, ids are line numbers."
+    )
+    data_source: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the tasks in validation tables. null: each line's `data_source`, or the file's name "
+        "without its suffix.",
+    )
 
 
 def read_tasks(params: TaskFileParams) -> Sequence[Task]:

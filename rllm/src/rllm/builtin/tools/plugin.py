@@ -4,39 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from rllm.builtin.tasks.options import QuestionParams
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.rollout.options import AgentWorkflowParams
+
+if TYPE_CHECKING:
+    from rllm.builtin.tools.trl_environment import TrlEnvironmentParams
+    from rllm.builtin.tools.workflow import ToolCallingParams
 
 requires_api = 1
-
-
-class ToolCallingParams(AgentWorkflowParams):
-    """Options of ``tool_calling``."""
-
-    tools: list[str] = Field(
-        default_factory=list,
-        description="Functions that the model may call, each FILE.py:FUNCTION, in addition to the environment's tools.",
-    )
-    tool_timeout: float = Field(
-        30.0, gt=0, description="Maximum number of seconds for one call. The model gets an error if a call exceeds it."
-    )
-
-
-class TrlEnvironmentParams(QuestionParams):
-    """Options of ``trl``."""
-
-    factory: str = Field(
-        min_length=1,
-        description="Class for TRL's `environment_factory`, as FILE.py:CLASS. Its public methods are the tools.",
-    )
 
 
 def _check(params: ToolCallingParams) -> None:
@@ -76,7 +55,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="trl",
         summary="Environments written for TRL's environment_factory: a class whose methods are tools.",
-        params=TrlEnvironmentParams,
+        load_params=load_from("rllm.builtin.tools.trl_environment", "TrlEnvironmentParams"),
         load=load_from("rllm.builtin.tools.trl_environment", "TrlEnvironment"),
         check=call_lazily("rllm.builtin.tools.trl_environment", "check_factory"),
         sources=_source_of_trl,
@@ -90,7 +69,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="tool_calling",
         summary="Several turns with tool calls: functions in files, or the environment's tools.",
-        params=ToolCallingParams,
+        load_params=load_from("rllm.builtin.tools.workflow", "ToolCallingParams"),
         load=load_from("rllm.builtin.tools.workflow", "ToolCallingWorkflow"),
         check=_check,
         sources=_sources,

@@ -7,14 +7,24 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rllm.builtin.tasks.options import check_question
-from rllm.builtin.tasks.question import Question
-from rllm.builtin.tools.plugin import TrlEnvironmentParams
+from pydantic import Field
+
+from rllm.builtin.tasks.question import Question, QuestionParams, check_question
 from rllm.builtin.tools.toolbox import load_function, runnable
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.messages import Message
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
+
+
+class TrlEnvironmentParams(QuestionParams):
+    """Options of ``trl``."""
+
+    factory: str = Field(
+        min_length=1,
+        description="Class for TRL's `environment_factory`, as FILE.py:CLASS. Its public methods are the tools.",
+    )
+
 
 KEY = "rllm.env.env_args.factory"
 RESET, REWARD = "reset", "get_reward"

@@ -6,13 +6,29 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
 from rllm.builtin.tools.toolbox import Runnable, Toolbox, runnable, without_thread
 from rllm_core.contracts.environment import Environment
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Message, Response, Tool
 from rllm_core.data.types import Episode
 from rllm_core.notices import warn_once
+from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow
+
+
+class ToolCallingParams(AgentWorkflowParams):
+    """Options of ``tool_calling``."""
+
+    tools: list[str] = Field(
+        default_factory=list,
+        description="Functions that the model may call, each FILE.py:FUNCTION, in addition to the environment's tools.",
+    )
+    tool_timeout: float = Field(
+        30.0, gt=0, description="Maximum number of seconds for one call. The model gets an error if a call exceeds it."
+    )
+
 
 CALLS = "tool_calls"
 MALFORMED, FAILED = f"{CALLS}_malformed", f"{CALLS}_failed"

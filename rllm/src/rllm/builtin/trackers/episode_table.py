@@ -6,11 +6,20 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
-from rllm.builtin.trackers.plugin import EpisodeTableParams
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.messages import read_text
 from rllm_core.data.types import Episode, Trajectory
+
+
+class EpisodeTableParams(Params):
+    """Options of trackers that show a table of a few trajectories."""
+
+    episodes: int = Field(4, ge=0, description="Number of trajectories in a step's table. 0: no table.")
+    episodes_every: int = Field(10, ge=1, description="Number of steps between tables.")
+
 
 TAG = "episodes"
 """The name of the table."""

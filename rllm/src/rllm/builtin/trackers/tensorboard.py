@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import os.path
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from rllm.builtin.trackers.episode_table import TAG, as_markdown, table_rows
-from rllm.builtin.trackers.plugin import TensorboardParams
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from rllm.builtin.trackers.episode_table import TAG, EpisodeTableParams, as_markdown, table_rows
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
+
+
+class TensorboardParams(EpisodeTableParams):
+    directory: str | None = Field(
+        None, min_length=1, description="Directory of the event files, relative to the run. null: tensorboard."
+    )
+
+    @field_validator("directory")
+    @classmethod
+    def _check_not_written_by_the_run(cls, directory: str | None) -> str | None:
+        if directory is None:
+            return None
+        from rllm.runs.run_directory import WRITTEN  # listing plugins must not wait for this import
+        from rllm_record.run_files import LOCK
+
+        first, *_ = parts = PurePath(os.path.normpath(directory)).parts or (".",)
+        if parts == ("tensorboard",):
+            return None  # the default, in another spelling
+        if first in {*WRITTEN, LOCK} - {"tensorboard"}:
+            raise PydanticCustomError(
+                "written_by_the_run",
+                "the run itself writes {first} in its directory: choose another name, or null for tensorboard",
+                {"first": first},
+            )
+        return str(PurePath(directory))
+
 
 DIRECTORY = "tensorboard"
 SECONDS_BETWEEN_FLUSHES = 1.0

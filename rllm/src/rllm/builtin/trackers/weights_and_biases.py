@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from rllm.builtin.trackers.episode_table import COLUMNS, TAG, table_rows
-from rllm.builtin.trackers.plugin import WeightsAndBiasesParams
+from pydantic import Field
+
+from rllm.builtin.trackers.episode_table import COLUMNS, TAG, EpisodeTableParams, table_rows
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
@@ -14,6 +15,18 @@ from rllm_core.files import write_atomically
 
 if TYPE_CHECKING:
     import wandb
+
+
+class WeightsAndBiasesParams(EpisodeTableParams):
+    # The default is 0, because text may leave this machine only if the user requests it.
+    episodes: int = Field(0, ge=0, description="Number of trajectories in a step's table. 0: no table and no text.")
+    mode: Literal["online", "offline", "disabled"] | None = Field(
+        None, description="Mode of W&B. null: the value of the variable WANDB_MODE, or online."
+    )
+    entity: str | None = Field(None, description="User or team that owns the run. null: the account's default.")
+    tags: tuple[str, ...] = Field((), description="Tags of the run.")
+    group: str | None = Field(None, description="Group of the run in W&B.")
+
 
 ID_FILE = "wandb_run_id"
 """File with the id under which a resumed run continues."""

@@ -6,19 +6,35 @@ from base64 import b64decode, b64encode
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from rllm.builtin.weight_check.plugin import WeightCheckParams
 from rllm.builtin.weight_check.verdicts import Check, Judge, Scores, Verdict
 from rllm_core.contracts.backend import Backend, BackendWrapper, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.params import Params
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.weight_comparison import Probe, WeightComparison
 from rllm_core.data.batch import TokenBatch
 from rllm_core.notices import say, warn_once
+
+
+class WeightCheckParams(Params):
+    """Options of the observer `weight_check`."""
+
+    on_difference: Literal["stop", "warn"] = Field(
+        "stop", description="What to do if a sampler has other weights than the trained weights."
+    )
+    every: int | None = Field(
+        None,
+        ge=1,
+        description="Check each weight version that is a multiple of this number. null: as often as the check costs at "
+        "most 1 % of a step.",
+    )
+
 
 ROWS, PROMPT, FORCED = 2, 8, 64
 """Size of the probe: rows, tokens of a row's prompt, and its scored tokens."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.observer import ObserverPlugin
-from rllm_core.contracts.plugin import Params
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 
@@ -17,20 +14,6 @@ if TYPE_CHECKING:
 
 requires_api = 1
 GENERATE = "generate"
-
-
-class WeightCheckParams(Params):
-    """Options of the observer `weight_check`."""
-
-    on_difference: Literal["stop", "warn"] = Field(
-        "stop", description="What to do if a sampler has other weights than the trained weights."
-    )
-    every: int | None = Field(
-        None,
-        ge=1,
-        description="Check each weight version that is a multiple of this number. null: as often as the check costs at "
-        "most 1 % of a step.",
-    )
 
 
 def _samples(config: RunConfig) -> bool:
@@ -46,7 +29,7 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
     yield ObserverPlugin(
         name="weight_check",
         summary="Checks that the sampler has the trained weights. Added to all runs that generate rollouts.",
-        params=WeightCheckParams,
+        load_params=load_from("rllm.builtin.weight_check.observer", "WeightCheckParams"),
         load=load_from("rllm.builtin.weight_check.observer", "WeightCheck"),
         joins=_samples,
     )

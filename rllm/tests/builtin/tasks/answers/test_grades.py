@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm.builtin.tasks.judge_options import JudgeParams
-from rllm.builtin.tasks.judge_scores import UnreadableError, read_score
+from rllm.builtin.tasks.judge_scores import JudgeParams, UnreadableError, read_score
 
 
 def _rows() -> Iterator[tuple[str, str, str]]:

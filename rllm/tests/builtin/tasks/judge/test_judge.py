@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from rllm.builtin.tasks.chat_client import MOST_BYTES
 from rllm.builtin.tasks.judge import Judge
-from rllm.builtin.tasks.judge_options import JudgeParams, check_judge
+from rllm.builtin.tasks.judge_scores import JudgeParams, check_judge
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response
 from rllm_core.errors import ConfigError

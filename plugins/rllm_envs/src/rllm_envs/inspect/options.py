@@ -1,18 +1,14 @@
-"""The environment and the workflow `inspect`, with options. Its packages are imported only if a run needs them."""
+"""Options of the environment `inspect`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_envs.extra import Extra
-from rllm_envs.hosted import SESSION_KEYS, check_gateway_run
+from rllm_core.contracts.params import NoParams, Params
+from rllm_envs.hosted import check_gateway_run
 from rllm_envs.seeds import LARGEST_SPLIT
 
 if TYPE_CHECKING:
@@ -20,10 +16,7 @@ if TYPE_CHECKING:
 
 POLICY = "policy"
 """Model of a role that the policy answers."""
-
-
 NAME = "inspect"
-_EXTRA = Extra("inspect", ("inspect_ai", "openai", "rllm_gateway"))
 
 
 class InspectParams(Params):
@@ -70,41 +63,17 @@ class InspectParams(Params):
     )
 
 
-def _sources(params: InspectParams) -> dict[str, str]:
+def read_sources(params: InspectParams) -> dict[str, str]:
     """Return the file of the task, if it has one."""
     before, suffix, _ = params.task.partition(".py")
     file = Path(before + suffix).expanduser()
     return {str(file): file.read_text(encoding="utf-8")} if suffix and file.is_file() else {}
 
 
-def environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name=NAME,
-        summary="Tasks of inspect-ai, for example inspect:inspect_evals/gsm8k or inspect:FILE.py@NAME.",
-        params=InspectParams,
-        load=_EXTRA.load_from("rllm_envs.inspect.loading", "InspectTasks"),
-        check=_EXTRA.call_lazily("rllm_envs.inspect.loading", "check_task"),
-        sources=_sources,
-        family_option="task",
-        # A prompt contains all earlier turns.
-        defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 1024},
-    )
+def check_run(config: RunConfig, params: NoParams) -> None:
+    """Check a run with the workflow `inspect`: its environment and the environment's options.
 
-
-def _check_run(config: RunConfig, params: NoParams) -> None:
-    _EXTRA.check_installed()
+    Raises:
+        ConfigError: the run has a different environment, or the gateway cannot serve it.
+    """
     check_gateway_run(config, NAME, InspectParams, "task")
-
-
-def workflows() -> Iterable[WorkflowPlugin[Any]]:
-    yield WorkflowPlugin(
-        name=NAME,
-        summary="Runs samples of inspect-ai. The environment `inspect` sets it.",
-        load=_EXTRA.load_from("rllm_envs.inspect.workflow", "InspectWorkflow"),
-        check_run=_check_run,
-        open=_EXTRA.call_lazily("rllm_envs.inspect.running", "open_run"),
-        needs_environment=True,
-        gives_rewards=True,
-        renders_elsewhere=True,
-        config_keys=SESSION_KEYS,
-    )

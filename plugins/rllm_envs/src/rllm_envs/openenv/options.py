@@ -1,18 +1,13 @@
-"""The environment `openenv`, with options. Its packages are imported only if a run needs them."""
+"""Options of the environment `openenv`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import Params
-from rllm_envs.extra import Extra
+from rllm_core.contracts.params import Params
 from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
-
-_EXTRA = Extra("openenv", ("openenv",))
 
 
 class OpenEnvParams(Params):
@@ -63,20 +58,3 @@ class OpenEnvParams(Params):
     train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Maximum number of training tasks.")
     val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Maximum number of validation tasks.")
     seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first task. Each further one has the next seed.")
-
-
-def environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name="openenv",
-        summary="Environments of OpenEnv, for example openenv:http://127.0.0.1:8000 or openenv:MODULE:APP.",
-        params=OpenEnvParams,
-        load=_EXTRA.load_from("rllm_envs.openenv.environment", "OpenEnv"),
-        check=_EXTRA.call_lazily("rllm_envs.openenv.server", "find_server"),
-        family_option="server",
-        # A prompt contains all turns until then.
-        defaults={
-            "rllm.workflow.name": "multi_turn_workflow",
-            "data.max_prompt_length": 8192,
-            "data.max_response_length": 256,
-        },
-    )

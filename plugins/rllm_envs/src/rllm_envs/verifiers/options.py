@@ -1,17 +1,13 @@
-"""The environment and the workflow `verifiers`, with options. Its packages are imported only if a run needs them."""
+"""Options of the environment `verifiers`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_envs.extra import Extra
-from rllm_envs.hosted import SESSION_KEYS, check_gateway_run
+from rllm_core.contracts.params import NoParams, Params
+from rllm_envs.hosted import check_gateway_run
 from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
 if TYPE_CHECKING:
@@ -19,10 +15,7 @@ if TYPE_CHECKING:
 
 ENDLESS_TRAIN_SIZE = 1000
 """Number of training tasks if a taskset is endless and the user sets no number."""
-
-
 NAME = "verifiers"
-_EXTRA = Extra("verifiers", ("verifiers", "rllm_gateway"))
 
 
 class VerifiersParams(Params):
@@ -55,33 +48,10 @@ class VerifiersParams(Params):
     seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of Python's random numbers while tasks are loaded.")
 
 
-def environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name=NAME,
-        summary="Environments of verifiers (v1), for example verifiers:gsm8k-v1.",
-        params=VerifiersParams,
-        load=_EXTRA.load_from("rllm_envs.verifiers.tasks", "VerifiersTasks"),
-        check=_EXTRA.call_lazily("rllm_envs.verifiers.loading", "check_environment"),
-        family_option="id",
-        # A prompt contains all turns until then.
-        defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 1024},
-    )
+def check_run(config: RunConfig, params: NoParams) -> None:
+    """Check a run with the workflow `verifiers`: its environment and the environment's options.
 
-
-def _check_run(config: RunConfig, params: NoParams) -> None:
-    _EXTRA.check_installed()
+    Raises:
+        ConfigError: the run has a different environment, or the gateway cannot serve it.
+    """
     check_gateway_run(config, NAME, VerifiersParams, "id")
-
-
-def workflows() -> Iterable[WorkflowPlugin[Any]]:
-    yield WorkflowPlugin(
-        name=NAME,
-        summary="Runs episodes of verifiers. The environment `verifiers` sets it.",
-        load=_EXTRA.load_from("rllm_envs.verifiers.workflow", "VerifiersWorkflow"),
-        check_run=_check_run,
-        open=_EXTRA.call_lazily("rllm_envs.verifiers.opening", "open_run"),
-        needs_environment=True,
-        gives_rewards=True,
-        renders_elsewhere=True,
-        config_keys=SESSION_KEYS,
-    )

@@ -1,16 +1,12 @@
-"""The environment and the workflow `open_spiel`, with options. Its packages are imported only if a run needs them."""
+"""Options of the environment `open_spiel`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_envs.extra import Extra
+from rllm_core.contracts.params import NoParams
 from rllm_envs.hosted import read_params
 from rllm_envs.seeds import SeedParams
 
@@ -19,7 +15,6 @@ if TYPE_CHECKING:
 
 
 NAME = "open_spiel"
-_EXTRA = Extra("open-spiel", ("pyspiel",))
 
 
 class OpenSpielParams(SeedParams):
@@ -58,30 +53,10 @@ class OpenSpielParams(SeedParams):
     )
 
 
-def environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name=NAME,
-        summary="Games of OpenSpiel with several seats, for example open_spiel:tic_tac_toe.",
-        params=OpenSpielParams,
-        load=_EXTRA.load_from("rllm_envs.open_spiel.games", "OpenSpielGames"),
-        check=_EXTRA.call_lazily("rllm_envs.open_spiel.games", "load_game"),
-        family_option="game",
-        # A prompt contains all turns until then.
-        defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 64},
-    )
+def check_run(config: RunConfig, params: NoParams) -> None:
+    """Check a run with the workflow `open_spiel`: its environment and the environment's options.
 
-
-def _check_run(config: RunConfig, params: NoParams) -> None:
+    Raises:
+        ConfigError: the run has a different environment.
+    """
     read_params(config, NAME, OpenSpielParams, "game")
-
-
-def workflows() -> Iterable[WorkflowPlugin[Any]]:
-    yield WorkflowPlugin(
-        name=NAME,
-        summary="Plays games of OpenSpiel, one trajectory per seat. The environment `open_spiel` sets it.",
-        load=_EXTRA.load_from("rllm_envs.open_spiel.workflow", "OpenSpielWorkflow"),
-        check_run=_check_run,
-        needs_environment=True,
-        gives_rewards=True,
-        config_keys=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning"}),
-    )

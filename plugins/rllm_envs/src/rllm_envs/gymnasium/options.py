@@ -1,17 +1,12 @@
-"""The environment `gymnasium`, with options. Its packages are imported only if a run needs them."""
+"""Options of the environment `gymnasium`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_envs.extra import Extra
 from rllm_envs.seeds import SeedParams
-
-_EXTRA = Extra("gymnasium", ("gymnasium",))
 
 
 class GymnasiumParams(SeedParams):
@@ -42,23 +37,4 @@ class GymnasiumParams(SeedParams):
     )
     solved_at: float | None = Field(
         None, description="Sum of rewards at which an episode counts as solved. By default, any sum above 0."
-    )
-
-
-def environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name="gymnasium",
-        summary="Environments of Gymnasium as text, for example gymnasium:FrozenLake-v1.",
-        params=GymnasiumParams,
-        load=_EXTRA.load_from("rllm_envs.gymnasium.environment", "Gymnasium"),
-        check=_EXTRA.call_lazily("rllm_envs.gymnasium.environment", "check_environment"),
-        family_option="id",
-        # An environment may simulate for long between two turns.
-        blocking=True,
-        # A prompt contains all turns until then.
-        defaults={
-            "rllm.workflow.name": "multi_turn_workflow",
-            "data.max_prompt_length": 8192,
-            "data.max_response_length": 64,
-        },
     )

@@ -1,22 +1,16 @@
-"""The environment `reasoning_gym`, with options. Its packages are imported only if a run needs them."""
+"""Options of the environment `reasoning_gym`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.plugin import Params
-from rllm_envs.extra import Extra
+from rllm_core.contracts.params import Params
 from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
 EXAMPLES_FROM = 2 * SEEDS
 """First seed of examples, so that no example is a task of a split."""
-
-
-_EXTRA = Extra("reasoning-gym", ("reasoning_gym",))
 
 
 class ReasoningGymParams(Params):
@@ -75,18 +69,3 @@ class ReasoningGymParams(Params):
         if len(set(self.levels)) < len(self.levels):
             raise ValueError("levels contains a level twice")
         return self
-
-
-def environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name="reasoning_gym",
-        summary="Questions of a generator of reasoning-gym: reasoning_gym:chain_sum, and a hundred others.",
-        params=ReasoningGymParams,
-        load=_EXTRA.load_from("rllm_envs.reasoning_gym.environment", "ReasoningGym"),
-        check=_EXTRA.call_lazily("rllm_envs.reasoning_gym.processes", "check"),
-        family_option="generator",
-        # A worker is a process: reset and step wait for it.
-        blocking=True,
-        best_possible={"reward": 1.0},
-        defaults={"rllm.workflow.name": "single_turn_workflow", "data.max_response_length": 512},
-    )
