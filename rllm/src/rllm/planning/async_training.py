@@ -155,6 +155,23 @@ def losses_have_a_ratio(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
+CHECKS = (
+    check_staleness_is_integer,
+    staleness_is_within_the_run,
+    batches_are_generated_ahead,
+    rollouts_may_overlap,
+    stages_may_run_ahead,
+    losses_have_a_ratio,
+)
+"""Functions that take a plan and yield its problems, in the order in which they run."""
+
+
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that the checks of this module find."""
+    for check in CHECKS:
+        yield from check(plan)
+
+
 CAP = "rllm.algorithm.rollout_correction.tis_cap"
 BETA2 = "training.beta2"
 LENGTHS = ("rllm.trainer.total_epochs", "rllm.trainer.total_batches", "rllm.algorithm.entropy.decay_steps")

@@ -156,3 +156,22 @@ def _acts_in_training(backend: BackendPlugin[Any], key: str) -> bool:
         return where_acts(RunConfig, path) == "training"
     shared = any(key == row.native for row in backend.shared_keys)
     return not shared and any(covers(pattern, key) for pattern in backend.training_keys())
+
+
+CHECKS = (
+    options_have_an_environment,
+    step_rewards_are_read,
+    dividing_advantages_has_a_divisor,
+    something_is_trained,
+    reasoning_has_later_prompt,
+    rejection_rejects,
+    filtering_masks,
+    checkpoints_are_many,
+)
+"""Functions that take a plan and yield its problems, in the order in which they run."""
+
+
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that the checks of this module find."""
+    for check in CHECKS:
+        yield from check(plan)

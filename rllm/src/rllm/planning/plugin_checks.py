@@ -254,3 +254,28 @@ def stages_have_a_teacher(plan: RunPlan) -> Iterator[Problem]:
                 f"Stage {stage.plugin.name!r} learns from a teacher, and this run has none.",
                 "Add --teacher DIRECTORY, --teacher URL, or --teacher NAME (`rllm plugins list --kind teacher`).",
             )
+
+
+CHECKS = (
+    needed_keys_are_set,
+    backend_computes_losses,
+    needs_are_filled,
+    columns_are_trained,
+    steps_are_wide_enough,
+    reward_weights_count,
+    batches_are_not_multiplied_twice,
+    trackers_differ,
+    responses_end_at_texts,
+    prompts_are_token_ids,
+    groups_of_one,
+    choices_by_role,
+    stages_learn_and_log,
+    stages_have_a_teacher,
+)
+"""Functions that take a plan and yield its problems, in the order in which they run."""
+
+
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that the checks of this module find."""
+    for check in CHECKS:
+        yield from check(plan)

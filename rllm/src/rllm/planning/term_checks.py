@@ -141,3 +141,21 @@ def _set_by_user(section: str, plan: RunPlan) -> Iterator[str]:
         if getattr(values, name) != field.get_default(call_default_factory=True):
             key = f"{section}.{name}"
             yield from (given for given in plan.composed.keys_below(key) if plan.composed.is_by_user(given))
+
+
+CHECKS = (
+    bounds_leave_something,
+    rejections_have_bounds,
+    rollouts_are_corrected_once,
+    old_rollouts_are_weighed,
+    truncated_sampling,
+    divergence_has_a_gradient,
+    column_sections_are_needed,
+)
+"""Functions that take a plan and yield its problems, in the order in which they run."""
+
+
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that the checks of this module find."""
+    for check in CHECKS:
+        yield from check(plan)
