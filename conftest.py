@@ -21,6 +21,8 @@ from rllm_serving.child_process import ChildProcess
 # Each test process keeps one core busy: threads of torch and NumPy would wait for each other's cores. Read at import.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# MKL reads it at a process's first product. The backend `local` sets it for the processes of users.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # Property tests. `make test-nightly` draws more examples (`--hypothesis-profile`). The environments of `make test-vllm`
 # and `make test-gpu` have no hypothesis, and no such tests.

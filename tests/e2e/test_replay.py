@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from expecting import check_printed, check_values
 
-from rllm_local.determinism import TIMING_WARNING
-
 WORDS = (
     "train",
     "guess",
@@ -62,8 +60,7 @@ def trained(made: Path, tmp_path: Path) -> Path:
 
 
 def check_replayed(replayed: Any) -> None:
-    # On some processors the results of a row depend on the other rows. A replay does not sample.
-    assert replayed.stderr in ("", f"warning: {TIMING_WARNING}\n")
+    assert "warning" not in replayed.stderr
     assert replayed.returncode == 0
     assert replayed.stdout.startswith(SAME)
     assert "checkpoints: 3, " in replayed.stdout

@@ -24,6 +24,7 @@ from rllm_core.updates.losses import ppo_clipped
 from rllm_local import tiny
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
+from rllm_local.exact_attention import use_exact_attention
 from rllm_local.sampling import draw
 from rllm_local.settings import CriticSection, TrainingSection
 from rllm_local.update import Updater
@@ -35,6 +36,7 @@ def sharpen(model: Any) -> Any:
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(0.12 / parameter.std())
+    use_exact_attention(model)
     return model.eval()
 
 

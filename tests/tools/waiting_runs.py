@@ -46,7 +46,7 @@ SETTINGS = {
     "training.learning_rate": 0.01,
 }
 LATEST = {"rllm.async_training.partial_rollout": True}
-INVARIANT = {"rllm.async_training.staleness_threshold": 0, "local.batch_invariant": True}
+SYNCHRONOUS = {"rllm.async_training.staleness_threshold": 0}
 ONE_PROCESS = {"local.training_process": False}
 
 
@@ -134,7 +134,7 @@ def main() -> None:
     made = {"first": run(found, "first", {}, steps=STEPS, resume=False)}
     made["second"] = run(found, "second", ONE_PROCESS | _slots(7), steps=STEPS, resume=False)
     for count in (2, 64):
-        made[f"synchronous {count}"] = run(found, f"sync{count}", INVARIANT | _slots(count), steps=2, resume=False)
+        made[f"synchronous {count}"] = run(found, f"sync{count}", SYNCHRONOUS | _slots(count), steps=2, resume=False)
     made["stopped"] = run(found, "stopped", ONE_PROCESS, steps=2, resume=False)
     made["resumed"] = run(found, "stopped", ONE_PROCESS | _slots(3), steps=STEPS, resume=True)
     made["latest"] = run(found, "latest", ONE_PROCESS | LATEST, steps=STEPS, resume=False)

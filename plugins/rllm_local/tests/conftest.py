@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,23 +15,8 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import engine as engine_module, tiny
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import cache_bytes_per_token
-from rllm_local.kv_cache import AS_NEEDED, PassShape
 
 torch.set_num_threads(1)
-KERNELS_OF_RUN = os.environ.get("MKL_CBWR")
-
-
-@pytest.fixture(autouse=True)
-def same_order_of_sums_in_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MKL reads MKL_CBWR at a process's first product: too late for a test process, in time for those it starts.
-
-    So both get the value of the test run, which `make test-kernels` sets, and not the one of an earlier test.
-    """
-    if KERNELS_OF_RUN is None:
-        monkeypatch.delenv("MKL_CBWR", raising=False)
-    else:
-        monkeypatch.setenv("MKL_CBWR", KERNELS_OF_RUN)
-    monkeypatch.setattr("rllm_local.backend.fix_order_of_sums", lambda: None)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +30,7 @@ def model() -> Any:
     return build_tiny(0)
 
 
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
 LIMITS = {"max_position_embeddings": 256, "bos_token_id": None, "pad_token_id": 0, "eos_token_id": 2}
 
 
@@ -87,7 +71,6 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
         max_context: int = 512,
         max_concurrency: int = 64,
         cache_tokens: int = 1 << 20,
-        shape: PassShape = AS_NEEDED,
     ) -> LocalEngine:
         of = model if of is None else of
         return LocalEngine(
@@ -97,7 +80,6 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
             max_context=max_context,
             max_concurrency=max_concurrency,
             kv_cache_bytes=cache_tokens * cache_bytes_per_token(of),
-            shape=shape,
         )
 
     return make

@@ -88,13 +88,14 @@ def test_columns_are_those_of_every_token_by_itself(
 
 def test_only_what_is_needed_is_computed(model: Any) -> None:
     """Without a gradient, and without traces in the model."""
+    hooks = dict(model.get_output_embeddings()._forward_pre_hooks)
     parts = {"critic": make_critic(model), "reference": Reference(model)}
     filled = fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared", **parts)
     assert filled.sum_pi_squared is not None
     assert filled.ref_logprobs is filled.values is None
     assert fill_columns(model, random_batch(MULTI_TURN), "ref_logprobs", **parts).ref_logprobs is not None
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert not model.get_output_embeddings()._forward_pre_hooks
+    assert model.get_output_embeddings()._forward_pre_hooks == hooks
 
 
 def test_old_log_probs_equal_sampled_ones_unless_recomputed() -> None:

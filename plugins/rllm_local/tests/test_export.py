@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rllm.cli.main import main
 from rllm_local import tiny
+from rllm_local.exact_attention import use_torch_attention
 from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.settings import TrainedModelSection, TrainingSection
 from rllm_local.trainer import save_state
@@ -62,6 +63,7 @@ def test_exported_adapter_loads_in_peft_and_merges(train: Callable[..., LoadedMo
         opened = AutoModelForCausalLM.from_pretrained(form, dtype=torch.float32)
         torch.testing.assert_close(logits(opened), logits(loaded.model), rtol=1e-5, atol=1e-5)
         assert not Path(form, "adapter_config.json").exists()
+    use_torch_attention(loaded.model)
     base = AutoModelForCausalLM.from_pretrained("base", dtype=torch.float32)
     opened = peft.PeftModel.from_pretrained(base, "adapter")
     assert torch.equal(logits(opened), logits(loaded.model))
@@ -127,6 +129,7 @@ def test_whole_model_opens_in_transformers_with_every_bit(train: Callable[..., L
     loaded = train()
     assert main(["export", "run", "--to", "hf"]) == 0
     opened = AutoModelForCausalLM.from_pretrained("run/export-hf", dtype=torch.float32)
+    use_torch_attention(loaded.model)
     assert torch.equal(logits(opened), logits(loaded.model))
     assert AutoTokenizer.from_pretrained("run/export-hf").encode("12 plus 3") == loaded.tokenizer.encode("12 plus 3")
     assert main(["export", "run", "--to", "hf", "--dtype", "bfloat16", "--output", "small"]) == 0

@@ -23,6 +23,7 @@ from transformers import (
 from rllm_backend_kit.model_files import model_directory
 from rllm_core.errors import ConfigError
 from rllm_local import tiny
+from rllm_local.exact_attention import use_torch_attention
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.settings import ModelSection
 
@@ -114,6 +115,7 @@ def test_model_in_a_dtype_equals_transformers_model(
     types = [{name: each.dtype for name, each in model.state_dict().items()} for model in (ours, theirs)]
     assert types[0] == types[1]
     assert ours.config.dtype == theirs.config.dtype
+    use_torch_attention(ours)
     ids = torch.randint(4, len(tokenizer), (1, 250), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)

@@ -45,26 +45,23 @@ def window_masks(config: Any, visible: Tensor, queries: Tensor, keys: Tensor) ->
 
 NAME = "rllm_local_slots"
 _rows: ContextVar[Tensor | None] = ContextVar("rows", default=None)
-_fewest: ContextVar[int] = ContextVar("fewest", default=1)
 
 
 @contextmanager
-def over_slots(model: Any, rows: Tensor | None, fewest_rows: int = 1) -> Iterator[None]:
+def over_slots(model: Any, rows: Tensor | None) -> Iterator[None]:
     """Make the model's forward passes attend over a `SlotCache` within this context.
 
     Args:
         model: a model that uses torch's scaled dot product attention outside this context.
         rows: (n_row,) int64, index of each row's slot among the slots that are read. None if they are the same.
-        fewest_rows: see `determinism.find_fewest_rows`.
     """
-    before, token, fewest = model.config._attn_implementation, _rows.set(rows), _fewest.set(fewest_rows)
+    before, token = model.config._attn_implementation, _rows.set(rows)
     model.config._attn_implementation = NAME
     try:
         yield
     finally:
         model.config._attn_implementation = before
         _rows.reset(token)
-        _fewest.reset(fewest)
 
 
 def attend(
@@ -91,15 +88,12 @@ def attend(
     grouped, rows = query.reshape(n_row, key.shape[1], -1, size), _rows.get()
     if rows is not None:
         grouped = grouped.new_zeros((key.shape[0], *grouped.shape[1:])).index_copy_(0, rows, grouped)
-    group = grouped.shape[2]
-    if missing := -group % _fewest.get():
-        grouped = torch.nn.functional.pad(grouped, (0, 0, 0, missing))
     output = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, scale=scaling
     )
     if rows is not None:
         output = output.index_select(0, rows)
-    return output[:, :, :group].reshape(n_row, 1, heads, value.shape[-1]), None
+    return output.reshape(n_row, 1, heads, value.shape[-1]), None
 
 
 AttentionInterface.register(NAME, attend)

@@ -20,16 +20,7 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.weight_comparison import WeightComparison
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, RllmError
-from rllm_core.notices import warn_once
-from rllm_local.determinism import (
-    TIMING_WARNING,
-    find_fewest_rows,
-    fix_order_of_sums,
-    is_batch_invariant,
-    positions_to_read,
-)
 from rllm_local.early_renderer import early_renderer
-from rllm_local.kv_cache import AS_NEEDED, PassShape
 from rllm_local.logprobs import is_classifier
 from rllm_local.model_name import TINY
 from rllm_local.samplers import (
@@ -112,8 +103,6 @@ class LocalBackend(Backend):
 
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
-        if is_batch_invariant(run):
-            fix_order_of_sums()
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
         if run.calls_tools or settings.model.name != TINY:
             await self._in_worker(early_renderer, run, settings.model.name)
@@ -165,7 +154,7 @@ class LocalBackend(Backend):
         loaded, trainer = await self._in_worker(load_trainer, run)
         self._training = InProcessTraining(trainer, self._in_worker)
         model = loaded.model
-        engines = EngineFactory(run, loaded, self._executor, await self._shape(run, model))
+        engines = EngineFactory(run, loaded, self._executor)
         self._max_context = engines.max_context
         if run.engine is not None:
             self._sampling = hosting = HostedSampler(run.engine, loaded, self._in_worker)
@@ -184,7 +173,7 @@ class LocalBackend(Backend):
         # Both processes load the model at the same time.
         _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
         model = loaded.model
-        engines = EngineFactory(run, loaded, self._executor, await self._shape(run, model))
+        engines = EngineFactory(run, loaded, self._executor)
         self._max_context = engines.max_context
         trained = process.weights(trained_weights(model))
         if run.versions_served == 1:
@@ -200,15 +189,6 @@ class LocalBackend(Backend):
                 f"A row of the batch has {longest} tokens, and the run's longest context is {self._max_context}.",
                 "Raise training.max_length if the model allows it. Otherwise cut rows at `StageContext.max_context`.",
             )
-
-    async def _shape(self, run: RunContext, model: Any) -> PassShape:
-        """Choose the shape of the sampling passes."""
-        if run.engine is not None or not is_batch_invariant(run):
-            return AS_NEEDED
-        fewest = await self._in_worker(find_fewest_rows, model)
-        if fewest is None:
-            warn_once(TIMING_WARNING)
-        return PassShape(fewest or 1, positions_to_read)
 
     def _on_training_end(self, error: BackendError) -> None:
         # Fail at once instead of after the next batch, because the running rollouts can no longer be used.

@@ -25,8 +25,9 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
+from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, merge_copies
+from rllm_local.kv_cache import Copy, SlotCache, merge_copies
 from rllm_local.request import Request, Stops, WaitingRequests, stop_rule
 from rllm_local.sampling import Draws
 from rllm_local.scoring import Scores, score_to_sample
@@ -54,7 +55,6 @@ class LocalEngine:
         max_context: int,
         max_concurrency: int,
         kv_cache_bytes: int,
-        shape: PassShape = AS_NEEDED,
         grammars: Grammars | None = None,
     ) -> None:
         """`grammars` compiles `SamplingParams.json_schema`. Without it, the engine rejects requests with a schema."""
@@ -64,7 +64,6 @@ class LocalEngine:
         self.weight_version = 0
         self._model = model
         self._executor = executor
-        self._shape = shape
         self._max_concurrency = max_concurrency
         self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
         self._waiting = WaitingRequests()
@@ -132,7 +131,7 @@ class LocalEngine:
     async def score(self, probe: Probe) -> dict[str, Scores]:
         """Return the scores of a probe, see `ScoringEngine`. Requests continue before and after the pass."""
         loop = asyncio.get_running_loop()
-        return {NAME: await loop.run_in_executor(self._executor, score_to_sample, self._model, probe, self._shape)}
+        return {NAME: await loop.run_in_executor(self._executor, score_to_sample, self._model, probe)}
 
     async def digests(self, replica: str) -> dict[str, str]:
         """Return the digests of the model's parameters, see `digest_parameters`."""
@@ -157,9 +156,9 @@ class LocalEngine:
                 request.future.set_exception(error)
 
     def _start_empty(self) -> None:
-        positions = self._shape.positions_to_read(min(FIRST_POSITIONS, self.max_context))
+        positions = whole_blocks(min(FIRST_POSITIONS, self.max_context))
         layers, slots = self._model.config.get_text_config().num_hidden_layers, self._slots_for(positions)
-        self._cache = SlotCache(layers, slots, positions, self._shape)
+        self._cache = SlotCache(layers, slots, positions)
         self._table = SlotTable(self._cache.slots)
         self._copies: list[Copy] = []
         """Copies between slots that the next pass makes before it computes."""
@@ -260,7 +259,7 @@ class LocalEngine:
         """Give each slot more positions. If memory then allows fewer slots, the requests of removed slots wait."""
         positions = self._cache.positions
         while positions < needed:
-            positions = self._shape.positions_to_read(min(2 * positions, self.max_context))
+            positions = whole_blocks(min(2 * positions, self.max_context))
         slots = self._slots_for(positions)
         # Make the copies now, because the resize can remove their source slots.
         self._cache.copy(self._copies)

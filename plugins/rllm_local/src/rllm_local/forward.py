@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import SamplingParams
 from rllm_local.attention import over_slots, window_masks
+from rllm_local.exact_attention import FEWEST_ROWS, SlotLayout, block_masks, carry, is_exact, whole_blocks
 from rllm_local.kv_cache import CacheView, SlotCache
 from rllm_local.sampling import Draws, draw
 
@@ -98,37 +100,49 @@ def logits_after(model: Any, cache: SlotCache, rows: Sequence[Row], n: int) -> T
     Fresh tokens are aligned to the right, so only the logits of the last positions are needed. Any Hugging Face causal
     model can compute only these.
     """
-    device = model.device
+    device, exact = model.device, is_exact(model)
     lengths = np.array([len(row.fresh) for row in rows])
     cached = np.array([row.cached for row in rows])
-    width, fewest_rows = int(lengths.max()), cache.shape.fewest_rows
-    few = len(rows) < fewest_rows
-    if width > 1 or few:
-        width += -width % fewest_rows
+    width = int(lengths.max())
+    few = exact and len(rows) < FEWEST_ROWS
+    if exact and (width > 1 or few):
+        width += -width % FEWEST_ROWS
     ids = np.zeros((len(rows), width), np.int64)
     for index, row in enumerate(rows):
         ids[index, width - len(row.fresh) :] = row.fresh
     column = np.arange(width) - (width - lengths)[:, None]
     real = column >= 0
+    # Padding also sees position 0, because a query without visible keys gives NaN.
     positions = np.where(real, cached[:, None] + column, 0)
     length = int((cached + lengths).max())
     slots = np.array([row.slot for row in rows])
-    view = cache.select(slots, np.where(real, positions, -1), length, device)
-    # Padding also sees position 0, because a query without visible keys gives NaN.
-    queries = torch.from_numpy(positions if view.rows is None else _spread(positions, view)).to(device)
-    keys = torch.arange(view.length, device=device)[None]
-    visible = (keys <= queries[:, :, None])[:, None]
-    with over_slots(model, view.rows, fewest_rows):
+    view = cache.select(slots, np.where(real, positions, -1), whole_blocks(length) if exact else length, device)
+    queries = positions if view.rows is None else _spread(positions, view)
+    with nullcontext() if exact else over_slots(model, view.rows):
         output = model(
             input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=window_masks(model.config.get_text_config(), visible, queries, keys),
+            attention_mask=_exact_masks(model, queries, view) if exact else _masks(model, queries, view),
             position_ids=torch.from_numpy(positions).to(device),
             **{cache_argument(model): cache},
             use_cache=True,
-            logits_to_keep=max(n, fewest_rows) if few else n,
+            logits_to_keep=max(n, FEWEST_ROWS) if few else n,
         )
     logits: Tensor = output.logits[:, -n:]
     return logits
+
+
+def _exact_masks(model: Any, queries: NDArray[np.int64], view: CacheView) -> Any:
+    def layout(window: int | None) -> SlotLayout:
+        return SlotLayout(block_masks(queries, window, model.dtype), view.rows)
+
+    return carry(model.config.get_text_config(), layout)
+
+
+def _masks(model: Any, queries: NDArray[np.int64], view: CacheView) -> Tensor | dict[str, Tensor]:
+    of_queries = torch.from_numpy(queries).to(model.device)
+    keys = torch.arange(view.length, device=model.device)[None]
+    visible = (keys <= of_queries[:, :, None])[:, None]
+    return window_masks(model.config.get_text_config(), visible, of_queries, keys)
 
 
 def _spread(positions: NDArray[np.int64], view: CacheView) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,31 +107,12 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         return 0 if self.view is None else self.view.length
 
 
-def exact_length(length: int) -> int:
-    """Return `length`: a pass reads only the positions that its longest row needs."""
-    return length
-
-
-@dataclass(frozen=True)
-class PassShape:
-    """Sizes of the products in a pass. `determinism` chooses sizes that give a row the same bits in every pass."""
-
-    fewest_rows: int = 1
-    """Minimum number of rows in a product, and of queries in an attention."""
-    positions_to_read: Callable[[int], int] = exact_length
-    """Function from the number of positions that the longest row needs to the number that a pass reads in each slot."""
-
-
-AS_NEEDED = PassShape()
-
-
 class SlotCache(Cache):  # type: ignore[misc]
     """The slots of all layers."""
 
-    def __init__(self, layers: int, slots: int, positions: int, shape: PassShape = AS_NEEDED) -> None:
+    def __init__(self, layers: int, slots: int, positions: int) -> None:
         self.slots = slots
         self.positions = positions
-        self.shape = shape
         super().__init__(layers=[SlotLayer(slots, positions) for _ in range(layers)])
 
     def select(
@@ -142,7 +123,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         Args:
             slots: (n_row,) slot of each row.
             writes: (n_row, n_query) position of each new token in its slot, -1 for padding.
-            length: number of positions that the longest row needs. The view may read more.
+            length: number of positions to read, at least those that the longest row needs.
         """
         flat = np.where(writes < 0, self.slots * self.positions, slots[:, None] * self.positions + writes)
         read, rows = _read(slots, one_query=writes.shape[1] == 1)
@@ -150,7 +131,7 @@ class SlotCache(Cache):  # type: ignore[misc]
             slots=read if isinstance(read, slice) else torch.from_numpy(read).to(device),
             rows=None if rows is None else torch.from_numpy(rows).to(device),
             write_positions=torch.from_numpy(flat.reshape(-1)).to(device),
-            length=min(self.shape.positions_to_read(length), self.positions),
+            length=length,
         )
         for layer in self.layers:
             layer.view = view

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rllm_local import vocabulary
-from rllm_local.attention import window_masks
+from rllm_local.attention import FULL, SLIDING, window_masks
+from rllm_local.exact_attention import FEWEST_ROWS, Branches, CausalLayout, PackedLayout, carry, is_exact
 from rllm_local.rows import MicroBatch
 from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
 
@@ -114,7 +118,10 @@ def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor
 
     def note(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         states.append(inputs[0][part.places])
-        return (states[0][given][None],)
+        chosen = states[0][given]
+        # A product of fewer rows has a different order of sums than the sampler's.
+        missing = max(0, FEWEST_ROWS - len(chosen)) if len(chosen) else 0
+        return (pad(chosen, (0, 0, 0, missing))[None],)
 
     # In any causal model, the output layer receives the last hidden state at the requested positions.
     hook = model.get_output_embeddings().register_forward_pre_hook(note)
@@ -128,14 +135,31 @@ def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor
         ).logits
     finally:
         hook.remove()
-    return logits[0], states[0]
+    return logits[0, : len(states[0][given])], states[0]
 
 
 def _attention_mask(model: Any, part: MicroBatch) -> Tensor | dict[str, Tensor] | None:
     if part.attention_mask is None or part.position_ids is None:
-        return None
-    config, positions = model.config.get_text_config(), part.position_ids
-    return additive(window_masks(config, part.attention_mask, positions, positions), model.dtype)
+        if not is_exact(model):
+            return None
+        return carry(model.config.get_text_config(), partial(CausalLayout, part.input_ids.shape[1], model.dtype))
+    return packed_mask(model, part.attention_mask, part.position_ids, part.branches)
+
+
+def packed_mask(
+    model: Any, visible: Tensor, positions: Tensor, branches: Sequence[Branches]
+) -> Tensor | dict[str, Tensor]:
+    """Return the `attention_mask` of packed sequences. The arguments are fields of a `MicroBatch`."""
+    config = model.config.get_text_config()
+    masks = additive(window_masks(config, visible, positions, positions), model.dtype)
+    if not is_exact(model):
+        return masks
+
+    def layout(window: int | None) -> PackedLayout:
+        mask = masks[SLIDING if window else FULL] if isinstance(masks, dict) else masks
+        return PackedLayout(branches, mask, model.dtype, window)
+
+    return carry(config, layout)
 
 
 def additive(visible: Tensor | dict[str, Tensor], dtype: torch.dtype) -> Tensor | dict[str, Tensor]:

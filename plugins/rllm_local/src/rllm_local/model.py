@@ -31,13 +31,15 @@ from rllm_backend_kit.model_files import (
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import AdapterBase, adapter_directory, read_base
-from rllm_local.attention import FULL, SLIDING, layer_types, window_masks
+from rllm_local.attention import FULL, SLIDING, layer_types
+from rllm_local.exact_attention import BLOCK, fix_order_of_sums, use_exact_attention, use_torch_attention
 from rllm_local.forward import Row, last_logits
 from rllm_local.kv_cache import SlotCache
-from rllm_local.logprobs import additive
+from rllm_local.logprobs import packed_mask
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.master_weights import MasterWeights, cast_weights
 from rllm_local.model_name import TINY, directory_of, model_name_hint
+from rllm_local.rows import pad_branches
 from rllm_local.settings import ModelSection, TrainedModelSection
 from rllm_local.weights import fingerprint
 
@@ -104,7 +106,7 @@ def load_model(settings: ModelSection, seed: int, *, classifier: bool = False) -
     """
     loaded = _load_float32(settings.name, seed, classifier=classifier)
     cast_weights(loaded.model, getattr(torch, settings.dtype))
-    loaded.model.to(find_device(settings.device))
+    _move(loaded.model, settings)
     return loaded
 
 
@@ -120,8 +122,15 @@ def load_model_to_train(
         loaded = _load_with_adapter(settings, seed)
         return loaded, MasterWeights(loaded.model)
     loaded = _load_float32(settings.name, seed, classifier=classifier)
-    loaded.model.to(find_device(settings.device))
+    _move(loaded.model, settings)
     return loaded, MasterWeights.from_float32(loaded.model, getattr(torch, settings.dtype))
+
+
+def _move(model: Any, settings: ModelSection) -> None:
+    """Move a model to its device. Only a CPU has exact attention."""
+    model.to(find_device(settings.device))
+    if model.device.type != "cpu":
+        use_torch_attention(model)
 
 
 def load_model_to_sample(settings: TrainedModelSection, seed: int) -> LoadedModel:
@@ -140,7 +149,7 @@ def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
         loaded = _load_below(trained_before)
     model = loaded.model
     cast_weights(model, getattr(torch, settings.dtype))
-    model.to(find_device(settings.device))
+    _move(model, settings)
     adapter = Adapter(model, settings, base, seed)
     if trained_before is not None:
         try:
@@ -175,6 +184,7 @@ def _load_below(directory: Path) -> LoadedModel:
 
 def _load_float32(name: str, seed: int, *, classifier: bool = False) -> LoadedModel:
     silence_transformers()
+    fix_order_of_sums()
     adapter = adapter_directory(name)
     if classifier:
         return _load_classifier(name, adapter, seed)
@@ -306,6 +316,8 @@ PROMPT, FIRST, SECOND = [1, 2, 3], [4, 5, 6], [7, 8, 9]
 def check_family(model: Any, name: str) -> None:
     """Compare logits of a few tokens from the engine and from training with the plain model's logits.
 
+    The model gets exact attention, if its logits then agree too.
+
     Raises:
         ConfigError: the logits differ or cannot be computed.
     """
@@ -331,15 +343,22 @@ def check_family(model: Any, name: str) -> None:
             f"{which} {problem}.",
             "Use a different model type, for example Llama, Qwen3 or Gemma 3.",
         )
+    expected = _separate_rows(model)
+    use_exact_attention(model)
+    if _problem(model, expected) is not None:
+        use_torch_attention(model)
 
 
 @torch.no_grad()
-def _problem(model: Any) -> str | None:
-    """Return why the model cannot be sampled or trained exactly, None if it can."""
+def _problem(model: Any, expected: list[Tensor] | None = None) -> str | None:
+    """Return why the model cannot be sampled or trained exactly, None if it can.
+
+    `expected` are the logits of `_separate_rows`. None to compute them.
+    """
     problem = "does not compute logits of token ids"
     try:
+        separate = expected or _separate_rows(model)
         with _short_window(model.config.get_text_config()):
-            separate = [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)]
             problem = "ignores its position ids or its attention mask"
             if _packed_rows_differ(model, separate):
                 return problem
@@ -348,6 +367,12 @@ def _problem(model: Any) -> str | None:
     except Exception as error:  # noqa: BLE001  (each family fails differently, and every failure has the same meaning)
         why = " ".join(str(error).split())[:150].rstrip(".")
         return f"{problem} ({type(error).__name__}: {why})"
+
+
+@torch.no_grad()
+def _separate_rows(model: Any) -> list[Tensor]:
+    with _short_window(model.config.get_text_config()):
+        return [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)]
 
 
 @contextmanager
@@ -368,19 +393,21 @@ def _packed_rows_differ(model: Any, separate: list[Tensor]) -> bool:
     owners = torch.tensor([[0] * 3 + [1] * 3 + [2] * 3], device=device)
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 4, 5]], device=device)
     visible = ((owners[:, None] == owners[:, :, None]) | (owners[:, None] == 0)).tril()[:, None]
-    masks = window_masks(model.config.get_text_config(), visible, positions, positions)
+    prompt, rows = np.arange(3), np.arange(3, 9).reshape(2, 3)
     packed = _logits(
         model,
         [PROMPT + FIRST + SECOND],
         position_ids=positions,
-        attention_mask=additive(masks, model.dtype),
+        attention_mask=packed_mask(
+            model, visible, positions, pad_branches([(prompt, 0)], [(np.append(prompt, row), 3) for row in rows])
+        ),
         logits_to_keep=torch.arange(3, 9, device=device),
     )
     return _differ(packed[0], torch.cat([row[3:] for row in separate]))
 
 
 def _sampling_differs(model: Any, separate: list[Tensor]) -> bool:
-    cache = SlotCache(layers=model.config.get_text_config().num_hidden_layers, slots=3, positions=6)
+    cache = SlotCache(layers=model.config.get_text_config().num_hidden_layers, slots=3, positions=BLOCK)
     # First rows of different lengths, then one token each in slots that are not adjacent. The engine reads these two
     # cases differently.
     first = [_row(2, 0, PROMPT + FIRST[:1]), _row(0, 0, PROMPT + SECOND[:2])]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch
+from rllm_local.exact_attention import FEWEST_ROWS, Branches, whole_blocks
 
 PAIRS = 2048
 """Number of query and key pairs that cost as much as one token in the rest of a layer. In a real model it is about six
@@ -59,7 +60,7 @@ def pack_rows(batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int) -> It
 
 def _pack_with_prompt(rows: Sequence[int], prompt: int, lengths: Sequence[int], max_tokens: int) -> Iterator[Pack]:
     members: list[int] = []
-    width, widest = prompt, min(max_tokens, WIDEST)
+    width, widest = prompt, min(max_tokens, WIDEST) // FEWEST_ROWS * FEWEST_ROWS
     for row, length in zip(rows, lengths, strict=True):
         longer = width + length - 1 - prompt
         if members and (longer > widest or _cost(longer) - _cost(width) > _cost(length - 1)):
@@ -91,6 +92,9 @@ class MicroBatch:
     attention_mask: Tensor | None
     """True for each position that a position sees, (n_sequence, 1, width, width) bool. None if each position sees all
     earlier ones. Padding is on the right and needs no mask."""
+    branches: Sequence[Branches]
+    """Parts of the conversations if the sequences are packed: the parts at their start, and the parts after a shared
+    prompt."""
     columns: Tensor
     """Positions in `input_ids` that predict a sampled token in at least one sequence, (n_column,)."""
     places: tuple[Tensor, Tensor]
@@ -140,7 +144,7 @@ def micro_batches(
         real = order[start].width
         while end < len(order):
             width = order[end].width
-            padded, real = (end + 1 - start) * width, real + width
+            padded, real = (end + 1 - start) * _pad_width(width), real + width
             if padded > max_tokens or (padded > ENOUGH and padded > MOST_PADDED * real):
                 break
             end += 1
@@ -148,8 +152,12 @@ def micro_batches(
         start = end
 
 
+def _pad_width(width: int) -> int:
+    return width + -width % FEWEST_ROWS
+
+
 def _pad(batch: TokenBatch, sequences: Sequence[Pack], device: torch.device) -> MicroBatch:
-    shape = len(sequences), max(pack.width for pack in sequences)
+    shape = len(sequences), _pad_width(max(pack.width for pack in sequences))
     ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     owners = np.full(shape, -1, np.int64)
     """Each position's row. -1 in prompts, which all rows see."""
@@ -176,12 +184,52 @@ def _pad(batch: TokenBatch, sequences: Sequence[Pack], device: torch.device) -> 
         input_ids=torch.from_numpy(ids).to(device),
         position_ids=torch.from_numpy(positions).to(device) if packed else None,
         attention_mask=_mask(torch.from_numpy(owners).to(device)) if packed else None,
+        branches=_branches(batch, sequences, shape[1]) if packed else (),
         columns=torch.from_numpy(columns).to(device),
         places=(torch.from_numpy(sequence).to(device), torch.from_numpy(places).to(device)),
         targets=torch.from_numpy(batch.tokens[source].astype(np.int64)).to(device),
         source=source,
         row_ids=torch.from_numpy(row_ids).to(device),
     )
+
+
+def _branches(batch: TokenBatch, sequences: Sequence[Pack], width: int) -> list[Branches]:
+    whole: list[Part] = []
+    after_prompt: list[Part] = []
+    for number, pack in enumerate(sequences):
+        places = number * width + np.arange(pack.width)
+        if len(pack.rows) == 1:
+            whole.append((places, 0))
+            continue
+        prompt, at = places[: pack.prompt], pack.prompt
+        whole.append((prompt, 0))
+        for row in pack.rows:
+            end = at + int(batch.row_lengths[row]) - 1 - pack.prompt
+            if end > at:
+                after_prompt.append((np.concatenate((prompt, places[at:end])), pack.prompt))
+            at = end
+    return pad_branches(whole, after_prompt)
+
+
+Part = tuple[NDArray[np.int64], int]
+"""Places of the tokens of a conversation up to the end of a part, and the number of tokens before the part."""
+
+
+def pad_branches(*groups: Sequence[Part]) -> list[Branches]:
+    """Return the parts of each group, padded to the same length. Empty groups have no result."""
+    return [_pad_branches(parts) for parts in groups if parts]
+
+
+def _pad_branches(parts: Sequence[Part]) -> Branches:
+    n_query = max(len(keys) - start for keys, start in parts)
+    shape = len(parts), _pad_width(n_query)
+    queries, positions = np.full(shape, -1), np.zeros(shape, np.int64)
+    padded_keys = np.zeros((len(parts), whole_blocks(max(len(keys) for keys, _ in parts))), np.int64)
+    for number, (keys, start) in enumerate(parts):
+        padded_keys[number, : len(keys)] = keys
+        queries[number, : len(keys) - start] = keys[start:]
+        positions[number, : len(keys) - start] = np.arange(start, len(keys))
+    return Branches(queries, positions, padded_keys)
 
 
 def _mask(owners: Tensor) -> Tensor:

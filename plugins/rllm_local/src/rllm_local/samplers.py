@@ -32,10 +32,8 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.weight_comparison import ScoringEngine
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.seeding import derive_seed
-from rllm_local.determinism import fold_last_product, is_batch_invariant
 from rllm_local.early_renderer import build_renderer
 from rllm_local.engine import LocalEngine
-from rllm_local.kv_cache import PassShape
 from rllm_local.lora import Adapter
 from rllm_local.model import LoadedModel, check_max_length, load_model_to_sample
 from rllm_local.settings import LocalConfig
@@ -55,17 +53,14 @@ class InWorker(Protocol):
 
 def load_to_sample(run: RunContext) -> LoadedModel:
     """Load the model of `load_trainer` in a process that only samples. It raises the same ConfigErrors."""
-    loaded = load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
-    if is_batch_invariant(run):
-        fold_last_product(loaded.model)
-    return loaded
+    return load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
 
 
 class EngineFactory:
     """Creates engines that share a renderer, a context length and the memory for keys and values."""
 
-    def __init__(self, run: RunContext, loaded: LoadedModel, executor: Executor, shape: PassShape) -> None:
-        """Prepare the shared parts. `executor` runs the engines' forward passes, which have `shape`.
+    def __init__(self, run: RunContext, loaded: LoadedModel, executor: Executor) -> None:
+        """Prepare the shared parts. `executor` runs the engines' forward passes.
 
         Raises:
             ConfigError: the renderer or the model's rope does not support the run's settings.
@@ -77,7 +72,6 @@ class EngineFactory:
         self._settings = settings.local
         self._versions = run.versions_served
         self._executor = executor
-        self._shape = shape
         # Copies of the model share the grammars, because the library's tokenizer takes seconds to build and tens of MB.
         # A classifier does not sample, and has no output embeddings.
         embeddings = loaded.model.get_output_embeddings() or loaded.model.get_input_embeddings()
@@ -93,7 +87,6 @@ class EngineFactory:
             max_context=self.max_context,
             max_concurrency=self._settings.max_concurrency,
             kv_cache_bytes=int(self._settings.kv_cache_gib * GIB / self._versions),
-            shape=self._shape,
             grammars=self._grammars,
         )
 

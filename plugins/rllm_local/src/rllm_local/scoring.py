@@ -14,8 +14,9 @@ from torch import Tensor
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.weight_comparison import KnownFault, Probe
 from rllm_core.data.batch import TokenBatch
+from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, logits_after
-from rllm_local.kv_cache import PassShape, SlotCache
+from rllm_local.kv_cache import SlotCache
 from rllm_local.logprobs import token_outputs
 from rllm_local.rows import micro_batches
 from rllm_local.weights import digest_parameters, trained_weights
@@ -38,11 +39,11 @@ def score_to_train(trainer: Trainer, probe: Probe) -> Scores:
 
 
 @torch.inference_mode()
-def score_to_sample(model: Any, probe: Probe, shape: PassShape) -> Scores:
+def score_to_sample(model: Any, probe: Probe) -> Scores:
     """Return the scores of a probe, (n_score,), from the pass that samples, with an empty cache."""
     rows, length = probe.tokens.shape
     layers = model.config.get_text_config().num_hidden_layers
-    cache = SlotCache(layers, rows, shape.positions_to_read(length), shape)
+    cache = SlotCache(layers, rows, whole_blocks(length))
     sampling = SamplingParams(max_tokens=1)
     fresh = [Row(slot, 0, tokens[:-1], sampling, 0) for slot, tokens in enumerate(probe.tokens)]
     forced = torch.from_numpy(probe.tokens[:, probe.prompt :].astype(np.int64)).to(model.device)

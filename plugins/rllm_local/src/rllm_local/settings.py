@@ -122,11 +122,6 @@ class LocalSection(Section):
     torch_threads: PositiveInt = Field(1, description="CPU threads of torch. More threads rarely help small models.")
     max_concurrency: PositiveInt = Field(512, description="Maximum number of conversations in one forward pass.")
     kv_cache_gib: float = Field(2.0, gt=0, description="Memory for cached keys and values, in GiB.")
-    batch_invariant: bool = Field(
-        False,
-        description="Make log-probs on a CPU bitwise independent of the other rows in the same pass. This costs CPU "
-        "time. Asynchronous runs with fixed-version weights always do this.",
-    )
     training_process: bool = Field(
         True,
         description="Train in a separate process in asynchronous runs. False: one process alternates between sampling "

@@ -22,7 +22,6 @@ from rllm_core.seeding import derive_seed
 from rllm_local.adapter_files import CONFIG, adapter_directory, read_base
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
-from rllm_local.determinism import fold_last_product, is_batch_invariant
 from rllm_local.logprobs import is_classifier
 from rllm_local.lora import Adapter
 from rllm_local.master_weights import MasterWeights
@@ -95,8 +94,6 @@ def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:
     """
     seed = derive_seed(run.seed, "model")
     loaded, masters = load_model_to_train(run.backend_config.model, seed, classifier="scores" in run.needs)
-    if is_batch_invariant(run):
-        fold_last_product(loaded.model)
     return loaded, Trainer(run, loaded, masters)
 
 

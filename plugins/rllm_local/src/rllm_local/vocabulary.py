@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
+
+from rllm_local.exact_attention import FEWEST_ROWS
 
 CHUNK = 1 << 24
 """Number of logits in a chunk: 64 MB in float32, or 110 tokens with a vocabulary of 152,000."""
@@ -141,7 +143,9 @@ class _LogprobsAndEntropies(torch.autograd.Function):
 
 
 def _log_distribution(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = linear(hidden, weight, bias).float()
+    # A product of fewer rows has a different order of sums than the sampler's.
+    rows = max(len(hidden), FEWEST_ROWS)
+    logits = linear(pad(hidden, (0, 0, 0, rows - len(hidden))), weight, bias)[: len(hidden)].float()
     return torch.log_softmax(logits if temperature == 1 else logits.div_(temperature), dim=-1)
 
 

@@ -106,7 +106,7 @@ def check_reward_model(plan: RunPlan, params: RewardModelParams) -> Iterator[Pro
     """Check a run with stage `reward_model`: as `check_preferences`, and no part needs a policy."""
     yield from _check_column(plan, "reward_model", "scores")
     yield from _check_one_gradient(plan)
-    for key in ("model.lora_rank", "rllm.rollout.engine", "local.batch_invariant"):
+    for key in ("model.lora_rank", "rllm.rollout.engine"):
         if value := _value(plan, key):
             yield refused(
                 "not-for-reward-models",
