@@ -20,7 +20,7 @@ from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import load_tasks
 from rllm_backend_kit.loss import LossTerms, loss_terms
-from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.backend import BackendWrapper, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.stage import StageContext, StagePlugin
@@ -63,7 +63,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
     class Look:
         def __init__(self, context: StageContext, params: NoParams) -> None:
-            self._backend: Any = context.backend
+            assert isinstance(context.backend, BackendWrapper)
+            self._backend: Any = context.backend.inner
 
         async def __call__(self, step: TrainStep) -> None:
             made.models.append(copy.deepcopy(self._backend._training.trainer.masters.model))

@@ -15,6 +15,7 @@ import pytest
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.params import NoParams
+from rllm_core.contracts.weight_comparison import Probe, TensorDifference, WeightComparison
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace
 from rllm_core.errors import RolloutError
@@ -267,6 +268,31 @@ def find_complaint(complaint: Any, tmp_path: Path) -> Any:
     return run
 
 
+class Compares(WeightComparison):
+    """Compares the tables of a backend."""
+
+    vocabulary, max_context, layers, dtype = VOCABULARY, 64, 1, "float32"
+
+    def __init__(self, backend: Table) -> None:
+        self._backend = backend
+
+    async def of_trainer(self, probe: Probe) -> Any:
+        trained = self._backend.logits - math.log(np.exp(self._backend.logits).sum())
+        return trained[probe.tokens[:, probe.prompt :]].ravel().astype(np.float32)
+
+    async def of_samplers(self, probe: Probe) -> Any:
+        return {"engine": self._backend.engine.logprobs()[probe.tokens[:, probe.prompt :]].ravel().astype(np.float32)}
+
+    async def different_tensors(self, sampler: str) -> Any:
+        return []
+
+
+def with_comparison(**methods: Any) -> type[Table]:
+    """Return a backend whose comparison of weights has these methods."""
+    return vary(Table, weight_comparison=lambda self: vary(Compares, **methods)(self))
+
+
+SCORES = "weight_comparison_scores_the_current_weights"
 TRACES = "tokens_are_traced_only_on_request"
 
 
@@ -318,6 +344,18 @@ RESUMED = "a_saved_run_continues_exactly"
         ),
         (vary(Table, save=later(lambda *_: None), load=later(lambda *_: None)), RESUMED, "samples differently once"),
         (ForgetsTheOptimizer, RESUMED, "different update"),
+        (with_comparison(of_trainer=later(lambda *_: np.zeros(6, np.float32))), SCORES, "for the trainer"),
+        (
+            with_comparison(of_samplers=later(lambda _, probe: {"old": np.full(probe.n_scores, -2, np.float32)})),
+            SCORES,
+            "for old",
+        ),
+        (with_comparison(of_samplers=later(lambda *_: {})), SCORES, "scores with no sampler"),
+        (
+            with_comparison(different_tensors=later(lambda *_: [TensorDifference(name="table")])),
+            SCORES,
+            "that table of engine has",
+        ),
         (
             vary(Table, save=later(lambda self, directory: (directory / "state.pkl").write_bytes(b"\x80\x04N."))),
             RESUMED,
@@ -342,6 +380,10 @@ RESUMED = "a_saved_run_continues_exactly"
 def test_contract_reports_the_mistake(find_complaint: Any, backend: Any, test: str, message: str) -> None:
     plugin = backend if isinstance(backend, BackendPlugin) else record(backend)
     assert message in find_complaint(plugin, test)
+
+
+def test_correct_weight_comparison_passes(find_complaint: Any) -> None:
+    assert find_complaint(record(with_comparison()), SCORES) == ""
 
 
 def test_traces_are_only_needed_if_declared(find_complaint: Any) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local_backend import HostedCopy
+from local_backend import HostedCopy, ScoringCopy
 
 from rllm_core.contracts import Completion, EnginePlugin, EngineSetup, NamedTensors, NoParams, SamplingParams
 from rllm_plugin_kit import EngineContract
 from rllm_plugin_kit.engine_session import EngineSession, Request
 
-from .conftest import vary
+from .conftest import later, vary
 
 NUMBERS = itertools.count()
 Asked = tuple[Any, SamplingParams]
@@ -224,6 +224,7 @@ FINISH, LOGPROBS = "finish_reason_matches_the_tokens", "log_probs_match_the_mode
 LIKELIEST, SEED = "greedy_and_top_k_sample_likeliest_tokens", "tokens_depend_only_on_prompt_and_seed"
 CONTEXT, STOP = "full_context_ends_a_response_or_is_rejected", "stop_text_ends_a_response_or_is_rejected"
 WEIGHTS, VERSION = "new_weights_are_used_for_sampling", "weight_version_is_correct_during_a_sync"
+SCORES = "scores_and_digests_are_the_models"
 CASES: Sequence[tuple[type[HostedCopy], str, str]] = [
     (answering(without_stop_token), FINISH, "'stop'"),
     (answering(lambda *_: {"finish_reason": "length"}), FINISH, "'length'"),
@@ -245,6 +246,12 @@ CASES: Sequence[tuple[type[HostedCopy], str, str]] = [
     (answering(lambda *_: {"weight_version": 0, "version_spans": ()}), WEIGHTS, "reports [0, 0, 0] for completions"),
     (SaysTheLatestVersion, VERSION, "during which weights"),
     (TellsVersionsApartTooLate, VERSION, "during which weights"),
+    (vary(ScoringCopy, score=later(lambda *_: {"one": np.zeros(4, np.float32)})), SCORES, "and the model with"),
+    (
+        vary(ScoringCopy, digests=later(lambda *_: {"model.norm.weight": "00"})),
+        SCORES,
+        "as the digest of model.norm.weight",
+    ),
     (ClosesOnce, "close_twice_works", "AssertionError"),
     (LeavesAVariable, "close_twice_works", "leaves environment variables"),
     (DrawsFromTheSharedGenerator, "close_twice_works", "leaves Python's random"),
@@ -260,6 +267,10 @@ def test_contract_reports_the_mistake(
     session = started(engine)
     session.generate(Request((7, 8, 9), SamplingParams(max_tokens=2, seed=0), "one"))
     assert said in complaint(EngineContract, plugin(engine), test, given={"session": session})
+
+
+def test_engine_with_right_scores_and_digests_passes(complaint: Any, started: Start) -> None:
+    assert complaint(EngineContract, plugin(ScoringCopy), SCORES, given={"session": started(ScoringCopy)}) == ""
 
 
 def test_random_draws_of_other_code_are_ignored(complaint: Any, started: Start) -> None:

@@ -22,6 +22,7 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
+from rllm_plugin_kit.scores import is_score_of, make_probe
 from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, BackendSession, difference
 from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.token_traces import trace_problem
@@ -275,6 +276,31 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
                 f"reports weight_version {sorted(versions)} after sync_weights({session.updates})",
                 "Set Completion.weight_version to the version that was synced last.",
             )
+
+    def test_weight_comparison_scores_the_current_weights(self, session: BackendSession) -> None:
+        comparison = session.backend.weight_comparison()
+        if comparison is None:
+            pytest.skip("it has no comparison of weights")
+        session.update(advantage=1.0)
+        (prompt, _), completion = REQUESTS[0], session.sample(REQUESTS[:1])[0]
+        probe = make_probe(session.encode(prompt), completion.token_ids)
+        samplers = session.ask(comparison.of_samplers(probe))
+        scored = {"the trainer": session.ask(comparison.of_trainer(probe)), **samplers}
+        for name, scores in scored.items():
+            if not is_score_of(scores, completion.logprobs, SAME):
+                raise self.failure(
+                    f"scores {len(completion.token_ids)} sampled tokens with {scores!r} for {name}, and recorded "
+                    f"{completion.logprobs!r}",
+                    "Return the log-prob of each token after the prompt, at temperature 1, with the current weights.",
+                )
+        if not samplers:
+            raise self.failure("scores with no sampler", "Return the scores of each sampler in `of_samplers`.")
+        for sampler in samplers:
+            if different := session.ask(comparison.different_tensors(sampler)):
+                raise self.failure(
+                    f"reports after a weight sync that {different[0].name} of {sampler} has other values",
+                    "Compare the tensors in the sampler's type, by the same names.",
+                )
 
     def test_a_saved_run_continues_exactly(self, session: BackendSession, tmp_path: Path) -> None:
         session.update(advantage=1.0)

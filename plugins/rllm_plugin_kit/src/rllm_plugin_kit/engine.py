@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from itertools import accumulate
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 
 from rllm_core.contracts.engine import Completion, EnginePlugin, HostedEngine, SamplingParams
+from rllm_core.contracts.weight_comparison import ScoringEngine
 from rllm_core.errors import BackendError, RolloutError
 from rllm_plugin_kit.engine_session import EngineSession, Request
 from rllm_plugin_kit.process_state import RANDOM_NUMBERS, THREADS, find_changed_state, find_changes, read_process_state
+from rllm_plugin_kit.scores import is_score_of, make_probe
 from rllm_plugin_kit.small_model import STOP_ID, SmallModel
 from rllm_plugin_kit.started import StartedContract
 
@@ -125,6 +128,30 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         (completion,) = session.generate(rewritten)
         self._check_logprobs(session.model, rewritten, completion, "where the history was rewritten")
         session.end(rewritten)
+
+    def test_scores_and_digests_are_the_models(self, session: EngineSession) -> None:
+        if not isinstance(session.engine, ScoringEngine):
+            pytest.skip("it has no scores and digests")
+        response = np.array([20, 21, 22, 23], np.int32)
+        logits = session.model.logits(PROMPT, response.tolist())
+        logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        expected = logprobs[np.arange(len(response)), response].astype(np.float32)
+        weights = {
+            name: sha256(tensor.contiguous().numpy().data).hexdigest()
+            for name, tensor in session.model.weights().items()
+        }
+        for replica, scores in session.ask(session.engine.score(make_probe(PROMPT, response))).items():
+            if not is_score_of(scores, expected, SAME):
+                raise self.failure(
+                    f"scores the tokens {response.tolist()} with {scores!r}, and the model with {expected!r}",
+                    "Return the log-prob of each token after the prompt, at temperature 1, with the current weights.",
+                )
+            for name, digest in session.ask(session.engine.digests(replica)).items():
+                if digest != weights.get(name, digest):
+                    raise self.failure(
+                        f"returns {digest!r} as the digest of {name}, which should be {weights[name]!r}",
+                        "Hash the tensor with its name and its shape in a checkpoint, in `EngineSetup.dtype`.",
+                    )
 
     def test_any_session_can_be_ended(self, session: EngineSession) -> None:
         """Ending an unknown session or ending a session twice works. An ended session can start again."""

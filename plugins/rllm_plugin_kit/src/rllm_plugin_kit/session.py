@@ -65,7 +65,7 @@ class BackendSession:
         for (prompt, _), completion in zip(REQUESTS, self.sample(REQUESTS, **sampling), strict=True):
             trajectory = Trajectory(ROLE, reward=0.0)
             trajectory.add_step(
-                self._prompt_ids(prompt),
+                self.encode(prompt),
                 completion.token_ids,
                 completion.logprobs,
                 weight_version=completion.weight_version,
@@ -122,11 +122,12 @@ class BackendSession:
         session = f"{prompt}/{seed}"
         params = SamplingParams(**{"max_tokens": MAX_TOKENS, "seed": seed, **sampling})
         try:
-            return await self.engine.generate(self._prompt_ids(prompt), params, session=session)
+            return await self.engine.generate(self.encode(prompt), params, session=session)
         finally:
             await self.engine.end_session(session)
 
-    def _prompt_ids(self, prompt: str) -> Any:
+    def encode(self, prompt: str) -> Any:
+        """Return the tokens of a user message."""
         return self.engine.renderer.prompt([{"role": "user", "content": prompt}])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64decode, b64encode
 from collections import deque
 from dataclasses import replace
@@ -104,7 +105,8 @@ class WeightCheck(Observer):
         self._tokens = 0
         worst = max(each.number for each in verdicts)
         largest = max(each.difference for each in verdicts)
-        self._metrics = {"weights/verdict": float(worst), "weights/largest_difference": largest}
+        metrics = {"weights/verdict": float(worst), "weights/largest_difference": largest}
+        self._metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     async def restore(self, version: int) -> None:
         """Check the weights of a checkpoint. Later checks are the same as in a run without an interruption.

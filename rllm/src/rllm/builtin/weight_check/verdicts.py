@@ -78,12 +78,12 @@ class Rounding(Verdict):
     """The scores differ as they may by the rounding of floating-point numbers."""
 
     number = 1
-    bound: float
+    limit: float
     """The largest difference that `rounding_limit` allows."""
 
     @property
     def text(self) -> str:
-        return f"equal up to rounding (bound {self.bound:.2g})"
+        return f"equal up to rounding (limit {self.limit:.2g})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,15 +188,15 @@ class Judge:
             if fault is not None:
                 return Faulty(difference=difference, fault=fault)
             return Stale(difference=difference, since=earlier.version)
-        bound = rounding_limit(self.comparison, trainer)
-        if not difference <= bound:
+        limit = rounding_limit(self.comparison, trainer)
+        if not difference <= limit:
             fault = await self._find_fault(scores, trainer, _distance(scores, trainer) / 2)
             if fault is not None:
                 return Faulty(difference=difference, fault=fault)
         tensors = await self.comparison.different_tensors(sampler)
         if tensors:
             return TensorsDiffer(difference=difference, tensors=tuple(tensors))
-        return Rounding(difference=difference, bound=bound) if difference <= bound else Unknown(difference=difference)
+        return Rounding(difference=difference, limit=limit) if difference <= limit else Unknown(difference=difference)
 
     async def _find_earlier(self, checked: Check, sampler: str) -> Check | None:
         """Return the earlier check whose weights the sampler has. None if it has newer weights."""
