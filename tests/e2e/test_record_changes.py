@@ -91,6 +91,7 @@ def test_check_unchanged_record_has_no_problem(shared_run: Any, settings: dict[s
     report = check_run(shared_run("lucky", SETTINGS | settings).directory)
     assert report.problems == []
     assert report.optimizer_steps
+    assert report.compared_logprobs
 
 
 @pytest.mark.long

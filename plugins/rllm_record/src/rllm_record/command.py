@@ -77,6 +77,11 @@ def _lines(report: CheckReport) -> list[str]:
             f"the record equals the updates: {checked}; loss within {report.largest_loss_error:.1e}, "
             f"coefficients within {report.largest_coefficient_error:.1e}"
         )
+    if report.compared_logprobs:
+        lines.append(
+            f"log-probs of sampler and trainer, where both had the same weights: {report.compared_logprobs} tokens, "
+            f"largest difference {report.largest_logprob_difference:.2g}"
+        )
     return lines
 
 

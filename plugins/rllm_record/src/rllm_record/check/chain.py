@@ -42,6 +42,10 @@ class CheckReport:
     largest_loss_error: float = 0.0
     largest_coefficient_error: float = 0.0
     """Largest error of a coefficient, relative to the largest coefficient of its optimizer step."""
+    compared_logprobs: int = 0
+    """Number of tokens that the first optimizer step of a step trained with the weights that sampled them."""
+    largest_logprob_difference: float = 0.0
+    """Largest difference of the trainer's and the sampler's log-probs of these tokens, in nats."""
     untraced: list[int] = field(default_factory=list)
     """Steps for which the backend recorded no trace."""
     unlogged: list[int] = field(default_factory=list)
@@ -202,12 +206,45 @@ def check_traces(
             )
 
 
+def compare_logprobs(rows: Sequence[Row], version: int, steps: RecordedSteps, report: CheckReport) -> None:
+    """Compare the log-probs of the trainer and of the sampler for tokens with equal weights, and note the difference.
+
+    Args:
+        rows: the traces of a step.
+        version: weight version at the start of the step's update.
+        steps: the recorded trajectories.
+        report: the report that gets the number of tokens and the largest difference.
+    """
+    for row in rows:
+        found = None if row["rollout_step"] is None else steps[row["rollout_step"]].get(row["trajectory"])
+        if row["optimizer_step"] != 0 or found is None or None in (row["logprob"], row["rollout_logprob"]):
+            continue
+        versions = _versions_by_position(found[1]["steps"], row["segment"])
+        same = np.array([versions.get(position) == version for position in row["positions"]], np.bool_)
+        differences = np.abs(np.subtract(row["logprob"], row["rollout_logprob"], dtype=np.float32))[same]
+        known = differences[~np.isnan(differences)]
+        report.compared_logprobs += len(known)
+        report.largest_logprob_difference = max(report.largest_logprob_difference, float(known.max(initial=0)))
+
+
 def _sampled_positions(steps: Sequence[Row], segment: int) -> set[int]:
     """Return the positions of the sampled tokens in a segment of a trajectory."""
+    return set(_versions_by_position(steps, segment))
+
+
+def _versions_by_position(steps: Sequence[Row], segment: int) -> dict[int, int]:
+    """Return position -> weight version for the sampled tokens in a segment of a trajectory."""
     starts = sorted({step["segment_start"] for step in steps})
-    start = starts[segment] if segment < len(starts) else None
-    spans = [(step["response_start"], step["end"]) for step in steps if step["segment_start"] == start]
-    return {place - (start or 0) for span in spans for place in range(*span)}
+    if segment >= len(starts):
+        return {}
+    versions: dict[int, int] = {}
+    for step in steps:
+        if step["segment_start"] == starts[segment]:
+            places = range(step["response_start"] - starts[segment], step["end"] - starts[segment])
+            spans = step["version_spans"] or [{"version": step["weight_version"], "tokens": len(places)}]
+            sampled_by = [span["version"] for span in spans for _ in range(span["tokens"])]
+            versions |= zip(places, sampled_by, strict=True)
+    return versions
 
 
 def _same(one: float | None, other: float | None) -> bool:

@@ -28,6 +28,7 @@ from rllm_record.check.chain import (
     check_ids,
     check_metrics,
     check_traces,
+    compare_logprobs,
 )
 from rllm_record.run_files import METRICS, read_metrics
 from rllm_record.steps.files import DIRECTORY, StepFiles
@@ -122,6 +123,7 @@ LOSS_TOLERANCE = 1e-6
 COEFFICIENT_TOLERANCE = 1e-5
 """Tolerance relative to the largest coefficient of the optimizer step."""
 LOSS = "actor/loss"
+VERSION = "train/weight_version"
 SHOWN = 3
 """Maximum number of tokens of an optimizer step that are listed."""
 
@@ -217,6 +219,9 @@ class _Checker:
             report.untraced.append(step)
             return
         objective = files.objective(step)
+        if VERSION in logged:
+            # The metric is the version after the update.
+            compare_logprobs(rows, int(logged[VERSION]) - 1, self._generated, report)
         report.problems += _check_step(rows, updates, objective, step, logged.get(LOSS), report, self._losses)
 
 
