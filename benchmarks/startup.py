@@ -99,8 +99,8 @@ def print_composing(runs: int) -> None:
 
 
 COMMANDS = {"--help": ("--help",), "plugins list": ("plugins", "list")}
-TARGETS_MS = {"--help": 100, "plugins list": 300}
-HEAVY = ("torch", "transformers", "numpy")
+TARGETS_MS = {"--help": 80, "plugins list": 200}
+HEAVY = ("torch", "transformers", "numpy", "pydantic")
 PROGRAM = f"""
 import sys
 from rllm.cli.main import main

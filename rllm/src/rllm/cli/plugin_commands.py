@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 
@@ -20,8 +20,7 @@ from rllm_core.plugins.discovery import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginCommands:
+class PluginCommands(NamedTuple):
     """Commands of plugins, sorted into usable, hidden and blocked ones, by distribution name. None is imported."""
 
     usable: tuple[Candidate, ...]

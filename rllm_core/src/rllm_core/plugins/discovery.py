@@ -13,10 +13,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ENTRY_POINT_GROUP = "rllm.plugins"
 COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
@@ -35,8 +34,7 @@ INDEX = "package_index.json"
 """A file of the program's package. For each package, it has the fields of `IndexEntry`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """An installed plugin or command that has not been imported yet."""
 
     entry_point: str
@@ -52,8 +50,7 @@ class Candidate:
     """The reason why it must not be imported, for display. Empty if it may be imported."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Discovery:
+class Discovery(NamedTuple):
     """The result of one scan, sorted by package name."""
 
     candidates: tuple[Candidate, ...] = ()
@@ -101,10 +98,10 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     block = {normalize(name.strip()): name.strip() for name in names if name.strip()}
     allowed = None if allow is None else {normalize(name): name for name in allow}
     installed = importlib.metadata.entry_points()
-    describe = cache(_describe)  # parsing metadata is the slowest part, and most packages offer several
+    describe = cache(_describe)  # most packages offer several
     plugins = sorted(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe), key=_order)
     commands = [
-        replace(candidate, entry_point=prefix + candidate.entry_point)
+        candidate._replace(entry_point=prefix + candidate.entry_point)
         for group, prefix in COMMAND_GROUPS.items()
         for candidate in _candidates(installed.select(group=group), block, allowed, describe)
     ]
@@ -163,12 +160,12 @@ def _describe(distribution: importlib.metadata.Distribution | None) -> tuple[str
     """Return a package's name, version and requirements. Parts that damaged metadata lacks have defaults."""
     if distribution is None:
         return "", "unknown", ()
-    metadata = distribution.metadata
-    requires = metadata.get_all("Requires-Dist") or distribution.requires or ()
-    # Metadata has no `get` before Python 3.12.
-    name = metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401
-    version = metadata["Version"] if "Version" in metadata else "unknown"  # noqa: SIM401
-    return name, version, tuple(requires)
+    # `Distribution.metadata` also parses the description, which takes longer than all other parts of `rllm --help`.
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    fields = [line.partition(": ") for line in text.partition("\n\n")[0].splitlines()]
+    values = {name: value.strip() for name, _, value in reversed(fields)}
+    requires = [value.strip() for name, _, value in fields if name == "Requires-Dist"] or distribution.requires or ()
+    return values.get("Name", ""), values.get("Version", "unknown"), tuple(requires)
 
 
 def _order(candidate: Candidate) -> tuple[str, str]:
@@ -183,8 +180,7 @@ class UnusablePluginError(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True)
-class IndexEntry:
+class IndexEntry(NamedTuple):
     """A package in the index of packages. It may not be installed."""
 
     summary: str
