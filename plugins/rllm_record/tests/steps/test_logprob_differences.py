@@ -41,7 +41,12 @@ def test_only_tokens_of_the_same_weights_are_compared() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"optimizer_step": 1}, {"trajectory": "other"}, {"rollout_logprob": None}, {"rollout_logprob": [float("nan")] * 4}],
+    [
+        {"optimizer_step": 1},
+        {"trajectory": "other"},
+        {"rollout_logprob": None},
+        {"rollout_logprob": [float("nan")] * 4},
+    ],
 )
 def test_rows_without_both_logprobs_are_skipped(changes: dict[str, Any]) -> None:
     report = CheckReport()
