@@ -29,7 +29,7 @@ LIMITS = {
     "plugins/rllm_gateway": (6_360, 8),
     "plugins/rllm_local": (4_298, 11),
     "plugins/rllm_plugin_kit": (4_730, 9),
-    "plugins/rllm_record": (2_640, 10),
+    "plugins/rllm_record": (2_658, 10),
     "plugins/rllm_renderers": (400, 16),
     "plugins/rllm_serving": (850, 14),
     "plugins/rllm_tinker_server": (3_670, 8),
