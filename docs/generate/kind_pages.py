@@ -39,6 +39,8 @@ IN_TABLE |= {"reward": ("scope",)}
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
 EMPTY |= {"field(default=None, metadata=GIVES_FACT)": "None"}
 """How people write these defaults."""
+ALSO = {"backend": ("weight_comparison",)}
+"""Further modules of contracts whose classes are on the page of a kind."""
 SAYS_NO = ("no", "nothing", "")
 
 
@@ -181,6 +183,8 @@ def _about_and_example(kind: str) -> tuple[str, str]:
 def _contract(kind: str) -> Iterator[str]:
     module = import_module(f"rllm_core.contracts.{kind}")
     classes = classes_of(module)
+    for name in ALSO.get(kind, ()):
+        classes |= classes_of(import_module(f"rllm_core.contracts.{name}"))
     record = classes.pop(KINDS[kind].record.__name__)
     yield "## Contract\n"
     load = next(field for field in record.fields if field.name == "load")

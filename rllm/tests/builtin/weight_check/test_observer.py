@@ -142,7 +142,8 @@ def test_option_warn_reports_metrics_and_continues(capsys: pytest.CaptureFixture
     comparison.stale_since = 1
     run.steps(2)
     assert [metrics["weights/verdict"] for metrics in run.metrics] == [0, 0, 2]
-    assert "warning: After weight sync 2, one is unchanged since sync 1." in capsys.readouterr().err
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert warning.startswith("warning: After weight sync 2, one is unchanged since sync 1.")
 
 
 def test_resumed_run_checks_as_an_uninterrupted_one() -> None:

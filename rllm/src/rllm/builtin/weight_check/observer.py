@@ -59,6 +59,8 @@ class WeightCheck(Observer):
         self._metrics: dict[str, float] = {}
         """Metrics of the last check. The next update reports them."""
         self._has_reported = False
+        self._warned: set[tuple[str, type[Verdict]]] = set()
+        """Samplers and their verdicts that were reported as a warning."""
 
     def wrap_backend(self, backend: Backend, run: TrackedRun) -> Backend:
         return CheckingBackend(backend, self)
@@ -144,7 +146,9 @@ class WeightCheck(Observer):
         if error is not None and self._params.on_difference == "stop":
             raise error
         if error is not None:
-            warn_once(error.message)
+            if (key := (sampler, type(verdict))) not in self._warned:
+                warn_once(error.message)
+            self._warned.add(key)
         elif not self._has_reported:
             say(f"Sampler's weights checked: {verdict.text}, largest difference of log-probs {verdict.difference:.2g}.")
         self._has_reported = True
