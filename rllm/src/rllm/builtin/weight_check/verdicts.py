@@ -17,7 +17,7 @@ Scores = NDArray[np.float32]
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Largest relative error of rounding to a type."""
 ROUNDING, SUMS = 4.0, 16.0
-"""Factors of `rounding_limit`. SmolLM2 stays below a third of the limit in each type (``benchmarks/weight_check.py``).
+"""Factors of `rounding_limit`. SmolLM2 stays below a fifth of the limit in each type (``benchmarks/weight_check.py``).
 """
 MOVEMENT = 1 / 16
 """Smallest change of the trainer's scores that a sampler must follow, in units of the rounding of its type."""
