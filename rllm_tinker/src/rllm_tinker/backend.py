@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,13 @@ from rllm_tinker.checks import api_key_for, check_url
 from rllm_tinker.client import Sampler, Service, Trainer
 from rllm_tinker.datums import Rows
 from rllm_tinker.engine import TinkerEngine, renderer_setup
-from rllm_tinker.health import HttpHealth
+from rllm_tinker.health import HttpHealth, ServedModel
 from rllm_tinker.local_server import LocalServer
 from rllm_tinker.settings import LOCAL, TinkerConfig
 from rllm_tinker.state import SavedState, check_saved_model, read_state, state_named_by, write_state
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
+from rllm_tinker.weight_comparison import UNKNOWN_LAYERS, TinkerComparison, WeightRoutes
 
 URL_VARIABLE = "TINKER_BASE_URL"
 SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
@@ -40,6 +42,7 @@ class TinkerBackend(Backend):
         self._reference: Sampler | None = None
         self._reference_path: str | None = None
         self._starts_from_base = True
+        self._comparison: TinkerComparison | None = None
 
     async def start(self, run: RunContext) -> TinkerEngine:
         config: TinkerConfig = run.backend_config
@@ -57,12 +60,13 @@ class TinkerBackend(Backend):
         url, key = await self._address()
         self._url = LOCAL if self._server is not None else url
         health = self._server or HttpHealth(url, key)
-        prompts_per_request = await HttpHealth(url, key).wait(config.tinker_connect_timeout)
+        abilities = await HttpHealth(url, key).wait(config.tinker_connect_timeout)
         waiting = Waiting(health, patience=config.tinker_connect_timeout, longest=config.tinker_timeout)
         self._service = await Service.connect(url, key, waiting)
         self._trainer = await self._first_trainer(self._service)
         # If the hub is unreachable, transformers retries for a minute. So the fast checks run before this line.
-        renderer = make_renderer(run, renderer_setup(config, self._base_model))
+        setup = renderer_setup(config, self._base_model)
+        renderer = make_renderer(run, setup)
         self._updater = Updater(
             config.training,
             total_steps=run.total_steps,
@@ -78,10 +82,19 @@ class TinkerBackend(Backend):
         engine = TinkerEngine(
             renderer,
             max_context=max_context,
-            prompts_per_request=prompts_per_request,
+            prompts_per_request=abilities.prompts_per_request,
             versions_served=run.versions_served,
         )
         self._engine = engine
+        # Without added tokens, because a service may read an image after one of them.
+        unknown = ServedModel(layers=UNKNOWN_LAYERS, vocabulary=setup.tokenizer.vocab_size, dtype="bfloat16")
+        self._comparison = TinkerComparison(
+            lambda: self._trainer,
+            engine,
+            partial(self._service.sampler, base_model=self._base_model),
+            abilities.model or unknown,
+            None if abilities.model is None else WeightRoutes(url, key, waiting),
+        )
         await self.sync_weights(0)
         return engine
 
@@ -111,6 +124,9 @@ class TinkerBackend(Backend):
     async def sync_weights(self, version: int) -> None:
         engine = self._require_engine()
         engine.sync_weights(await self._trainer.sampler(self._config.rollout_engine.weights), version)
+
+    def weight_comparison(self) -> TinkerComparison | None:
+        return self._comparison
 
     async def save(self, directory: Path) -> None:
         path = await self._trainer.save(_unique_name())

@@ -7,6 +7,8 @@ for minutes, and polls indefinitely for a missing result.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import os
 import threading
@@ -23,7 +25,7 @@ import tinker
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
-from rllm_serving.request_seeds import pack_seeds
+from rllm_serving.tinker_additions import pack_seeds
 from rllm_tinker.exchange import Adam, Datum, Gradient, SampledSequence, SavedModel
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
@@ -63,7 +65,7 @@ class Sampler:
     ) -> list[SampledSequence]:
         """Continue each prompt with its own seed. The seed in `sampling` is ignored.
 
-        Pass more than one prompt only if the service supports that; see `rllm_serving.request_seeds`.
+        Pass more than one prompt only if the service supports that; see `rllm_serving.tinker_additions`.
         """
         settings = tinker.SamplingParams(
             max_tokens=sampling.max_tokens,
@@ -93,6 +95,12 @@ class Sampler:
         found = await self._waiting.for_result(self._client.compute_logprobs(_model_input(tokens)), "Log-probs")
         return np.array([0.0 if value is None else value for value in found], np.float32)
 
+    @property
+    def id(self) -> str:
+        """The service's id of the sampler."""
+        handle = json.loads(base64.urlsafe_b64decode(self._client.get_sampler_handle()))
+        return str(handle["sampling_session_id"])
+
 
 class Trainer:
     """One LoRA model in training."""
@@ -100,6 +108,11 @@ class Trainer:
     def __init__(self, client: tinker.TrainingClient, waiting: Waiting) -> None:
         self._client = client
         self._waiting = waiting
+
+    @property
+    def id(self) -> str:
+        """The service's id of the model."""
+        return str(self._client.model_id)
 
     async def forward(self, data: Sequence[Datum]) -> Gradient:
         """Return the log-probs of all targets. The gradient does not change."""

@@ -94,6 +94,12 @@ class TinkerEngine:
         self._waiting: list[_Call] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def latest_sampler(self) -> Sampler:
+        """The sampler of the latest weights."""
+        _, sampler = self._samplers.find(None)
+        return sampler
+
     def sync_weights(self, sampler: Sampler, version: int) -> None:
         """Use these weights for new calls that do not request an older served version."""
         self._samplers.sync_weights(sampler, version)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from rllm_core.contracts.engine import Dtype
 from rllm_core.errors import BackendError
-from rllm_serving.request_seeds import MAX_SEEDS, PROMPTS_KEY
+from rllm_serving.tinker_additions import MAX_SEEDS, MODEL_KEY, PROMPTS_KEY
 
 HEALTH = "/api/v1/healthz"
 BETWEEN_TRIES = 0.2
@@ -35,6 +37,36 @@ class _Look:
     """True if a web server answers that is not a Tinker service, so that waiting cannot help."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """Base model of a server that can compare tensors (`rllm_serving.tinker_additions`)."""
+
+    layers: int
+    vocabulary: int
+    dtype: Dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAbilities:
+    """Abilities of a server beyond the Tinker API."""
+
+    prompts_per_request: int = 1
+    """Number of prompts that the server accepts in one request."""
+    model: ServedModel | None = None
+    """None if the server cannot compare tensors."""
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> ServerAbilities:
+        """Read them from the health route's response."""
+        prompts, model = answer.get(PROMPTS_KEY, 1), answer.get(MODEL_KEY)
+        return cls(
+            prompts_per_request=min(prompts, MAX_SEEDS) if isinstance(prompts, int) and prompts > 0 else 1,
+            model=ServedModel(layers=model["layers"], vocabulary=model["vocabulary"], dtype=model["dtype"])
+            if isinstance(model, dict)
+            else None,
+        )
+
+
 class HttpHealth:
     """Health checks through the service's health route."""
 
@@ -47,8 +79,8 @@ class HttpHealth:
         look = await self._ask(LONGEST_LOOK)
         return None if look.is_other_server else look.problem
 
-    async def wait(self, patience: float) -> int:
-        """Wait until the service answers, and return the number of prompts that it accepts in one request.
+    async def wait(self, patience: float) -> ServerAbilities:
+        """Wait until the service answers.
 
         Raises:
             BackendError: the service does not answer within `patience` seconds, or the server is not a Tinker service.
@@ -57,8 +89,7 @@ class HttpHealth:
         while True:
             look = await self._ask(min(LONGEST_LOOK, max(patience - (time.monotonic() - started), SHORTEST_LOOK)))
             if look.problem is None:
-                prompts = look.answer.get(PROMPTS_KEY, 1)
-                return min(prompts, MAX_SEEDS) if isinstance(prompts, int) and prompts > 0 else 1
+                return ServerAbilities.read(look.answer)
             limit = min(REFUSED, patience) if look.refused else patience
             if look.is_other_server or time.monotonic() - started >= limit:
                 raise BackendError(

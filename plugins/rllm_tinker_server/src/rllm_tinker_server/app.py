@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from rllm_core.errors import ConfigError
 from rllm_serving.middleware import KeyRule, LimitBody, LoopbackNames, RequireKey, check_binding
+from rllm_serving.tinker_additions import API, SUSPECTS_ROUTE, TENSORS_ROUTE
 from rllm_tinker_server.fairness import LimitHeldBodies
 from rllm_tinker_server.library import Library
 from rllm_tinker_server.messages import RequestError
@@ -34,7 +35,6 @@ from rllm_tinker_server.training import Training
 from rllm_tinker_server.turns import Answer
 from rllm_tinker_server.wire import PROTOBUF, json_answer, records
 
-API = "/api/v1"
 HEALTH = f"{API}/healthz"
 FILES = f"{API}/files"
 """Path of downloads. They need no key, because their URLs are signed."""
@@ -180,13 +180,15 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/client/config", client_config),
         _post("/client/dynamic_config", _constant(records.dynamic_config)),
         _post("/create_session", _handler(library.create_session)),
+        _post(TENSORS_ROUTE, _handler(sampling.compare_tensors)),
+        _post(SUSPECTS_ROUTE, _handler(sampling.score_suspects)),
         _post("/sessions/{id}/finish", _query(library.finish_session)),
         _post("/telemetry", _constant(records.telemetry_response)),
         _route("GET", "/samplers/{id}", _query(library.sampler)),
         _route("GET", "/sessions", _query(library.session_list)),
         _route("GET", "/sessions/{id}", _query(library.session)),
         _route("GET", "/get_server_capabilities", _constant(library.capabilities)),
-        _route("GET", HEALTH.removeprefix(API), _constant(records.health_response)),
+        _route("GET", HEALTH.removeprefix(API), _constant(library.health)),
         _route("GET", "/training_runs", runs),
         _route("GET", "/training_runs/{id}", _query(library.training_run)),
         _route("GET", "/training_runs/{id}/checkpoints", _query(library.checkpoints_of)),

@@ -1,11 +1,13 @@
 """The models of a server: one base model and the LoRA models on it.
 
 This module only computes. One thread calls the training methods. A second thread calls the sampling methods:
-`merge_weights` and `score`. The two threads share constant tensors and copies of weights, but no module tree.
+`merge_weights`, `score`, `different_tensors` and `score_suspects`. The two threads share constant tensors and copies of
+weights, but no module tree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from rllm_core.contracts.weight_comparison import KnownFault
 from rllm_core.errors import ConfigError
 from rllm_local.forward import cache_argument
 from rllm_local.model import LoadedModel
@@ -24,7 +27,14 @@ from rllm_local.weights import fingerprint
 from rllm_tinker_server import checkpoint_files
 from rllm_tinker_server.checkpoint_files import BaseWeights
 from rllm_tinker_server.learner import MAX_LOGITS, Learner
-from rllm_tinker_server.lora import AdapterWeights, LoraModel, copy_modules, merged_copy
+from rllm_tinker_server.lora import (
+    AdapterWeights,
+    LoraModel,
+    copy_modules,
+    different_tensors,
+    faulty_copies,
+    merged_copy,
+)
 from rllm_tinker_server.messages import (
     AdamStep,
     BaseModelInfo,
@@ -107,7 +117,7 @@ def _draw(logits: Tensor, settings: ScoreSettings, generator: torch.Generator) -
 
 
 class Host:
-    """Trains LoRA models and hands out their weights. Called on one thread, but for `merge_weights` and `score`."""
+    """Trains LoRA models and hands out their weights. Called on one thread, but for the module's sampling methods."""
 
     def __init__(
         self,
@@ -148,6 +158,8 @@ class Host:
             tokenizer=tokenizer,
             max_context=max_context or loaded.max_context,
             vocabulary=int(self.model.get_input_embeddings().num_embeddings),
+            layers=int(self.model.config.get_text_config().num_hidden_layers),
+            dtype=str(self.model.dtype).removeprefix("torch."),  # type: ignore[arg-type]
         )
         self._max_tokens = max_tokens_per_microbatch
         self._seed = seed
@@ -221,11 +233,26 @@ class Host:
         most = max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary))
         return score(model, given, settings, most)
 
+    def different_tensors(
+        self, model: Any, sent: AdapterWeights | None, trained: AdapterWeights
+    ) -> dict[str, str | None]:
+        """Return the different tensors of `model`, which comes from `merge_weights`. See the function."""
+        return different_tensors(model, self.model, sent, trained)
+
+    def score_suspects(
+        self, weights: AdapterWeights, rows: Sequence[NDArray[np.int32]]
+    ) -> dict[KnownFault, list[NDArray[np.float32]]]:
+        """Return the log-probs of all tokens but each row's first, with each fault that gives finite numbers."""
+        found = {
+            fault: [self.score(model, row, ScoreSettings()).logprobs[1:] for row in rows]
+            for fault, model in faulty_copies(self.model, weights)
+        }
+        return {fault: scores for fault, scores in found.items() if np.isfinite(np.concatenate(scores)).all()}
+
     @cached_property
     def _base_weights(self) -> BaseWeights:
         """Told apart when it first matters: a large model's fingerprint takes seconds."""
-        dtype = str(self.model.dtype).removeprefix("torch.")
-        return BaseWeights(self.base.name, fingerprint(self.model), self._seed, dtype)
+        return BaseWeights(self.base.name, fingerprint(self.model), self._seed, self.base.dtype)
 
     def _learner(self, spec: LoraSpec) -> Learner:
         return Learner(LoraModel(self.model, spec), self.base, max_tokens_per_microbatch=self._max_tokens)

@@ -133,6 +133,9 @@ class Library:
         # Clients ask for a model of this name next.
         return records.weights_info(replace(checkpoint, base_model=own_name(self._service, checkpoint)))
 
+    def health(self) -> Answer:
+        return records.health_response(self._service.host.base)
+
     def capabilities(self) -> Answer:
         return records.capabilities(self._service.names, self._service.host.base)
 

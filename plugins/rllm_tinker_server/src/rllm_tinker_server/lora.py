@@ -9,17 +9,20 @@ from __future__ import annotations
 import copy
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import peft
 import torch
 from torch import Tensor, nn
 
+from rllm_core.contracts.weight_comparison import KnownFault
 from rllm_local.lora import ADAPTER, initialize_layer
 from rllm_tinker_server.messages import LoraSpec, RequestError
+
+T = TypeVar("T")
 
 
 def copy_modules(model: Any) -> Any:
@@ -105,6 +108,19 @@ class AdapterWeights:
     factors: Mapping[str, Factors]
     """Factors by the name of the linear layer in the base model."""
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """A and B of each layer, by the names of `LoraModel.parameters`."""
+        return _name_factors({name: (each.down, each.up) for name, each in self.factors.items()})
+
+
+def _name_factors(factors: Mapping[str, tuple[T, T]]) -> dict[str, T]:
+    named = {}
+    for name, (down, up) in factors.items():
+        named[f"{name}.lora_A.weight"] = down
+        named[f"{name}.lora_B.weight"] = up
+    return named
+
 
 class LoraModel:
     """A base model with an adapter that can be trained."""
@@ -142,11 +158,7 @@ class LoraModel:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The adapter's, by names such as ``model.layers.0.mlp.up_proj.lora_A.weight``."""
-        named = {}
-        for name, (down, up) in self._weights().items():
-            named[f"{name}.lora_A.weight"] = down
-            named[f"{name}.lora_B.weight"] = up
-        return named
+        return _name_factors(self._weights())
 
     def weights(self) -> AdapterWeights:
         """Return a copy of the adapter in main memory."""
@@ -174,12 +186,86 @@ def merged_copy(base: Any, weights: AdapterWeights) -> Any:
     small steps, because a weight changes by at least 1/256 of its value.
     """
     merged = copy_modules(base)
-    for name, factors in weights.factors.items():
+    for name in weights.factors:
         layer = merged.get_submodule(name)
-        device = layer.weight.device
-        change = factors.up.to(device) @ factors.down.to(device) * (ALPHA / weights.spec.rank)
-        merged.set_submodule(name, _MergedLinear(layer.weight.float() + change, layer.bias))
+        merged.set_submodule(name, _MergedLinear(_merge(layer, name, weights), layer.bias))
     return merged
+
+
+def _merge(layer: nn.Linear, name: str, weights: AdapterWeights) -> Tensor:
+    """Return the weight of an adapted layer, (n_out, n_in) float32."""
+    factors, device = weights.factors[name], layer.weight.device
+    change = factors.up.to(device) @ factors.down.to(device) * (ALPHA / weights.spec.rank)
+    return layer.weight.float() + change
+
+
+@torch.no_grad()
+def different_tensors(
+    merged: Any, base: Any, sent: AdapterWeights | None, trained: AdapterWeights
+) -> dict[str, str | None]:
+    """Return the names of a sampler's tensors that differ from the trained weights.
+
+    The adapter's tensors are compared first, because they explain different merged weights.
+
+    Args:
+        merged: model that samples.
+        base: base model.
+        sent: adapter of the sampler. None means the base model.
+        trained: adapter that the sampler should have.
+
+    Returns:
+        Each tensor's `TensorDifference.values_of`, by name.
+    """
+    own, right = {} if sent is None else sent.tensors, trained.tensors
+    different = [name for name, tensor in right.items() if name not in own or not torch.equal(own[name], tensor)]
+    if different:
+        owners = {_values(tensor): name for name, tensor in reversed(right.items())}
+        return {
+            name: (owners.get(_values(own[name])) or _find_rounding(own[name], right[name], name))
+            if name in own
+            else None
+            for name in different
+        }
+    found: dict[str, str | None] = {}
+    for name, parameter in merged.named_parameters(remove_duplicate=False):
+        layer, _, kind = name.rpartition(".")
+        is_adapted = kind == "weight" and layer in trained.factors
+        expected = _merge(base.get_submodule(layer), layer, trained) if is_adapted else base.get_parameter(name)
+        if parameter is not expected and not torch.equal(parameter.float(), expected.float()):
+            found[name] = _find_rounding(parameter, expected, name)
+    return found
+
+
+def _find_rounding(own: Tensor, right: Tensor, name: str) -> str | None:
+    """Return a description of the right tensor's values in a type with fewer bits, if `own` has them."""
+    return next(
+        (
+            f"{name} rounded to {str(dtype).removeprefix('torch.')}"
+            for dtype in ROUNDED.values()
+            if torch.equal(own.float(), right.to(dtype).float())
+        ),
+        None,
+    )
+
+
+def _values(tensor: Tensor) -> tuple[torch.Size, bytes]:
+    return tensor.shape, tensor.numpy().tobytes()
+
+
+ROUNDED = {KnownFault.BFLOAT16: torch.bfloat16, KnownFault.FLOAT16: torch.float16}
+
+
+@torch.no_grad()
+def faulty_copies(base: Any, weights: AdapterWeights) -> Iterator[tuple[KnownFault, Any]]:
+    """Yield models as `merged_copy` would return them with a fault, one after the other to need less memory."""
+    twice = {name: replace(each, up=2 * each.up) for name, each in weights.factors.items()}
+    yield KnownFault.ADAPTER_TWICE, merged_copy(base, replace(weights, factors=twice))
+    for fault, dtype in ROUNDED.items():
+        rounded = merged_copy(base, weights)
+        for name in weights.factors:
+            weight = rounded.get_submodule(name).weight
+            weight.copy_(weight.to(dtype))
+        yield fault, rounded
 
 
 class _MergedLinear(nn.Linear):

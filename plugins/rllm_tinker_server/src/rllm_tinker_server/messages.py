@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.contracts.engine import Dtype
+
 
 class RequestError(Exception):
     """The client requested something invalid or unsupported. The message describes the remedy."""
@@ -94,7 +96,7 @@ class SampleSettings:
     """Tokens that end a response; None: the model's own."""
     stop_strings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
-    """The seed of each sequence. If it is not empty, `seed` is not used (see `rllm_serving.request_seeds`)."""
+    """The seed of each sequence. If it is not empty, `seed` is not used (see `rllm_serving.tinker_additions`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -166,3 +168,6 @@ class BaseModelInfo:
     max_context: int
     """Maximum tokens of a prompt and its response, and of an example."""
     vocabulary: int
+    layers: int
+    dtype: Dtype
+    """Type in which the base model computes."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_serving.request_seeds import unpack_seeds
+from rllm_serving.tinker_additions import unpack_seeds
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import STAND_IN, BaseModelInfo, RequestError, SampleSettings
 from rllm_tinker_server.request_errors import NOT_TEXT, json_object, number_of, optional_number_of, text_of
@@ -41,7 +41,7 @@ class SampleRequest:
     sampler_id: str
     number: int
     prompts: tuple[NDArray[np.int32], ...]
-    """The prompt of each sample. They are equal, unless the request has several (see `rllm_serving.request_seeds`)."""
+    """The prompt of each sample. They are equal, except in requests with several (`rllm_serving.tinker_additions`)."""
     settings: SampleSettings
     prompt_logprobs: bool
     last_prompt_logprobs: int | None
@@ -184,6 +184,20 @@ def _tokens(found: Any) -> NDArray[np.int32]:
     if array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID:
         raise RequestError(NOT_TOKENS)
     return array.astype(np.int32)
+
+
+MOST_ROWS = 16
+
+
+def rows_of(found: Mapping[str, Any], base: BaseModelInfo) -> list[NDArray[np.int32]]:
+    """Return the token rows of a request. Raise RequestError if there are none, too many, or too long ones."""
+    rows = found.get("rows")
+    if not isinstance(rows, list) or not 0 < len(rows) <= MOST_ROWS:
+        raise RequestError(f"rows must be a list of 1 to {MOST_ROWS} lists of tokens.")
+    arrays = [_tokens(row) for row in rows]
+    if not all(1 < len(row) <= base.max_context for row in arrays):
+        raise RequestError(f"Each row must have 2 to {base.max_context} tokens.")
+    return arrays
 
 
 def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tuple[int, ...]) -> SampleSettings:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.weight_comparison import KnownFault
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
@@ -273,6 +274,30 @@ class Samplers:
         async with self._scores.enter(client), self.models.use(weights, client) as sampler:
             return await asyncio.get_running_loop().run_in_executor(
                 self._executor, self._host.score, sampler.model, given, settings
+            )
+
+    async def different_tensors(
+        self, sent: AdapterWeights | None, trained: AdapterWeights, *, client: str = ""
+    ) -> dict[str, str | None]:
+        """Return the tensors of the model for `sent` that differ from the trained weights. See `lora`."""
+        async with self._scores.enter(client), self.models.use(sent, client) as sampler:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._host.different_tensors, sampler.model, sent, trained
+            )
+
+    async def score_suspects(
+        self, trained: AdapterWeights, rows: Sequence[NDArray[np.int32]], *, client: str = ""
+    ) -> dict[KnownFault, list[NDArray[np.float32]]]:
+        """Return the log-probs of all tokens but each row's first, with each possible fault of the weights.
+
+        Raises:
+            RequestError: a row has tokens outside the vocabulary.
+        """
+        for row in rows:
+            check_ids(row, self._host.base.vocabulary, "A row")
+        async with self._scores.enter(client):
+            return await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._host.score_suspects, trained, rows
             )
 
     def forget(self, weights: AdapterWeights) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from rllm_tinker_server.fairness import SharedLimit
 from rllm_tinker_server.messages import SampledSequence, Scores, ScoreSettings
 from rllm_tinker_server.owners import Owner
 from rllm_tinker_server.request_errors import BusyError, GoneError, json_object, number_of, text_of
-from rllm_tinker_server.sample_request import SampleRequest, check_settings, sample_request
+from rllm_tinker_server.sample_request import SampleRequest, check_settings, rows_of, sample_request
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
 from rllm_tinker_server.turns import Answer
@@ -49,6 +49,28 @@ class Sampling:
                 sampler = await self._from_checkpoint(sampler_id, owner, text_of(found, "model_path"))
             service.sessions.add_sampler(sampler)
         return wire.create_sampling_session_response(sampler_id)
+
+    async def compare_tensors(self, owner: Owner, body: bytes) -> Answer:
+        """Return the tensors of a sampler that differ from a model's trained weights (`tinker_additions`)."""
+        service, found = self._service, json_object(body)
+        sampler = service.sessions.sampler(text_of(found, "sampler_id"), owner)
+        trained = await self._weights_of_model(owner, found)
+        sent = await self._weights(sampler)
+        different = await service.samplers.different_tensors(sent, trained, client=owner.name)
+        return wire.json_answer({"tensors": different})
+
+    async def score_suspects(self, owner: Owner, body: bytes) -> Answer:
+        """Return the log-probs of rows with faults of a model's trained weights (`tinker_additions`)."""
+        service, found = self._service, json_object(body)
+        rows = rows_of(found, service.host.base)
+        trained = await self._weights_of_model(owner, found)
+        scores = await service.samplers.score_suspects(trained, rows, client=owner.name)
+        by_name = {fault.name: [row.tolist() for row in of_rows] for fault, of_rows in scores.items()}
+        return wire.json_answer({"suspects": by_name})
+
+    async def _weights_of_model(self, owner: Owner, found: Mapping[str, Any]) -> Any:
+        model = self._service.sessions.model(text_of(found, "model_id"), owner)
+        return await self._service.in_worker(owner, self._service.host.weights, model.model_id)
 
     def submit(self, owner: Owner, body: bytes) -> Answer:
         """Start to sample; one that is sent again is not sampled again."""

@@ -210,7 +210,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         def begin(*keys: str, checkpoints: Path | None = None, **limits: Any) -> Server:
             executor = ThreadPoolExecutor(max_workers=1)
             stack.callback(executor.shutdown, cancel_futures=True)
-            base = BaseModelInfo(name="fake", tokenizer="fake-tokenizer", max_context=64, vocabulary=100)
+            base = BaseModelInfo(
+                name="fake", tokenizer="fake-tokenizer", max_context=64, vocabulary=100, layers=1, dtype="float32"
+            )
             host = FakeHost(base)
             host.gate.set()
             samplers = FakeSamplers(host, executor)

@@ -122,7 +122,9 @@ def test_training_of_several_owners_alternates(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         order: list[str] = []
         with ThreadPoolExecutor(max_workers=1) as executor:
-            host = FakeHost(BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+            host = FakeHost(
+                BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100, layers=1, dtype="float32")
+            )
             samplers = FakeSamplers(host, executor)
             service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits())
             await asyncio.gather(*(service.in_worker(Owner(name), order.append, name) for name in "aaabb"))

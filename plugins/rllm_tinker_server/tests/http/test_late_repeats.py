@@ -69,7 +69,9 @@ def test_repeated_unload_has_the_same_result_at_once(start: Start) -> None:
 def test_sample_cancelled_before_its_start_is_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         with ThreadPoolExecutor(max_workers=1) as executor:
-            host = FakeHost(BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+            host = FakeHost(
+                BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100, layers=1, dtype="float32")
+            )
             samplers = FakeSamplers(host, executor)
             service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits(long_poll=5.0))
             sampling = Sampling(service)

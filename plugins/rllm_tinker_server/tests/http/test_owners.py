@@ -59,6 +59,8 @@ def requests_to(session_id: str) -> dict[tuple[str, str], Any]:
         ("POST", "/unload_model"): ((), {"model_id": model_id}),
         ("POST", "/get_info"): ((), {"model_id": model_id}),
         ("POST", "/weights_info"): ((), {"tinker_path": path}),
+        ("POST", "/compare_tensors"): ((), {"model_id": model_id, "sampler_id": sampler_id}),
+        ("POST", "/score_suspects"): ((), {"model_id": model_id, "rows": [[1, 2]]}),
         ("POST", "/sessions/{id}/finish"): ((session_id,), {}),
         ("GET", "/samplers/{id}"): ((sampler_id,), None),
         ("GET", "/sessions"): ((), None),

@@ -22,7 +22,9 @@ def test_a_server_that_cannot_start_is_not_announced(tmp_path: Path, monkeypatch
     announced: list[str] = []
     options = TinkerServeOptions(announce=tmp_path / "server.json")
     with ThreadPoolExecutor(max_workers=1) as executor:
-        host = FakeHost(BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+        host = FakeHost(
+            BaseModelInfo(name="fake", tokenizer="fake", max_context=64, vocabulary=100, layers=1, dtype="float32")
+        )
         samplers = FakeSamplers(host, executor)
         service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits())
         monkeypatch.setattr(service, "run_maintenance", explode)

@@ -47,7 +47,9 @@ class TensorDifference:
     name: str
     """The tensor's name in a checkpoint of the model."""
     values_of: str | None = None
-    """Name of a different trained tensor whose values it has. None if it has the values of no trained tensor."""
+    """The trained tensor whose values it has: the name of a different tensor, or its own name and the type to which the
+    values were rounded, such as ``lm_head.weight rounded to bfloat16``. None if it has the values of no trained
+    tensor."""
 
 
 class WeightComparison(ABC):

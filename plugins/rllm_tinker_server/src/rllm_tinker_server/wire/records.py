@@ -8,7 +8,7 @@ from typing import Any
 
 from tinker import types
 
-from rllm_serving.request_seeds import MAX_SEEDS, PROMPTS_KEY
+from rllm_serving.tinker_additions import MAX_SEEDS, MODEL_KEY, PROMPTS_KEY
 from rllm_tinker_server.checkpoints import Checkpoint, Kind
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModelInfo
@@ -88,9 +88,11 @@ def capabilities(names: Sequence[str], base: BaseModelInfo) -> Answer:
     return json_answer({"supported_models": [{**model, "trainable": True, "sampleable": True} for model in models]})
 
 
-def health_response() -> Answer:
-    # Clients ignore what they do not know; our own backend asks several samples with a seed each at once.
-    return json_answer({**types.HealthResponse(status="ok").model_dump(), PROMPTS_KEY: MAX_SEEDS})
+def health_response(base: BaseModelInfo) -> Answer:
+    # Clients ignore unknown keys. Our backend requests several samples at once, and comparisons of weights.
+    model = {"layers": base.layers, "vocabulary": base.vocabulary, "dtype": base.dtype}
+    health = types.HealthResponse(status="ok").model_dump()
+    return json_answer({**health, PROMPTS_KEY: MAX_SEEDS, MODEL_KEY: model})
 
 
 def telemetry_response() -> Answer:

@@ -196,7 +196,12 @@ class Judge:
         tensors = await self.comparison.different_tensors(sampler)
         if tensors:
             return TensorsDiffer(difference=difference, tensors=tuple(tensors))
-        return Rounding(difference=difference, limit=limit) if difference <= limit else Unknown(difference=difference)
+        if difference <= limit:
+            return Rounding(difference=difference, limit=limit)
+        earlier = self._find_earlier_of_row(checked, sampler)
+        if earlier is not None:
+            return Stale(difference=difference, since=earlier.version)
+        return Unknown(difference=difference)
 
     async def _find_earlier(self, checked: Check, sampler: str) -> Check | None:
         """Return the earlier check whose weights the sampler has. None if it has newer weights."""
@@ -214,12 +219,18 @@ class Judge:
                 if np.array_equal(again, trainer):
                     return earlier
                 break
-        nearest = min(history, key=lambda each: _distance(scores, each.trainer), default=None)
-        if nearest is None:
-            return None
-        near = 2 * _distance(scores, nearest.trainer)
-        is_nearer = near <= _distance(trainer, nearest.trainer) and near <= _distance(scores, trainer)
-        return nearest if is_nearer else None
+        return _nearest(history, scores, trainer, slice(None))
+
+    def _find_earlier_of_row(self, checked: Check, sampler: str) -> Check | None:
+        """Return the earlier check whose weights scored a row of the probe. None if there is no such row.
+
+        A service may score each row on a different replica, and not all replicas may have old weights.
+        """
+        history = [each for each in self.history if each.version < checked.version]
+        length = self.probe.tokens.shape[1] - self.probe.prompt
+        rows = (slice(start, start + length) for start in range(0, self.probe.n_scores, length))
+        found = (_nearest(history, checked.samplers[sampler], checked.trainer, row) for row in rows)
+        return next((each for each in found if each is not None), None)
 
     async def _find_fault(self, scores: Scores, trainer: Scores, limit: float) -> KnownFault | None:
         """Return the fault whose scores are the nearest, if their distance is at most `limit` and rounding explains it.
@@ -231,6 +242,17 @@ class Judge:
         suspected = suspects[fault]
         is_near = np.abs(scores - suspected).max() <= rounding_limit(self.comparison, suspected)
         return fault if is_near and _distance(scores, suspected) <= limit else None
+
+
+def _nearest(history: Sequence[Check], scores: Scores, trainer: Scores, part: slice) -> Check | None:
+    """Return the check whose trainer's scores are at most half as far as the trainer's now, in a part of the probe."""
+    own, now = scores[part], trainer[part]
+    nearest = min(history, key=lambda each: _distance(own, each.trainer[part]), default=None)
+    if nearest is None:
+        return None
+    near = 2 * _distance(own, nearest.trainer[part])
+    is_nearer = near <= _distance(now, nearest.trainer[part]) and near < _distance(own, now)
+    return nearest if is_nearer else None
 
 
 def rounding_limit(comparison: WeightComparison, scores: Scores) -> float:

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_serving.request_seeds import MAX_SEEDS, pack_seeds, truncate_seed, unpack_seeds
+from rllm_serving.tinker_additions import MAX_SEEDS, pack_seeds, truncate_seed, unpack_seeds
 
 seeds = st.integers(0, 2**63 - 1)
 

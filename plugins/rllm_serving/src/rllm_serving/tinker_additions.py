@@ -1,9 +1,12 @@
-"""Requests of the Tinker API with several prompts, each with its own seed, for servers that support them.
+"""Additions of our server to the Tinker API. The server reports them in its health route.
 
-The API has one prompt and one seed per request. A request costs the client milliseconds, which is longer than a small
-model needs for a thousand tokens. A server that accepts more prompts reports this in its health route. A request for k
-samples then has k text chunks, one prompt each, and one number that contains k seeds. Each seed has 31 bits. A 1 bit
-above them makes the number longer than any plain seed. All other requests keep their usual meaning.
+Several prompts per request: The API has one prompt and one seed per request. A request costs the client milliseconds,
+which is longer than a small model needs for a thousand tokens. With the addition, a request for k samples has k text
+chunks, one prompt each, and one number that contains k seeds. Each seed has 31 bits. A 1 bit above them makes the
+number longer than any plain seed. All other requests keep their usual meaning.
+
+Comparison of tensors: In the API, trainers and samplers can only score tokens. With the addition, two more routes
+compare a sampler's tensors with the trained weights.
 """
 
 from __future__ import annotations
@@ -18,6 +21,16 @@ MAX_SEEDS = 256
 """Maximum number of samples in one request. JSON readers limit the number of digits of a number."""
 PROMPTS_KEY = "prompts_per_request"
 """Key in the health route's response with the maximum number of prompts in a request."""
+API = "/api/v1"
+"""Prefix of all routes."""
+MODEL_KEY = "base_model"
+"""Key in the health route's response with the base model's ``layers``, ``vocabulary`` and ``dtype``."""
+TENSORS_ROUTE = "/compare_tensors"
+"""POST ``model_id`` and ``sampler_id``. The response has ``tensors``: the names of the sampler's tensors that differ
+from the trained weights. Each has the name of the trained tensor whose values it has, or null."""
+SUSPECTS_ROUTE = "/score_suspects"
+"""POST ``model_id`` and ``rows``. The response has ``suspects``: the log-probs of each row's tokens except the first,
+by the name of the `KnownFault` that the trained weights have."""
 
 
 def pack_seeds(seeds: Sequence[int]) -> int:
