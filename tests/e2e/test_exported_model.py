@@ -27,12 +27,12 @@ def sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampled:
     found: Sampled = {}
     generate = LocalEngine.generate
 
-    async def noting(self: Any, prompt: Any, sampling: SamplingParams, **options: Any) -> Completion:
+    async def record_response(self: Any, prompt: Any, sampling: SamplingParams, **options: Any) -> Completion:
         done = await generate(self, prompt, sampling, **options)
         found[np.asarray(prompt, np.int32).tobytes(), sampling.seed] = done.token_ids.tolist(), done.logprobs.tolist()
         return done
 
-    monkeypatch.setattr(LocalEngine, "generate", noting)
+    monkeypatch.setattr(LocalEngine, "generate", record_response)
     return found
 
 
