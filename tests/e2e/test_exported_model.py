@@ -21,7 +21,7 @@ Sampled = dict[tuple[bytes, int], tuple[list[int], list[float]]]
 
 
 @pytest.fixture
-def sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampled:
+def responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampled:
     """Tokens and log-probs of all later responses, by prompt and seed."""
     monkeypatch.chdir(tmp_path)
     found: Sampled = {}
@@ -36,27 +36,27 @@ def sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampled:
     return found
 
 
-def train_and_evaluate(sampled: Sampled, form: str, *settings: str) -> tuple[Sampled, Sampled]:
+def train_and_evaluate(responses: Sampled, form: str, *settings: str) -> tuple[Sampled, Sampled]:
     """Return the responses of a run, and those of an evaluation of its exported model."""
     assert main(["train", "guess", *SIZES, *QUIET, "training.learning_rate=0.003", *settings]) == 0
-    of_run = dict(sampled)
-    sampled.clear()
+    of_run = dict(responses)
+    responses.clear()
     assert main(["export", RUN, "--to", form, "--output", "model"]) == 0
     assert main(["eval", "guess", "--model", "model", *AS_TRAINED, "rllm.rollout.n_val=4"]) == 0
-    assert len(sampled) > 100
-    return of_run, sampled
+    assert len(responses) > 100
+    return of_run, responses
 
 
 @pytest.mark.smoke
-def test_evaluation_repeats_the_validation_of_the_run(sampled: Sampled) -> None:
-    of_run, evaluated = train_and_evaluate(sampled, "hf")
+def test_evaluation_repeats_the_validation_of_the_run(responses: Sampled) -> None:
+    of_run, evaluated = train_and_evaluate(responses, "hf")
     assert evaluated == {key: of_run.get(key) for key in evaluated}
 
 
 @pytest.mark.smoke
-def test_a_merged_adapter_repeats_it_up_to_rounding(sampled: Sampled) -> None:
+def test_a_merged_adapter_repeats_it_up_to_rounding(responses: Sampled) -> None:
     """The sums of a merged layer are rounded differently, which can change a token."""
-    of_run, evaluated = train_and_evaluate(sampled, "merged", "model.lora_rank=4")
+    of_run, evaluated = train_and_evaluate(responses, "merged", "model.lora_rank=4")
     same = [key for key in evaluated if key in of_run and evaluated[key][0] == of_run[key][0]]
     assert len(same) > 0.95 * len(evaluated)
     for key in same:
