@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On a CPU, SiLU of the same number has other bits in a tensor of another size.
+# On a CPU, SiLU of the same number has other bits in a tensor of a different size.
 #
 # Versions: torch 2.13.0 (this script installs torch, which is large on Linux).
 #
