@@ -47,17 +47,17 @@ class CheckedRun:
     server: RunningServer
     plan: UpdatePlan
 
-    def make(self, **sections: Any) -> None:
+    def make(self, steps: int = STEPS, **sections: Any) -> None:
         """Make some steps."""
         defaults = {"training": {"learning_rate": 1e-2, "max_length": 200}, "model": {"name": "tiny", "lora_rank": 4}}
         config = TinkerConfig(**{"tinker_base_url": self.server.url, **defaults, **sections})
-        context = RunContext(config=RunConfig(), backend_config=config, seed=0, total_steps=STEPS)
+        context = RunContext(config=RunConfig(), backend_config=config, seed=0, total_steps=steps)
 
         async def scenario() -> None:
             backend = WeightCheck(WeightCheckParams(every=1)).wrap_backend(TinkerBackend(), RUN)
             try:
                 await backend.start(context)
-                for step in range(STEPS):
+                for step in range(steps):
                     batch = await backend.process(random_batch([(5, 6)] * 8, seed=step), frozenset())
                     await backend.update(batch, replace(self.plan, global_step=step))
                     await backend.sync_weights(step + 1)
@@ -124,6 +124,11 @@ def test_clean_syncs_give_no_alarm(run: CheckedRun, capsys: pytest.CaptureFixtur
     run.make()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("Sampler's weights checked: equal")
+
+
+@pytest.mark.long
+def test_diverging_model_gives_no_alarm(run: CheckedRun) -> None:
+    run.make(steps=60)
 
 
 def test_sampler_that_switches_weights_gives_no_alarm(run: CheckedRun) -> None:

@@ -76,6 +76,13 @@ def test_small_difference_is_rounding() -> None:
     assert 0 < verdict.difference < verdict.limit == pytest.approx(20 * 2.0**-24 * 5**0.5 * np.abs(FIRST).max())
 
 
+@pytest.mark.parametrize(("tokens", "verdict"), [(16, Rounding), (17, Unknown)])
+def test_rounding_may_be_amplified_at_few_tokens(tokens: int, verdict: type[Verdict]) -> None:
+    sampler = FIRST.copy()
+    sampler[:tokens] += np.float32(0.1)
+    assert type(judge(FIRST, sampler)) is verdict
+
+
 @pytest.mark.parametrize(("dtype", "unit"), [("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
 def test_limit_grows_with_type_and_depth(dtype: str, unit: float) -> None:
     comparison = Comparison(dtype=dtype)
