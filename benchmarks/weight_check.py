@@ -5,6 +5,7 @@ python benchmarks/weight_check.py faults     # eight faults in hosted engines, a
 python benchmarks/weight_check.py alarms     # 1,000 clean syncs, with samplers that compute in other types and order
 python benchmarks/weight_check.py limits     # differences of clean log-probs, as shares of the limit of rounding
 python benchmarks/weight_check.py cost       # CPU of a check next to the training between two checks, in one process
+python benchmarks/weight_check.py tinker     # alarms and CPU with a Tinker server in this process
 
 In `alarms` and `limits` the sampler decodes token by token with a cache, and the trainer computes whole rows. Digests
 are not compared, so that only log-probs decide.
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import copy
 import io
+import os
 import sys
 import tempfile
 import time
@@ -31,8 +33,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tests/tools"))
 import numpy as np
 import torch
 from local_models import random_batch
+from tinker_in_process import tiny_server
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
-from weight_faults import HOSTED, PLAN, SENT, ExpectedError, faulty_copies, make_check, make_context, run_steps
+from weight_faults import HOSTED, PLAN, RUN, SENT, ExpectedError, faulty_copies, make_check, make_context, run_steps
 
 from rllm.builtin.weight_check.observer import TOKENS_PER_PROBE_TOKEN, WeightCheck, make_probe
 from rllm.builtin.weight_check.verdicts import Check, Judge, Scores, rounding_limit
@@ -49,6 +52,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.weight_comparison import Probe, WeightComparison
 from rllm_core.errors import BackendError
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
 from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, last_logits
@@ -58,6 +62,8 @@ from rllm_local.samplers import checkpoint_weights
 from rllm_local.scoring import score_to_train
 from rllm_local.tiny import build_tokenizer
 from rllm_local.trainer import load_trainer
+from rllm_tinker.backend import TinkerBackend
+from rllm_tinker.settings import TinkerConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -390,9 +396,65 @@ def print_cost() -> None:
             )
 
 
+# The backend `tinker`
+
+
+TINKER_SYNCS = 160
+TINKER_CASES: list[tuple[float, int, str]] = [
+    (1e-2, 4, "snapshot"),  # diverges
+    (1e-3, 8, "snapshot"),
+    (1e-4, 32, "inflight"),
+    (1e-6, 8, "snapshot"),
+]
+"""Learning rate, rank, and kind of the sampling client."""
+
+
+async def sync_tinker(url: str, learning_rate: float, rank: int, weights: str) -> None:
+    """Make steps with random rows, and check all weight syncs. Stops with an error at an alarm."""
+    config = TinkerConfig(
+        tinker_base_url=url,
+        model={"name": "tiny", "lora_rank": rank},
+        training={"learning_rate": learning_rate, "max_length": 200},
+        rollout_engine={"weights": weights},
+    )
+    context = RunContext(config=RunConfig(), backend_config=config, seed=0, total_steps=TINKER_SYNCS)
+    backend = make_check().wrap_backend(TinkerBackend(), RUN)
+    try:
+        await backend.start(context)
+        for step in range(TINKER_SYNCS - 1):
+            batch = await backend.process(random_batch([(5, 6)] * 8, seed=step), frozenset())
+            await backend.update(batch, replace(PLAN, global_step=step))
+            await backend.sync_weights(step + 1)
+    finally:
+        await backend.close()
+
+
+def print_tinker() -> None:
+    os.environ["TINKER_API_KEY"] = "tml-benchmark"
+    for dtype in ("float32", "bfloat16"):
+        with tempfile.TemporaryDirectory() as directory, tiny_server(Path(directory), dtype=dtype) as server:
+            for case in TINKER_CASES:
+                found = "no alarm"
+                try:
+                    with contextlib.redirect_stderr(io.StringIO()):
+                        asyncio.run(sync_tinker(server.url, *case))
+                except BackendError as error:
+                    found = error.message
+                print(f"{dtype:9} lr, rank, weights {case}: {TINKER_SYNCS} syncs, {found}", flush=True)
+            if dtype == "float32":
+                service = ["rllm.backend=tinker", f"tinker_base_url={server.url}", "model.name=tiny"]
+                measure_cost("guess", 30, ["rllm.env.name=guess", *service, EVERY])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tables = {"faults": print_faults, "alarms": lambda: print_alarms(1000), "limits": print_limits, "cost": print_cost}
+    tables = {
+        "faults": print_faults,
+        "alarms": lambda: print_alarms(1000),
+        "limits": print_limits,
+        "cost": print_cost,
+        "tinker": print_tinker,
+    }
     parser.add_argument("table", nargs="?", choices=tables, help="one table (default: all)")
     chosen = parser.parse_args().table
     for name in [chosen] if chosen else tables:
