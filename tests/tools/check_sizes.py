@@ -21,8 +21,8 @@ LIMITS = {
     "rllm": (11_120, 11),
     "rllm_core": (6_425, 13),
     "rllm_tinker": (1_696, 11),
-    "rllm_verl": (3_810, 11),
-    "plugins/rllm_backend_kit": (1_520, 11),
+    "rllm_verl": (4_018, 11),
+    "plugins/rllm_backend_kit": (1_545, 11),
     "plugins/rllm_data": (680, 11),
     "plugins/rllm_envs": (3_360, 15),
     "plugins/rllm_estimators": (1_360, 11),
@@ -37,7 +37,7 @@ LIMITS = {
     "rllm/src/rllm/builtin": (8_191, 13),
     "rllm/src/rllm/builtin/code_reward": (610, 10),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
-    "plugins/rllm_vllm": (720, 12),
+    "plugins/rllm_vllm": (768, 12),
 }
 """The maximum number of code lines of each package or feature, and its maximum number of files per 1,000 code lines. A
 file counts for the longest of these directories."""

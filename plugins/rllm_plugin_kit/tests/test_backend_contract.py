@@ -283,7 +283,7 @@ class Compares(WeightComparison):
     async def of_samplers(self, probe: Probe) -> Any:
         return {"engine": self._backend.engine.logprobs()[probe.tokens[:, probe.prompt :]].ravel().astype(np.float32)}
 
-    async def different_tensors(self, sampler: str) -> Any:
+    async def different_tensors(self, sampler: str, *, is_suspect: bool) -> Any:
         return []
 
 
@@ -352,7 +352,7 @@ RESUMED = "a_saved_run_continues_exactly"
         ),
         (with_comparison(of_samplers=later(lambda *_: {})), SCORES, "scores with no sampler"),
         (
-            with_comparison(different_tensors=later(lambda *_: [TensorDifference(name="table")])),
+            with_comparison(different_tensors=later(lambda *_, is_suspect: [TensorDifference(name="table")])),
             SCORES,
             "that table of engine has",
         ),

@@ -122,7 +122,7 @@ class TinkerComparison(WeightComparison):
         found = {} if self._routes is None else await self._routes.score_suspects(self._trainer().id, probe)
         return {KnownFault.NO_ADAPTER: await _score(self._base, probe), **found}
 
-    async def different_tensors(self, sampler: str) -> Sequence[TensorDifference] | None:
+    async def different_tensors(self, sampler: str, *, is_suspect: bool) -> Sequence[TensorDifference] | None:
         if self._routes is None:
             return None
         return await self._routes.different_tensors(self._trainer().id, self._engine.latest_sampler.id)

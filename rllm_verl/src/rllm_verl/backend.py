@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
+from rllm_core.contracts.weight_comparison import WeightComparison
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import one_line, say, warn_once
@@ -29,6 +30,7 @@ from rllm_verl.state import (
     move_model,
     write_metadata,
 )
+from rllm_verl.weight_comparison import COMPARED, VerlComparison
 
 if TYPE_CHECKING:
     from rllm_verl.processes import Process
@@ -44,6 +46,7 @@ class VerlBackend(Backend):
     def __init__(self) -> None:
         self._session: Session | None = None
         self._connecting = self._closing = False
+        self._comparison: VerlComparison | None = None
         self._driver: Driver | None = None
         self._files: ProcessDirectory | None = None
         self._version = 0
@@ -80,6 +83,8 @@ class VerlBackend(Backend):
         await self._start(session.start_servers, "starting the rollout servers")
         say("verl: bringing weights to the rollout servers")
         await self.sync_weights(0)
+        if self._native.actor_rollout_ref.rollout.name in COMPARED:
+            self._comparison = VerlComparison(session, self._native, self._model, self._compare, self._wake)
         return session.engine(self._wake, self._deadlines.rollout)
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
@@ -93,9 +98,14 @@ class VerlBackend(Backend):
     async def sync_weights(self, version: int) -> None:
         session = self._require_session()
         self._version = version
+        if self._comparison is not None:
+            await self._comparison.prepare()
         await self._run(
             lambda: session.sync_weights(version), "bringing weights to the rollout servers", "sync_weights"
         )
+
+    def weight_comparison(self) -> WeightComparison | None:
+        return self._comparison
 
     async def save(self, directory: Path) -> None:
         session = self._require_session()
@@ -183,6 +193,9 @@ class VerlBackend(Backend):
     async def _start(self, call: Callable[[], T], doing: str) -> T:
         say(f"verl: {doing}")
         return await self._run(call, doing, "start")
+
+    async def _compare(self, call: Callable[[], T], doing: str) -> T:
+        return await self._run(call, doing, "sync_weights")
 
     async def _run(self, call: Callable[[], T], doing: str, deadline: str) -> T:
         if self._driver is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rllm_backend_kit.weight_comparison import probe_batch
+from rllm_core.contracts.weight_comparison import KnownFault, Probe
 from rllm_core.data.batch import TokenBatch
 from rllm_verl.rows import MicroBatching, ShardedRows, Workers
 
@@ -68,6 +71,23 @@ def fill_columns(workers: Workers, batch: TokenBatch, needs: frozenset[str], set
         output = settings.reference(workers, _request(rows, settings))
         columns["ref_logprobs"] = rows.column(output["log_probs"])
     return batch.with_columns(**columns)
+
+
+def score_probe(
+    workers: Workers, probe: Probe, settings: ColumnSettings, fault: KnownFault | None = None
+) -> NDArray[np.float32]:
+    """Return the log-probs of a probe's scored tokens at temperature 1, (n_score,), with a fault of the weights."""
+    batch = probe_batch(probe)
+    rows = _all_rows(workers, batch, settings.micro_batching)
+    data = _request(rows, replace(settings, temperature=1.0))
+    if fault is None:
+        output = workers.compute_log_prob(data)
+    elif fault is KnownFault.NO_ADAPTER:
+        output = without_adapter(workers, data)
+    else:
+        with workers.with_fault(fault):
+            output = workers.compute_log_prob(data)
+    return rows.column(output["log_probs"])[batch.loss_mask]
 
 
 def _all_rows(workers: Workers, batch: TokenBatch, micro: MicroBatching) -> ShardedRows:

@@ -36,6 +36,8 @@ class Model:
     layer_types: list[str]
     """Layer types of the text model, by layer. Empty if its configuration has none."""
     vocabulary: int
+    layers: int
+    """Number of layers of the text model."""
     softcap: float | None
     """The model's cap on logits. None if it has none."""
     adapter: Adapter | None = None
@@ -139,6 +141,7 @@ def _read_model(source: Path | str, name: str, path: str, digest: str, without_t
         type=config.model_type,
         layer_types=list(getattr(text, "layer_types", None) or ()),
         vocabulary=int(text.vocab_size),
+        layers=int(text.num_hidden_layers),
         softcap=getattr(text, "final_logit_softcapping", None),
     )
 

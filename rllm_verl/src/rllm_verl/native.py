@@ -11,7 +11,7 @@ from rllm_verl.adapters import Adapter
 from rllm_verl.attention import check_packing, sequence_parallel_size
 from rllm_verl.fused import resolve_fused_kernels
 from rllm_verl.gpus import is_disaggregated
-from rllm_verl.logprobs import CPU_SERVER
+from rllm_verl.logprobs import CPU_SERVER, VLLM
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ RESUMED = ["model", "optimizer", "extra"]
 """Checkpoint parts that verl needs to resume. Its other parts are the model for other programs."""
 SHARDED_BY_US = "fsdp2"
 """The strategy for which rllm writes the checkpoints. With other strategies verl writes its own, which are pickles."""
+
+WORKER_KEY, WORKER = "worker_extension_cls", "rllm_verl.vllm_worker.RllmWorker"
+"""vLLM's argument for the class that extends its workers, and its value."""
 
 
 def worker_environment(settings: VerlConfig) -> dict[str, str]:
@@ -52,6 +55,9 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
         _start_from_adapter(model.adapter, role, needs)
     max_model_len = role.rollout.max_model_len
     role.rollout.max_model_len = min(max_model_len or _longest_row(role), model.max_context)
+    if role.rollout.name == VLLM:
+        options = role.rollout.engine_kwargs.get(VLLM) or {}
+        OmegaConf.update(role.rollout, f"engine_kwargs.{VLLM}", {WORKER_KEY: WORKER, **options}, force_add=True)
     role.ref.strategy = role.actor.strategy
     contents = role.actor.checkpoint
     contents.load_contents = RESUMED

@@ -8,6 +8,7 @@ engines return the same layout, and their value at a position belongs to the nex
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, TensorDict
 from torch import Tensor
 
+from rllm_core.contracts.weight_comparison import KnownFault
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 
@@ -180,6 +182,9 @@ class Workers(Protocol):
 
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
         """Return nested ``log_probs`` of the reference model."""
+
+    def with_fault(self, fault: KnownFault) -> AbstractContextManager[None]:
+        """Change the weights in this context, see `rllm_verl.faults`."""
 
     def optimizer_zero_grad(self) -> None:
         """Clear the gradients."""

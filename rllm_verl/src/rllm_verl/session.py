@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import shutil
+import tempfile
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
 from ray.util.placement_group import remove_placement_group
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
@@ -18,13 +24,23 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
+from rllm_core.contracts.weight_comparison import KnownFault, Probe
 from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import BackendError
 from rllm_verl.cluster import Cluster, RequiredGpus
-from rllm_verl.columns import fill_columns
+from rllm_verl.columns import fill_columns, score_probe
 from rllm_verl.gpus import is_disaggregated, num_rollout_gpus
-from rllm_verl.logprobs import has_untruncated_logprobs
+from rllm_verl.logprobs import VLLM, has_untruncated_logprobs
 from rllm_verl.model import Model
-from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings, worker_config
+from rllm_verl.native import (
+    SHARDED_BY_US,
+    WORKER,
+    WORKER_KEY,
+    column_settings,
+    needs_reference_worker,
+    update_settings,
+    worker_config,
+)
 from rllm_verl.processes import Process, dead_daemon, kill_workers, process_of, unnamed_processes
 from rllm_verl.rollouts import VerlEngine
 from rllm_verl.sockets import name_socket_of_receiver, new_run
@@ -33,6 +49,9 @@ from rllm_verl.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     from verl.workers.rollout.llm_server import LLMServerClient
+
+Scores = NDArray[np.float32]
+FSDP = ("fsdp", "fsdp2")
 
 
 class Session:
@@ -136,6 +155,19 @@ class Session:
         self.servers.make_room()
         return fill_columns(self.workers, batch, needs, self._columns)
 
+    @property
+    def can_apply_faults(self) -> bool:
+        """True if the workers can score with faults of the weights. Their code depends on FSDP."""
+        return self.strategy in FSDP
+
+    def score(self, probe: Probe, fault: KnownFault | None) -> Scores:
+        """Return the workers' scores of a probe, (n_score,), with a fault of the weights."""
+        return score_probe(self.workers, probe, self._columns, fault)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the weights that the workers send to the servers, in the servers' type."""
+        return self.workers.digests(self._native.actor_rollout_ref.rollout.dtype)
+
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         self.servers.make_room()
         return self._updater.update(self.workers, batch, plan)
@@ -181,6 +213,36 @@ class Session:
                 self._cluster.close()
 
 
+SERVER = "rollout server"
+SCORING = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 0, "prompt_logprobs": 0}
+"""Sampling parameters of a request for the log-probs of a prompt."""
+
+
+def _read_scores(answer: Any, probe: Probe) -> Scores:
+    """Return the scores of one row from verl's `TokenOutput`. Its last log-prob is a placeholder."""
+    logprobs = answer.extra_fields.get("prompt_logprobs")
+    if logprobs is None:
+        raise BackendError("missing-logprobs", "A rollout server returned no log-probs of a prompt.")
+    return np.array(logprobs, np.float32)[probe.prompt - 1 : -1, 0]
+
+
+def make_directory(_: Any) -> str:
+    """Return an empty directory on a server's machine, which only its user can read."""
+    return tempfile.mkdtemp(prefix="rllm-verl-")
+
+
+def take_digests(_: Any, directory: str) -> dict[str, str]:
+    """Return the digests that a server's workers wrote into a directory, and remove it."""
+    try:
+        return {
+            name: digest
+            for path in Path(directory).iterdir()
+            for name, digest in json.loads(path.read_text(encoding="utf-8")).items()
+        }
+    finally:
+        shutil.rmtree(directory)
+
+
 class Servers(ABC):
     """A run's rollout servers. Every call blocks.
 
@@ -189,6 +251,8 @@ class Servers(ABC):
 
     asleep = False
     """True if the servers have freed their weights."""
+    sleeps = False
+    """True if the servers free their weights during training."""
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
         """Start the servers. Their weights are not valid before the first `sync_weights`.
@@ -201,13 +265,15 @@ class Servers(ABC):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its addresses
             self._manager = self._start(config, workers)
         self.processes = [
-            process_of(f"rollout server {number}", handle) for number, handle in enumerate(self._manager.server_handles)
+            process_of(f"{SERVER} {number}", handle) for number, handle in enumerate(self._manager.server_handles)
         ]
         self._transfer = CheckpointEngineManager(
             config=omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine),
             actor_wg=workers.group,
             replicas=self._manager.get_replicas(),
         )
+        options = config.actor_rollout_ref.rollout.engine_kwargs.get(VLLM) or {}
+        self._digests_by_files = options.get(WORKER_KEY) == WORKER
         # The load balancer's process needs seconds to start. Wait here, so that the first rollout does not wait.
         ray.get(self._manager.global_load_balancer.require_acquire_fields.remote())
 
@@ -232,6 +298,37 @@ class Servers(ABC):
         """Send the trainer's weights to the servers, which then sample from them and report `version`."""
         self._transfer.update_weights(version)
 
+    def score(self, probe: Probe) -> dict[str, Scores]:
+        """Return each server's scores of a probe, (n_score,). They are its log-probs of prompts.
+
+        Raises:
+            BackendError: a server has not computed them.
+        """
+        rows = probe.tokens.tolist()
+        calls = [
+            handle.generate.remote(prompt_ids=row, sampling_params=dict(SCORING), request_id=uuid.uuid4().hex)
+            for handle in self._manager.server_handles
+            for row in rows
+        ]
+        scores = [_read_scores(answer, probe) for answer in ray.get(calls)]
+        parts = [scores[start : start + len(rows)] for start in range(0, len(scores), len(rows))]
+        return {name: np.concatenate(part) for name, part in zip(self.names, parts, strict=True)}
+
+    @property
+    def names(self) -> list[str]:
+        """The servers' names, in the order of `score`."""
+        return [f"{SERVER} {number}" for number in range(len(self._manager.server_handles))]
+
+    def digests(self, server: str) -> dict[str, str]:
+        """Return the digests of a server's tensors. Empty if it cannot compute them."""
+        handle = self._manager.server_handles[self.names.index(server)]
+        if self._digests_by_files:
+            directory = ray.get(handle.__ray_call__.remote(make_directory))
+            ray.get(handle.collective_rpc.remote("rllm_write_digests", args=(directory,)))
+            digests: dict[str, str] = ray.get(handle.__ray_call__.remote(take_digests, directory))
+            return digests
+        return ray.get(handle.digests.remote()) if hasattr(handle, "digests") else {}
+
     def kill(self) -> None:
         """Kill the processes at once."""
         for replica in self._manager.get_replicas():
@@ -248,7 +345,7 @@ class ColocatedServers(Servers):
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
         super().__init__(config, workers)
-        self._sleeps = bool(config.actor_rollout_ref.rollout.free_cache_engine)
+        self.sleeps = bool(config.actor_rollout_ref.rollout.free_cache_engine)
         self.asleep = True
         self._transfer.sleep_replicas()
 
@@ -258,7 +355,7 @@ class ColocatedServers(Servers):
 
     def make_room(self) -> None:
         """Free weights and caches, because training needs the memory."""
-        if self._sleeps and not self.asleep:
+        if self.sleeps and not self.asleep:
             self._transfer.sleep_replicas()
             self.asleep = True
 

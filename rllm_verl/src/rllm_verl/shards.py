@@ -31,10 +31,10 @@ def save_shard(
         optimizer: the optimizer of the module's weights.
         random: states of torch's generators by device.
     """
-    tensors = {f"{WEIGHT}/{name}": _local(weight) for name, weight in _trained_weights(module)}
-    for name, weight in _trained_weights(module):
+    tensors = {f"{WEIGHT}/{name}": local_part(weight) for name, weight in trained_weights(module)}
+    for name, weight in trained_weights(module):
         for key, value in optimizer.state.get(weight, {}).items():
-            tensors[f"{OPTIMIZER}/{name}/{key}"] = _local(value)
+            tensors[f"{OPTIMIZER}/{name}/{key}"] = local_part(value)
     tensors |= {f"{RANDOM}/{device}": state for device, state in random.items()}
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, file)
 
@@ -47,10 +47,10 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
         CheckpointError: the shard belongs to a different model.
     """
     tensors = load_file(file)
-    trained = dict(_trained_weights(module))
+    trained = dict(trained_weights(module))
     saved = {name.removeprefix(f"{WEIGHT}/") for name in tensors if name.startswith(f"{WEIGHT}/")}
     wrong = sorted(saved ^ trained.keys()) or [
-        name for name, weight in trained.items() if tensors[f"{WEIGHT}/{name}"].shape != _local(weight).shape
+        name for name, weight in trained.items() if tensors[f"{WEIGHT}/{name}"].shape != local_part(weight).shape
     ]
     if wrong:
         raise CheckpointError(
@@ -60,7 +60,7 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
         )
     optimizer.state.clear()
     for name, weight in trained.items():
-        _local(weight).copy_(tensors[f"{WEIGHT}/{name}"])
+        local_part(weight).copy_(tensors[f"{WEIGHT}/{name}"])
         start = f"{OPTIMIZER}/{name}/"
         state = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
         if state:
@@ -68,19 +68,19 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
     return {name.removeprefix(f"{RANDOM}/"): state for name, state in tensors.items() if name.startswith(f"{RANDOM}/")}
 
 
-def _trained_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def trained_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     return ((name, weight) for name, weight in module.named_parameters() if weight.requires_grad)
 
 
-def _local(value: Any) -> Tensor:
+def local_part(value: Any) -> Tensor:
     """Return this rank's part of a tensor. Values such as step counters are whole on every rank."""
     return value.to_local() if isinstance(value, DTensor) else torch.as_tensor(value)
 
 
 def _like(weight: torch.nn.Parameter, value: Tensor) -> Tensor:
     """Return a restored entry of the optimizer's state. Moments are sharded like the weight, step counters are not."""
-    if value.shape != _local(weight).shape or value.ndim == 0:
+    if value.shape != local_part(weight).shape or value.ndim == 0:
         return value
     moment = torch.zeros_like(weight, dtype=value.dtype)
-    _local(moment).copy_(value)
+    local_part(moment).copy_(value)
     return moment

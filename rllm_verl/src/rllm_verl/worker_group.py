@@ -6,7 +6,8 @@ Their checkpoints are not pickles.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,10 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, Res
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 
+from rllm_backend_kit.weight_comparison import digest
+from rllm_core.contracts.weight_comparison import KnownFault
 from rllm_core.errors import CheckpointError
+from rllm_verl.faults import with_fault
 from rllm_verl.processes import Process, process_of
 from rllm_verl.shards import load_shard, save_shard
 from rllm_verl.sockets import name_socket
@@ -61,6 +65,28 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
         with engine.train_mode(zero_grad_on_exit=False):
             random = load_shard(file, engine.module, engine.optimizer)
         BaseCheckpointManager.load_rng_state(_random() | random)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def apply_fault(self, fault: KnownFault) -> None:
+        """Change the weights until `remove_fault`, see `rllm_verl.faults`."""
+        self._fault = ExitStack()
+        with torch.no_grad():
+            self._fault.enter_context(with_fault(self.actor.engine.module, fault))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def remove_fault(self) -> None:
+        with torch.no_grad():
+            self._fault.close()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def digest_weights(self, dtype: str) -> dict[str, str]:
+        """Return the digests of the weights that verl sends to servers, in a server's type. Empty for an adapter."""
+        tensors, adapter = self.actor.engine.get_per_tensor_param(base_sync_done=True)
+        if adapter is not None:
+            return {}
+        # All ranks read all weights, because each is gathered from all ranks.
+        digests = {name: digest(tensor.to(getattr(torch, dtype))) if not self.rank else "" for name, tensor in tensors}
+        return {} if self.rank else digests
 
     def _file(self, directory: str) -> Path:
         return Path(directory) / f"rank_{self.rank}.safetensors"
@@ -122,6 +148,19 @@ class WorkerGroup:
 
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
         return _wait_for_result(self.group.compute_ref_log_prob(data))
+
+    @contextmanager
+    def with_fault(self, fault: KnownFault) -> Iterator[None]:
+        self.group.apply_fault(fault)
+        try:
+            yield
+        finally:
+            self.group.remove_fault()
+
+    def digests(self, dtype: str) -> dict[str, str]:
+        """Return the digests of the weights that the workers send to the servers, see `TrainingWorker`."""
+        first: dict[str, str] = self.group.digest_weights(dtype)[0]
+        return first
 
     def optimizer_zero_grad(self) -> None:
         self.group.optimizer_zero_grad()

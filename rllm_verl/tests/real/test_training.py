@@ -10,6 +10,8 @@ from expecting import check_printed
 
 LARGE_STEPS = ("actor_rollout_ref.actor.optim.lr=0.01", "rllm.algorithm.entropy.coeff=0.1")
 """Weights of the step before are far from those of a step then, whoever wins."""
+ROUNDING = 1
+"""The verdict that a server has the trained weights, as a metric."""
 LORA = "actor_rollout_ref.model.lora_rank=8"
 MERGED = "actor_rollout_ref.model.lora.merge=true"
 APART = "actor_rollout_ref.rollout.nnodes=1"
@@ -32,6 +34,7 @@ def test_responses_use_the_weights_of_their_step(
     assert [step["train/weight_version"] for step in done.steps] == [1, 2, 3]
     assert min(step["actor/grad_norm"] for step in done.steps) > 0, "the weights must have changed"
     assert max(step["actor/rollout_logprob_difference"] for step in done.steps) < closest
+    assert [step["weights/verdict"] for step in done.steps if "weights/verdict" in step] == [ROUNDING] * 2, done.said
     assert not done.left
 
 

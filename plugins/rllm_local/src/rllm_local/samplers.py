@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammars
+from rllm_backend_kit.weight_comparison import digest
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import (
@@ -37,7 +38,7 @@ from rllm_local.engine import LocalEngine
 from rllm_local.lora import Adapter
 from rllm_local.model import LoadedModel, check_max_length, load_model_to_sample
 from rllm_local.settings import LocalConfig
-from rllm_local.weights import copy_model, copy_weights, digest, plain_name, trained_weights
+from rllm_local.weights import copy_model, copy_weights, plain_name, trained_weights
 from rllm_serving.process_directory import ProcessDirectory
 
 GIB = 1 << 30

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.weight_comparison import probe_batch
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.weight_comparison import KnownFault, Probe
-from rllm_core.data.batch import TokenBatch
 from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, logits_after
 from rllm_local.kv_cache import SlotCache
@@ -31,7 +31,7 @@ ROUNDED = {KnownFault.BFLOAT16: torch.bfloat16, KnownFault.FLOAT16: torch.float1
 @torch.no_grad()
 def score_to_train(trainer: Trainer, probe: Probe) -> Scores:
     """Return the scores of a probe, (n_score,), from the forward pass of updates."""
-    batch, model = _as_batch(probe), trainer.loaded.model
+    batch, model = probe_batch(probe), trainer.loaded.model
     scores = np.zeros(batch.tokens.shape, np.float32)
     for part in micro_batches(batch, np.arange(batch.n_rows), trainer.max_tokens, model.device):
         scores[part.source] = token_outputs(model, part, 1.0).logprobs.cpu().numpy()
@@ -83,22 +83,3 @@ def _round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterato
     finally:
         for name, weight in weights.items():
             weight.data = exact[name]
-
-
-def _as_batch(probe: Probe) -> TokenBatch:
-    rows, length = probe.tokens.shape
-    scored = np.zeros((rows, length), np.bool_)
-    scored[:, probe.prompt :] = True
-    none = np.zeros(rows, np.int32)
-    return TokenBatch(
-        tokens=probe.tokens.ravel(),
-        row_offsets=np.arange(rows + 1, dtype=np.int64) * length,
-        loss_mask=scored.ravel(),
-        sampling_logprobs=np.zeros(rows * length, np.float32),
-        trajectory=none,
-        group=none,
-        role=none,
-        weight_version=none,
-        roles=(),
-        groups=(),
-    )

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rllm_backend_kit.weight_comparison import find_differences
 from rllm_core.contracts.weight_comparison import KnownFault, Probe, ScoringEngine, TensorDifference, WeightComparison
+from rllm_local.engine import LocalEngine
 from rllm_local.samplers import Sampler
 from rllm_local.scoring import Scores, score_suspects, score_to_train, trained_digests
 
@@ -19,6 +21,8 @@ class LocalComparison(WeightComparison):
 
     def __init__(self, training: Training, sampling: Sampler, model: Any, max_context: int) -> None:
         """`model` is the model of this process, `transformers.PreTrainedModel`."""
+        # A hosted engine may store tensors in its own layout, and a GPU's tensors are copied to compute their digests.
+        self._is_cheap = isinstance(sampling.latest, LocalEngine) and model.device.type == "cpu"
         self._training = training
         self._sampling = sampling
         self.vocabulary = model.get_input_embeddings().num_embeddings
@@ -35,17 +39,12 @@ class LocalComparison(WeightComparison):
     async def of_suspects(self, probe: Probe) -> Mapping[KnownFault, Scores]:
         return await self._training.call(score_suspects, probe)
 
-    async def different_tensors(self, sampler: str) -> Sequence[TensorDifference] | None:
+    async def different_tensors(self, sampler: str, *, is_suspect: bool) -> Sequence[TensorDifference] | None:
+        if not (is_suspect or self._is_cheap):
+            return None
         trained = await self._sampling.sent_digests(partial(self._training.call, trained_digests))
         own = await self._engine.digests(sampler) if trained else {}
-        if not own:
-            return None
-        owners = {digest: name for name, digest in reversed(list(trained.items()))}
-        return [
-            TensorDifference(name=name, values_of=owners.get(own[name]))
-            for name, digest in trained.items()
-            if own.get(name, digest) != digest
-        ]
+        return find_differences(trained, own) if own else None
 
     @property
     def _engine(self) -> ScoringEngine:

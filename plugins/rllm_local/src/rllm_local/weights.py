@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rllm_backend_kit.weight_comparison import digest
+
 ALIGNED = 64
 """Alignment in bytes of each tensor's start in shared memory."""
 
@@ -80,11 +82,6 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
             digest.update(plain_name(name).encode())
             digest.update(parameter.detach().to(dtype or parameter.dtype).flatten().view(torch.uint8).cpu().numpy())
     return digest.hexdigest()
-
-
-def digest(tensor: Tensor) -> str:
-    """Return the hexadecimal SHA-256 of a tensor's values, see `ScoringEngine.digests`."""
-    return hashlib.sha256(tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().data).hexdigest()
 
 
 def digest_parameters(model: Any) -> dict[str, str]:

@@ -296,7 +296,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], BackendSession]):
         if not samplers:
             raise self.failure("scores with no sampler", "Return the scores of each sampler in `of_samplers`.")
         for sampler in samplers:
-            if different := session.ask(comparison.different_tensors(sampler)):
+            if different := session.ask(comparison.different_tensors(sampler, is_suspect=True)):
                 raise self.failure(
                     f"reports after a weight sync that {different[0].name} of {sampler} has other values",
                     "Compare the tensors in the sampler's type, by the same names.",

@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError, UnsupportedSamplingError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_serving.child_process import ChildProcess
@@ -28,11 +29,14 @@ from rllm_serving.process_directory import ProcessDirectory
 from rllm_vllm.cpu import SWITCH
 from rllm_vllm.messages import (
     Body,
+    Digests,
     FailureResponse,
     Generate,
     GenerateResponse,
     LoadWeights,
     Marks,
+    Score,
+    ScoreResponse,
     Start,
     StartResponse,
     UnsupportedResponse,
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
 
 END = 15.0
 """Seconds that vLLM has to stop by itself at the end of a run."""
+
+
+FIRST_REPLICA = "replica 0"
 
 
 class VllmEngine:
@@ -119,6 +126,34 @@ class VllmEngine:
             weight_version=min(span.version for span in sampled.version_spans),
             version_spans=sampled.version_spans,
         )
+
+    async def score(self, probe: Probe) -> dict[str, NDArray[np.float32]]:
+        """Return the scores of each data-parallel replica, see `ScoringEngine.score`.
+
+        They are vLLM's log-probs of prompts: the sampler's weights, layers and log-softmax, with the attention of
+        prompts. They ignore the prefix cache, so a cache with old weights does not change them.
+        """
+        scored: ScoreResponse = await self._running().ask(
+            Score(tuple(map(tuple, probe.tokens.tolist()))),
+            "Scoring tokens with vLLM",
+            within=self._options.generate_timeout,
+            option="generate_timeout",
+        )
+        scores = np.array(scored.replicas, np.float32)[:, :, probe.prompt - 1 :]
+        return {f"replica {number}": rows.ravel() for number, rows in enumerate(scores)}
+
+    async def digests(self, replica: str) -> Mapping[str, str]:
+        """Return the digests of a replica's tensors, see `ScoringEngine.digests`.
+
+        Tensors that are split over GPUs are missing. Empty for all replicas but the first, because vLLM has no call for
+        the others.
+        """
+        if replica != FIRST_REPLICA:
+            return {}
+        digests: Mapping[str, str] = await self._running().ask(
+            Digests(), "Comparing vLLM's weights", within=self._options.load_timeout, option="load_timeout"
+        )
+        return digests
 
     async def end_session(self, session: str) -> None:
         """Do nothing. vLLM's cache drops the entries that were not used for the longest time."""

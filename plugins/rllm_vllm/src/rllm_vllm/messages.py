@@ -76,6 +76,24 @@ class LoadWeights:
 
 
 @dataclass(frozen=True)
+class Score:
+    """Request for the log-probs of all tokens of some rows but the first. The answer is `ScoreResponse`."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ScoreResponse:
+    replicas: tuple[tuple[tuple[float, ...], ...], ...]
+    """The log-probs by replica and row, at temperature 1."""
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Request for the digests of the first replica's tensors, a mapping. See `ScoringEngine.digests`."""
+
+
+@dataclass(frozen=True)
 class FailureResponse:
     """The answer to a failed request."""
 
@@ -92,5 +110,7 @@ class UnsupportedResponse:
     hint: str
 
 
-Body = Start | Generate | LoadWeights
-Answer = StartResponse | GenerateResponse | UnsupportedResponse | FailureResponse | None
+Body = Start | Generate | LoadWeights | Score | Digests
+Answer = (
+    StartResponse | GenerateResponse | ScoreResponse | Mapping[str, str] | UnsupportedResponse | FailureResponse | None
+)

@@ -34,10 +34,13 @@ from rllm_vllm.messages import (
     SCHEMA,
     Answer,
     Body,
+    Digests,
     FailureResponse,
     Generate,
     GenerateResponse,
     LoadWeights,
+    Score,
+    ScoreResponse,
     Start,
     StartResponse,
     UnsupportedResponse,
@@ -153,6 +156,10 @@ class Server:
             case LoadWeights():
                 await self._load_weights(body)
                 return None
+            case Score():
+                return await self._score(body)
+            case Digests():
+                return await self._digest()
 
     async def _start(self, start: Start) -> StartResponse:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -225,6 +232,31 @@ class Server:
                 logprobs = (math.nan,) * len(tokens)
             return tokens, logprobs, "stop" if response.finish_reason == "stop" else "length"
         raise RuntimeError("vLLM ended a request without an answer")
+
+    async def _score(self, request: Score) -> ScoreResponse:
+        copies = self._engine.vllm_config.parallel_config.data_parallel_size
+        scores = [
+            [self._score_row(row, copy if copies > 1 else None) for row in request.rows] for copy in range(copies)
+        ]
+        return ScoreResponse(tuple([tuple(await asyncio.gather(*rows)) for rows in scores]))
+
+    async def _score_row(self, row: Sequence[int], copy: int | None) -> tuple[float, ...]:
+        """Return the log-probs of a prompt's tokens but the first. vLLM computes them without its prefix cache."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = SamplingParams(
+            max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        prompt = {"prompt_token_ids": list(row)}
+        request_id = str(next(self._numbers))
+        async for output in self._engine.generate(prompt, sampling, request_id, data_parallel_rank=copy):
+            return tuple(each[token].logprob for each, token in zip(output.prompt_logprobs[1:], row[1:], strict=True))
+        raise RuntimeError("vLLM ended a request without an answer")
+
+    async def _digest(self) -> dict[str, str]:
+        workers = await self._engine.collective_rpc("rllm_digests")
+        return {name: digest for worker in workers for name, digest in worker.items()}
 
     async def _load_weights(self, request: LoadWeights) -> None:
         # Running requests wait, and then compute their cached values again with the new weights.

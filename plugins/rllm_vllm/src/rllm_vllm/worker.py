@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammar, Grammars
+from rllm_backend_kit.weight_comparison import vllm_digests
 from rllm_vllm.messages import SCHEMA, Marks
 
 
@@ -54,6 +55,10 @@ class RllmWorker:
         missing = sorted({name for name, _ in model.named_parameters()} - set(loaded or ()))
         if loaded is not None and missing:
             raise ValueError(f"{len(missing)} weights of the model were not given, such as {missing[0]}")
+
+    def rllm_digests(self) -> dict[str, str]:
+        """Return the digests of this worker's tensors, see `ScoringEngine.digests`."""
+        return vllm_digests(self.model_runner.get_model())
 
 
 def _tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:

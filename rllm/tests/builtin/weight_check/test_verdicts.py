@@ -54,7 +54,7 @@ class Comparison(WeightComparison):
     async def of_suspects(self, probe: Probe) -> Mapping[KnownFault, Scores]:
         return self.suspects
 
-    async def different_tensors(self, sampler: str) -> list[TensorDifference] | None:
+    async def different_tensors(self, sampler: str, *, is_suspect: bool) -> list[TensorDifference] | None:
         return self.tensors
 
 

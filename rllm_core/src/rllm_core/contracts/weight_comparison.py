@@ -89,11 +89,15 @@ class WeightComparison(ABC):
         """
         return {}
 
-    async def different_tensors(self, sampler: str) -> Sequence[TensorDifference] | None:
+    async def different_tensors(self, sampler: str, *, is_suspect: bool) -> Sequence[TensorDifference] | None:
         """Return the sampler's tensors whose values differ from the trained weights in the sampler's type.
 
-        None if they cannot be compared exactly, or not within the time of a few probes. Called if the sampler's scores
-        differ, also by less than rounding. `sampler` is a name from `of_samplers`.
+        None if they cannot be compared exactly. Called if the sampler's scores differ.
+
+        Args:
+            sampler: a name from `of_samplers`.
+            is_suspect: True if the scores differ by more than rounding. If False, any difference stops the run, so
+                return None if a correct tensor may differ, or if the comparison takes longer than a few probes.
         """
         return None
 
@@ -103,7 +107,10 @@ class ScoringEngine(Protocol):
     """Methods of an engine that can report which weights it has. Without them, a hosted engine is not checked."""
 
     async def score(self, probe: Probe) -> Mapping[str, NDArray[np.float32]]:
-        """Return the scores of each replica, (n_score,), by its name. See `WeightComparison.of_samplers`."""
+        """Return the scores of each replica, (n_score,), by its name. See `WeightComparison.of_samplers`.
+
+        Rows have fewer than `RolloutEngine.max_context` tokens.
+        """
         ...
 
     async def digests(self, replica: str) -> Mapping[str, str]:

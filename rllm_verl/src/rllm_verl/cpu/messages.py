@@ -73,13 +73,25 @@ class Response:
     stop_reason: StopReason
     weight_version: int
     """verl's ``global_steps``: the oldest weight version that sampled a token of the response."""
+    prompt_logprobs: list[list[float]] | None = None
+    """The log-probs of the prompt's tokens but the first, and a placeholder, if they were requested."""
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return token_output, (self.token_ids, self.log_probs, self.stop_reason, self.weight_version)
+        return token_output, (
+            self.token_ids,
+            self.log_probs,
+            self.stop_reason,
+            self.weight_version,
+            self.prompt_logprobs,
+        )
 
 
 def token_output(
-    token_ids: list[int], log_probs: list[float] | None, stop_reason: StopReason, weight_version: int
+    token_ids: list[int],
+    log_probs: list[float] | None,
+    stop_reason: StopReason,
+    weight_version: int,
+    prompt_logprobs: list[list[float]] | None,
 ) -> Any:
     """Return verl's object for a response."""
     from verl.workers.rollout.replica import TokenOutput
@@ -89,5 +101,5 @@ def token_output(
         log_probs=log_probs,
         stop_reason=stop_reason,
         num_preempted=0,
-        extra_fields={"global_steps": weight_version},
+        extra_fields={"global_steps": weight_version, "prompt_logprobs": prompt_logprobs},
     )

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
@@ -64,7 +65,8 @@ class RolloutServer:
     ) -> Response:
         """Continue a prompt. Requests with the same id run one after the other and share a cached prefix.
 
-        `sampling_params` are the parameters that `VerlEngine` sends. verl's client adds images and sounds, all None.
+        `sampling_params` are the parameters that `VerlEngine` sends. If they have ``prompt_logprobs``, nothing is
+        sampled. verl's client adds images and sounds, all None.
 
         Raises:
             RolloutError: the prompt is empty, too long or has unknown tokens, or a forward pass failed.
@@ -78,7 +80,18 @@ class RolloutServer:
         async with self._gate.enter() as admitted:
             if not admitted:
                 return Response([], None, "aborted", self.weight_version)
+            if "prompt_logprobs" in sampling_params:
+                return await self._score(prompt_ids)
             return await self._sample(prompt_ids, sampling_params, request_id)
+
+    async def digests(self) -> dict[str, str]:
+        """Return the digests of the model's tensors by their names in a checkpoint."""
+        return await self._engine.digests("")
+
+    async def _score(self, prompt_ids: Sequence[int]) -> Response:
+        (scores,) = (await self._engine.score(Probe(tokens=np.array([prompt_ids], np.int32), prompt=1))).values()
+        logprobs = [[each] for each in [*scores.tolist(), 0.0]]
+        return Response([], None, "completed", self.weight_version, logprobs)
 
     async def _sample(self, prompt_ids: Sequence[int], params: Mapping[str, Any], request_id: str) -> Response:
         sampling = SamplingParams(**{name: params[name] for name in SAMPLING})

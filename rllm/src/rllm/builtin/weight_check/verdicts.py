@@ -197,7 +197,7 @@ class Judge:
             fault = await self._find_fault(scores, trainer, _distance(scores, trainer) / 2)
             if fault is not None:
                 return Faulty(difference=difference, fault=fault)
-        tensors = await self.comparison.different_tensors(sampler)
+        tensors = await self.comparison.different_tensors(sampler, is_suspect=not is_rounding)
         if tensors:
             return TensorsDiffer(difference=difference, tensors=tuple(tensors))
         if is_rounding:
