@@ -1,12 +1,12 @@
-"""Log-probs of sampler and trainer with the backend `local` on a CPU: their largest difference, and the CPU time.
+"""Difference between the log-probs of sampler and trainer of `local` on a CPU, and the cost of equal log-probs.
 
-python benchmarks/equal_logprobs.py difference          # guess, three settings of kernels, and one that must differ
+python benchmarks/equal_logprobs.py difference          # guess, with three settings of kernels, one must differ
 python benchmarks/equal_logprobs.py difference smollm2  # a model of SmolLM2-135M's shape, 20 steps
-python benchmarks/equal_logprobs.py cost                # CPU of a step, exact attention / torch's attention
+python benchmarks/equal_logprobs.py cost                # CPU time of a step: exact attention ÷ torch's attention
 python benchmarks/equal_logprobs.py cost smollm2
 
-`difference` trains with a record of tokens, and `rllm record check` compares each sampled log-prob with the log-prob of
-the first optimizer step. `cost` trains with both attentions alternately in one process.
+`difference` trains with `rllm.record=tokens`. `rllm record check` then compares the sampled log-probs with the
+log-probs of each step's first optimizer step. `cost` trains alternately with both attentions in one process.
 """
 
 from __future__ import annotations

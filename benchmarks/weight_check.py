@@ -1,11 +1,11 @@
-"""The check of the sampler's weights: faults that it finds, alarms in clean runs, and its CPU.
+"""The check of the sampler's weights: faults that it finds, false alarms, and its CPU time.
 
 python benchmarks/weight_check.py            # all tables, about 15 minutes
-python benchmarks/weight_check.py faults     # eight faults in hosted engines, and five in our own sender
-python benchmarks/weight_check.py alarms     # 1,000 clean syncs, with samplers that compute in other types and order
-python benchmarks/weight_check.py limits     # differences of clean log-probs, as shares of the limit of rounding
-python benchmarks/weight_check.py cost       # CPU of a check next to the training between two checks, in one process
-python benchmarks/weight_check.py tinker     # alarms and CPU with a Tinker server in this process
+python benchmarks/weight_check.py faults     # eight faults in hosted engines, and five in the weight sync of `local`
+python benchmarks/weight_check.py alarms     # 1,000 correct syncs, with samplers that sum in other types and orders
+python benchmarks/weight_check.py limits     # differences of log-probs with equal weights, as shares of the limit
+python benchmarks/weight_check.py cost       # CPU time of a check, as a share of the training between two checks
+python benchmarks/weight_check.py tinker     # false alarms and CPU time with a Tinker server in this process
 
 In `alarms` and `limits` the sampler decodes token by token with a cache, and the trainer computes whole rows. Digests
 are not compared, so that only log-probs decide.
@@ -106,7 +106,7 @@ def find_fault(context: RunContext, expected: ExpectedError) -> str:
 def print_faults() -> None:
     for name, (fault, expected) in SENT.items():
         with faulty_copies(fault):
-            print(f"our sender     {name:30} {find_fault(make_context(versions=2, **expected.sections), expected)}")
+            print(f"sync of local  {name:30} {find_fault(make_context(versions=2, **expected.sections), expected)}")
     for name, (make, expected) in HOSTED.items():
         print(f"hosted engine  {name:30} {find_fault(make_context(engine=make(), **expected.sections), expected)}")
 
@@ -116,7 +116,7 @@ def print_faults() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """Clean syncs of a trainer to a sampler, which computes in its own type."""
+    """Correct syncs from a trainer to a sampler, which may compute in a different type."""
 
     trained: str
     sampled: str
@@ -207,7 +207,7 @@ def print_alarms(total: int) -> None:
             f"{kind} trainer {case.trained:9} sampler {case.sampled:9} lr {case.learning_rate:g}: {dict(found)}",
             flush=True,
         )
-    print(f"{alarms} alarms in {each * len(CASES)} clean syncs")
+    print(f"{alarms} alarms in {each * len(CASES)} correct syncs")
 
 
 # The limit of rounding
@@ -342,7 +342,7 @@ def save_smollm2_shape(directory: Path) -> Path:
 
 
 def measure_cost(name: str, steps: int, overrides: list[str]) -> None:
-    """Print the CPU of a check, next to the CPU of the training between two checks."""
+    """Print the CPU time of a check, and its share of the training between two checks."""
     checks: list[float] = []
     real = WeightCheck._check
 
@@ -369,7 +369,7 @@ def measure_cost(name: str, steps: int, overrides: list[str]) -> None:
             run.close()
     finally:
         WeightCheck._check = real  # type: ignore[method-assign]
-    # The first check of a process includes the start of kernels, and is before the first step.
+    # The first check is before the first step, and includes the start of torch's kernels.
     later = checks[1:]
     training = meter.seconds - sum(later)
     mean = sum(later) / len(later)

@@ -1,4 +1,4 @@
-"""Comparison of the weights for sampling and for training on a Tinker service."""
+"""Comparison of the sampling client's weights with the trained weights on a Tinker service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rllm_tinker.waiting import Waiting
 Scores = NDArray[np.float32]
 NAME = "the sampler"
 UNKNOWN_LAYERS = 128
-"""Number of layers for the bound of rounding, if the service does not report it. Published models have fewer."""
+"""Number of layers for the limit of rounding, if the service does not report it. Published models have fewer."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class WeightRoutes:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return the certificates of httpx. It reads them again for each client, which takes longer than the request."""
+    """Return the certificates of httpx. Reading them for each client would take longer than the request."""
     return httpx.create_ssl_context()
 
 
@@ -87,7 +87,7 @@ class TinkerComparison(WeightComparison):
         model: ServedModel,
         routes: WeightRoutes | None,
     ) -> None:
-        """Take over the parts of a started backend.
+        """Store the parts of a started backend.
 
         Args:
             trainer: function that returns the model in training.

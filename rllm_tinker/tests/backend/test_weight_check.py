@@ -123,7 +123,7 @@ def with_factors(weights: AdapterWeights, factors: Mapping[str, Factors]) -> Ada
 def test_clean_syncs_give_no_alarm(run: CheckedRun, capsys: pytest.CaptureFixture[str]) -> None:
     run.make()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("Sampler's weights checked: equal")
+    assert line.startswith("Checked that the sampler has the trained weights: log-probs are equal")
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ from rllm_local.attention import FULL, SLIDING, layer_types
 BLOCK = 64
 """Number of positions whose keys are summed together. The first block is cut in half, for short conversations."""
 FEWEST_ROWS = 4
-"""Minimum number of rows in a product, and divisor of the number of queries. With fewer rows, MKL uses other orders."""
+"""Minimum number of rows in a product, because MKL sums fewer rows in other orders. Divides the number of queries."""
 EXACT = "rllm_local_exact"
 """Name of this attention in a model's configuration."""
 
@@ -40,9 +40,9 @@ _flash_gradient = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 
 def fix_order_of_sums() -> None:
-    """Make MKL use one order of sums: `FEWEST_ROWS` or more rows of a product have the same bits in any product.
+    """Make MKL use one order of sums, so that a row has the same bits in all products with at least `FEWEST_ROWS` rows.
 
-    MKL reads its variable at the process's first product. A user's value is kept.
+    MKL reads its environment variable at the process's first product. A user's value is kept.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
@@ -61,7 +61,7 @@ def use_exact_attention(model: Any) -> None:
 
 
 def _contiguous(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    # The last position of several is a view with gaps, for which torch computes one product per row.
+    # The last positions of several rows are a view with gaps. For such a view, torch computes one product per row.
     return tuple(each.contiguous() for each in inputs)
 
 
@@ -122,7 +122,7 @@ def attend_to_blocks(
 
     Args:
         query: (n, heads, n_query, size). `FEWEST_ROWS` divides ``n_query``.
-        key: (n, key heads, n_key, size). All blocks of `masks` are whole.
+        key: (n, key heads, n_key, size). It contains all positions of each block of `masks`.
         value: like `key`.
         masks: from `block_masks`. Their first block is seen by all queries.
         scale: factor of the scores.
@@ -144,7 +144,7 @@ def attend_to_blocks(
         if output is None or total is None:
             output, total = part.float(), part_total
             continue
-        # Of a block that a query does not see, the sum is 0, so that the query's numbers keep their bits.
+        # A block that a query does not see has the weight 0, so the query's output keeps its bits.
         old, old_total = output[:, :, each.first :], total[:, :, each.first :]
         largest = torch.maximum(old_total, part_total)
         old_weight, weight = (old_total - largest).exp_(), (part_total - largest).exp_()
@@ -156,7 +156,7 @@ def attend_to_blocks(
 
 
 class Layout(ABC):
-    """How the queries and keys of a forward pass belong to conversations."""
+    """Assignment of the queries and keys of a forward pass to conversations."""
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -172,7 +172,7 @@ class Layout(ABC):
 
 @dataclass(frozen=True, eq=False)
 class SlotLayout(Layout):
-    """New tokens of conversations whose keys are in cache slots. It has no gradient."""
+    """Layout of new tokens whose conversations have keys in cache slots. It has no gradient."""
 
     masks: tuple[BlockMask, ...]
     rows: Tensor | None = None
@@ -232,9 +232,9 @@ class CausalLayout(_TrainedLayout):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """Parts of conversations in packed sequences. Each part continues the part before it, possibly a shared prompt.
+    """Parts of conversations in packed sequences. Each part continues an earlier part, for example a shared prompt.
 
-    Places count the positions of all sequences, row by row.
+    A place is the index of a token in all sequences, row by row.
     """
 
     queries: NDArray[np.int64]
@@ -304,7 +304,7 @@ def carry(config: Any, layout: Callable[[int | None], Layout]) -> Tensor | dict[
     if SLIDING not in layer_types(config):
         return _carry(layout(None))
     near = _carry(layout(config.sliding_window))
-    # Models without `layer_types` take one mask.
+    # Models without `layer_types` receive one mask.
     return {FULL: _carry(layout(None)), SLIDING: near} if getattr(config, "layer_types", None) else near
 
 
@@ -332,7 +332,7 @@ def attend(
     layout: Layout | None = getattr(attention_mask, "rllm_layout", None)
     if layout is None:
         if attention_mask is not None or query.shape[2] != key.shape[2]:
-            # A caller's own mask or cache.
+            # The caller has its own mask or cache.
             output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
             return output, None
         layout = CausalLayout(query.shape[2], query.dtype, getattr(module, "sliding_window", None))

@@ -1,4 +1,4 @@
-"""Scores of a probe: by the trainer's forward pass, by the pass that samples, and with faults of the weights."""
+"""Scores of a probe: from the forward pass of updates, from the pass of sampling, and with faulty weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def score_to_train(trainer: Trainer, probe: Probe) -> Scores:
 
 @torch.inference_mode()
 def score_to_sample(model: Any, probe: Probe) -> Scores:
-    """Return the scores of a probe, (n_score,), from the pass that samples, with an empty cache."""
+    """Return the scores of a probe, (n_score,), from the forward pass of sampling, with an empty cache."""
     rows, length = probe.tokens.shape
     layers = model.config.get_text_config().num_hidden_layers
     cache = SlotCache(layers, rows, whole_blocks(length))
@@ -54,7 +54,7 @@ def score_to_sample(model: Any, probe: Probe) -> Scores:
 
 
 def score_suspects(trainer: Trainer, probe: Probe) -> dict[KnownFault, Scores]:
-    """Return the scores of a probe, (n_score,), for each fault that changes them to finite numbers."""
+    """Return the scores of a probe, (n_score,), with each fault. Faults with infinite scores or NaN are removed."""
     adapter, scores = trainer.loaded.adapter, {}
     if adapter is not None:
         with adapter.switched_off():

@@ -1,4 +1,4 @@
-"""Comparison of the sampling half's weights with the training half's weights."""
+"""Comparison of the sampler's weights with the trained weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LocalComparison(WeightComparison):
-    """Compares the halves of a backend `local`, in one process or in two."""
+    """Compares the sampler with the trainer of the backend `local`, in one process or in two."""
 
     def __init__(self, training: Training, sampling: Sampler, model: Any, max_context: int) -> None:
         """`model` is the model of this process, `transformers.PreTrainedModel`."""

@@ -105,7 +105,7 @@ def test_correct_weights_give_no_alarm(
     name: str, run_faulty: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_faulty(None, **CLEAN[name])
-    assert "Sampler's weights checked: equal up to rounding" in capsys.readouterr().err
+    assert "has the trained weights: log-probs are equal up to rounding" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -81,7 +81,7 @@ def test_difference_without_digests_is_unknown() -> None:
             scale = 1.0 + 0.1 * (version == 2)
             await super().load_weights({name: scale * tensor for name, tensor in weights}.items(), version)
 
-    expected = ExpectedError("sampler-weights-unknown", "replica 0 has not the trained weights.")
+    expected = ExpectedError("sampler-weights-unknown", "replica 0 does not have the trained weights.")
     expect_stop(make_context(engine=Silent(NoParams())), expected)
 
 
@@ -111,7 +111,7 @@ def test_clean_syncs_give_no_alarm(name: str, capsys: pytest.CaptureFixture[str]
         settings["engine"] = settings["engine"](NoParams())
     run_steps(LocalBackend(), make_context(**settings), make_check())
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("Sampler's weights checked: equal")
+    assert " has the trained weights: log-probs are equal" in line
 
 
 def test_engine_without_scores_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:

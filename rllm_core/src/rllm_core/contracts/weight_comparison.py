@@ -1,4 +1,4 @@
-"""Comparison of the weights that sample with the weights that are trained."""
+"""Comparison of each sampler's weights with the trained weights."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Probe:
-    """Token rows that both sides score. A score is the log-prob of a token, given the tokens before it, at temperature
-    1."""
+    """Token rows that the trainer and each sampler score.
+
+    A score is the log-prob of a token, given the tokens before it, at temperature 1.
+    """
 
     tokens: NDArray[np.int32]
     """(n_row, length) token ids."""
     prompt: int
-    """Number of first tokens in each row that are not scored, at least 1."""
+    """Number of tokens at the start of each row that are not scored, at least 1."""
 
     @property
     def n_scores(self) -> int:
-        """Number of scores, row after row."""
+        """Number of scores of all rows. Arrays of scores contain row after row."""
         return self.tokens[:, self.prompt :].size
 
 
 class KnownFault(Enum):
-    """A fault that gives a sampler other weights than the trained weights, with the description of its weights."""
+    """A typical cause of other weights than the trained weights. Its value describes the sampler's weights."""
 
     NO_ADAPTER = "the base model without the adapter"
     ADAPTER_TWICE = "the adapter applied twice"
@@ -56,8 +58,8 @@ class WeightComparison(ABC):
     """Scores the same tokens with the trained weights and with each sampler's weights.
 
     It exists from the end of `Backend.start` to `Backend.close`, and changes neither weights nor samples. Its methods
-    are called after `Backend.sync_weights`, never two at once and never during an update. Each call must end in bounded
-    time. They raise BackendError if the trainer or a sampler has failed.
+    are called after `Backend.start` and `Backend.sync_weights`, never two at once and never during an update. Each call
+    must have a time limit. They raise BackendError if the trainer or a sampler has failed.
     """
 
     vocabulary: int
@@ -85,14 +87,14 @@ class WeightComparison(ABC):
     async def of_suspects(self, probe: Probe) -> Mapping[KnownFault, NDArray[np.float32]]:
         """Return the scores, (n_score,), of the trained weights with each fault that is possible in this run.
 
-        Called only if a sampler's scores differ by more than rounding.
+        Called only if a sampler's scores differ by more than rounding, or equal an earlier version's scores.
         """
         return {}
 
     async def different_tensors(self, sampler: str, *, is_suspect: bool) -> Sequence[TensorDifference] | None:
         """Return the sampler's tensors whose values differ from the trained weights in the sampler's type.
 
-        None if they cannot be compared exactly. Called if the sampler's scores differ.
+        None if they cannot be compared exactly. Called if the sampler's scores differ and nothing else explains them.
 
         Args:
             sampler: a name from `of_samplers`.
@@ -104,7 +106,7 @@ class WeightComparison(ABC):
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """Methods of an engine that can report which weights it has. Without them, a hosted engine is not checked."""
+    """Methods of a hosted engine whose weights can be checked. Without them, the engine is not checked."""
 
     async def score(self, probe: Probe) -> Mapping[str, NDArray[np.float32]]:
         """Return the scores of each replica, (n_score,), by its name. See `WeightComparison.of_samplers`.
@@ -117,6 +119,6 @@ class ScoringEngine(Protocol):
         """Return the hexadecimal SHA-256 of a replica's tensors by their names in a checkpoint.
 
         A digest is computed from the values as little-endian bytes in row-major order, in `EngineSetup.dtype`. Tensors
-        may be missing. An empty mapping means that tensors are not compared.
+        may be missing. If the mapping is empty, tensors are not compared.
         """
         ...

@@ -27,24 +27,25 @@ class WeightCheckParams(Params):
     """Options of the observer `weight_check`."""
 
     on_difference: Literal["stop", "warn"] = Field(
-        "stop", description="What to do if a sampler has other weights than the trained weights."
+        "stop", description="Stop the run with an error, or warn and continue, if a sampler has other weights."
     )
     every: int | None = Field(
         None,
         ge=1,
-        description="Check each weight version that is a multiple of this number. null: as often as the check costs at "
-        "most 1 % of a step.",
+        description="Check each weight version that is a multiple of this number. null: check versions 0 and 1, and "
+        "then check so rarely that checks cost at most about 1 % of the compute.",
     )
 
 
 ROWS, PROMPT, FORCED = 2, 8, 64
-"""Size of the probe: rows, tokens of a row's prompt, and its scored tokens."""
+"""Size of the probe: its number of rows, and a row's numbers of prompt tokens and of scored tokens."""
 KEPT = 64
 """Number of checks whose scores are kept."""
 TOKENS_PER_PROBE_TOKEN = 50
-"""Number of trained tokens after which a check costs at most 1 % of them: it is two forward passes over the probe, and
-a trained token costs sampling, a forward and a backward pass."""
-WARN = "rllm.trainer.observers=[{name: weight_check, on_difference: warn}]"
+"""Minimum number of trained tokens between two checks, per token of the probe. A check costs two forward passes over
+the probe. A trained token costs four: one to sample, one to train, and a backward pass, which costs two. So a check
+costs at most 1 %."""
+WARN = "'rllm.trainer.observers=[{name: weight_check, on_difference: warn}]'"
 
 
 class WeightCheck(Observer):
@@ -83,7 +84,7 @@ class WeightCheck(Observer):
         """Check weight version 0."""
         length = 0 if comparison is None else min(PROMPT + FORCED, comparison.max_context)
         if comparison is None or length < 2:
-            say("The sampler's weights are not checked, because the backend has no comparison of weights.")
+            say("The sampler's weights are not checked, because the backend or its engine cannot compare weights.")
             return
         self._judge = Judge(comparison, make_probe(comparison.vocabulary, length), self._history)
         await self.sync(0)
@@ -120,7 +121,7 @@ class WeightCheck(Observer):
             await self._check(self._judge, version)
 
     def take_metrics(self) -> dict[str, float]:
-        """Return the metrics of the last check. Empty if they were already returned."""
+        """Return the metrics of the last check. Empty if an earlier call returned them."""
         metrics, self._metrics = self._metrics, {}
         return metrics
 
@@ -130,7 +131,7 @@ class WeightCheck(Observer):
         return version <= 1 or self._tokens >= TOKENS_PER_PROBE_TOKEN * probe.tokens.size
 
     async def _check(self, judge: Judge, version: int) -> tuple[Check, list[Verdict]]:
-        """Return the scores and the verdicts about all samplers. No verdicts if the trained weights have diverged."""
+        """Return the scores and the verdicts about all samplers. No verdicts if the trainer's scores are not finite."""
         comparison, probe = judge.comparison, judge.probe
         trainer = await comparison.of_trainer(probe)
         checked = Check(version, trainer, await comparison.of_samplers(probe))
@@ -150,7 +151,8 @@ class WeightCheck(Observer):
                 warn_once(error.message)
             self._warned.add(key)
         elif not self._has_reported:
-            say(f"Sampler's weights checked: {verdict.text}, largest difference of log-probs {verdict.difference:.2g}.")
+            result = f"log-probs are {verdict.text}, largest difference {verdict.difference:.2g}"
+            say(f"Checked that {sampler} has the trained weights: {result}.")
         self._has_reported = True
 
 

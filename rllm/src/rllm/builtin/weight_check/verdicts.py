@@ -20,10 +20,11 @@ ROUNDING, SUMS = 4.0, 16.0
 """Factors of `rounding_limit`. SmolLM2 stays below a fifth of the limit in each type (``benchmarks/weight_check.py``).
 """
 AMPLIFIED = 1 / 8
-"""Largest share of the scores that may differ by more than `rounding_limit`. Where hidden states nearly cancel, a model
+"""Largest share of the scores that may differ by more than `rounding_limit`. If hidden states nearly cancel, a model
 that diverges amplifies rounding hundreds of times, but at few tokens. Other weights change the scores of all tokens."""
 MOVEMENT = 1 / 16
-"""Smallest change of the trainer's scores that a sampler must follow, in units of the rounding of its type."""
+"""Smallest change of the trainer's scores after which a sampler that repeats its scores is stale, in units of roundoff.
+"""
 SHOWN = 4
 """Maximum number of tensors in a message."""
 
@@ -78,7 +79,7 @@ class Equal(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding(Verdict):
-    """The scores differ as they may by the rounding of floating-point numbers."""
+    """The scores differ by no more than the rounding of floating-point numbers explains."""
 
     number = 1
     limit: float
@@ -111,7 +112,7 @@ class Stale(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Faulty(Verdict):
-    """The sampler has the trained weights with a `KnownFault`."""
+    """The sampler's weights are the trained weights with a `KnownFault`."""
 
     number = 3
     fault: KnownFault
@@ -124,13 +125,13 @@ class Faulty(Verdict):
         return BackendError(
             "sampler-weights-faulty",
             f"After weight sync {version}, {sampler} has {self.fault.value}. {self._size}",
-            f"Correct how the sampler loads the adapter and the type of its weights. {advice}",
+            f"Correct how the sampler loads the adapter, or the type of its weights. {advice}",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorsDiffer(Verdict):
-    """The sampler has some tensors with other values."""
+    """Some of the sampler's tensors have other values than the trained tensors."""
 
     number = 4
     tensors: tuple[TensorDifference, ...]
@@ -147,7 +148,7 @@ class TensorsDiffer(Verdict):
     def error(self, sampler: str, version: int, advice: str) -> BackendError:
         return BackendError(
             "sampler-tensors-differ",
-            f"After weight sync {version}, {sampler} has not the trained weights: {self.text}. {self._size}",
+            f"After weight sync {version}, {sampler} does not have the trained weights: {self.text}. {self._size}",
             f"Correct how these tensors are sent to the sampler and loaded there. {advice}",
         )
 
@@ -161,7 +162,7 @@ class Unknown(Verdict):
     def error(self, sampler: str, version: int, advice: str) -> BackendError:
         return BackendError(
             "sampler-weights-unknown",
-            f"After weight sync {version}, {sampler} has not the trained weights. {self._size}",
+            f"After weight sync {version}, {sampler} does not have the trained weights. {self._size}",
             f"Compare the model and the settings of the sampler with the trainer's, for example the type and the "
             f"quantization of the weights. {advice}",
         )
@@ -177,10 +178,7 @@ class Judge:
     """The checks so far, oldest first."""
 
     async def judge(self, checked: Check, sampler: str) -> Verdict:
-        """Return the verdict about a sampler: the first that applies, in the order of the page ``explain/weights.md``.
-
-        A fault replaces an earlier version that explains the scores no better.
-        """
+        """Return the first verdict about a sampler that applies. The page ``explain/weights.md`` has the order."""
         scores, trainer = checked.samplers[sampler], checked.trainer
         difference = float(np.abs(scores - trainer).max())
         if difference == 0:
@@ -208,17 +206,17 @@ class Judge:
         return Unknown(difference=difference)
 
     async def _find_earlier(self, checked: Check, sampler: str) -> Check | None:
-        """Return the earlier check whose weights the sampler has. None if it has newer weights."""
+        """Return the earlier check whose weights the sampler has. None if there is no such check."""
         scores, trainer = checked.samplers[sampler], checked.trainer
         threshold = MOVEMENT * UNIT_ROUNDOFF[self.comparison.dtype]
         # A resumed run checks the weights of its last check again.
         history = [each for each in self.history if each.version < checked.version]
         for earlier in history:
             own = earlier.samplers.get(sampler)
-            # A sampler in a type with few bits may repeat all scores if the weights change very little.
+            # If the weights change very little, a sampler in a type with few bits may repeat all scores.
             has_moved = (trainer != earlier.trainer).mean() >= 0.5 and _distance(trainer, earlier.trainer) >= threshold
             if has_moved and own is not None and np.array_equal(own, scores):
-                # If the trainer does not repeat its scores, they may differ without new weights.
+                # If the trainer does not repeat its scores, their change does not prove that the weights changed.
                 again = await self.comparison.of_trainer(self.probe)
                 if np.array_equal(again, trainer):
                     return earlier
@@ -228,7 +226,7 @@ class Judge:
     def _find_earlier_of_row(self, checked: Check, sampler: str) -> Check | None:
         """Return the earlier check whose weights scored a row of the probe. None if there is no such row.
 
-        A service may score each row on a different replica, and not all replicas may have old weights.
+        A service may score each row on a different replica, and perhaps a single replica has old weights.
         """
         history = [each for each in self.history if each.version < checked.version]
         length = self.probe.tokens.shape[1] - self.probe.prompt
@@ -237,8 +235,7 @@ class Judge:
         return next((each for each in found if each is not None), None)
 
     async def _find_fault(self, scores: Scores, trainer: Scores, limit: float) -> KnownFault | None:
-        """Return the fault whose scores are the nearest, if their distance is at most `limit` and rounding explains it.
-        None if no fault explains the scores."""
+        """Return the fault whose scores are the nearest. None if their distance exceeds `limit` or rounding."""
         suspects = await self.comparison.of_suspects(self.probe)
         fault = min(suspects, key=lambda each: _distance(scores, suspects[each]), default=None)
         if fault is None:
@@ -249,7 +246,10 @@ class Judge:
 
 
 def _nearest(history: Sequence[Check], scores: Scores, trainer: Scores, part: slice) -> Check | None:
-    """Return the check whose trainer's scores are at most half as far as the trainer's now, in a part of the probe."""
+    """Return the earlier check whose trainer's scores are at least twice as near as the trainer's scores now.
+
+    Only a part of the probe is compared. None if there is no such check.
+    """
     own, now = scores[part], trainer[part]
     nearest = min(history, key=lambda each: _distance(own, each.trainer[part]), default=None)
     if nearest is None:
