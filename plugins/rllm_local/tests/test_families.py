@@ -121,10 +121,11 @@ def _kinds() -> list[Any]:
     return [kind for kind in CORE.split() if kind in CONFIG_MAPPING] + marked
 
 
-def _assert_rows_as_separate(model: Any, batch: TokenBatch) -> None:
-    """Rows share prompts and passes; each row's log-probs must equal the plain model's log-probs on this row."""
+def _assert_rows_as_separate(model: Any, batch: TokenBatch, *, packed: bool = True) -> None:
+    """Rows share passes, and prompts if packed; each row's log-probs must equal the plain model's log-probs on this
+    row."""
     (part,) = micro_batches(batch, np.arange(batch.n_rows), 10_000, model.device)
-    assert part.attention_mask is not None
+    assert (part.attention_mask is not None) == packed
     with torch.no_grad():
         ours = token_outputs(model, part, 1.0).logprobs
         plain = []
@@ -159,6 +160,7 @@ def test_family_accepted_computes_each_row_separately(kind: str, make_engine: An
     model = _build(kind)
     check_family(model, kind)
     _assert_rows_as_separate(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], rollouts=3))
+    _assert_rows_as_separate(model, random_batch([(20, 6), (5, 3)]), packed=False)
     _assert_sampled_as_separate(model, make_engine(model, max_context=128), assert_as_without_cache, 60)
 
 

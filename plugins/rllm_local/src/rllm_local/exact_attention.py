@@ -339,7 +339,8 @@ def attend(
     size = value.shape[-1]
     if missing := query.shape[-1] - size:
         value = pad(value, (0, missing))
-    return layout.attend(query, key, value, scaling)[..., :size].transpose(1, 2), None
+    # Some models call `view` on the result, as on the result of torch's attention in transformers.
+    return layout.attend(query, key, value, scaling)[..., :size].transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(EXACT, attend)

@@ -128,7 +128,7 @@ def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor
     try:
         logits = model(
             input_ids=part.input_ids,
-            position_ids=part.position_ids,
+            position_ids=_position_ids(model, part),
             attention_mask=_attention_mask(model, part),
             use_cache=False,
             logits_to_keep=part.columns,
@@ -136,6 +136,13 @@ def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor
     finally:
         hook.remove()
     return logits[0, : len(states[0][given])], states[0]
+
+
+def _position_ids(model: Any, part: MicroBatch) -> Tensor | None:
+    if part.position_ids is not None or not is_exact(model):
+        return part.position_ids
+    # A model that gets no positions may compute them from the mask, for example OPT, and this mask only has a layout.
+    return torch.arange(part.input_ids.shape[1], device=part.input_ids.device)[None]
 
 
 def _attention_mask(model: Any, part: MicroBatch) -> Tensor | dict[str, Tensor] | None:
