@@ -77,7 +77,7 @@ def _lines(report: CheckReport) -> list[str]:
             f"the record equals the updates: {checked}; loss within {report.largest_loss_error:.1e}, "
             f"coefficients within {report.largest_coefficient_error:.1e}"
         )
-    if report.compared_logprobs:
+    if report.compared_logprobs and not report.problems:
         lines.append(
             f"log-probs of sampler and trainer, where both had the same weights: {report.compared_logprobs} tokens, "
             f"largest difference {report.largest_logprob_difference:.2g}"
