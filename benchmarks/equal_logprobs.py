@@ -20,6 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "tests/tools"))
+
+import smollm2
 import torch
 
 import rllm_local.model as loading
@@ -32,7 +35,6 @@ from rllm.training.setup import load_tasks
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
-from rllm_local.tiny import build_tokenizer
 
 KERNELS = {
     "this processor's": {},
@@ -55,34 +57,11 @@ RECIPES: dict[str, tuple[str, ...]] = {
 STEPS = {"guess": 200, "smollm2": 20}
 
 
-def save_model(directory: Path) -> None:
-    """Save a model of SmolLM2-135M's shape with random weights, and the tokenizer of `tiny`."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=2048,
-        rope_theta=100000.0,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    build_tokenizer().save_pretrained(directory)
-
-
 def print_differences(model: str, steps: int) -> None:
     """Train in each setting of kernels, and print the line of `rllm record check` about log-probs."""
     with tempfile.TemporaryDirectory() as place:
         if model != "guess":
-            save_model(Path(place, "model"))
+            smollm2.save_random(Path(place, "model"))
         for name, variables in KERNELS.items():
             words = (*RECIPES[model], *QUIET, f"rllm.trainer.total_batches={steps}", "rllm.record=tokens")
             command = [sys.executable, "-m", "rllm", "train", *words, "--overwrite"]
@@ -125,7 +104,7 @@ def print_cost(model: str, steps: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
         if model != "guess":
-            save_model(Path("model"))
+            smollm2.save_random(Path("model"))
         for number in range(repeats):
             found = {}
             for use in (exact, loading.use_torch_attention) if number % 2 else (loading.use_torch_attention, exact):

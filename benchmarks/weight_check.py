@@ -31,6 +31,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1] / "tests/tools"))
 
 import numpy as np
+import smollm2
 import torch
 from local_models import random_batch
 from tinker_in_process import tiny_server
@@ -60,7 +61,6 @@ from rllm_local.kv_cache import SlotCache
 from rllm_local.master_weights import cast_weights
 from rllm_local.samplers import checkpoint_weights
 from rllm_local.scoring import score_to_train
-from rllm_local.tiny import build_tokenizer
 from rllm_local.trainer import load_trainer
 from rllm_tinker.backend import TinkerBackend
 from rllm_tinker.settings import TinkerConfig
@@ -265,7 +265,6 @@ def limit_models() -> Iterator[tuple[str, Any]]:
                     if parameter.ndim == 2:
                         parameter.mul_(std / parameter.std())
             yield f"{name}, weights {std}", model
-    import smollm2
 
     if (problem := smollm2.missing()) is None:
         yield "SmolLM2-135M", LlamaForCausalLM.from_pretrained(smollm2.exported(), dtype=torch.float32).eval()
@@ -323,24 +322,6 @@ class Meter(Observer):
         self.tokens += int(step.batch.loss_mask.sum())
 
 
-def save_smollm2_shape(directory: Path) -> Path:
-    """Write a model of SmolLM2-135M's shape with random weights, and the tokenizer of `tiny`."""
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        eos_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    build_tokenizer().save_pretrained(directory)
-    return directory
-
-
 def measure_cost(name: str, steps: int, overrides: list[str]) -> None:
     """Print the CPU time of a check, and its share of the training between two checks."""
     checks: list[float] = []
@@ -388,7 +369,7 @@ def print_cost() -> None:
     torch.set_num_threads(1)
     measure_cost("guess", 30, ["rllm.env.name=guess", EVERY])
     with tempfile.TemporaryDirectory() as directory:
-        model = save_smollm2_shape(Path(directory))
+        model = smollm2.save_random(Path(directory))
         keys = ["rllm.env.name=sum", f"model.name={model}", "data.train_batch_size=4", "rllm.rollout.n=8"]
         for dtype in ("float32", "bfloat16"):
             measure_cost(

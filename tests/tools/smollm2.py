@@ -34,6 +34,30 @@ def default_directory() -> Path:
     return Path(cache) / "rllm-benchmarks" / "smollm2-135m-instruct"
 
 
+def save_random(directory: Path) -> Path:
+    """Save a model of this shape with random weights, and the tokenizer of `tiny`. It needs no wheel."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from rllm_local.tiny import build_tokenizer
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        eos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    build_tokenizer().save_pretrained(directory)
+    return directory
+
+
 def exported(directory: Path | None = None) -> Path:
     """Return the model as a Hugging Face directory. Writing a missing one takes about 20 seconds.
 

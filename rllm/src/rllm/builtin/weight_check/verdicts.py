@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -42,7 +43,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(ABC):
     """The relation of a sampler's weights to the trained weights."""
 
     number: ClassVar[int]
@@ -51,9 +52,9 @@ class Verdict:
     """Largest difference of a score, in nats."""
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """A short form of the verdict."""
-        raise NotImplementedError
 
     def error(self, sampler: str, version: int, advice: str) -> BackendError | None:
         """Return the error that stops the run. None if the sampler has the trained weights.
