@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm_backend_kit import machine
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
@@ -62,7 +61,7 @@ def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, bu
         return versions[name]
 
     monkeypatch.setattr(plugin_module, "find_spec", lambda name: name)
-    monkeypatch.setattr(machine, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     versions[build] = "0.24.0+cu129"
     with expect_error(PluginError, "wrong-version", "0.31", "0.24.0") as caught:
         check_vllm_version()

@@ -13,9 +13,9 @@ from rllm.cli import main as main_module
 from rllm.cli.command_groups import LazyCommand
 from rllm.cli.main import COMMANDS, main
 from rllm.config import missing_packages
+from rllm.config.missing_packages import MissingRequirement
 from rllm_core import __version__
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.plugins.requirements import MissingRequirement
 
 
 @pytest.fixture

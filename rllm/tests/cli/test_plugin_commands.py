@@ -113,8 +113,9 @@ def test_nearest_command_may_belong_to_a_plugin(rllm, install_command) -> None:
 
 
 NOTHING_INSTALLED = """
-import importlib.metadata, sys
-importlib.metadata.entry_points = lambda: importlib.metadata.EntryPoints()
+import sys
+import rllm_core.plugins.discovery
+rllm_core.plugins.discovery.read_entry_points = tuple
 from rllm.cli.main import main
 sys.exit(main())
 """

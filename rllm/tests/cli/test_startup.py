@@ -25,6 +25,7 @@ def test_help_imports_no_command_plugin_or_pydantic(rllm_from_inside, install, i
 
     assert "rllm.cli.main" in imported
     assert not imported & (HEAVY | {"pydantic", "pluggy", "rich", "third_party", "with_command", "rllm_tinker"})
+    assert not imported & {"email", "zipfile"}, "importlib.metadata imports them"
     assert {name for name in imported if name.startswith("rllm.cli.")} == {
         "rllm.cli.main",
         "rllm.cli.command_groups",
@@ -53,7 +54,7 @@ def test_looking_at_plugins_imports_nothing_that_computes(rllm_from_inside, inst
     imported = _imported(rllm_from_inside, "plugins", "list")
 
     assert "third_party" in imported
-    assert not imported & (HEAVY | {"asyncio", "rllm_core.schema.run_config"})
+    assert not imported & (HEAVY | {"asyncio", "email", "packaging", "rllm_core.schema.run_config"})
     assert not _imported(rllm_from_inside, "plugins", "info", "estimator", "grpo") & HEAVY
 
 

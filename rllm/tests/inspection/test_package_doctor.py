@@ -8,10 +8,10 @@ import pytest
 from expecting import check_values
 
 from rllm.cli.plugin_commands import PluginCommands
+from rllm.config.missing_packages import missing
 from rllm.inspection.doctor import examine, examine_commands, examine_packages
 from rllm_core.contracts.backend import Finding
 from rllm_core.plugins.discovery import Candidate
-from rllm_core.plugins.requirements import missing
 
 
 def test_a_plugin_for_another_core_is_one_error(site) -> None:

@@ -1,7 +1,8 @@
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import rllm_core
-from rllm_core.plugins.discovery import PROGRAM, discover
+from rllm_core.plugins.discovery import PROGRAM, discover, read_entry_points
 from rllm_core.plugins.registry import Registry
 
 
@@ -12,6 +13,26 @@ def _names(candidates):
 def _only(candidates):
     (found,) = (candidate for candidate in candidates if candidate.distribution != PROGRAM)
     return found
+
+
+def test_entry_points_equal_those_of_importlib(site, tmp_path_factory, monkeypatch) -> None:
+    site.install_estimator("found-twice", "first")
+    lines = ("# none", "", "[ group ]", "[group]", "x = json : JSONDecoder.decode [extra]", " y=json")
+    (site.install_package("commented", "1.0") / "entry_points.txt").write_text("\n".join(lines))
+    second = tmp_path_factory.mktemp("second")
+    monkeypatch.syspath_prepend(second)
+    (second / "found_twice-2.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(second / "missing")
+
+    found = list(read_entry_points())
+
+    groups = {each.group for each in found}
+    expected = [entry for group in groups for entry in entry_points(group=group)]
+    assert sorted(each[1:] for each in found) == sorted((each.group, each.name, each.value) for each in expected)
+    assert "found-twice" not in {each.name for each in found}, "the first package on the path hides it"
+    for mine in found:
+        if mine.group == "group":
+            assert mine.load() is EntryPoint(mine.name, mine.value, mine.group).load()
 
 
 def test_an_installed_plugin_is_found_without_an_import(site) -> None:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from expecting import check_values, expect_error
+from packaging.requirements import Requirement
 
 from rllm.cli.plugin_commands import load_command
-from rllm.config.missing_packages import outside
+from rllm.config.missing_packages import missing, outside
 from rllm_core import __version__
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import Candidate
-from rllm_core.plugins.requirements import missing
+from rllm_core.plugins.requirements import allows, is_in_bounds
 
 NEWER, OLDER = "Requires-Dist: rllm-core<9,>=8.1\n", "Requires-Dist: rllm_core[torch]<0.0.1\n"
 SAID = {
@@ -80,3 +81,15 @@ def test_command_for_different_core_has_pip_command() -> None:
 @pytest.mark.parametrize("function", [missing, outside])
 def test_package_not_installed_misses_nothing(function: Callable[[str], list[Any]]) -> None:
     assert function("not-installed-at-all") == []
+
+
+@pytest.mark.parametrize("bounds", ["<0.2,>=0.1", ">=0.1, <0.10", "<0.1.0", ">=0.1.0.0", "[torch]<0.2,>=0.1.1"])
+@pytest.mark.parametrize("version", ["0.1", "0.1.0", "0.2", "0.1.1", "0.10", "1.0", "0.0.9"])
+def test_bounds_are_read_as_by_packaging(bounds: str, version: str) -> None:
+    assert is_in_bounds(f"rllm-core{bounds}", version) == allows(Requirement(f"rllm-core{bounds}"), version)
+
+
+@pytest.mark.parametrize("bounds", ["", "==0.1", "<=0.1.0", "<0.2; python_version>'3'", "-x<0.2"])
+def test_other_requirements_are_left_to_packaging(bounds: str) -> None:
+    assert not is_in_bounds(f"rllm-core{bounds}", "0.1.0")
+    assert not is_in_bounds("rllm-core<0.2", "0.1.0rc1")

@@ -10,10 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllm_backend_kit.model_files import model_directory
 from rllm_core.contracts.backend import DerivedKey, Footprint
 from rllm_core.errors import ConfigError
-from rllm_verl.adapters import find_adapter
 from rllm_verl.attention import FSDP
 from rllm_verl.keys import LORA_RANK, ROLLOUT, TINY
 from rllm_verl.logprobs import VLLM
@@ -180,6 +178,9 @@ def footprint(settings: VerlConfig, run: RunConfig, needs: frozenset[str]) -> Fo
 
 def _config_of(name: str) -> Any:
     from transformers import AutoConfig
+
+    from rllm_backend_kit.model_files import model_directory
+    from rllm_verl.adapters import find_adapter
 
     path = Path(name).expanduser()
     if (adapter := find_adapter(path)) is not None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from expecting import check_values, expect_error
 
-from rllm_backend_kit import machine
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_verl.checks import check_vllm_on_cpu
@@ -46,7 +45,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise PackageNotFoundError(name)
             return builds[name.replace("-", "_")]
 
-        monkeypatch.setattr(machine, "version", version_of)
+        monkeypatch.setattr("importlib.metadata.version", version_of)
         forget_warnings()
 
     return install_builds

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rllm_core.contracts.backend import Finding
@@ -88,9 +87,11 @@ def read_machine(packages: Sequence[str] = ()) -> Machine:
 
 def installed_version(*distributions: str) -> str | None:
     """Return the version, without its build suffix, of the first installed package. None if none is installed."""
+    from importlib import metadata
+
     for distribution in distributions:
-        with suppress(PackageNotFoundError):
-            return version(distribution).partition("+")[0]
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution).partition("+")[0]
     return None
 
 

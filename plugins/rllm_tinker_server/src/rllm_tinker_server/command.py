@@ -140,7 +140,6 @@ def serve(
     Ctrl-C stops the server. Checkpoints stay. Models without a checkpoint are lost.
     """
     from rllm_core.errors import ConfigError
-    from rllm_core.plugins import missing
 
     try:
         from rllm_tinker_server.limits import TinkerLimits
@@ -153,10 +152,9 @@ def serve(
             serve as run,
         )
     except ModuleNotFoundError as error:
-        absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
             "missing-package",
-            f"The local server needs packages that are not installed: {', '.join(absent)}.",
+            f"The local server needs {error.name}, which is not installed.",
             "Run: pip install rllm-tinker-server",
         ) from error
     where = TinkerServeOptions(host=host, port=port, keys=api_keys, announce=announce, end_with_stdin=end_with_stdin)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from rllm.config.keys import ANY_KEY, choice_keys, plugin_keys
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.discovery import find_home_package, read_index
 from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.requirements import (
-    MissingRequirement,
-    allows,
-    find_installed,
-    missing,
-    missing_requirement,
-    parse_requirements,
-)
+from rllm_core.plugins.requirements import allows, parse_requirements
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ROLE_LOSS
 
@@ -27,6 +24,17 @@ Value = Callable[[str], Any]
 
 _complete: set[str] = set()
 """Distributions, with extras, that have been found to lack nothing: looking again takes some milliseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingRequirement:
+    """One requirement that the installed packages do not meet."""
+
+    requirement: str
+    """The argument for ``pip install``, such as ``peft<1,>=0.18``."""
+    name: str
+    installed: str = ""
+    """The installed version. Empty if the package is not installed."""
 
 
 def require_packages(registry: Registry, value: Value) -> None:
@@ -136,3 +144,37 @@ def outside(of: str) -> list[MissingRequirement]:
         if other is not None and not allows(requirement, other.version):
             unmet.append(missing_requirement(requirement, other.version))
     return unmet
+
+
+def missing(of: str, extras: Collection[str] = ()) -> list[MissingRequirement]:
+    """Return the requirements of a package, including its `extras`, that are not installed.
+
+    If the package requires an extra of a second package, such as ``rllm-core[torch]``, the requirements of that extra
+    are included. The list is empty if `of` itself is not installed.
+    """
+    found = find_installed(of)
+    if found is None:
+        return []
+    unmet: dict[str, MissingRequirement] = {}
+    for requirement in parse_requirements(found.requires or (), extras):
+        if find_installed(requirement.name) is None:
+            unmet[requirement.name] = missing_requirement(requirement)
+        elif requirement.extras:
+            unmet |= {each.name: each for each in missing(requirement.name, requirement.extras)}
+    return list(unmet.values())
+
+
+def missing_requirement(requirement: Requirement, installed: str = "") -> MissingRequirement:
+    """Return a requirement as a `MissingRequirement`. `installed` is the version of its package."""
+    wanted = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return MissingRequirement(
+        requirement=f"{requirement.name}{wanted}{requirement.specifier}", name=requirement.name, installed=installed
+    )
+
+
+def find_installed(name: str) -> Distribution | None:
+    """Return an installed package in any version. None if it is not installed."""
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None

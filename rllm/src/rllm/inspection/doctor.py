@@ -10,7 +10,7 @@ import click
 
 from rllm.cli import commands_in
 from rllm.cli.plugin_commands import PluginCommands, format_candidates, format_hint, load_command
-from rllm.config.missing_packages import outside
+from rllm.config.missing_packages import missing, outside
 from rllm.config.packaged import search_directory
 from rllm_core.contracts.backend import BackendPlugin, Finding, Severity
 from rllm_core.contracts.chosen import Registered
@@ -18,7 +18,6 @@ from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, Discovery, normalize
 from rllm_core.plugins.registry import Registry, describe_failure
-from rllm_core.plugins.requirements import missing
 from rllm_core.plugins.specs import KINDS
 
 

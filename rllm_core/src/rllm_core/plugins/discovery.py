@@ -7,14 +7,14 @@ The block list and the allow list are applied here, so the code of a blocked plu
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 ENTRY_POINT_GROUP = "rllm.plugins"
@@ -70,19 +70,59 @@ def normalize(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-@cache
-def core_version() -> str:
-    return importlib.metadata.version(CORE)
+class EntryPoint(NamedTuple):
+    """A line in the metadata of an installed package."""
+
+    directory: str
+    """The directory with the metadata of its package."""
+    group: str
+    name: str
+    value: str
+    """A module and an attribute: ``rllm_tinker_server.command:tinker``."""
+
+    def load(self) -> object:
+        module, _, attribute = self.value.partition("[")[0].partition(":")
+        found: object = importlib.import_module(module.strip())
+        for name in filter(None, attribute.strip().split(".")):
+            found = getattr(found, name)
+        return found
 
 
-def core_candidate() -> Candidate:
-    """Return the core's own plugins, which come first and cannot be blocked."""
-    return Candidate(
-        entry_point=CORE,
-        distribution=CORE,
-        version=core_version(),
-        load=lambda: importlib.import_module(CORE_MODULE),
-    )
+def read_entry_points() -> Iterator[EntryPoint]:
+    """Yield the entry points of installed packages.
+
+    `importlib.metadata` finds the same ones, but it imports parsers of mail and archives. They take longer than all
+    other parts of ``rllm --help``.
+    """
+    for directory in _metadata_directories():
+        group = ""
+        for line in map(str.strip, _read(directory, "entry_points.txt").splitlines()):
+            if line.startswith("["):
+                group = line[1:-1]
+            elif line and not line.startswith("#"):
+                name, _, value = line.partition("=")
+                yield EntryPoint(directory, group, name.strip(), value.strip())
+
+
+def _metadata_directories() -> Iterator[str]:
+    """Yield the metadata directory of each installed package, which is the first one on Python's path."""
+    packages: set[str] = set()
+    for path in sys.path:
+        with suppress(OSError), os.scandir(path or ".") as files:
+            for file in files:
+                stem, _, suffix = file.name.rpartition(".")
+                if suffix in ("dist-info", "egg-info") and (name := normalize(stem.partition("-")[0])) not in packages:
+                    packages.add(name)
+                    yield file.path
+
+
+def _read(directory: str, name: str) -> str:
+    """Return the text of a file. Empty if it does not exist."""
+    try:
+        with open(f"{directory}/{name}", encoding="utf-8") as file:  # noqa: PTH123  (a Path takes longer)
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
 
 
 def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | None = None) -> Discovery:
@@ -97,14 +137,22 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     names = (os.environ if environ is None else environ).get(BLOCK_VARIABLE, "").split(",")
     block = {normalize(name.strip()): name.strip() for name in names if name.strip()}
     allowed = None if allow is None else {normalize(name): name for name in allow}
-    installed = importlib.metadata.entry_points()
     describe = cache(_describe)  # most packages offer several
-    plugins = sorted(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe), key=_order)
-    commands = [
-        candidate._replace(entry_point=prefix + candidate.entry_point)
-        for group, prefix in COMMAND_GROUPS.items()
-        for candidate in _candidates(installed.select(group=group), block, allowed, describe)
-    ]
+    plugins: list[Candidate] = []
+    commands: list[Candidate] = []
+    for entry_point in read_entry_points():
+        prefix = COMMAND_GROUPS.get(entry_point.group)
+        if prefix is None and entry_point.group != ENTRY_POINT_GROUP:
+            continue
+        package, version, requires = describe(entry_point.directory)
+        distribution = package or entry_point.name
+        names = [normalize(distribution), *([normalize(entry_point.name)] if prefix is None else ())]
+        blocked_by = "" if names[0] == PROGRAM else _blocked_by(names, block, allowed)
+        name = (prefix or "") + entry_point.name
+        if names[0] != CORE:
+            found = Candidate(name, distribution, version, entry_point.load, requires, blocked_by)
+            (plugins if prefix is None else commands).append(found)
+    plugins.sort(key=_order)
     distributions = {normalize(candidate.distribution) for candidate in (*plugins, *commands)}
     blockable = (distributions | {normalize(plugin.entry_point) for plugin in plugins}) - {PROGRAM}
     return Discovery(
@@ -114,30 +162,6 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
         unknown_blocks=tuple(text for name, text in block.items() if name not in blockable | {"*"}),
         unknown_allows=tuple(text for name, text in (allowed or {}).items() if name not in distributions | {CORE}),
     )
-
-
-def _candidates(
-    entry_points: Iterable[importlib.metadata.EntryPoint],
-    block: Mapping[str, str],
-    allowed: Mapping[str, str] | None,
-    describe: Callable[[importlib.metadata.Distribution | None], tuple[str, str, tuple[str, ...]]],
-) -> Iterator[Candidate]:
-    for entry_point in entry_points:
-        name, version, requires = describe(entry_point.dist)
-        distribution = name or entry_point.name
-        if normalize(distribution) == CORE:
-            continue
-        names = [distribution] if entry_point.group in COMMAND_GROUPS else [distribution, entry_point.name]
-        yield Candidate(
-            entry_point=entry_point.name,
-            distribution=distribution,
-            version=version,
-            load=entry_point.load,
-            requires=requires,
-            blocked_by=""
-            if normalize(distribution) == PROGRAM
-            else _blocked_by([normalize(name) for name in names], block, allowed),
-        )
 
 
 def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, str] | None) -> str:
@@ -156,16 +180,13 @@ def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping
     return ""
 
 
-def _describe(distribution: importlib.metadata.Distribution | None) -> tuple[str, str, tuple[str, ...]]:
+def _describe(directory: str) -> tuple[str, str, tuple[str, ...]]:
     """Return a package's name, version and requirements. Parts that damaged metadata lacks have defaults."""
-    if distribution is None:
-        return "", "unknown", ()
-    # `Distribution.metadata` also parses the description, which takes longer than all other parts of `rllm --help`.
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    text = _read(directory, "METADATA") or _read(directory, "PKG-INFO")
     fields = [line.partition(": ") for line in text.partition("\n\n")[0].splitlines()]
     values = {name: value.strip() for name, _, value in reversed(fields)}
-    requires = [value.strip() for name, _, value in fields if name == "Requires-Dist"] or distribution.requires or ()
-    return values.get("Name", ""), values.get("Version", "unknown"), tuple(requires)
+    requires = tuple(value.strip() for name, _, value in fields if name == "Requires-Dist")
+    return values.get("Name", ""), values.get("Version", "unknown"), requires
 
 
 def _order(candidate: Candidate) -> tuple[str, str]:
@@ -204,7 +225,7 @@ def read_index() -> Mapping[str, IndexEntry]:
     directories = program.submodule_search_locations if program else None
     if not directories:
         return {}
-    entries: dict[str, dict[str, Any]] = json.loads(Path(directories[0], INDEX).read_text(encoding="utf-8"))
+    entries: dict[str, dict[str, Any]] = json.loads(_read(directories[0], INDEX))
     return {name: IndexEntry(**entry) for name, entry in entries.items()}
 
 

@@ -9,10 +9,12 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import pluggy
 
+from rllm_core import __version__
 from rllm_core.contracts.chosen import FAMILY, RecordT, Registered
 from rllm_core.contracts.plugin import API_VERSION, Plugin
 from rllm_core.errors import PluginError, did_you_mean, format_problem
@@ -20,11 +22,11 @@ from rllm_core.notices import one_line, warn_once
 from rllm_core.plugins import specs
 from rllm_core.plugins.discovery import (
     CORE,
+    CORE_MODULE,
     IN_PROCESS,
     Candidate,
     Discovery,
     UnusablePluginError,
-    core_candidate,
     discover,
     find_home_package,
     indexed_summaries,
@@ -80,7 +82,7 @@ class Registry:
         registry = cls(discovery=discover(allow, environ))
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(specs)
-        registry._load(core_candidate(), manager)
+        registry._load(Candidate(CORE, CORE, __version__, lambda: import_module(CORE_MODULE)), manager)
         for candidate in registry.discovery.candidates:
             try:
                 registry._load(candidate, manager)

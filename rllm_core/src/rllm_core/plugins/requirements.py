@@ -1,48 +1,26 @@
-"""Requirements of installed packages that are missing or have a different version, and the command to fix them."""
+"""Requirements of packages: which ones apply here, which versions they allow, and whether plugins allow this core."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from rllm_core import __version__
+from rllm_core.plugins.discovery import CORE, Candidate, UnusablePluginError, normalize
 
-from rllm_core.plugins.discovery import CORE, Candidate, UnusablePluginError, core_version, normalize
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
-
-@dataclass(frozen=True, kw_only=True)
-class MissingRequirement:
-    """One requirement that the installed packages do not meet."""
-
-    requirement: str
-    """The argument for ``pip install``, such as ``peft<1,>=0.18``."""
-    name: str
-    installed: str = ""
-    """The installed version. Empty if the package is not installed."""
-
-
-def missing(of: str, extras: Collection[str] = ()) -> list[MissingRequirement]:
-    """Return the requirements of a package, including its `extras`, that are not installed.
-
-    If the package requires an extra of a second package, such as ``rllm-core[torch]``, the requirements of that extra
-    are included. The list is empty if `of` itself is not installed.
-    """
-    found = find_installed(of)
-    if found is None:
-        return []
-    unmet: dict[str, MissingRequirement] = {}
-    for requirement in parse_requirements(found.requires or (), extras):
-        if find_installed(requirement.name) is None:
-            unmet[requirement.name] = missing_requirement(requirement)
-        elif requirement.extras:
-            unmet |= {each.name: each for each in missing(requirement.name, requirement.extras)}
-    return list(unmet.values())
+_CORE = re.compile(rf"{CORE}(\[[a-z,]*\])?")
+_OF_EXTRA = re.compile(r"; extra == ['\"][\w-]+['\"]$")
+_BOUND = re.compile(r"(<|>=)([0-9]+(?:\.[0-9]+)*)")
 
 
 def allows(requirement: Requirement, version: str) -> bool:
     """Return True if a version meets the requirement. An invalid version meets only a requirement without a version."""
+    from packaging.version import InvalidVersion, Version
+
     try:
         return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
@@ -57,6 +35,8 @@ def parse_requirements(requirements: Collection[str], extras: Collection[str] = 
         requirements: values of ``Requires-Dist``.
         extras: names of extras.
     """
+    from packaging.requirements import InvalidRequirement, Requirement
+
     for text in requirements:
         try:
             requirement = Requirement(text)
@@ -66,45 +46,49 @@ def parse_requirements(requirements: Collection[str], extras: Collection[str] = 
             yield requirement
 
 
-def missing_requirement(requirement: Requirement, installed: str = "") -> MissingRequirement:
-    """Return a requirement as a `MissingRequirement`. `installed` is the version of its package."""
-    wanted = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    return MissingRequirement(
-        requirement=f"{requirement.name}{wanted}{requirement.specifier}", name=requirement.name, installed=installed
-    )
-
-
-def find_installed(name: str) -> Distribution | None:
-    """Return an installed package in any version. None if it is not installed."""
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
-
-
 def check_core_version(candidate: Candidate) -> None:
     """Raise UnusablePluginError if the plugin's package requires a different version of rllm-core."""
     for text in candidate.requires:
-        if not normalize(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
-            continue
+        if not normalize(text).startswith(CORE) or _OF_EXTRA.search(text) or is_in_bounds(text, __version__):
+            continue  # parsing takes time
         for requirement in parse_requirements([text]):
-            if normalize(requirement.name) == CORE and not allows(requirement, core_version()):
+            if normalize(requirement.name) == CORE and not allows(requirement, __version__):
                 raise UnusablePluginError(
                     f"{candidate.distribution} {candidate.version} needs {CORE}{requirement.specifier}, and {CORE} "
-                    f"{core_version()} is installed",
+                    f"{__version__} is installed",
                     f"pip install '{CORE}{requirement.specifier}'"
                     if _is_newer(requirement)
                     else f"pip install --upgrade {candidate.distribution}",
                 )
 
 
+def is_in_bounds(requirement: str, version: str) -> bool:
+    """Return True if a requirement of the core has only bounds, such as ``rllm-core[torch]<0.2,>=0.1``, and `version`
+    meets them.
+
+    If False, `allows` decides. Its import of `packaging` takes longer than the plugins' imports.
+    """
+    bounds = [_BOUND.fullmatch(bound.strip()) for bound in re.sub(_CORE, "", requirement).split(",")]
+    numbers = _BOUND.fullmatch(f"<{version}")
+    return numbers is not None and all(
+        bound is not None and (_release(numbers[2]) < _release(bound[2])) == (bound[1] == "<") for bound in bounds
+    )
+
+
+def _release(version: str) -> list[int]:
+    """Return the numbers of a released version. 0.2 and 0.2.0 are the same version."""
+    return [int(number) for number in re.sub(r"(\.0+)+$", "", version).split(".")]
+
+
 def _is_newer(requirement: Requirement) -> bool:
     """Return True if the required versions of the core are newer than the installed version."""
+    from packaging.version import InvalidVersion, Version
+
     for spec in requirement.specifier:
         try:
             lowest = Version(spec.version.removesuffix(".*"))
         except InvalidVersion:
             continue
-        if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(core_version()):
+        if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(__version__):
             return True
     return False
