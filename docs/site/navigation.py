@@ -37,6 +37,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/your-agent",
             "how-to/coding-agents",
             "how-to/two-roles",
+            "how-to/tree-rollouts",
             "how-to/clusters",
             "how-to/sample-with-vllm",
             "how-to/async",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from rllm_core.data.types import Trajectory
 from rllm_plugin_kit import EstimatorContract
 
 MIXED = ["rllm-core/rloo", "rllm-estimators/liteppo", "rllm-estimators/spo"]
 SHARED = {"norm_adv_by_std_in_grpo": False}
+
 
 globals().update(
     EstimatorContract.for_each(
@@ -41,6 +43,16 @@ globals().update(
         tir_otb={"options": ({}, {"tis_mode": "sequence"}), "centres": False},
     )
 )
+
+
+class TestTree(EstimatorContract):
+    """Trajectories are the leaves of two trees for each task, which fork before the first call."""
+
+    name = "tree"
+
+    def prepare(self, trajectory: Trajectory) -> None:
+        rollout = int(trajectory.uid.partition("/")[0].rpartition(":")[2])
+        trajectory.info["branch"] = {"tree": f"{rollout % 2}", "forks": [[0, 0, rollout // 2]]}
 
 
 class TestReinforcePlusPlusDiscounted(EstimatorContract):

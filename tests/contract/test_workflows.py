@@ -23,6 +23,7 @@ globals().update(
         },
         multi_turn_workflow={"options": ({}, {"gamma": 0.5}), "turns": 3},
         tool_calling={"turns": 3},
+        tree={"turns": 3, "options": ({}, {"leaves": 5, "branches": 3})},
         solver_judge={"options": ({}, {"n_solvers": 3}), "responses": ("1", "2", "3", "none of them")},
     )
 )

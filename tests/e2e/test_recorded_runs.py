@@ -12,7 +12,7 @@ from recorded_runs import RUNS, RecordedRuns
 
 from rllm_record.steps import StepFiles
 
-UPDATES = {"synchronous": 8, "asynchronous": 8, "solver_judge": 16}
+UPDATES = {"synchronous": 8, "asynchronous": 8, "solver_judge": 16, "tree": 8}
 """Optimizer steps of runs with several in each step."""
 ACCOUNTS = {
     "synchronous": "estimator: grpo",
@@ -21,6 +21,7 @@ ACCOUNTS = {
     "sft": "supervise",
     "prefer": "estimator: dpo",
     "solver_judge": "estimator: ",
+    "tree": "estimator: tree",
 }
 
 

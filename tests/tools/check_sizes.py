@@ -37,6 +37,7 @@ LIMITS = {
     "rllm/src/rllm/builtin": (8_193, 13),
     "rllm/src/rllm/builtin/code_reward": (610, 10),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
+    "rllm/src/rllm/builtin/tree_rollouts": (345, 18),
     "plugins/rllm_vllm": (768, 12),
 }
 """The maximum number of code lines of each package or feature, and its maximum number of files per 1,000 code lines. A

@@ -67,6 +67,7 @@ RUNS: dict[str, Sequence[str]] = {
         *("train", "sum", "rllm.workflow.name=solver_judge", ROLES, *ROLLOUTS, "data.max_response_length=4"),
         "rllm.workflow.workflow_args={n_solvers: 2, judge_prompt: '{task} {answers}'}",
     ),
+    "tree": ("train", "guess", "rllm.workflow.name=tree", "--estimator", "tree", *ROLLOUTS, *TWO_EPOCHS),
 }
 """Arguments of `rllm`. Each run has two steps and the record of its tokens."""
 
