@@ -1,6 +1,6 @@
 """The choices in a run's layers: plugin modules, plugins, profile and preset, and the layers that they bring.
 
-They are read from the layers before these are merged: the choice that is in the highest layer applies.
+The user's layers choose the backend, its profile, the environment and the objectives. These bring the layers below.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rllm.config.keys import known_keys, plugin_keys
+from rllm.config.keys import known_keys
 from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.config.merge import MergedValues, merge_layers
 from rllm.config.missing_packages import require_packages
 from rllm.config.packaged import base_layer, packaged_layers
 from rllm.config.passes import derive_keys, share_keys
-from rllm.config.paths import KeyPath, leaves, part_around, split_key
+from rllm.config.paths import split_key
 from rllm.config.problems import as_config_error, describe, parse, wrong_value
 from rllm.config.resolve import selected_value
 from rllm_core.contracts.objective import ObjectivePlugin
@@ -58,46 +58,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Keys of the section that each preset of rollout correction sets as defaults, as in verl 0.9.1."""
 
 
-class Reader:
-    """Reads single keys of layers without merging the others. The keys merge by the same rules."""
-
-    def __init__(self, layers: Sequence[Layer], schemas: Sequence[type[BaseModel]]) -> None:
-        self._layers, self._schemas = layers, schemas
-
-    def value(self, key: str) -> Any:
-        """Return the value of a dotted key, resolved. None if it has no value."""
-        return selected_value(self._values_with(split_key(key)), key)
-
-    def origin(self, path: KeyPath) -> str:
-        """Return the origin of a key's value."""
-        return self._values_with(path).origin(path)
-
-    def merge(self, *paths: KeyPath) -> MergedValues:
-        """Merge the values of these keys."""
-        parts = [
-            Layer(layer.origin, part_around(layer.tree, path), layer.tier)
-            for layer in self._layers
-            for path in paths
-            if path[0] in layer.tree
-        ]
-        values = (value for part in parts for _, value in leaves(part.tree, into_lists=True))
-        # An interpolation may point to any key.
-        is_open = any(isinstance(value, str) and "${" in value for value in values)
-        return self._all_values if is_open else merge_layers(parts, self._schemas)
-
-    def _values_with(self, path: KeyPath) -> MergedValues:
-        """Return merged values with this key. All keys that choose a plugin are merged together, once."""
-        return self._choices if path in plugin_keys(RunConfig) else self.merge(path)
-
-    @cached_property
-    def _choices(self) -> MergedValues:
-        return self.merge(*plugin_keys(RunConfig))
-
-    @cached_property
-    def _all_values(self) -> MergedValues:
-        return merge_layers(self._layers, self._schemas)
-
-
 @dataclass(frozen=True)
 class Choices:
     """The backend and the layers below the user's."""
@@ -109,6 +69,8 @@ class Choices:
     """Layers of the packages and of the environment, lowest first."""
     decided: dict[str, str]
     """Keys for whose values the layers were chosen."""
+    merged: MergedValues
+    """Values of all layers."""
 
     @property
     def schemas(self) -> tuple[type[BaseModel], type[BaseModel]]:
@@ -122,27 +84,31 @@ def read_choices(registry: Registry, user_layers: Sequence[Layer]) -> Choices:
     Raises:
         ConfigError: a choice does not exist, or its package is missing.
     """
-    chosen = Reader([base_layer(), *user_layers], [RunConfig])
-    require_packages(registry, chosen.value)
+    chosen = _merge_over_defaults(user_layers)
+    require_packages(registry, partial(selected_value, chosen))
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     profile = _profile(chosen, backend)
-    lower = packaged_layers(backend, profile)
+    lower, above = packaged_layers(backend, profile), _objective_layers(registry, selected_value(chosen, OBJECTIVE_KEY))
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
+
+    def merge() -> MergedValues:
+        return merge_layers([*lower, *above, *user_layers], (RunConfig, backend.params))
+
     if environment_name != NO_ENVIRONMENT:
         environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
         lower.append(layer_from_keys(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
-        model = _read_model([*lower, *user_layers], backend)
-        recipe = f"{backend.name}/{model}"
-        if isinstance(model, str) and recipe in environment.recipes:
-            origin = f"recipe {environment.name} {recipe}"
-            lower.append(layer_from_keys(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
-            decided[backend.model_key] = model
-    lower += _objective_layers(registry, chosen.value(OBJECTIVE_KEY))
-    all_layers = Reader([*lower, *user_layers], (RunConfig, backend.params))
-    if (preset := all_layers.value(PRESET_KEY)) is not None:
-        lower.append(_preset_layer(preset, all_layers.origin(split_key(PRESET_KEY))))
-    return Choices(backend, profile, lower, decided)
+        if environment.recipes and isinstance(model := _read_model(merge(), backend), str):
+            recipe = f"{backend.name}/{model}"
+            if recipe in environment.recipes:
+                origin = f"recipe {environment.name} {recipe}"
+                lower.append(layer_from_keys(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
+                decided[backend.model_key] = model
+    merged = merge()
+    if (preset := selected_value(merged, PRESET_KEY)) is not None:
+        above.append(_preset_layer(preset, merged.origin(split_key(PRESET_KEY))))
+        merged = merge()
+    return Choices(backend, profile, [*lower, *above], decided, merged)
 
 
 def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
@@ -151,7 +117,7 @@ def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
     Raises:
         ConfigError: there is no such backend.
     """
-    chosen = Reader([base_layer(), *user_layers], [RunConfig])
+    chosen = _merge_over_defaults(user_layers)
     return _plugin(registry, "backend", _name(BACKEND_KEY, chosen), BACKEND_KEY, chosen)
 
 
@@ -168,14 +134,16 @@ def chosen_objectives(registry: Registry, names: str | Sequence[str] | None) -> 
         raise ConfigError(error.code, f"`{OBJECTIVE_KEY}`: {error.message}", error.hint) from error
 
 
-def _read_model(layers: Sequence[Layer], backend: Any) -> Any:
-    """Return the model. If it follows from other keys, these are merged and shared first."""
+def _merge_over_defaults(user_layers: Sequence[Layer]) -> MergedValues:
+    """Return the user's values over the core's defaults, with which all other layers are chosen."""
+    return merge_layers([base_layer(), *user_layers], [RunConfig])
+
+
+def _read_model(merged: MergedValues, backend: Any) -> Any:
+    """Return the model. If it follows from other keys, these are shared first."""
     rows = [row for row in backend.derived_keys if row.native == backend.model_key]
-    keys = {backend.model_key, *(key for row in rows for key in row.of)}
-    shared = backend.shared_keys if rows else ()
-    keys |= {key for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
-    merged = Reader(layers, (RunConfig, backend.params)).merge(*map(split_key, sorted(keys)))
-    return selected_value(derive_keys(share_keys(merged, shared), rows, backend.params), backend.model_key)
+    shared = share_keys(merged, backend.shared_keys if rows else ())
+    return selected_value(derive_keys(shared, rows, backend.params), backend.model_key)
 
 
 def _objective_layers(registry: Registry, names: str | Sequence[str] | None) -> list[Layer]:
@@ -203,7 +171,7 @@ def _preset_layer(name: object, origin: str) -> Layer:
     return layer_from_keys(values, f"preset {name}", Tier.ENVIRONMENT)
 
 
-def _plugin(registry: Registry, kind: str, name: str, key: str, chosen: Reader) -> Any:
+def _plugin(registry: Registry, kind: str, name: str, key: str, chosen: MergedValues) -> Any:
     try:
         return registry.get(kind, name).plugin
     except PluginError as error:
@@ -211,13 +179,13 @@ def _plugin(registry: Registry, kind: str, name: str, key: str, chosen: Reader) 
         raise ConfigError(error.code, f"`{key}` (from {origin}): {error.message}", error.hint) from error
 
 
-def _profile(chosen: Reader, backend: Any) -> str | None:
+def _profile(chosen: MergedValues, backend: Any) -> str | None:
     """Return the profile that the user's layers choose.
 
     Raises:
         ConfigError: the backend has no such profile.
     """
-    profile = chosen.value(PROFILE_KEY)
+    profile = selected_value(chosen, PROFILE_KEY)
     if profile is None or (isinstance(profile, str) and profile in backend.profiles):
         return profile
     path = split_key(PROFILE_KEY)
@@ -229,8 +197,8 @@ def _profile(chosen: Reader, backend: Any) -> str | None:
     )
 
 
-def _name(key: str, chosen: Reader) -> str:
-    name = chosen.value(key)
+def _name(key: str, chosen: MergedValues) -> str:
+    name = selected_value(chosen, key)
     if not isinstance(name, str):
         path = split_key(key)
         raise ConfigError("wrong-value", f"{wrong_value(path, name, chosen.origin(path))}: expected text.")
@@ -251,12 +219,12 @@ def registry_for(user_layers: Sequence[Layer]) -> Registry:
 
 def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
     """Return the section ``rllm.plugins``. The registry for the composition depends on it."""
-    reader = Reader([base_layer(), *user_layers], [RunConfig])
-    values = {name: reader.value(f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
+    merged = _merge_over_defaults(user_layers)
+    values = {name: selected_value(merged, f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
     try:
         return parse(PluginsSection, values)
     except ValidationError as error:
-        lines = describe(error, values, reader.origin, known_keys(RunConfig), at=("rllm", "plugins"))
+        lines = describe(error, values, merged.origin, known_keys(RunConfig), at=("rllm", "plugins"))
         raise as_config_error(lines) from error
 
 

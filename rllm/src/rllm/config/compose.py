@@ -132,8 +132,7 @@ class _Values:
 def _merge(registry: Registry, user_layers: Sequence[Layer]) -> _Values:
     """Merge the user's layers over the layers that they choose, and resolve the values."""
     choices = read_choices(registry, user_layers)
-    merged = merge_layers([*choices.lower, *user_layers], choices.schemas)
-    merged = run_passes(merged, registry, choices.backend, choices.decided)
+    merged = run_passes(choices.merged, registry, choices.backend, choices.decided)
     tree = resolve(merged)
     merged.marks |= dict.fromkeys(fill_defaults(tree, choices.backend.params), Origin(DEFAULT, Tier.PACKAGED))
     return _Values(choices, merged, tree, from_environment(merged, tree))

@@ -66,20 +66,6 @@ def pick_keys(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, An
     return part
 
 
-def part_around(tree: Any, path: KeyPath) -> Any:
-    """Return the part of a tree that decides about the value of a key.
-
-    A plain value may replace a section around the key. A section without the key keeps one other value,
-    because a section replaces a plain value.
-    """
-    if not path or not isinstance(tree, dict) or not tree:
-        return tree
-    head, *rest = path
-    if head in tree:
-        return {head: part_around(tree[head], tuple(rest))}
-    return pick_keys(tree, [next(leaves(tree))[0]])
-
-
 def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:
     """Return a tree without some values, and without the sections that contained only these values."""
     left = dict(tree)
