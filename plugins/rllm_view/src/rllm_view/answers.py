@@ -22,7 +22,7 @@ from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
 from rllm_view.reading.rollouts import Filter, RolloutRow, find_rollouts, rollout_steps
 from rllm_view.reading.run import Run, last_values, newest_first
-from rllm_view.reading.steps import groups_of, neighbors_of, step_summaries, steps_around
+from rllm_view.reading.steps import describe_step, groups_of, neighbors_of, step_summaries, steps_around
 from rllm_view.reading.texts import Search, read_previews, search_text
 
 
@@ -72,6 +72,8 @@ class Library:
 
 Query = Mapping[str, str]
 _NUMBERS = {"step": int, "offset": int, "limit": int, "reward_min": float, "reward_max": float}
+MOST_ROWS = 500
+"""Maximum number of trajectories in one answer."""
 _FLAGS = ("solved", "descending")
 _TEXTS = ("task", "group", "outcome", "rule", "termination_reason", "name", "text", "order")
 SHOWN = (
@@ -265,17 +267,13 @@ def steps(run: Run, query: Query) -> dict[str, Any]:
 
 
 def one_step(run: Run, query: Query) -> dict[str, Any]:
-    found = step_without_texts(run, whole_number(query, "step"))
-    return found | {"previews": read_previews(run.record, [(each.first_step, each.first) for each in found["groups"]])}
-
-
-def step_without_texts(run: Run, step: int) -> dict[str, Any]:
-    """Return the data for the page of a step, without previews."""
+    step = whole_number(query, "step")
     run.require_step(step)
     run.index.ensure([step])
-    summary = [each for each in step_summaries(run.index, run.lines()) if each.step == step]
-    found = {"step": step, "summary": summary[0] if summary else None, "groups": groups_of(run.index, step)}
-    return found | steps_around(outcome_files(run.record), step)
+    groups = groups_of(run.index, [step])[step]
+    previews = read_previews(run.record, [(each.first_step, each.first) for each in groups])
+    found = describe_step(step, step_summaries(run.index, run.lines()), groups, outcome_files(run.record))
+    return found | {"previews": previews}
 
 
 def episode(run: Run, query: Query) -> dict[str, Any]:
@@ -327,6 +325,8 @@ def filter_of(query: Query) -> Filter:
             found[name] = value
         else:
             raise ConfigError("bad-query", f"Rows cannot be filtered by {name!r}.")
+    if "limit" in found:
+        found["limit"] = min(found["limit"], MOST_ROWS)
     return Filter(**found)
 
 

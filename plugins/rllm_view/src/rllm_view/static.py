@@ -14,7 +14,7 @@ from typing import Any
 
 from rllm_core.errors import ConfigError
 from rllm_core.files import write_atomically
-from rllm_view.answers import Answers, Library, account_json, describe_run, examples_of, step_without_texts
+from rllm_view.answers import Answers, Library, account_json, describe_run, examples_of
 from rllm_view.as_json import as_json
 from rllm_view.comparison import MOST_RUNS
 from rllm_view.pages import PAGE, assets
@@ -23,7 +23,7 @@ from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.record_files import outcome_files
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import ChangedValue, Run
-from rllm_view.reading.steps import neighbors_of, step_summaries, steps_around
+from rllm_view.reading.steps import describe_step, groups_of, neighbors_of, step_summaries, steps_around
 
 STEPS = 100
 """Number of latest steps that have a page, so that the copy of a long run is also small and quick to write."""
@@ -55,6 +55,7 @@ def _of_run(run: Run, episodes: int) -> dict[str, Any]:
     run.index.ensure(latest)
     readable = [step for step in latest if step in run.index.steps()]
     lines = run.lines()
+    summaries, groups = step_summaries(run.index, lines), groups_of(run.index, readable)
     copy: dict[str, Any] = {"group": defaultdict(dict), "episode": defaultdict(dict)}
     for step, group, uids in _groups(run, readable, episodes):
         accounts = {uid: _account(run, readable, step, uid) for uid in uids}
@@ -64,15 +65,15 @@ def _of_run(run: Run, episodes: int) -> dict[str, Any]:
         "overview": describe_run(run),
         "curves": panels_of(lines, metric_names(lines)),
         "steps": {
-            "steps": [each for each in step_summaries(run.index, lines) if each.step in readable],
+            "steps": [each for each in summaries if each.step in readable],
             "indexed": len(readable),
             "recorded": len(outcome_files(run.record)),
         },
-        "step": {step: step_without_texts(run, step) | steps_around(readable, step) for step in readable},
+        "step": {step: describe_step(step, summaries, groups[step], readable) for step in readable},
         "examples": {
             step: examples_of(run, step, step, readable[-EXAMPLE_STEPS:]) for step in readable[-EXAMPLE_STEPS:]
         },
-        "rows": _rows(run),
+        "rows": find_rollouts(run.index, Filter(order="step", descending=True, limit=ROWS)).rows,
     }
 
 
@@ -104,16 +105,6 @@ def _group(run: Run, step: int, group: str, accounts: Mapping[str, Any]) -> dict
         {"row": row, "turns": accounts[row.trajectory]["rollout"]["turns"]} for row in rows if row.trajectory in uids
     ]
     return {"group": group, "step": step, "offset": 0, "total": len(members), "members": members}
-
-
-def _rows(run: Run) -> list[Any]:
-    rows: list[Any] = []
-    while len(rows) < ROWS:
-        more = find_rollouts(run.index, Filter(order="step", descending=True, offset=len(rows), limit=500)).rows
-        if not more:
-            break
-        rows += more
-    return rows
 
 
 EPISODES = 100

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +157,7 @@ class RolloutRunner:
 
 
 def _setup(order: RolloutRequest, uid: str, number: int) -> RolloutSetup:
-    sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
+    sampling = order.sampling.with_seed(derive_seed(order.sampling.seed, order.label, uid, number))
     return RolloutSetup(sampling=sampling, label=order.label, number=number, uid=uid)
 
 

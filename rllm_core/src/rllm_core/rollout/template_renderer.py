@@ -85,6 +85,7 @@ class TemplateRenderer:
         self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
         self._continuation = lru_cache(maxsize=4096)(self._render_continuation)
         self._turn_end = lru_cache(maxsize=256)(self._render_turn_end)
+        self._after = lru_cache(maxsize=4096)(self._render_after)
         self._text = lru_cache(maxsize=4096)(self._decode)
 
     @cached_property
@@ -116,9 +117,11 @@ class TemplateRenderer:
 
         If the response did not close its reasoning, it is closed before the end of the turn.
         """
-        closing, named = self._closing(prompt_ids, response_ids), self._tools_as_json(tools)
-        after = self._after([*response_ids[-len(self._turn_end(named)) - 1 :], *closing], messages, named)
-        return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, response_ids, closing, after)])
+        prompt, response = np.asarray(prompt_ids, np.int32), np.asarray(response_ids, np.int32)
+        closing, named = self._closing(prompt, response), self._tools_as_json(tools)
+        last = (*response[-len(self._turn_end(named)) - 1 :].tolist(), *closing)
+        after = self._after(last, _as_json(messages), named)
+        return np.concatenate((prompt, response, np.array(closing, np.int32), after))
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
         """Return the tokens, (n,) int32, between a sampled response and the next one: the end of the model's turn and
@@ -126,24 +129,25 @@ class TemplateRenderer:
 
         `last_token` is the last sampled token. If it is a stop token that the template would write, it is not repeated.
         """
-        return self._after([last_token], messages, "[]")
+        return self._after((int(last_token),), _as_json(messages), "[]")
 
     def _tools_as_json(self, tools: Sequence[Tool]) -> str:
         """Return the tools as JSON if the tokenizer has several templates by name, and has one for prompts with tools.
 
         All parts of a conversation use the same template.
         """
-        return _as_json(tools) if isinstance(getattr(self.tokenizer, "chat_template", None), Mapping) else "[]"
+        has_names = tools and isinstance(getattr(self.tokenizer, "chat_template", None), Mapping)
+        return _as_json(tools) if has_names else "[]"
 
-    def _after(self, response: Sequence[int], messages: Sequence[Message], tools: str) -> Rendered:
+    def _render_after(self, response: tuple[int, ...], messages: str, tools: str) -> Rendered:
         """Return the tokens, (n,) int32, after a response, without the part of the turn's end that was sampled."""
-        tokens = self._continuation(_as_json(messages), tools)
+        tokens = self._continuation(messages, tools)
         end = self._turn_end(tools).tolist()
         if end and tokens[: len(end)].tolist() == end:
             if response and response[-1] == end[-1]:
                 return tokens[len(end) :]
             sampled = range(len(end) - 1, 0, -1)
-            return tokens[next((size for size in sampled if list(response[-size:]) == end[:size]), 0) :]
+            return tokens[next((size for size in sampled if [*response[-size:]] == end[:size]), 0) :]
         repeated = bool(response) and response[-1] in self.stop_ids and tokens.size and tokens[0] == response[-1]
         return tokens[1:] if repeated else tokens
 

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -193,6 +193,8 @@ class EnvironmentWorkflow(Workflow):
     async def _close(self, environment: Environment) -> None:
         """Close the environment within a separate time limit, because the rollout's limit may have expired. In both
         cases the rollout is kept."""
+        if getattr(environment.close, "__func__", None) is Environment.close:
+            return  # The environment has nothing to release.
         limit = asyncio.timeout(SECONDS_TO_CLOSE)
         try:
             async with limit:
@@ -201,8 +203,8 @@ class EnvironmentWorkflow(Workflow):
             if not limit.expired():
                 raise
 
-    async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        return await call(method, *arguments, blocking=self.context.environment_blocks)
+    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+        return call(method, *arguments, blocking=self.context.environment_blocks)
 
 
 class MultiTurnWorkflow(EnvironmentWorkflow):
@@ -245,8 +247,9 @@ def _messages(agent: Agent, observation: str | Sequence[Message], source: Callab
 
 
 def _is_messages(value: Any) -> bool:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return is_list and all(isinstance(each, Mapping) for each in value)
+    # Lists of dicts are usual, and checks of an abstract class are slow.
+    is_list = isinstance(value, list) or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
+    return is_list and all(isinstance(each, dict | Mapping) for each in value)
 
 
 def _numbers(outcome: Any, environment: Environment) -> dict[str, float]:

@@ -195,7 +195,7 @@ class StepIndex:
 
     def _put(self, steps: Sequence[int], generated: Sequence[pa.Table], outcomes: Sequence[pa.Table]) -> None:
         with _duckdb_errors():
-            self._remove(steps)
+            self._remove(step for step in steps if step in self._known)
             if outcomes:
                 insert(self._connection, pa.concat_tables(generated), pa.concat_tables(outcomes))
 

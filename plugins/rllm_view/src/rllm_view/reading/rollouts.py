@@ -24,8 +24,6 @@ _COLUMNS = {
     "turns": "t.turns",
     "tokens": "t.sampled_tokens",
 }
-MOST = 500
-"""Maximum number of rows of one answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +102,7 @@ def find_rollouts(index: StepIndex, wanted: Filter) -> Rollouts:
     rows = index.rows(
         f"SELECT {_SELECT} {_FROM} {where} ORDER BY {_COLUMNS[wanted.order]} {direction} NULLS LAST, o.step, "
         "o.group_key, o.trajectory_key, o.trajectory LIMIT ? OFFSET ?",
-        [*parameters, min(max(wanted.limit, 0), MOST), max(wanted.offset, 0)],
+        [*parameters, max(wanted.limit, 0), max(wanted.offset, 0)],
     )
     return Rollouts(total=total, rows=[RolloutRow(**row) for row in rows])
 

@@ -119,20 +119,23 @@ class GroupSummary:
 
 
 _GROUPS = """
-SELECT o.group_id AS "group", arg_min(o.trajectory, o.trajectory_key) AS first,
+SELECT o.step, o.group_id AS "group", arg_min(o.trajectory, o.trajectory_key) AS first,
     arg_min(o.rollout_step, o.trajectory_key) AS first_step,
     min(t.task_id) AS task_id, min(o.outcome) AS outcome, min(o.rule) AS rule,
     count(*) AS trajectories, coalesce(sum(t.is_correct::INTEGER), 0)::INTEGER AS solved,
     avg(t.reward_given) AS reward_mean, min(t.reward_given) AS reward_min, max(t.reward_given) AS reward_max
 FROM outcomes o LEFT JOIN trajectories t USING (trajectory)
-WHERE o.step = ? AND o.group_id IS NOT NULL
-GROUP BY o.group_id ORDER BY natural_key(o.group_id)
+WHERE list_contains(?, o.step) AND o.group_id IS NOT NULL
+GROUP BY o.step, o.group_id, o.group_key ORDER BY o.group_key
 """
 
 
-def groups_of(index: StepIndex, step: int) -> list[GroupSummary]:
-    """Return the groups of a step, in order of their ids."""
-    return [GroupSummary(**row) for row in index.rows(_GROUPS, [step])]
+def groups_of(index: StepIndex, steps: Sequence[int]) -> dict[int, list[GroupSummary]]:
+    """Return the groups of each step, in order of their ids. One query for all steps, because each takes some ms."""
+    found: dict[int, list[GroupSummary]] = {step: [] for step in steps}
+    for row in index.rows(_GROUPS, [[*steps]]):
+        found[row.pop("step")].append(GroupSummary(**row))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +180,11 @@ def steps_around(recorded: Iterable[int], step: int) -> dict[str, int | None]:
         "previous_step": max((each for each in known if each < step), default=None),
         "next_step": min((each for each in known if each > step), default=None),
     }
+
+
+def describe_step(
+    step: int, summaries: Iterable[StepSummary], groups: Sequence[GroupSummary], recorded: Iterable[int]
+) -> dict[str, Any]:
+    """Return the data for the page of a step. `recorded` are the steps that have such a page."""
+    summary = next((each for each in summaries if each.step == step), None)
+    return {"step": step, "summary": summary, "groups": groups} | steps_around(recorded, step)

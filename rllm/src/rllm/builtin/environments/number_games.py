@@ -85,12 +85,12 @@ class Sum(Environment):
 
 LONGEST = 9
 """Maximum number of digits. Python itself raises an error for thousands of digits."""
+_INTEGER = re.compile(rf"\s*(\d{{1,{LONGEST}}})\s*\.?\s*")
 
 
 def parse_integer(text: str) -> int | None:
     """Return `text` as an integer, ignoring white space and a final full stop. None if they are not one."""
-    match = re.fullmatch(rf"\s*(\d{{1,{LONGEST}}})\s*\.?\s*", text)
-    return int(match[1]) if match else None
+    return int(match[1]) if (match := _INTEGER.fullmatch(text)) else None
 
 
 def find_integer(text: str) -> int | None:
