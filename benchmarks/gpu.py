@@ -31,6 +31,7 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.updates import losses
 from rllm_local.engine import LocalEngine
+from rllm_local.exact_attention import use_torch_attention
 from rllm_local.master_weights import MasterWeights
 from rllm_local.settings import TrainingSection
 from rllm_local.tiny import build_tokenizer
@@ -55,6 +56,7 @@ def build(options: argparse.Namespace) -> tuple[Any, MasterWeights]:
         eos_token_id=None,
     )
     model = Qwen3ForCausalLM(config).eval().to(options.device)
+    use_torch_attention(model)
     return model, MasterWeights.from_float32(model, getattr(torch, options.dtype))
 
 

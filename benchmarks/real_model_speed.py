@@ -271,7 +271,7 @@ def vocabulary_memory(head: torch.nn.Linear) -> str:
     targets = torch.zeros(tokens, dtype=torch.int64)
 
     def ours() -> None:
-        outputs = chunked_outputs(head, hidden, targets, 1.0)
+        outputs = chunked_outputs(head, hidden, targets, torch.arange(tokens), 1.0)
         torch.autograd.grad(outputs.logprobs.sum(), [hidden, head.weight])
 
     def plain() -> None:

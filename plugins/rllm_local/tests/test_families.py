@@ -19,7 +19,7 @@ from rllm_core.errors import ConfigError
 from rllm_local.engine import LocalEngine
 from rllm_local.logprobs import token_outputs
 from rllm_local.model import check_family, check_max_length
-from rllm_local.rows import micro_batches
+from rllm_local.prefix_trees import micro_batches
 
 CORE = "llama qwen3 qwen3_moe mistral gemma2 gemma3_text olmo3 deepseek_v2 deepseek_v3 gpt2 opt phi3 cohere2"
 OTHERS = (
@@ -30,12 +30,12 @@ OTHERS = (
     "qwen2_moe seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu aria_text"
 )
 REFUSED = {
-    "nemotron": "has attention that cannot read the engine's cache",
-    "diffllama": "has attention that cannot read the engine's cache",
-    "falcon": "has attention that cannot read the engine's cache",
-    "doge": "ignores its position ids or its attention mask",
-    "bart": "ignores its position ids or its attention mask",
-    "roberta": "ignores its position ids or its attention mask",
+    "nemotron": "cannot compute attention over rows with a common prefix",
+    "diffllama": "cannot compute attention over rows with a common prefix",
+    "falcon": "cannot compute attention over rows with a common prefix",
+    "doge": "cannot compute attention over rows with a common prefix",
+    "bart": "cannot compute attention over rows with a common prefix",
+    "roberta": "cannot compute attention over rows with a common prefix",
     "gpt_oss": "uses the attention 'eager'",
     "bloom": "uses the attention 'eager'",
     "mpt": "uses the attention 'eager'",
@@ -121,11 +121,9 @@ def _kinds() -> list[Any]:
     return [kind for kind in CORE.split() if kind in CONFIG_MAPPING] + marked
 
 
-def _assert_rows_as_separate(model: Any, batch: TokenBatch, *, packed: bool = True) -> None:
-    """Rows share passes, and prompts if packed; each row's log-probs must equal the plain model's log-probs on this
-    row."""
+def _assert_rows_as_separate(model: Any, batch: TokenBatch) -> None:
+    """Rows share a sequence; each row's log-probs must equal the plain model's log-probs on this row."""
     (part,) = micro_batches(batch, np.arange(batch.n_rows), 10_000, model.device)
-    assert (part.attention_mask is not None) == packed
     with torch.no_grad():
         ours = token_outputs(model, part, 1.0).logprobs
         plain = []
@@ -160,7 +158,7 @@ def test_family_accepted_computes_each_row_separately(kind: str, make_engine: An
     model = _build(kind)
     check_family(model, kind)
     _assert_rows_as_separate(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], rollouts=3))
-    _assert_rows_as_separate(model, random_batch([(20, 6), (5, 3)]), packed=False)
+    _assert_rows_as_separate(model, random_batch([(20, 6), (5, 3)]))
     _assert_sampled_as_separate(model, make_engine(model, max_context=128), assert_as_without_cache, 60)
 
 

@@ -18,6 +18,7 @@ from rllm.cli.main import main
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import memory, tiny, vocabulary
 from rllm_local.adapter_files import AdapterBase
+from rllm_local.exact_attention import use_exact_attention
 from rllm_local.footprint import SHARED, footprint
 from rllm_local.lora import Adapter
 from rllm_local.master_weights import MasterWeights, cast_weights
@@ -80,6 +81,7 @@ def test_estimate_is_within_a_quarter_of_peak(
     assert (load.sampled_tokens * config.vocab_size > CHUNK) == (which == "logits in chunks")
 
     model = AutoModelForCausalLM.from_config(config).eval()
+    use_exact_attention(model)
     if rank:
         cast_weights(model, getattr(torch, dtype))
         Adapter(model, section, AdapterBase("it"), 0)

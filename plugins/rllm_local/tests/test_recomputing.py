@@ -11,6 +11,7 @@ from expecting import expect_error
 from local_models import build_tiny, make_critic, make_plan, random_batch
 
 from rllm_core.errors import ConfigError
+from rllm_local.exact_attention import use_exact_attention
 from rllm_local.model import load_model_to_train
 from rllm_local.settings import TrainedModelSection, TrainingSection
 from rllm_local.update import Updater, checkpoint_layers
@@ -62,7 +63,9 @@ def _opt() -> Any:
 
     torch.manual_seed(0)
     sizes = {"vocab_size": 80, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return OPTForCausalLM(OPTConfig(**sizes, dropout=0.5)).eval()
+    model = OPTForCausalLM(OPTConfig(**sizes, dropout=0.5)).eval()
+    use_exact_attention(model)
+    return model
 
 
 @pytest.mark.parametrize("which", ["tiny", "adapter", "critic", "dropout"])

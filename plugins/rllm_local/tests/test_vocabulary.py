@@ -11,7 +11,7 @@ from local_models import build_tiny, random_batch
 
 from rllm_local import vocabulary
 from rllm_local.logprobs import TokenOutputs, token_outputs
-from rllm_local.rows import micro_batches
+from rllm_local.prefix_trees import micro_batches
 from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
 
 TOKENS, WIDTH, VOCABULARY = 23, 12, 50
@@ -30,7 +30,15 @@ def _head(seed: int, *, bias: bool = True, dtype: torch.dtype = torch.float64) -
 
 def _plain(head: torch.nn.Linear, hidden: torch.Tensor, targets: torch.Tensor, temperature: float) -> TokenOutputs:
     distribution = torch.log_softmax(head(hidden) / temperature, dim=-1)
-    return TokenOutputs(distribution, distribution.gather(1, targets[:, None])[:, 0], hidden)
+    return TokenOutputs(
+        distribution, distribution.gather(1, targets[:, None])[:, 0], hidden, torch.arange(len(targets))
+    )
+
+
+def _in_chunks(
+    head: torch.nn.Linear, hidden: torch.Tensor, targets: torch.Tensor, temperature: float
+) -> ChunkedOutputs:
+    return chunked_outputs(head, hidden, targets, torch.arange(len(targets)), temperature)
 
 
 @pytest.mark.usefixtures("few_logits")
@@ -46,7 +54,7 @@ def test_chunked_values_and_gradients_equal_plain_ones(
     targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=generator)
     scale = torch.randn(TOKENS, generator=generator)
     results = []
-    for compute, dtype in ((chunked_outputs, torch.float32), (_plain, torch.float64)):
+    for compute, dtype in ((_in_chunks, torch.float32), (_plain, torch.float64)):
         head = _head(1, bias=bias, dtype=torch.float64).to(dtype)
         outputs = compute(head, hidden.to(dtype), targets, temperature)
         loss = sum(
@@ -64,7 +72,7 @@ def test_chunked_values_and_gradients_equal_plain_ones(
 def test_gradient_works_twice_and_skips_frozen_weights() -> None:
     head = _head(0, dtype=torch.float32).requires_grad_(False)
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=True)
-    outputs = chunked_outputs(head, hidden, torch.zeros(TOKENS, dtype=torch.int64), 1.0)
+    outputs = _in_chunks(head, hidden, torch.zeros(TOKENS, dtype=torch.int64), 1.0)
     first = torch.autograd.grad(outputs.logprobs.sum(), hidden, retain_graph=True)[0]
     second = torch.autograd.grad(outputs.logprobs.sum(), hidden)[0]
     assert torch.equal(first, second)
@@ -76,7 +84,7 @@ def test_gradients_in_bfloat16_are_those_of_one_sum() -> None:
     hidden = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
     targets = torch.arange(TOKENS)
     gradients = []
-    for compute in (chunked_outputs, _plain):
+    for compute in (_in_chunks, _plain):
         head = _head(2).bfloat16()
         compute(head, hidden, targets, 1.0).logprobs.float().sum().backward()
         gradients.append(head.weight.grad.float())
@@ -98,7 +106,7 @@ def test_no_tensor_contains_all_logits_at_once(monkeypatch: pytest.MonkeyPatch) 
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.append(tensor.shape) or tensor, lambda kept: kept
     ):
-        outputs = chunked_outputs(_head(0, dtype=torch.float32), hidden, torch.arange(TOKENS), 1.0)
+        outputs = _in_chunks(_head(0, dtype=torch.float32), hidden, torch.arange(TOKENS), 1.0)
         outputs.logprobs.sum().backward()
     assert made == [6, 6, 6, 5] * 2
     assert all(shape.numel() < TOKENS * VOCABULARY for shape in kept if shape != (VOCABULARY, WIDTH))
@@ -118,7 +126,7 @@ def test_a_model_gives_the_same_outputs_in_chunks(
     assert isinstance(chunked, ChunkedOutputs)
     for ours, plain in (
         (chunked.logprobs, whole.logprobs),
-        (chunked.hidden, whole.hidden),
+        (chunked.hidden_states, whole.hidden_states),
         (chunked.entropies(), whole.entropies()),
         (chunked.sum_pi_squared(), whole.sum_pi_squared()),
     ):

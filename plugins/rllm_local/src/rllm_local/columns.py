@@ -13,8 +13,8 @@ from torch import Tensor
 from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
 from rllm_local.logprobs import Outputs, token_outputs
+from rllm_local.prefix_trees import micro_batches, sampled_places
 from rllm_local.reference import Reference
-from rllm_local.rows import micro_batches, sampled_places
 
 Column = Callable[[Outputs], Tensor]
 

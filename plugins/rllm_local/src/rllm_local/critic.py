@@ -15,7 +15,7 @@ from rllm_backend_kit.loss import value_loss
 from rllm_core.data.batch import TokenBatch
 from rllm_local.logprobs import Outputs
 from rllm_local.master_weights import MasterWeights
-from rllm_local.rows import MicroBatch
+from rllm_local.prefix_trees import MicroBatch
 from rllm_local.settings import CriticSection
 
 
@@ -98,7 +98,7 @@ class Critic(torch.nn.Module):
 
     def values(self, outputs: Outputs) -> Tensor:
         """Return the sampled tokens' values, (n_sampled,) float32."""
-        values: Tensor = outputs.hidden.float() @ self.weight / self.width + self.bias
+        values: Tensor = outputs.hidden_states.float() @ self.weight / self.width + self.bias
         return values
 
     def losses(self, outputs: Outputs, part: MicroBatch, batch: TokenBatch) -> Tensor:

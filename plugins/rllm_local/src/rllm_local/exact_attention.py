@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,9 +34,10 @@ FEWEST_ROWS = 4
 """Minimum number of rows in a product, because MKL sums fewer rows in other orders. Divides the number of queries."""
 EXACT = "rllm_local_exact"
 """Name of this attention in a model's configuration."""
+TORCH = "rllm_local"
+"""Name of torch's attention in a model's configuration. It also computes the layouts that `carry` returns."""
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_flash_gradient = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def fix_order_of_sums() -> None:
@@ -49,7 +50,7 @@ def fix_order_of_sums() -> None:
 
 def use_torch_attention(model: Any) -> None:
     """Make a model's layers compute torch's scaled dot product attention."""
-    model.config._attn_implementation = model.config.get_text_config()._attn_implementation = "sdpa"
+    model.config._attn_implementation = model.config.get_text_config()._attn_implementation = TORCH
 
 
 def use_exact_attention(model: Any) -> None:
@@ -68,6 +69,13 @@ def _contiguous(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def is_exact(model: Any) -> bool:
     """Return True if the model computes this attention."""
     return bool(model.config.get_text_config()._attn_implementation == EXACT)
+
+
+def check_reads_layouts(model: Any) -> None:
+    """Raise ValueError if the model's layers would read a layout as a mask."""
+    name = model.config.get_text_config()._attn_implementation
+    if name not in (EXACT, TORCH):
+        raise ValueError(f"the model has the attention {name}. Call use_exact_attention or use_torch_attention.")
 
 
 def blocks(length: int) -> list[slice]:
@@ -128,7 +136,8 @@ def attend_to_blocks(
         scale: factor of the scores.
 
     Returns:
-        Outputs (n, heads, n_query, size), and logarithms of the sums of exponentials (n, heads, n_query) float32.
+        Outputs (n, heads, n_query, size), and logarithms of the sums of exponentials (n, heads, n_query), float64 if
+        the queries are, else float32.
     """
     output = total = None
     for each in masks:
@@ -142,17 +151,38 @@ def attend_to_blocks(
             scale=scale,
         )
         if output is None or total is None:
-            output, total = part.float(), part_total
+            output, total = part.to(part_total.dtype), part_total
             continue
         # A block that a query does not see has the weight 0, so the query's output keeps its bits.
         old, old_total = output[:, :, each.first :], total[:, :, each.first :]
         largest = torch.maximum(old_total, part_total)
         old_weight, weight = (old_total - largest).exp_(), (part_total - largest).exp_()
         both = old_weight + weight
-        old.mul_((old_weight / both)[..., None]).add_(part.float().mul_((weight / both)[..., None]))
+        old.mul_((old_weight / both)[..., None]).add_(part.to(total.dtype).mul_((weight / both)[..., None]))
         old_total.copy_(largest + both.log_())
     assert output is not None and total is not None
     return output.to(query.dtype), total
+
+
+def flash_gradient(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    total: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value, from the results of `attend_to_blocks` for all keys.
+
+    `mask` is added to the scores, (n, 1, n_query, n_key). Without it, queries and keys are the same tokens.
+    """
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    gradients: tuple[Tensor, Tensor, Tensor] = backward(
+        gradient, query, key, value, output, total, 0.0, mask is None, attn_mask=mask, scale=scale
+    )
+    return gradients
 
 
 class Layout(ABC):
@@ -196,104 +226,6 @@ class SlotLayout(Layout):
         return output[:, :, :group].reshape(n_row, heads, 1, size)
 
 
-class _TrainedLayout(Layout):
-    """A layout of whole conversations, with a gradient."""
-
-    mask: Tensor | None
-    """Number that is added to each score, (n, 1, n_query, n_key). None if each query sees all earlier keys."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        output: Tensor = _Attention.apply(query, key, value, self, scale)  # type: ignore[no-untyped-call]
-        return output
-
-    @abstractmethod
-    def outputs(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Return the results of `attend_to_blocks`."""
-
-
-class CausalLayout(_TrainedLayout):
-    """Conversations in one sequence each. A position is a column."""
-
-    def __init__(self, length: int, dtype: torch.dtype, window: int | None = None) -> None:
-        positions = np.arange(length + -length % FEWEST_ROWS)[None]
-        self._masks = block_masks(positions, window, dtype)
-        self.mask = None
-        if window is not None and window < length:
-            column = torch.arange(length)
-            hidden = (column > column[:, None]) | (column <= column[:, None] - window)
-            self.mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)[None, None]
-
-    def outputs(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        length = query.shape[2]
-        queries, keys = (0, 0, 0, -length % FEWEST_ROWS), (0, 0, 0, whole_blocks(length) - length)
-        output, total = attend_to_blocks(pad(query, queries), pad(key, keys), pad(value, keys), self._masks, scale)
-        return output[:, :, :length], total[:, :, :length]
-
-
-@dataclass(frozen=True, eq=False)
-class Branches:
-    """Parts of conversations in packed sequences. Each part continues an earlier part, for example a shared prompt.
-
-    A place is the index of a token in all sequences, row by row.
-    """
-
-    queries: NDArray[np.int64]
-    """(n, n_query) places of the part's tokens, -1 for padding."""
-    positions: NDArray[np.int64]
-    """(n, n_query) positions of these tokens in their conversation, 0 for padding."""
-    keys: NDArray[np.int64]
-    """(n, n_key) places of the conversation's tokens up to the end of the part, 0 for padding."""
-
-
-class PackedLayout(_TrainedLayout):
-    """Conversations that share sequences."""
-
-    def __init__(
-        self, branches: Sequence[Branches], mask: Tensor, dtype: torch.dtype, window: int | None = None
-    ) -> None:
-        """`mask` is the sequences' `_TrainedLayout.mask`."""
-        self.mask = mask
-        self._parts = [
-            (
-                torch.from_numpy(each.queries),
-                torch.from_numpy(each.keys),
-                block_masks(each.positions, window, dtype),
-            )
-            for each in branches
-        ]
-
-    def outputs(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        rows, heads, width, size = query.shape
-        flat_query, flat_key, flat_value = (each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
-        # The last place receives the results of padding. An infinite sum makes the gradient of padding 0.
-        output = query.new_zeros((rows * width + 1, heads, size))
-        total = torch.full((rows * width + 1, heads), torch.inf)
-        for queries, keys, masks in self._parts:
-            of_keys, of_values = (each[keys].transpose(1, 2) for each in (flat_key, flat_value))
-            part, part_total = attend_to_blocks(flat_query[queries].transpose(1, 2), of_keys, of_values, masks, scale)
-            output[queries] = part.transpose(1, 2)
-            total[queries] = part_total.transpose(1, 2)
-        return (
-            output[:-1].view(rows, width, heads, size).transpose(1, 2),
-            total[:-1].view(rows, width, heads).transpose(1, 2),
-        )
-
-
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: _TrainedLayout, scale: float) -> Tensor:
-        output, total = layout.outputs(query, key, value, scale)
-        ctx.save_for_backward(query, key, value, output, total)
-        ctx.layout, ctx.scale = layout, scale
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        mask = ctx.layout.mask
-        gradients = _flash_gradient(gradient, *ctx.saved_tensors, 0.0, mask is None, attn_mask=mask, scale=ctx.scale)
-        return *gradients, None, None
-
-
 def carry(config: Any, layout: Callable[[int | None], Layout]) -> Tensor | dict[str, Tensor]:
     """Return the `attention_mask` with which a model's layers receive a layout.
 
@@ -331,11 +263,9 @@ def attend(
     """
     layout: Layout | None = getattr(attention_mask, "rllm_layout", None)
     if layout is None:
-        if attention_mask is not None or query.shape[2] != key.shape[2]:
-            # The caller has its own mask or cache.
-            output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-            return output, None
-        layout = CausalLayout(query.shape[2], query.dtype, getattr(module, "sliding_window", None))
+        # The caller has no mask, or its own mask or cache.
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return output, None
     size = value.shape[-1]
     if missing := query.shape[-1] - size:
         value = pad(value, (0, missing))
@@ -343,5 +273,6 @@ def attend(
     return layout.attend(query, key, value, scaling)[..., :size].transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(EXACT, attend)
-AttentionMaskInterface.register(EXACT, sdpa_mask)
+for _name in (EXACT, TORCH):
+    AttentionInterface.register(_name, attend)
+    AttentionMaskInterface.register(_name, sdpa_mask)

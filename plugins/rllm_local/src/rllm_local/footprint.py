@@ -75,7 +75,6 @@ def _config_of(name: str) -> Any:
 
 def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[str], device: str) -> Mapping[str, int]:
     from rllm_local.memory import Load, memory_parts
-    from rllm_local.rows import WIDEST
 
     rows = run.data.train_batch_size * run.rllm.rollout.n
     longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))
@@ -90,7 +89,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         cached_tokens=0 if hosted or scores else min(settings.local.max_concurrency, rows) * longest,
         reference="ref_logprobs" in needs,
         critic="values" in needs,
-        widest_sequence=min(tokens, WIDEST) if run.rllm.rollout.n > 1 else 0,
+        longest_row=min(tokens, longest) if run.rllm.rollout.n > 1 else 0,
         copies=1 + ahead.staleness if ahead.pins_weights else int(apart),
         apart=apart,
     )

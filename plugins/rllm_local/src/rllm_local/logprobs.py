@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,48 +11,64 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rllm_local import vocabulary
-from rllm_local.attention import FULL, SLIDING, window_masks
-from rllm_local.exact_attention import FEWEST_ROWS, Branches, CausalLayout, PackedLayout, carry, is_exact
-from rllm_local.rows import MicroBatch
+from rllm_local.exact_attention import FEWEST_ROWS
+from rllm_local.prefix_trees import MicroBatch
+from rllm_local.tree_attention import carry_trees
 from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
 
 
 @dataclass(frozen=True, eq=False)
 class TokenOutputs:
-    """Outputs for the sampled tokens, in the micro-batch's order. Each comes from the position before its token."""
+    """Outputs for the sampled tokens, in the micro-batch's order. Each comes from the place before its token.
 
-    log_distribution: Tensor
-    """Log-probs of all tokens, (n_sampled, n_vocabulary) float32."""
-    logprobs: Tensor
-    """Log-probs of the sampled tokens, (n_sampled,) float32."""
-    hidden: Tensor
-    """The model's last hidden states in its own dtype, (n_sampled, width)."""
+    Rows with a common prefix share the entries of its sampled tokens.
+    """
+
+    distribution_of_entries: Tensor
+    """Log-probs of all tokens, (n_entry, n_vocabulary) float32."""
+    logprobs_of_entries: Tensor
+    """Log-probs of the sampled tokens, (n_entry,) float32."""
+    states: Tensor
+    """The model's last hidden states in its own dtype, (n_entry, width)."""
+    entries: Tensor
+    """Entry of each sampled token, (n_sampled,) int64."""
 
     def at(self, chosen: Tensor) -> TokenOutputs:
         """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
-        return TokenOutputs(self.log_distribution[chosen], self.logprobs[chosen], self.hidden[chosen])
+        return replace(self, entries=self.entries[chosen])
 
     @property
     def vocabulary(self) -> int:
         """Number of tokens in the vocabulary."""
-        return self.log_distribution.shape[1]
+        return self.distribution_of_entries.shape[1]
+
+    @property
+    def logprobs(self) -> Tensor:
+        """Log-probs of the sampled tokens, (n_sampled,) float32."""
+        return self.logprobs_of_entries.index_select(0, self.entries)
+
+    @property
+    def hidden_states(self) -> Tensor:
+        """The model's last hidden states in its own dtype, (n_sampled, width)."""
+        return self.states.index_select(0, self.entries)
 
     def of_ids(self, ids: Tensor) -> Tensor:
         """Return the log-probs, (n_sampled, k), of other tokens at the same positions: `ids`, (n_sampled, k) int64."""
-        return self.log_distribution.gather(1, ids)
+        return self.distribution_of_entries[self.entries[:, None], ids]
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """Return log-probs and ids, (n_sampled, k) each, of the k likeliest tokens."""
-        logprobs, ids = self.log_distribution.topk(k)
-        return logprobs, ids
+        logprobs, ids = self.distribution_of_entries.topk(k)
+        return logprobs[self.entries], ids[self.entries]
 
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,)."""
-        return -(self.log_distribution.exp() * self.log_distribution).sum(dim=-1)
+        logprobs = self.distribution_of_entries
+        return -(logprobs.exp() * logprobs).sum(dim=-1)[self.entries]
 
     def sum_pi_squared(self) -> Tensor:
         """Return the sums of squared probabilities over the vocabulary, (n_sampled,)."""
-        return (2 * self.log_distribution).exp().sum(dim=-1)
+        return (2 * self.distribution_of_entries).exp().sum(dim=-1)[self.entries]
 
 
 Outputs = TokenOutputs | ChunkedOutputs
@@ -76,16 +90,13 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
         return _scores(model, part)
     temperature = temperature or 1.0
     head = model.get_output_embeddings()
-    if len(part.targets) * model.config.get_text_config().vocab_size > vocabulary.CHUNK and _ends_with_its_head(model):
+    if len(part.places) * model.config.get_text_config().vocab_size > vocabulary.CHUNK and _ends_with_its_head(model):
         _, states = _forward(model, part, slice(0))
-        return chunked_outputs(head, states, part.targets, temperature)
+        return chunked_outputs(head, states, part.following, part.entries, temperature)
     logits, states = _forward(model, part, slice(None))
     distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
-    return TokenOutputs(
-        log_distribution=distribution,
-        logprobs=distribution.gather(1, part.targets[:, None])[:, 0],
-        hidden=states,
-    )
+    logprobs = distribution.gather(1, part.following[:, None])[:, 0]
+    return TokenOutputs(distribution, logprobs, states, part.entries)
 
 
 def is_classifier(model: Any) -> bool:
@@ -99,92 +110,41 @@ def _scores(model: Any, part: MicroBatch) -> TokenOutputs:
     With them, an update of a policy is an update of a reward model: the gradient of a loss by log-probs is its gradient
     by scores. The distribution has one token, so that its entropy is 0.
     """
-    sequence, column = part.places
-    ends = torch.zeros(len(part.input_ids), dtype=torch.int64, device=column.device)
-    ends[sequence] = part.columns[column]
-    mask = torch.arange(part.input_ids.shape[1], device=column.device) <= ends[:, None]
-    # The classifier reads the score at the last token that is not padding.
-    ids = part.input_ids.masked_fill(~mask, model.config.get_text_config().pad_token_id)
-    scores = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits.float()[sequence]
-    return TokenOutputs(log_distribution=torch.zeros_like(scores), logprobs=scores[:, 0], hidden=scores)
+    states = model.base_model(**_inputs(model, part)).last_hidden_state[0, part.places]
+    scores = model.score(states).float()
+    return TokenOutputs(torch.zeros_like(scores), scores[:, 0], states, part.entries)
 
 
 def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor]:
-    """Return logits (n, n_vocabulary) and last hidden states (n_sampled, width) at the positions before sampled tokens.
+    """Return logits (n, n_vocabulary) and last hidden states (n_entry, width) of the entries.
 
     `given` selects the n states that the output layer receives.
     """
     states: list[Tensor] = []
 
     def note(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        states.append(inputs[0][part.places])
+        states.append(inputs[0][0])
         chosen = states[0][given]
         # A product of fewer rows has a different order of sums than the sampler's.
         missing = max(0, FEWEST_ROWS - len(chosen)) if len(chosen) else 0
         return (pad(chosen, (0, 0, 0, missing))[None],)
 
-    # In any causal model, the output layer receives the last hidden state at the requested positions.
+    # In any causal model, the output layer receives the last hidden state at the requested places.
     hook = model.get_output_embeddings().register_forward_pre_hook(note)
     try:
-        logits = model(
-            input_ids=part.input_ids,
-            position_ids=_position_ids(model, part),
-            attention_mask=_attention_mask(model, part),
-            use_cache=False,
-            logits_to_keep=part.columns,
-        ).logits
+        logits = model(**_inputs(model, part), logits_to_keep=part.places).logits
     finally:
         hook.remove()
     return logits[0, : len(states[0][given])], states[0]
 
 
-def _position_ids(model: Any, part: MicroBatch) -> Tensor | None:
-    if part.position_ids is not None or not is_exact(model):
-        return part.position_ids
-    # A model that gets no positions may compute them from the mask, for example OPT, and this mask only has a layout.
-    return torch.arange(part.input_ids.shape[1], device=part.input_ids.device)[None]
-
-
-def _attention_mask(model: Any, part: MicroBatch) -> Tensor | dict[str, Tensor] | None:
-    if part.attention_mask is None or part.position_ids is None:
-        if not is_exact(model):
-            return None
-        return carry(model.config.get_text_config(), partial(CausalLayout, part.input_ids.shape[1], model.dtype))
-    return packed_mask(model, part.attention_mask, part.position_ids, part.branches)
-
-
-def packed_mask(
-    model: Any, visible: Tensor, positions: Tensor, branches: Sequence[Branches]
-) -> Tensor | dict[str, Tensor]:
-    """Return the `attention_mask` of packed sequences. The arguments are fields of a `MicroBatch`."""
-    config = model.config.get_text_config()
-    masks = additive(window_masks(config, visible, positions, positions), model.dtype)
-    if not is_exact(model):
-        return masks
-
-    def layout(window: int | None) -> PackedLayout:
-        mask = masks[SLIDING if window else FULL] if isinstance(masks, dict) else masks
-        return PackedLayout(branches, mask, model.dtype, window)
-
-    return carry(config, layout)
-
-
-def additive(visible: Tensor | dict[str, Tensor], dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-    """Return the mask that attention adds to its scores.
-
-    It is created once. From a bool mask, each layer would create its own and store it for the gradient.
-
-    Args:
-        visible: bool mask, or one mask for each layer type.
-        dtype: the model's dtype.
-    """
-    if isinstance(visible, dict):
-        return {kind: _additive_mask(mask, dtype) for kind, mask in visible.items()}
-    return _additive_mask(visible, dtype)
-
-
-def _additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
+def _inputs(model: Any, part: MicroBatch) -> dict[str, Any]:
+    return {
+        "input_ids": part.input_ids,
+        "position_ids": part.position_ids,
+        "attention_mask": carry_trees(model, part.branches),
+        "use_cache": False,
+    }
 
 
 _ENDS_WITH_ITS_HEAD: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()

@@ -42,8 +42,8 @@ class Load:
     """Maximum number of tokens with cached keys and values."""
     reference: bool
     critic: bool
-    widest_sequence: int = 0
-    """Positions of the longest sequence with several rows. 0 if each row is a sequence."""
+    longest_row: int = 0
+    """Maximum number of tokens in a row that shares a prefix. 0 if no row shares one."""
     copies: int = 0
     """Number of copies of the trained weights for sampling."""
     apart: bool = False
@@ -85,8 +85,8 @@ def memory_parts(model_config: Any, settings: LocalConfig, load: Load) -> Mappin
         "gradients of the critic": 4 * trained if load.critic else 0,
         "activations": int(activations),
         "logits": logits,
-        # For rows in one sequence: a bool mask of one byte per entry, and the mask that attention adds to its scores.
-        "attention masks": load.micro_batch_tokens * load.widest_sequence * (1 + size),
+        # A bool mask of one byte per entry, and the mask that attention adds to its scores.
+        "attention masks": load.micro_batch_tokens * load.longest_row * (1 + size),
         # With chunks it is summed in addition to the gradient of earlier micro-batches.
         "gradient of the output layer": 4 * model_config.vocab_size * model_config.hidden_size
         if in_chunks and not rank

@@ -28,18 +28,20 @@ from rllm_backend_kit.model_files import (
     silence_transformers,
     stop_ids,
 )
+from rllm_backend_kit.weight_comparison import probe_batch
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import AdapterBase, adapter_directory, read_base
 from rllm_local.attention import FULL, SLIDING, layer_types
 from rllm_local.exact_attention import BLOCK, fix_order_of_sums, use_exact_attention, use_torch_attention
 from rllm_local.forward import Row, last_logits
 from rllm_local.kv_cache import SlotCache
-from rllm_local.logprobs import packed_mask
+from rllm_local.logprobs import is_classifier, token_outputs
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.master_weights import MasterWeights, cast_weights
 from rllm_local.model_name import TINY, directory_of, model_name_hint
-from rllm_local.rows import pad_branches
+from rllm_local.prefix_trees import micro_batches
 from rllm_local.settings import ModelSection, TrainedModelSection
 from rllm_local.weights import fingerprint
 
@@ -224,6 +226,7 @@ def _load_classifier(name: str, adapter: Path | None, seed: int) -> LoadedModel:
     else:
         model, tokenizer, is_new = _load_pretrained(name, classifier=True)
     _check_chat_template(name, tokenizer)
+    check_family(model, name)
     config = model.config.get_text_config()
     if tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id
@@ -316,7 +319,7 @@ PROMPT, FIRST, SECOND = [1, 2, 3], [4, 5, 6], [7, 8, 9]
 def check_family(model: Any, name: str) -> None:
     """Compare logits of a few tokens from the engine and from training with the plain model's logits.
 
-    The model gets exact attention, if its logits then agree too.
+    A causal model gets exact attention, if its logits then agree too. A classifier's scores are compared.
 
     Raises:
         ConfigError: the logits differ or cannot be computed.
@@ -336,43 +339,50 @@ def check_family(model: Any, name: str) -> None:
             f"{which} has layers with {', '.join(sorted(other))}, which the local engine does not support.",
             "Use a model whose layers have full or sliding attention, for example Llama, Qwen3 or Gemma 3.",
         )
-    problem = _problem(model)
+    expected, problem = _separate_rows(model)
+    if expected is not None:
+        use_torch_attention(model)
+        problem = _problem(model, expected)
     if problem is not None:
         raise ConfigError(
             "unsupported-model",
             f"{which} {problem}.",
             "Use a different model type, for example Llama, Qwen3 or Gemma 3.",
         )
-    expected = _separate_rows(model)
+    if is_classifier(model) or expected is None:
+        return
     use_exact_attention(model)
     if _problem(model, expected) is not None:
         use_torch_attention(model)
 
 
 @torch.no_grad()
-def _problem(model: Any, expected: list[Tensor] | None = None) -> str | None:
-    """Return why the model cannot be sampled or trained exactly, None if it can.
-
-    `expected` are the logits of `_separate_rows`. None to compute them.
-    """
-    problem = "does not compute logits of token ids"
+def _separate_rows(model: Any) -> tuple[list[Tensor] | None, str | None]:
+    """Return the plain model's logits of each row, (n_token or 1, n_vocabulary or 1), or the reason without them."""
     try:
-        separate = expected or _separate_rows(model)
         with _short_window(model.config.get_text_config()):
-            problem = "ignores its position ids or its attention mask"
-            if _packed_rows_differ(model, separate):
-                return problem
-            problem = "has attention that cannot read the engine's cache of keys and values"
-            return problem if _sampling_differs(model, separate) else None
+            return [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)], None
     except Exception as error:  # noqa: BLE001  (each family fails differently, and every failure has the same meaning)
-        why = " ".join(str(error).split())[:150].rstrip(".")
-        return f"{problem} ({type(error).__name__}: {why})"
+        return None, f"does not compute logits of token ids ({_reason(error)})"
+
+
+def _reason(error: Exception) -> str:
+    why = " ".join(str(error).split())[:150].rstrip(".")
+    return f"{type(error).__name__}: {why}"
 
 
 @torch.no_grad()
-def _separate_rows(model: Any) -> list[Tensor]:
-    with _short_window(model.config.get_text_config()):
-        return [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)]
+def _problem(model: Any, separate: list[Tensor]) -> str | None:
+    """Return why the model cannot be sampled or trained exactly, None if it can."""
+    problem = "cannot compute attention over rows with a common prefix"
+    try:
+        with _short_window(model.config.get_text_config()):
+            if _training_differs(model, separate):
+                return problem
+            problem = "has attention that cannot read the engine's cache of keys and values"
+            return problem if not is_classifier(model) and _sampling_differs(model, separate) else None
+    except Exception as error:  # noqa: BLE001  (each family fails differently, and every failure has the same meaning)
+        return f"{problem} ({_reason(error)})"
 
 
 @contextmanager
@@ -388,22 +398,19 @@ def _short_window(config: Any) -> Iterator[None]:
         config.sliding_window = before
 
 
-def _packed_rows_differ(model: Any, separate: list[Tensor]) -> bool:
-    device = model.device
-    owners = torch.tensor([[0] * 3 + [1] * 3 + [2] * 3], device=device)
-    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 4, 5]], device=device)
-    visible = ((owners[:, None] == owners[:, :, None]) | (owners[:, None] == 0)).tril()[:, None]
-    prompt, rows = np.arange(3), np.arange(3, 9).reshape(2, 3)
-    packed = _logits(
-        model,
-        [PROMPT + FIRST + SECOND],
-        position_ids=positions,
-        attention_mask=packed_mask(
-            model, visible, positions, pad_branches([(prompt, 0)], [(np.append(prompt, row), 3) for row in rows])
-        ),
-        logits_to_keep=torch.arange(3, 9, device=device),
-    )
-    return _differ(packed[0], torch.cat([row[3:] for row in separate]))
+def _training_differs(model: Any, separate: list[Tensor]) -> bool:
+    rows, prompt = [PROMPT + FIRST, PROMPT + SECOND], len(PROMPT)
+    expected = torch.log_softmax(torch.cat([logits[prompt - 1 : -1] for logits in separate]), dim=-1)
+    if is_classifier(model):
+        # A score is before the only sampled token.
+        rows, prompt = [[*row, 0] for row in rows], len(rows[0])
+        expected = torch.stack(separate)
+    batch = probe_batch(Probe(tokens=np.array(rows, np.int32), prompt=prompt))
+    (part,) = micro_batches(batch, np.arange(2), 100, model.device)
+    outputs = token_outputs(model, part, 1.0)
+    if is_classifier(model):
+        return _differ(outputs.logprobs[:, None], expected)
+    return _differ(outputs.of_ids(torch.arange(outputs.vocabulary).expand(len(expected), -1)), expected)
 
 
 def _sampling_differs(model: Any, separate: list[Tensor]) -> bool:

@@ -18,7 +18,7 @@ from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, logits_after
 from rllm_local.kv_cache import SlotCache
 from rllm_local.logprobs import token_outputs
-from rllm_local.rows import micro_batches
+from rllm_local.prefix_trees import micro_batches
 from rllm_local.weights import digest_parameters, trained_weights
 
 if TYPE_CHECKING:

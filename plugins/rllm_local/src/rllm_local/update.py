@@ -28,7 +28,7 @@ from rllm_core.seeding import derive_seed
 from rllm_local.critic import Critic, ValueGradient, critic_metrics
 from rllm_local.logprobs import Outputs, token_outputs
 from rllm_local.master_weights import MasterWeights
-from rllm_local.rows import MicroBatch, micro_batches, sampled_places
+from rllm_local.prefix_trees import MicroBatch, micro_batches, sampled_places
 from rllm_local.settings import TrainingSection
 
 

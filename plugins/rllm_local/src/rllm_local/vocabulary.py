@@ -21,34 +21,47 @@ CHUNK = 1 << 24
 class ChunkedOutputs:
     """The same outputs as `TokenOutputs`, for a model whose output layer is a plain linear layer."""
 
-    logprobs: Tensor
-    """Log-probs of the sampled tokens, (n_sampled,) float32."""
-    hidden: Tensor
-    """Last hidden states in the model's type, (n_sampled, width)."""
-    entropy: Tensor
-    """Entropies in nats, (n_sampled,) float32."""
+    logprobs_of_entries: Tensor
+    """Log-probs of the sampled tokens, (n_entry,) float32."""
+    states: Tensor
+    """Last hidden states in the model's type, (n_entry, width)."""
+    entropies_of_entries: Tensor
+    """Entropies in nats, (n_entry,) float32."""
+    entries: Tensor
+    """Entry of each sampled token, (n_sampled,) int64."""
     head: torch.nn.Linear
     temperature: float
 
     def at(self, chosen: Tensor) -> ChunkedOutputs:
         """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
-        return replace(self, logprobs=self.logprobs[chosen], hidden=self.hidden[chosen], entropy=self.entropy[chosen])
+        return replace(self, entries=self.entries[chosen])
 
     @property
     def vocabulary(self) -> int:
         """Number of tokens in the vocabulary."""
         return int(self.head.weight.shape[0])
 
+    @property
+    def logprobs(self) -> Tensor:
+        """Log-probs of the sampled tokens, (n_sampled,) float32."""
+        return self.logprobs_of_entries.index_select(0, self.entries)
+
+    @property
+    def hidden_states(self) -> Tensor:
+        """Last hidden states in the model's type, (n_sampled, width)."""
+        return self.states.index_select(0, self.entries)
+
     def of_ids(self, ids: Tensor) -> Tensor:
         """Return the log-probs, (n_sampled, k), of other tokens at the same positions: `ids`, (n_sampled, k) int64.
 
         The logits are computed again for them, and once more for the gradient.
         """
+        hidden = self.hidden_states
         parts = [
-            checkpoint(self._of_ids, self.hidden[part], ids[part], use_reentrant=False, preserve_rng_state=False)
+            checkpoint(self._of_ids, hidden[part], ids[part], use_reentrant=False, preserve_rng_state=False)
             for part in _chunks(len(ids), self.vocabulary)
         ]
-        return torch.cat(parts) if parts else self.logprobs.new_zeros(ids.shape)
+        return torch.cat(parts) if parts else hidden.new_zeros(ids.shape, dtype=torch.float32)
 
     def _of_ids(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return _log_distribution(hidden, self.head.weight, self.head.bias, self.temperature).gather(1, ids)
@@ -59,42 +72,45 @@ class ChunkedOutputs:
         weight, bias = self.head.weight, self.head.bias
         logprobs, ids = zip(
             *(
-                _log_distribution(self.hidden[part], weight, bias, self.temperature).topk(k)
-                for part in _chunks(len(self.hidden), weight.shape[0])
+                _log_distribution(self.states[part], weight, bias, self.temperature).topk(k)
+                for part in _chunks(len(self.states), weight.shape[0])
             ),
             strict=True,
         )
-        return torch.cat(logprobs), torch.cat(ids)
+        return torch.cat(logprobs)[self.entries], torch.cat(ids)[self.entries]
 
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,). They have a gradient if torch records gradients."""
-        return self.entropy if torch.is_grad_enabled() else self.entropy.detach()
+        entropies = self.entropies_of_entries.index_select(0, self.entries)
+        return entropies if torch.is_grad_enabled() else entropies.detach()
 
     @torch.no_grad()
     def sum_pi_squared(self) -> Tensor:
         """Return the sums of squared probabilities over the vocabulary, (n_sampled,), without a gradient."""
         weight, bias = self.head.weight, self.head.bias
-        return torch.cat(
-            [
-                (2 * _log_distribution(self.hidden[part], weight, bias, self.temperature)).exp().sum(dim=-1)
-                for part in _chunks(len(self.hidden), weight.shape[0])
-            ]
-        )
+        sums = [
+            (2 * _log_distribution(self.states[part], weight, bias, self.temperature)).exp().sum(dim=-1)
+            for part in _chunks(len(self.states), weight.shape[0])
+        ]
+        return torch.cat(sums)[self.entries]
 
 
-def chunked_outputs(head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> ChunkedOutputs:
+def chunked_outputs(
+    head: torch.nn.Linear, states: Tensor, following: Tensor, entries: Tensor, temperature: float
+) -> ChunkedOutputs:
     """Compute the output layer's results for sampled tokens.
 
     Args:
         head: the model's output layer.
-        hidden: (n_sampled, width) inputs of the output layer.
-        targets: (n_sampled,) int64, the sampled tokens.
+        states: (n_entry, width) inputs of the output layer.
+        following: (n_entry,) int64, the sampled tokens.
+        entries: (n_sampled,) int64, entry of each sampled token.
         temperature: a number above 0.
     """
-    logprobs, entropy = _LogprobsAndEntropies.apply(  # type: ignore[no-untyped-call]
-        hidden, head.weight, head.bias, targets, temperature
+    logprobs, entropies = _LogprobsAndEntropies.apply(  # type: ignore[no-untyped-call]
+        states, head.weight, head.bias, following, temperature
     )
-    return ChunkedOutputs(logprobs=logprobs, hidden=hidden, entropy=entropy, head=head, temperature=temperature)
+    return ChunkedOutputs(logprobs, states, entropies, entries, head, temperature)
 
 
 class _LogprobsAndEntropies(torch.autograd.Function):

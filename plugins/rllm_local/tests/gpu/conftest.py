@@ -12,6 +12,7 @@ from local_models import random_batch
 
 from rllm_core.data.batch import TokenBatch
 from rllm_local.adapter_files import AdapterBase
+from rllm_local.exact_attention import use_torch_attention
 from rllm_local.lora import Adapter
 from rllm_local.master_weights import MasterWeights, cast_weights
 from rllm_local.settings import TrainedModelSection, TrainingSection
@@ -57,6 +58,7 @@ def make_training_model(sizes: dict[str, int]) -> Callable[..., TrainingModel]:
 
         torch.manual_seed(0)
         model = Qwen3ForCausalLM(Qwen3Config(**sizes, bos_token_id=None, pad_token_id=0, eos_token_id=2)).eval()
+        use_torch_attention(model)
         if rank:
             cast_weights(model, getattr(torch, dtype))
             model.to(device)

@@ -1,0 +1,173 @@
+"""Micro-batches in which rows share prefixes: each common beginning of rows is computed once.
+
+Rows are sorted by their tokens. Then a row shares its longest common prefix with the row before it, and only the tokens
+after the prefix are new. The new tokens of all rows, row after row, are the prefix tree of the rows in depth-first
+order. They form the only sequence of a micro-batch. A row's path contains the places of all its tokens in the sequence.
+Attention reads the row's keys by this path, and a token's position is its position in the row, so a row has the same
+results as in a separate sequence. Rows without a common prefix need no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_backend_kit.minibatches import sampled_per_row
+from rllm_core.data.batch import TokenBatch
+from rllm_local.exact_attention import FEWEST_ROWS
+from rllm_local.tree_attention import Branches, gather_branches
+
+WORTH_SHARING = 16
+"""A row shares its prefix if its other tokens are fewer than this many times the prefix. Attention to a whole row is
+slightly faster than to a row with a prefix."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixTree:
+    """Rows in the order of their tokens. A row's input is its tokens except the last."""
+
+    rows: NDArray[np.int64]
+    """Indices of the rows in the batch, (n_row,)."""
+    lengths: NDArray[np.int64]
+    """(n_row,) number of input tokens."""
+    shared: NDArray[np.int64]
+    """(n_row,) number of first tokens that the row shares with the row before it. 0 for the first row."""
+
+    @classmethod
+    def from_rows(cls, batch: TokenBatch, rows: NDArray[np.int64]) -> PrefixTree:
+        """Sort `rows`, (n_row,) row ids."""
+        inputs = {row: batch.tokens[batch.row_offsets[row] : batch.row_offsets[row + 1] - 1] for row in rows.tolist()}
+        # In this byte order, the order of the bytes is the order of the tokens.
+        order = sorted(inputs, key=lambda row: inputs[row].astype(">i4").tobytes())
+        lengths = np.array([len(inputs[row]) for row in order], np.int64)
+        shared = np.zeros(len(order), np.int64)
+        for index in range(1, len(order)):
+            common = _common(inputs[order[index - 1]], inputs[order[index]])
+            if lengths[index] - common < WORTH_SHARING * common:
+                shared[index] = common
+        return cls(np.array(order, np.int64), lengths, shared)
+
+    def cut(self, max_tokens: int) -> Iterator[PrefixTree]:
+        """Yield trees of consecutive rows, each with at most `max_tokens` tokens, or with one row.
+
+        A tree's first row repeats its prefix. So a tree ends before a row with a short prefix, if it is then at least
+        half full.
+        """
+        new, start = self.lengths - self.shared, 0
+        while start < len(self.rows):
+            end, width, cut = start + 1, int(self.lengths[start]), None
+            while end < len(self.rows) and width + new[end] <= max_tokens:
+                if width >= max_tokens / 2 and (cut is None or self.shared[end] <= self.shared[cut]):
+                    cut = end
+                width += int(new[end])
+                end += 1
+            if end < len(self.rows) and cut is not None and self.shared[cut] < self.shared[end]:
+                end = cut
+            shared = self.shared[start:end].copy()
+            shared[0] = 0
+            yield PrefixTree(self.rows[start:end], self.lengths[start:end], shared)
+            start = end
+
+    def paths(self) -> NDArray[np.int64]:
+        """Return the places of each row's tokens in the sequence, (n_row, longest). Entries after a row's end vary."""
+        n_row, columns = len(self.rows), np.arange(self.lengths.max())
+        new = self.lengths - self.shared
+        first = np.cumsum(new) - new - self.shared
+        """Place of a row's new token minus its position."""
+        # A token belongs to the last row, up to its own, that does not share the token's position.
+        owners = np.where(columns >= self.shared[:, None], np.arange(n_row)[:, None], 0)
+        return np.asarray(first[np.maximum.accumulate(owners, axis=0)] + columns)
+
+
+def _common(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """Return the number of equal first tokens."""
+    length = min(len(one), len(other))
+    differs = one[:length] != other[:length]
+    return int(differs.argmax()) if differs.any() else length
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """Rows of a batch in one sequence. Each common prefix is computed once.
+
+    An entry is a place with the token that follows it in a row. Rows with a common prefix share the entries of its
+    sampled tokens.
+    """
+
+    input_ids: Tensor
+    """Tokens of the sequence, (1, width) int64. Padding has no entry."""
+    position_ids: Tensor
+    """Positions of these tokens in their rows, (1, width) int64."""
+    branches: list[Branches]
+    """The rows' tokens in groups, for attention."""
+    places: Tensor
+    """Place of each entry in the sequence, (n_entry,) int64."""
+    following: Tensor
+    """Token that follows each place, (n_entry,) int64."""
+    entries: Tensor
+    """Entry of each sampled token, (n_sampled,) int64."""
+    source: NDArray[np.int64]
+    """Index of each sampled token in the TokenBatch, (n_sampled,). Tokens of a row are consecutive."""
+    row_ids: Tensor
+    """Each sampled token's row, (n_sampled,) int64."""
+
+    def at(self, chosen: Tensor) -> MicroBatch:
+        """Return the same sequence with only the sampled tokens for which `chosen`, (n_sampled,) bool, is true."""
+        return replace(
+            self,
+            entries=self.entries[chosen],
+            source=self.source[chosen.cpu().numpy()],
+            row_ids=self.row_ids[chosen],
+        )
+
+    def column(self, values: NDArray[np.float32]) -> Tensor:
+        """Return the sampled tokens' entries, (n_sampled,), in a column of the TokenBatch, (n_token,)."""
+        return torch.from_numpy(values[self.source]).to(self.entries.device)
+
+
+def sampled_places(batch: TokenBatch) -> NDArray[np.int64]:
+    """Return the number of sampled tokens before each token of the batch, (n_token,)."""
+    return np.cumsum(batch.loss_mask, dtype=np.int64) - batch.loss_mask
+
+
+def micro_batches(
+    batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
+) -> Iterator[MicroBatch]:
+    """Split `rows` into micro-batches of at most `max_tokens` tokens (at least one row).
+
+    Rows without a sampled token are skipped, because they would add exactly 0 to the gradient.
+    """
+    rows = rows[sampled_per_row(batch)[rows] > 0]
+    for tree in PrefixTree.from_rows(batch, rows).cut(max_tokens // FEWEST_ROWS * FEWEST_ROWS):
+        yield _micro_batch(batch, tree, device)
+
+
+def _micro_batch(batch: TokenBatch, tree: PrefixTree, device: torch.device) -> MicroBatch:
+    paths, lengths = tree.paths(), tree.lengths[:, None]
+    columns = np.arange(paths.shape[1])
+    source = batch.row_offsets[tree.rows][:, None] + columns
+    new = (columns >= tree.shared[:, None]) & (columns < lengths)
+    width = int(new.sum())
+    ids, positions = (np.zeros((1, width + -width % FEWEST_ROWS), np.int64) for _ in range(2))
+    ids[0, :width] = batch.tokens[source[new]]
+    positions[0, :width] = np.broadcast_to(columns, new.shape)[new]
+    # No token predicts the first token of a row.
+    following = np.where(columns < lengths, source + 1, 0)
+    sampled = (columns < lengths) & batch.loss_mask[following]
+    targets = batch.tokens[following[sampled]].astype(np.int64)
+    pairs, entries = np.unique(paths[sampled] << 32 | targets, return_inverse=True)
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids).to(device),
+        position_ids=torch.from_numpy(positions).to(device),
+        branches=gather_branches(paths, tree.shared, tree.lengths),
+        places=torch.from_numpy(pairs >> 32).to(device),
+        following=torch.from_numpy(pairs & 0xFFFFFFFF).to(device),
+        entries=torch.from_numpy(entries).to(device),
+        source=following[sampled],
+        row_ids=torch.from_numpy(np.broadcast_to(tree.rows[:, None], sampled.shape)[sampled]).to(device),
+    )

@@ -1,0 +1,237 @@
+"""Attention for training: rows share one sequence, which contains each common prefix once.
+
+A token sees the tokens of its row up to itself. So a row's keys are gathered from the whole sequence, and only the
+tokens that the row does not share with earlier rows are its queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from rllm_local.exact_attention import (
+    FEWEST_ROWS,
+    Layout,
+    attend_to_blocks,
+    block_masks,
+    carry,
+    check_reads_layouts,
+    flash_gradient,
+    is_exact,
+    whole_blocks,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """The ends of rows with similar lengths. Each end begins after the tokens that an earlier row also has.
+
+    A place is the index of a token in the sequence.
+    """
+
+    queries: NDArray[np.int64]
+    """(n, n_query) places of the ends' tokens, -1 for padding."""
+    positions: NDArray[np.int64]
+    """(n or 1, n_query) positions of these tokens in their row. One row if the ends begin at the same position."""
+    keys: NDArray[np.int64]
+    """(n, n_key) places of the rows' tokens, 0 for padding. ``n_key`` is a number of whole blocks."""
+
+
+def gather_branches(paths: NDArray[np.int64], shared: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[Branches]:
+    """Return the ends of rows, in groups of rows with similar lengths.
+
+    Args:
+        paths: (n_row, longest) places of each row's tokens.
+        shared: (n_row,) number of first tokens that an earlier row also has.
+        lengths: (n_row,) number of tokens.
+    """
+    new = lengths - shared
+    order = np.lexsort((lengths, new, shared > 0))
+    groups: list[list[int]] = []
+    longest = real = 0
+    for row in order[new[order] > 0].tolist():
+        n_query, n_key, is_whole = int(new[row]), int(lengths[row]), bool(shared[row] == 0)
+        if groups and is_whole == (shared[groups[-1][0]] == 0):
+            longest = max(longest, n_key)
+            real += n_query * n_key
+            if n_query * longest * (len(groups[-1]) + 1) <= MOST_PADDED * real + PAIRS:
+                groups[-1].append(row)
+                continue
+        groups.append([row])
+        longest, real = n_key, n_query * n_key
+    return [_group(paths, shared, lengths, np.array(each)) for each in groups]
+
+
+MOST_PADDED = 1.25
+"""Maximum number of pairs of queries and keys with padding, per pair without."""
+PAIRS = 1 << 14
+"""Number of pairs that cost as much as the calls of one more group."""
+
+
+def _group(
+    paths: NDArray[np.int64], shared: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64]
+) -> Branches:
+    start, length = shared[rows, None], lengths[rows, None]
+    n_query = int((length - start).max())
+    positions = np.minimum(start + np.arange(n_query + -n_query % FEWEST_ROWS), length.max() - 1)
+    real = np.arange(positions.shape[1]) < length - start
+    keys = np.zeros((len(rows), whole_blocks(int(length.max()))), np.int64)
+    width = min(keys.shape[1], paths.shape[1])
+    keys[:, :width] = np.where(np.arange(width) < length, paths[rows, :width], 0)
+    queries = np.where(real, np.take_along_axis(keys, np.where(real, positions, 0), axis=1), -1)
+    if (start == start[0]).all():
+        # The rows share a mask. Padding may see any keys.
+        return Branches(queries, positions[:1], keys)
+    return Branches(queries, np.where(real, positions, 0), keys)
+
+
+def carry_trees(model: Any, branches: Sequence[Branches]) -> Tensor | dict[str, Tensor]:
+    """Return the `attention_mask` with which a model's layers compute attention over rows that share a sequence.
+
+    Raises:
+        ValueError: the model does not have an attention of `exact_attention`.
+    """
+    check_reads_layouts(model)
+
+    def layout(window: int | None) -> Layout:
+        if is_exact(model):
+            return ExactTrees(branches, window, model.dtype)
+        return _Trees([_Part(each, window, model.dtype, model.device) for each in branches])
+
+    return carry(model.config.get_text_config(), layout)
+
+
+class _Part:
+    """Tensors of branches, with their mask."""
+
+    def __init__(self, branches: Branches, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
+        self.queries = torch.from_numpy(branches.queries).to(device)
+        self.keys = torch.from_numpy(branches.keys).to(device)
+        self.mask: Tensor | None = None
+        """Number that is added to a score, (n, 1, n_query, n_key): 0, or the smallest number of the dtype. None if the
+        branches are whole rows whose queries see all earlier keys."""
+        if window is None and not branches.positions[:, 0].any():
+            self.keys = self.keys[:, : self.queries.shape[1]]
+            return
+        queries = torch.from_numpy(branches.positions).to(device)[:, None, :, None]
+        keys = torch.arange(self.keys.shape[1], device=device)
+        hidden = keys > queries if window is None else (keys > queries) | (keys <= queries - window)
+        self.mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+def _by_place(states: Tensor) -> Tensor:
+    """Return states, (1, heads, width, size), as (width, heads, size)."""
+    return states[0].transpose(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trees(Layout):
+    """Trees with torch's attention, which is not exact."""
+
+    parts: list[_Part]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        queries, keys, values = (_by_place(each) for each in (query, key, value))
+        # The last place receives the results of padding.
+        output = query.new_zeros((len(queries) + 1, *queries.shape[1:]))
+        for part in self.parts:
+            # Rows with a common prefix gather its keys once each. They are gathered again for the gradient.
+            result = checkpoint(
+                _attend_to_rows, queries, keys, values, part, scale, use_reentrant=False, preserve_rng_state=False
+            )
+            output = output.index_put((part.queries,), result)
+        return output[None, :-1].transpose(1, 2)
+
+
+def _attend_to_rows(queries: Tensor, keys: Tensor, values: Tensor, part: _Part, scale: float) -> Tensor:
+    """Return the outputs of branches, (n, n_query, heads, size)."""
+    return scaled_dot_product_attention(
+        queries[part.queries].transpose(1, 2),
+        keys[part.keys].transpose(1, 2),
+        values[part.keys].transpose(1, 2),
+        attn_mask=part.mask,
+        is_causal=part.mask is None,
+        scale=scale,
+        enable_gqa=True,
+    ).transpose(1, 2)
+
+
+class ExactTrees(Layout):
+    """Trees with exact attention."""
+
+    def __init__(self, branches: Sequence[Branches], window: int | None, dtype: torch.dtype) -> None:
+        self._blocks = [
+            (torch.from_numpy(each.queries), torch.from_numpy(each.keys), block_masks(each.positions, window, dtype))
+            for each in branches
+        ]
+        self._parts = [_Part(each, window, dtype, torch.device("cpu")) for each in branches]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        states = (_by_place(each) for each in (query, key, value))
+        output: Tensor = _Attention.apply(*states, self, scale)  # type: ignore[no-untyped-call]
+        return output[None].transpose(1, 2)
+
+    def outputs(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """Return outputs (width + 1, heads, size), and logarithms of the sums of exponentials (width + 1, heads).
+
+        The last place is padding. Its sum is infinite, so that its gradient is 0.
+        """
+        output = query.new_zeros((len(query) + 1, *query.shape[1:]))
+        total = torch.full(output.shape[:2], torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
+        for queries, keys, masks in self._blocks:
+            of_queries, of_keys, of_values = (
+                states[places].transpose(1, 2) for states, places in ((query, queries), (key, keys), (value, keys))
+            )
+            part, part_total = attend_to_blocks(of_queries, of_keys, of_values, masks, scale)
+            output[queries], total[queries] = part.transpose(1, 2), part_total.transpose(1, 2)
+        output[-1], total[-1] = 0, torch.inf
+        return output, total
+
+    def gradients(
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, total: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of query, key and value, (width, heads, size) each.
+
+        The gradient is computed over all keys at once, from the results of `outputs`.
+        """
+        of_query = torch.zeros_like(output)
+        of_key, of_value = (torch.zeros_like(each, dtype=total.dtype) for each in (key, value))
+        for part in self._parts:
+            of_queries, of_keys, of_values = (
+                each.transpose(1, 2).flatten(0, 1)
+                for each in flash_gradient(
+                    gradient[part.queries].transpose(1, 2),
+                    query[part.queries].transpose(1, 2),
+                    key[part.keys].transpose(1, 2),
+                    value[part.keys].transpose(1, 2),
+                    output[part.queries].transpose(1, 2),
+                    total[part.queries].transpose(1, 2),
+                    part.mask,
+                    scale,
+                )
+            )
+            of_query[part.queries.flatten()] = of_queries
+            of_key.index_add_(0, part.keys.flatten(), of_keys.to(total.dtype))
+            of_value.index_add_(0, part.keys.flatten(), of_values.to(total.dtype))
+        return of_query[:-1], of_key.to(key.dtype), of_value.to(value.dtype)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, trees: ExactTrees, scale: float) -> Tensor:
+        output, total = trees.outputs(query, key, value, scale)
+        ctx.save_for_backward(query, key, value, output, total)
+        ctx.trees, ctx.scale = trees, scale
+        return output[:-1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *ctx.trees.gradients(gradient, *ctx.saved_tensors, ctx.scale), None, None
