@@ -18,7 +18,7 @@ MAX_FILE = 400
 NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
-    "rllm": (11_080, 11),
+    "rllm": (11_090, 11),
     "rllm_core": (6_425, 13),
     "rllm_tinker": (1_696, 11),
     "rllm_verl": (4_018, 11),

@@ -181,9 +181,9 @@ def _validate(registry: Registry, values: _Values) -> Composed:
         raise as_config_error(problems, " ".join(hints))
     config, backend_config = instances
     assert isinstance(config, RunConfig)
-    paths = [path for path, _ in leaves(tree)]
-    origins = {".".join(path): merged.origin(path) for path in paths}
-    tiers = {".".join(path): merged.tier(path) for path in paths}
+    marks = {".".join(path): merged.mark(path) for path, _ in leaves(tree)}
+    origins = {key: mark.label for key, mark in marks.items()}
+    tiers = {key: mark.tier for key, mark in marks.items()}
     return Composed(config, backend_config, tree, origins, tiers, merged.warnings)
 
 

@@ -52,15 +52,18 @@ class MergedValues:
 
     def origin(self, path: KeyPath) -> str:
         """Return the origin of a key's value. For a section with several origins, return all of them."""
-        return ", ".join(dict.fromkeys(origin.label for origin in self._origins(path)))
+        return self.mark(path).label
 
     def tier(self, path: KeyPath) -> Tier:
         """Return the highest tier among the origins of a key."""
-        return max((origin.tier for origin in self._origins(path)), default=Tier.PACKAGED)
+        return self.mark(path).tier
 
-    def _origins(self, path: KeyPath) -> list[Origin]:
+    def mark(self, path: KeyPath) -> Origin:
+        """Return the labels of all origins of a key as one, and their highest tier."""
         above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
-        return [*islice(above, 1), *(self.marks[key] for key in self._marked_below(path))]
+        found = [*islice(above, 1), *(self.marks[key] for key in self._marked_below(path))]
+        label = ", ".join(dict.fromkeys(origin.label for origin in found))
+        return Origin(label, max((origin.tier for origin in found), default=Tier.PACKAGED))
 
     def _marked_below(self, path: KeyPath) -> list[KeyPath]:
         if not isinstance(value_at(self.tree, path), dict):

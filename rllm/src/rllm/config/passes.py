@@ -250,11 +250,11 @@ def _side(merged: MergedValues, tree: dict[str, Any], key: str, spelled: Sequenc
         if identical(value, native_value):
             value = core_value
             break
-    tier = merged.tier(path)
+    origin, tier = merged.mark(path)
     given_null = value is None and tier >= Tier.USER
     if value is None or value == MISSING:
         value = ABSENT
-    return _Side(key, value, tier, merged.origin(path), given_null)
+    return _Side(key, value, tier, origin, given_null)
 
 
 def _native_spelling(value: Any, row: SharedKey) -> Any:
