@@ -23,6 +23,7 @@ from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.runner import PerRolloutEngine
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
 DIGITS = TablePolicy("0123456789")
@@ -37,24 +38,33 @@ def search(prompt: str) -> str:
     low, high = 0, NUMBERS - 1
     for number, direction in re.findall(r"(\d+)[^\d]*(lower|higher)", prompt):
         low, high = (low, int(number) - 1) if direction == "lower" else (int(number) + 1, high)
-    return f"{(low + high) // 2}$"
+    return f"{(low + max(low, high)) // 2}$"
 
 
-@pytest.mark.parametrize("answer", [lambda prompt, sampling: "no$", lambda prompt, sampling: search(prompt)])
-def test_tree_needs_fewer_calls_per_leaf(answer: Any) -> None:
-    calls, leaves = 0, 0
-    for number in range(NUMBERS):
-        engine = CharacterEngine(answer)
-        workflow = TreeWorkflow(context_of(engine, make_environment=guess, max_steps=5, max_prompt_length=1000))
-        episode = asyncio.run(workflow.run({"number": number}, f"{number}:0"))
-        assert episode.metrics["calls"] == len(engine.prompts)
-        calls, leaves = calls + len(engine.prompts), leaves + len(episode.trajectories)
-    flat = 5.0 if answer("", None) == "no$" else 3.375
-    assert calls / leaves / flat <= 0.6
+def count_calls(share: float, number: int, **options: int) -> tuple[int, int]:
+    """Return the calls and the leaves of a tree, if this share of the guesses is random."""
+
+    def answer(prompt: str, sampling: SamplingParams) -> str:
+        random = np.random.default_rng(sampling.seed)
+        return f"{random.integers(2 * NUMBERS)}$" if random.random() < share else search(prompt)
+
+    engine = CharacterEngine(answer)
+    context = context_of(PerRolloutEngine(engine), make_environment=guess, max_steps=5, max_prompt_length=1000)
+    episode = asyncio.run(TreeWorkflow(context, **options).run({"number": number}, f"{number}:0"))
+    assert episode.metrics.get("calls", len(engine.prompts)) == len(engine.prompts)
+    return len(engine.prompts), len(episode.trajectories)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_leaf_needs_fewer_calls_than_rollout(share: float) -> None:
+    trees = [count_calls(share, number) for number in range(NUMBERS)]
+    flat = [count_calls(share, number, leaves=1) for number in range(NUMBERS)]
+    calls, leaves = map(sum, zip(*trees, strict=True))
+    assert calls / leaves <= 0.6 * sum(calls for calls, _ in flat) / NUMBERS
 
 
 def test_leaves_share_tokens_before_their_fork() -> None:
-    leaves = roll_out(DIGITS, DIGITS.sample, guess, task={"number": 3}).trajectories
+    leaves = roll_out(DIGITS, DIGITS.sample, guess, task={"number": 3}, leaves=8).trajectories
     assert [leaf.info["branch"]["forks"] for leaf in leaves[:3]] == [
         [[1, 0, 0], [2, 0, 0], [3, 0, 0]],
         [[1, 0, 0], [2, 0, 0], [3, 0, 1]],
@@ -163,7 +173,9 @@ def test_failed_leaf_ends_the_tree() -> None:
 def test_timeout_keeps_the_leaves() -> None:
     async def run() -> Episode | None:
         engine = CharacterEngine(lambda prompt, sampling: hang() if prompt.count("lower") == 3 else now())
-        workflow = TreeWorkflow(context_of(engine, make_environment=guess, max_steps=5, max_prompt_length=1000))
+        workflow = TreeWorkflow(
+            context_of(engine, make_environment=guess, max_steps=5, max_prompt_length=1000), leaves=8
+        )
         rollout = asyncio.ensure_future(workflow.run({"number": 3}, "t:0"))
         while len(engine.prompts) < 1 + 2 + 4 + 8:
             await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from rllm_core.rollout.workflows import MultiTurnWorkflow
 class TreeParams(AgentWorkflowParams):
     """Options of the workflow ``tree``: its size and its forks."""
 
-    leaves: int = Field(8, gt=0, description="Maximum number of leaves of a tree. Each leaf is a trajectory.")
+    leaves: int = Field(10, gt=0, description="Maximum number of leaves of a tree. Each leaf is a trajectory.")
     branches: int = Field(2, gt=1, description="Number of continuations of a fork, while the leaves last.")
     fork_surprisal: float | None = Field(
         None,
@@ -48,7 +48,7 @@ class TreeWorkflow(Workflow):
         self,
         context: WorkflowContext,
         *,
-        leaves: int = 8,
+        leaves: int = 10,
         branches: int = 2,
         fork_surprisal: float | None = None,
         **options: Any,
