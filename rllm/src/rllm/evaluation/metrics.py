@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import numpy as np
 from rllm.evaluation.statistics import Estimate, choose_ks, mean_reward, share
 from rllm.runs.validation_metrics import pass_at_k
 from rllm_core.algorithms.columns import REWARD_ERROR
-from rllm_core.data.types import Episode, Trajectory
+from rllm_core.data.types import Episode
+from rllm_core.pipeline.metrics import find_reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def build_outcome(episode: Episode) -> Outcome:
         task_id=episode.task_id,
         index=episode.rollout_idx,
         correct=bool(episode.is_correct),
-        rewards=tuple((trajectory.name or "agent", _find_reward(trajectory)) for trajectory in episode.trajectories),
+        rewards=tuple((trajectory.name or "agent", find_reward(trajectory)) for trajectory in episode.trajectories),
         metrics=dict(episode.metrics),
         termination_reason=episode.termination_reason.value,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
@@ -56,14 +56,6 @@ def build_outcome(episode: Episode) -> Outcome:
             (str(each.info[REWARD_ERROR]) for each in episode.trajectories if REWARD_ERROR in each.info), ""
         ),
     )
-
-
-def _find_reward(trajectory: Trajectory) -> float | None:
-    """Return the trajectory's reward, or the reward of its last step if it has none."""
-    reward = trajectory.reward
-    if reward is None and trajectory.steps:
-        reward = trajectory.steps[-1].reward
-    return float(reward) if reward is not None and math.isfinite(reward) else None
 
 
 @dataclass(frozen=True, kw_only=True)

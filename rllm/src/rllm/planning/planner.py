@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,9 @@ class _Planner:
         )
         rejection = config.rejection_sample
         stages = tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where)))
+        always = [entry for entry in self._registry.all("tracker") if entry.plugin.every_run]
+        observers = self._registry.all("observer")
+        joining = [entry for entry in observers if entry.plugin.joins and entry.plugin.joins(self._composed.config)]
         return RunPlan(
             composed=self._composed,
             backend=self._registry.get("backend", config.backend),
@@ -98,8 +101,8 @@ class _Planner:
             ),
             estimators=estimators,
             losses=losses,
-            trackers=self._trackers(config.trainer.logger),
-            observers=self._observers(config.trainer.observers),
+            trackers=self._pick_and_join("tracker", config.trainer.logger, "rllm.trainer.logger", always),
+            observers=self._pick_and_join("observer", config.trainer.observers, "rllm.trainer.observers", joining),
             stages=stages,
             objectives=self._objectives(stages),
         )
@@ -166,25 +169,15 @@ class _Planner:
             raise ConfigError("bad-reward-weight", f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
         return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
 
-    def _trackers(self, choices: list[Choice]) -> tuple[PluginChoice[Any], ...]:
-        """Return the chosen trackers, and the trackers that every run has."""
-        chosen = self._pick_all("tracker", choices, "rllm.trainer.logger")
+    def _pick_and_join(
+        self, kind: str, choices: list[Choice], where: str, joining: Iterable[Registered[Any]]
+    ) -> tuple[PluginChoice[Any], ...]:
+        """Return the chosen plugins, and the plugins that join this run without being chosen."""
+        chosen = self._pick_all(kind, choices, where)
         names = {entry.registered.qualified_name for entry in chosen}
-        always = [entry for entry in self._registry.all("tracker") if entry.plugin.every_run]
-        others = [entry.qualified_name for entry in always if entry.qualified_name not in names]
-        shared, where = shared_options(self._composed.config, "tracker"), "a tracker of every run"
-        return (*chosen, *(choose(self._registry, "tracker", name, where, shared) for name in others))
-
-    def _observers(self, choices: list[Choice]) -> tuple[PluginChoice[Any], ...]:
-        """Return the chosen observers, and the observers that join a run of this kind."""
-        chosen = self._pick_all("observer", choices, "rllm.trainer.observers")
-        names = {entry.registered.qualified_name for entry in chosen}
-        others = [
-            entry.qualified_name
-            for entry in self._registry.all("observer")
-            if entry.qualified_name not in names and entry.plugin.joins and entry.plugin.joins(self._composed.config)
-        ]
-        return (*chosen, *(choose(self._registry, "observer", name, "an observer of such a run") for name in others))
+        others = [entry.qualified_name for entry in joining if entry.qualified_name not in names]
+        shared, where = shared_options(self._composed.config, kind), f"a {kind} of every such run"
+        return (*chosen, *(choose(self._registry, kind, name, where, shared) for name in others))
 
     def _pick_in_section(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> PluginChoice[Any]:
         """Return a plugin whose name and options are separate keys of a section."""
