@@ -1,15 +1,27 @@
 """Training steps of the backend `local` next to TRL 1.16 and to a hand-written update: CPU seconds and memory.
 
-python benchmarks/beside_trl.py --ours grpo-55 tree      # our side only, in this environment
+python benchmarks/beside_trl.py                          # all cases, both sides
+python benchmarks/beside_trl.py --steps 6 prefer sft     # two cases, with more steps
+python benchmarks/beside_trl.py --ours grpo-55 tree      # our side only, without TRL
 python benchmarks/beside_trl.py --profile grpo-1024      # the same, with the functions that take the time
 
-- grpo-55, grpo-1024: a step of `rllm train` with 8 prompts of 55 or 1,024 tokens, 8 rollouts each, 64 new tokens
-- tree: an update on 8 branches of an agent's session, which share their beginnings at ten levels
-- group: an update on 8 rollouts of a prompt of 512 tokens
+- grpo-55, grpo-1024: a step of `rllm train` with 8 prompts of 55 or 1,024 tokens, 8 rollouts each and 64 new tokens,
+  next to GRPOTrainer with `generate` of transformers. Neither has a KL term.
+- tree: an update on 8 branches of an agent's session, which share their beginnings at ten levels, next to a
+  hand-written update on padded rows
+- group: an update on 8 rollouts of a prompt of 512 tokens, next to the same
+- prefer: a step of `rllm prefer` with 8 pairs of completions of 64 tokens for prompts of 512, next to DPOTrainer
+- sft: a step of `rllm sft` with 16 rows of 32 to 512 tokens, next to SFTTrainer with packing
 
-The model has Qwen3's architecture, random weights and 6.8 million parameters. Nothing is downloaded. Each side runs in
-its own process with one thread. A step's CPU seconds are user and system time. The first step is not counted. A peak is
-the largest resident memory of the process. With --profile, it is the peak of a part, in GB.
+The model has Qwen3's architecture, random weights and 6.8 million parameters, or SmolLM2-135M's size. Nothing but TRL
+is downloaded: the first run installs it into an environment in your cache directory. Each side runs in its own process
+with one thread of torch, in float32, without gradient checkpointing. The sides make their steps alternately, and both
+train on the same rows with the same AdamW. Case grpo-1024 needs 20 GB of free memory, or --their-rows 16.
+
+A step's CPU seconds are the process's user and system time between the ends of two steps. The first step is not
+counted. The ratio is ours divided by theirs, the median of the steps. A peak is the largest resident memory of the
+process, with its libraries. Growth is the peak above the memory before the first step. With --profile, the peaks are
+those of the parts of a step. The losses of both sides are equal in all cases except the sampled ones.
 """
 
 from __future__ import annotations
@@ -19,25 +31,32 @@ import cProfile
 import json
 import os
 import pstats
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-VOCABULARY, HIDDEN, LAYERS, MLP, HEADS, KEY_HEADS, HEAD_SIZE = 8192, 256, 6, 768, 4, 2, 64
+sys.path.append(str(Path(__file__).parents[1] / "tests/tools"))
+
+from alternation import Child, Steps, compare_reports, describe
+
+VOCABULARY = 8192
+"""Tokens of the tokenizer. Models may have more."""
+SHAPES = {"small": (VOCABULARY, 256, 6, 768, 4, 2), "smollm2": (49152, 576, 30, 1536, 9, 3)}
+"""Vocabulary, width, layers, width of the feed-forward layers, heads and key heads."""
 PAD, END = "<pad>", "<end>"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 GROUPS, SIBLINGS, NEW_TOKENS = 8, 8, 64
 PROMPTS = {"grpo-55": 55, "grpo-1024": 1024}
 UPDATES = ("tree", "group")
-CASES = (*PROMPTS, *UPDATES)
+CASES = (*PROMPTS, *UPDATES, "prefer", "sft")
+PAIRS, LONG_PROMPT, SFT_ROWS, SHORTEST, LONGEST = 8, 512, 16, 32, 512
+PACKED = 2048
+"""Tokens of a packed sequence of TRL. It is also the default size of a micro-batch of `local` on a CPU."""
+TRL = "1.16"
 OPTIMIZER = {"learning_rate": 1e-5, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "max_grad_norm": 1.0}
 LEVELS, LEAVES, ROW_TOKENS, OWN_TURN, ACTION = 10, 8, 6000, 40, 24
 """The trees: the session's turns, the branches, tokens in all rows, tokens of a branch, sampled tokens of a turn."""
@@ -49,7 +68,7 @@ def share_of_even_words(completions, **columns):
 '''
 
 
-def write_inputs(directory: Path, case: str) -> None:
+def write_inputs(directory: Path, case: str, shape: str) -> None:
     """Write the model, the reward and the case's rows."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -66,14 +85,15 @@ def write_inputs(directory: Path, case: str) -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END)
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(directory / "model")
+    vocabulary_size, hidden, layers, feed_forward, heads, key_heads = SHAPES[shape]
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=MLP,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KEY_HEADS,
-        head_dim=HEAD_SIZE,
+        vocab_size=vocabulary_size,
+        hidden_size=hidden,
+        intermediate_size=feed_forward,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        head_dim=64,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -102,83 +122,52 @@ def make_rows(case: str) -> list[dict[str, str]]:
 
     if case in PROMPTS:
         return [{"prompt": random_text(PROMPTS[case])} for _ in range(GROUPS)]
+    # Both sides add the token that ends the text.
+    if case == "prefer":
+        lengths = {"prompt": LONG_PROMPT, "chosen": NEW_TOKENS - 1, "rejected": NEW_TOKENS - 1}
+        return [{name: random_text(length) for name, length in lengths.items()} for _ in range(PAIRS)]
+    if case == "sft":
+        longer = (LONGEST - SHORTEST) / (SFT_ROWS - 1)
+        return [{"text": random_text(round(SHORTEST + longer * row) - 1)} for row in range(SFT_ROWS)]
     return []
-
-
-class Steps:
-    """Reports of a process's steps to the process that started it, which decides when the next step begins."""
-
-    def __init__(self, *, waits: bool) -> None:
-        self._waits = waits
-        self._parts: dict[str, float] = defaultdict(float)
-
-    def begin(self) -> None:
-        """Wait for the next step."""
-        if self._waits and not sys.stdin.readline():
-            os._exit(0)
-        self._parts.clear()
-        self._start = cpu_seconds()
-
-    def end(self, **values: float) -> None:
-        """Report a step, and wait for the next one."""
-        cpu = cpu_seconds() - self._start
-        parts = {name: value for name, value in self._parts.items() if not name.endswith("GB")}
-        rest = {"rest": cpu - sum(parts.values())} if parts else {}
-        report = {"cpu": cpu, "peak": peak_gigabytes(), **self._parts, **rest, **values}
-        print(f"step {json.dumps(report)}", flush=True)
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Measure a part of a step."""
-        start = cpu_seconds()
-        if not self._waits:
-            # This also resets the peak of the whole process.
-            Path("/proc/self/clear_refs").write_text("5")
-        yield
-        self._parts[name] += cpu_seconds() - start
-        if not self._waits:
-            self._parts[f"{name} GB"] = max(self._parts[f"{name} GB"], peak_gigabytes())
-
-
-def cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def peak_gigabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def run_ours(case: str, directory: Path, steps: int, turns: Steps) -> None:
     if case in UPDATES:
-        return run_update(case, directory, steps, turns, by_hand=False)
-    return run_loop(loop_settings(directory, steps), turns)
+        run_update(case, directory, steps, turns, by_hand=False)
+    else:
+        run_loop(case, our_settings(case, directory, steps), turns)
 
 
-def loop_settings(directory: Path, steps: int) -> dict[str, Any]:
+def our_settings(case: str, directory: Path, steps: int) -> dict[str, Any]:
     """Return the overrides of the run."""
-    return {
+    training = {f"training.{name}": value for name, value in OPTIMIZER.items()}
+    if case in UPDATES:
+        return training
+    rows, output = directory / "rows.jsonl", {"output_dir": directory / "runs", "save_freq": -1, "test_freq": -1}
+    sampled = {
         "rllm.env.name": "question",
-        "data.train_dataset": f"{{name: jsonl, path: {directory / 'rows.jsonl'}}}",
         "rllm.reward": f"[{{name: python, function: '{directory / 'reward.py'}:share_of_even_words', processes: 0}}]",
         "rllm.rollout.n": SIBLINGS,
         "rllm.algorithm.kl_beta": 0.0,
-        "data.train_batch_size": GROUPS,
         "data.max_response_length": NEW_TOKENS,
+    }
+    return {
+        "data.train_dataset": f"{{name: jsonl, path: '{rows}'}}",
+        "data.train_batch_size": len(rows.read_text().splitlines()),
+        **(sampled if case in PROMPTS else {"rllm.objective": case}),
+        **{f"rllm.trainer.{name}": value for name, value in output.items()},
         "rllm.trainer.total_batches": steps,
-        "rllm.trainer.output_dir": directory / "runs",
-        "rllm.trainer.save_freq": -1,
-        "rllm.trainer.test_freq": -1,
         "rllm.trainer.val_before_train": "false",
         "rllm.trainer.logger": "[]",
         "model.name": directory / "model",
         "local.torch_threads": 1,
-        **{f"training.{name}": value for name, value in OPTIMIZER.items()},
+        **training,
     }
 
 
-def run_loop(settings: dict[str, Any], turns: Steps) -> None:
-    """Train with the loop of `rllm train`."""
+def run_loop(case: str, settings: dict[str, Any], turns: Steps) -> None:
+    """Train with the loop of `rllm train`, `rllm prefer` or `rllm sft`."""
     from rllm.config.compose import compose
     from rllm.config.layers import layers_from_overrides
     from rllm.planning.planner import make_plan
@@ -191,7 +180,7 @@ def run_loop(settings: dict[str, Any], turns: Steps) -> None:
     from rllm_core.plugins.registry import Registry
 
     class Engine(EngineWrapper):
-        running, start = 0, 0.0
+        running = 0
 
         async def generate(self, *arguments: Any, **options: Any) -> Any:
             """Measure the time in which any rollout is generated."""
@@ -222,11 +211,12 @@ def run_loop(settings: dict[str, Any], turns: Steps) -> None:
         def wrap_engine(self, engine: Any, run: Any) -> Any:
             return Engine(engine)
 
-        def on_batch_start(self, step: Any) -> None:
+        def on_train_start(self, total_steps: int, first_step: int) -> None:
             turns.begin()
 
         def on_batch_end(self, step: Any) -> None:
-            turns.end(loss=step.metrics["actor/loss"], tokens=float(step.batch.loss_mask.sum()))
+            loss = step.metrics["preference/loss" if case == "prefer" else "actor/loss"]
+            turns.end(loss=loss, tokens=float(step.batch.loss_mask.sum()))
 
     words = [f"{key}={value}" for key, value in settings.items()]
     plan = make_plan(compose(Registry.load(), layers_from_overrides(words)), Registry.load())
@@ -250,18 +240,16 @@ def run_update(case: str, directory: Path, steps: int, turns: Steps, *, by_hand:
     loaded = load_model(ModelSection(name=str(directory / "model")), seed=0)
     settings = TrainingSection(**OPTIMIZER)
     batch = tree_batch() if case == "tree" else group_batch()
-    update: Callable[[], object]
+    update: Callable[[], Any]
     if by_hand:
         written = HandWrittenUpdate(loaded.model, settings)
         update = lambda: written(batch)  # noqa: E731
     else:
         ours, losses = updater(loaded, settings), plan()
         update = lambda: ours.update(batch, losses).metrics["actor/loss"]  # noqa: E731
-    before = peak_gigabytes()
+    turns.begin()
     for _ in range(steps):
-        turns.begin()
-        loss = update()
-        turns.end(loss=float(loss), growth=peak_gigabytes() - before, tokens=float(len(batch.tokens)))
+        turns.end(loss=float(update()), tokens=float(len(batch.tokens)))
 
 
 def tree_batch() -> Any:
@@ -329,62 +317,182 @@ def profile(case: str, directory: Path, steps: int) -> None:
         table.sort_stats(order).print_stats(45)
 
 
-def child_environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+def run_theirs(case: str, directory: Path, settings: dict[str, Any], turns: Steps) -> None:
+    """Train with TRL. This runs in TRL's environment."""
+    import datasets
+    import torch
+    import trl
+    from transformers import TrainerCallback
+
+    class Measure(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            turns.begin()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            turns.end(loss=sum(losses))
+            losses.clear()
+
+    losses: list[float] = []
+    kind, config = {"prefer": ("DPO", {}), "sft": ("SFT", {})}.get(
+        case, ("GRPO", {"reward_funcs": load_reward(directory)})
+    )
+    base: Any = getattr(trl, f"{kind}Trainer")
+
+    class Trainer(base):  # type: ignore[misc]
+        def training_step(self, *arguments: Any, **options: Any) -> Any:
+            loss = super().training_step(*arguments, **options)
+            losses.append(float(loss))
+            return loss
+
+        def _generate(self, *arguments: Any, **options: Any) -> Any:
+            with turns.part("generate"):
+                return super()._generate(*arguments, **options)
+
+    torch.set_num_threads(1)
+    rows = [json.loads(line) for line in (directory / "rows.jsonl").read_text().splitlines()]
+    trainer = Trainer(
+        model=str(directory / "model"),
+        args=getattr(trl, f"{kind}Config")(**settings),
+        train_dataset=datasets.Dataset.from_list(rows),
+        callbacks=[Measure()],
+        **config,
+    )
+    trainer.train()
 
 
-def show_ours(case: str, steps: int) -> None:
-    """Run our side, and print its steps."""
-    with tempfile.TemporaryDirectory() as directory:
-        write_inputs(Path(directory), case)
-        command = [sys.executable, __file__, "--child", "ours", "--directory", directory, "--steps", str(steps), case]
-        with subprocess.Popen(
-            command, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as child:
-            print(f"{case}: {steps} steps", flush=True)
-            reports = [next_report(child) for _ in range(steps)]
-    print(describe(reports))
+def load_reward(directory: Path) -> Callable[..., list[float]]:
+    names: dict[str, Any] = {}
+    exec((directory / "reward.py").read_text(), names)
+    reward: Callable[..., list[float]] = names["share_of_even_words"]
+    return reward
 
 
-def next_report(child: Any) -> dict[str, float]:
-    """Make a step of a child process, and return its report."""
-    child.stdin.write("next\n")
-    child.stdin.flush()
-    for line in child.stdout:
-        if line.startswith("step "):
-            found: dict[str, float] = json.loads(line.removeprefix("step "))
-            print(f"  {describe([found, found])}", flush=True)
-            return found
-    raise SystemExit(f"The process ended with {child.wait()}.")
+def their_settings(case: str, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of TRL's configuration, or of the hand-written update."""
+    if case in UPDATES:
+        return {"micro-batch": "16 rows, padded", **OPTIMIZER}
+    shared = {
+        "output_dir": str(directory / "trl"),
+        "max_steps": options.steps,
+        "learning_rate": OPTIMIZER["learning_rate"],
+        "adam_beta1": OPTIMIZER["beta1"],
+        "adam_beta2": OPTIMIZER["beta2"],
+        "adam_epsilon": OPTIMIZER["eps"],
+        "max_grad_norm": OPTIMIZER["max_grad_norm"],
+        "weight_decay": 0.0,
+        "lr_scheduler_type": "constant",
+        "bf16": False,
+        "use_cpu": True,
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "model_init_kwargs": {"dtype": "float32", "attn_implementation": options.attention},
+    }
+    if case == "prefer":
+        return shared | passes(PAIRS, options.their_rows // 2) | {"beta": 0.1, "max_length": None}
+    if case == "sft":
+        packing = {"packing": True, "packing_strategy": options.packing, "max_length": PACKED}
+        return shared | passes(SFT_ROWS, 1) | packing
+    sampling = {"num_generations": SIBLINGS, "max_completion_length": NEW_TOKENS, "beta": 0.0}
+    return shared | passes(GROUPS * SIBLINGS, options.their_rows) | sampling
 
 
-def describe(reports: Sequence[dict[str, float]]) -> str:
-    """Return the medians of the steps after the first, and the peak of all."""
-    names = [name for name in reports[-1] if name != "peak"]
-    medians = {name: statistics.median(each.get(name, 0.0) for each in reports[1:]) for name in names}
-    return ", ".join(f"{name} {value:.4g}" for name, value in medians.items()) + f", peak {reports[-1]['peak']:.3f} GB"
+def passes(rows: int, together: int) -> dict[str, int]:
+    """Return the settings that divide the rows of a step into passes."""
+    together = min(rows, together)
+    return {"per_device_train_batch_size": together, "gradient_accumulation_steps": -(-rows // together)}
+
+
+def environment_of_trl() -> Path:
+    """Return the Python of an environment with TRL, and our versions of torch and transformers. Create it if needed."""
+    from importlib.metadata import version
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rllm-benchmarks"
+    same = {name: version(name).partition("+")[0] for name in ("torch", "transformers")}
+    directory = cache / "-".join((f"trl-{TRL}", *same.values()))
+    python, done = directory / "bin/python", directory / "installed"
+    if not done.exists():
+        print(f"Installing TRL into {directory}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
+        pinned = (f"trl=={TRL}.*", *(f"{name}=={number}" for name, number in same.items()))
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *pinned], check=True)
+        done.touch()
+    return python
+
+
+def child_command(
+    side: str, python: Path | str, case: str, directory: Path, options: argparse.Namespace
+) -> list[str | Path]:
+    given = {"--steps": options.steps, "--their-rows": options.their_rows, "--packing": options.packing}
+    given |= {"--attention": options.attention, "--child": side, "--directory": directory}
+    return [python, __file__, *(str(word) for pair in given.items() for word in pair), case]
+
+
+def compare(case: str, options: argparse.Namespace) -> None:
+    """Run both sides alternately, and print the ratios."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        write_inputs(directory, case, options.shape)
+        print(f"{case}\n ours: {show(our_settings(case, directory, options.steps))}", flush=True)
+        children = [Child("ours", child_command("ours", sys.executable, case, directory, options))]
+        if not options.ours:
+            print(f" theirs: {show(their_settings(case, directory, options))}", flush=True)
+            python = sys.executable if case in UPDATES else environment_of_trl()
+            children.append(Child("theirs", child_command("theirs", python, case, directory, options)))
+        for _ in range(options.steps):
+            for child in children:
+                child.step()
+        for child in children:
+            child.close()
+    for child in children:
+        print(f" median: {describe(child.reports[1:])}")
+    if not options.ours:
+        print(f" {case}: {compare_reports(*(child.reports for child in children), same_losses=case not in PROMPTS)}")
+
+
+def show(settings: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def run_child(case: str, options: argparse.Namespace) -> None:
+    turns = Steps(waits=True)
+    if options.child == "ours":
+        run_ours(case, options.directory, options.steps, turns)
+    elif case in UPDATES:
+        run_update(case, options.directory, options.steps, turns, by_hand=True)
+    else:
+        run_theirs(case, options.directory, their_settings(case, options.directory, options), turns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"{', '.join(CASES)} (default: all)")
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"{', '.join(CASES)} (default: all)")
     parser.add_argument("--steps", type=int, default=4, help="steps; the first is not counted (default: 4)")
+    parser.add_argument(
+        "--shape", choices=SHAPES, default="small", help="6.8 or 135 million parameters (default: small)"
+    )
     parser.add_argument("--ours", action="store_true", help="run our side only")
     parser.add_argument("--profile", action="store_true", help="run our side only, and print its slowest functions")
+    parser.add_argument("--their-rows", type=int, default=64, help="rows in a pass of TRL (default: 64, all of GRPO)")
+    strategies = ("bfd", "bfd_split", "wrapped")
+    parser.add_argument("--packing", choices=strategies, default="bfd", help="TRL's packing strategy (default: bfd)")
+    parser.add_argument("--attention", default="sdpa", help="TRL's attention: sdpa or eager (default: sdpa)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    cases = options.cases or CASES
-    if options.child:
-        run_ours(*cases, options.directory, options.steps, Steps(waits=True))
-        return
-    for case in cases:
-        if options.profile:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"{', '.join(unknown)} is no case. The cases are {', '.join(CASES)}.")
+    for case in options.cases or CASES:
+        if options.child:
+            run_child(case, options)
+        elif options.profile:
             with tempfile.TemporaryDirectory() as directory:
-                write_inputs(Path(directory), case)
+                write_inputs(Path(directory), case, options.shape)
                 profile(case, Path(directory), options.steps)
         else:
-            show_ours(case, options.steps)
+            compare(case, options)
 
 
 if __name__ == "__main__":
