@@ -145,7 +145,7 @@ def steps_per_second(words: list[str], steps: int, directory: str) -> float:
         "rllm.trainer.val_before_train=false",
         "rllm.trainer.logger=[]",
     ]
-    return steps / framework_seconds(compose(registry, layers_from_overrides(words)), registry)
+    return steps / framework_seconds(compose(registry, layers_from_overrides(words)), registry).wall
 
 
 def main() -> None:
