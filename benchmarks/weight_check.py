@@ -55,10 +55,10 @@ from rllm_core.errors import BackendError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
-from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, last_logits
-from rllm_local.kv_cache import SlotCache
+from rllm_local.kv_cache import PageCache
 from rllm_local.master_weights import cast_weights
+from rllm_local.pages import page_count
 from rllm_local.samplers import checkpoint_weights
 from rllm_local.scoring import score_to_train
 from rllm_local.trainer import load_trainer
@@ -72,12 +72,19 @@ DTYPES = ("float32", "bfloat16", "float16")
 def decode_scores(model: Any, probe: Probe) -> Scores:
     """Return the scores of a probe, (n_score,), one token at a time, as in a response."""
     rows, length = probe.tokens.shape
-    cache = SlotCache(model.config.num_hidden_layers, rows, whole_blocks(length))
+    count = page_count(length)
+    cache = PageCache(model.config, rows * count)
     scores = []
     for place in range(probe.prompt, length):
         cached = 0 if place == probe.prompt else place - 1
         fresh = [
-            Row(row, cached, tokens[cached:place], SamplingParams(max_tokens=1), 0)
+            Row(
+                range(1 + row * count, 1 + row * count + page_count(place)),
+                cached,
+                tokens[cached:place],
+                SamplingParams(max_tokens=1),
+                0,
+            )
             for row, tokens in enumerate(probe.tokens)
         ]
         logprobs = torch.log_softmax(last_logits(model, cache, fresh).float(), dim=-1)

@@ -16,6 +16,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import RolloutError
 from rllm_local import engine as engine_module
 from rllm_local.engine import LocalEngine
+from rllm_local.exact_attention import BLOCK
 from rllm_local.forward import Row, buckets
 
 from .conftest import Passes
@@ -138,7 +139,7 @@ def test_requests_of_one_session_run_one_by_one(
     assert max(len(rows) for rows in passes.rows) <= 2
 
 
-def test_conversations_above_slots_wait_and_evict_idle_ones(
+def test_conversations_above_the_concurrency_wait(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=5)
@@ -163,7 +164,7 @@ def test_conversations_above_slots_wait_and_evict_idle_ones(
 def test_growth_beyond_cache_budget_preempts_without_changing_tokens(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any, cache_tokens: int
 ) -> None:
-    """Slots start with 64 positions; a budget of 400 tokens is six such slots, three of 128, one of 256."""
+    """A budget of 400 tokens is 8 pages, as many as the longest conversation and a copy need."""
     engine = make_engine(max_context=400, cache_tokens=cache_tokens, max_concurrency=16)
     prompts = [_ids(20 + 12 * index, index) for index in range(8)]
     params = [_params(10 + 15 * index, seed=index) for index in range(8)]
@@ -171,7 +172,7 @@ def test_growth_beyond_cache_budget_preempts_without_changing_tokens(
     for prompt, sampling, completion in zip(prompts, params, _gather(*calls), strict=True):
         assert len(completion.token_ids) == sampling.max_tokens
         assert_as_without_cache(model, prompt, sampling, completion)
-    # Preempted requests were computed again from their start.
+    # The pages of preempted requests were evicted, so their tokens were computed again.
     assert passes.tokens > sum(len(p) + s.max_tokens - 1 for p, s in zip(prompts, params, strict=True))
     used = [len(rows) for rows in passes.rows]
     assert used[0] > used[-1]
@@ -267,19 +268,20 @@ def test_engine_serves_several_event_loops_in_sequence(make_engine: Callable[...
         assert_as_without_cache(model, _ids(17), params, _generate(engine, _ids(17), params, session))
 
 
-def test_cache_grows_only_to_the_needed_length(make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine(max_context=500)
+def test_cache_grows_only_to_the_needed_pages(make_engine: Callable[..., LocalEngine]) -> None:
+    """Each prompt needs its own pages, the cache grows by half, and pages of old prompts are evicted at the limit."""
+    engine = make_engine(max_context=500, cache_tokens=20 * BLOCK)
     sizes = []
-    for length in (10, 64, 65, 200, 400):
-        _generate(engine, _ids(length), _params(1))
-        sizes.append(engine._cache.positions)
-    assert sizes == [64, 64, 128, 256, 512]
+    for length in (10, 64, 65, 200, 400, 450):
+        _generate(engine, _ids(length), _params(1), session=str(length))
+        sizes.append(engine._cache.pages - 1)
+    assert sizes == [1, 3, 6, 11, 19, 20]
 
 
 def test_rows_are_split_by_length_to_bound_padding() -> None:
     generator = np.random.default_rng(0)
     rows = [
-        Row(slot=0, cached=0, fresh=np.zeros(int(length), np.int32), sampling=_params(1), position=0)
+        Row(pages=[1], cached=0, fresh=np.zeros(int(length), np.int32), sampling=_params(1), position=0)
         for length in generator.integers(1, 3000, 200)
     ]
     parts = buckets(rows, 4096)
@@ -338,9 +340,9 @@ def test_only_the_failing_request_fails(
     assert isinstance(broken.__cause__, cause)
 
 
-@pytest.mark.parametrize("slots", [{"max_concurrency": 2}, {"cache_tokens": 128, "max_context": 64}])
-def test_client_without_slot_gets_one_at_once(
-    make_engine: Callable[..., LocalEngine], model: Any, slots: dict[str, int]
+@pytest.mark.parametrize("limits", [{"max_concurrency": 2}, {"cache_tokens": 256, "max_context": 64}])
+def test_client_without_running_request_starts_at_once(
+    make_engine: Callable[..., LocalEngine], model: Any, limits: dict[str, int]
 ) -> None:
     """And its requests, and those that made room for it, have the same tokens as without others."""
     ended: list[str] = []
@@ -358,14 +360,14 @@ def test_client_without_slot_gets_one_at_once(
         few = [await generate(engine, "few", number, 3) for number in range(3)]
         return [*(await asyncio.gather(*many)), *few]
 
-    found = asyncio.run(asyncio.wait_for(scenario(make_engine(model, **slots)), 100))
+    found = asyncio.run(asyncio.wait_for(scenario(make_engine(model, **limits)), 100))
     assert ended == ["few"] * 3 + ["many"] * 6
     separate = [_generate(make_engine(model), _ids(20, number), _params(40, seed=number)) for number in range(6)]
     assert found[:6] == [completion.token_ids.tolist() for completion in separate]
     assert found[6:] == [tokens[:3] for tokens in found[:3]]
 
 
-def test_client_without_slot_interrupts_a_long_pass(
+def test_client_without_running_request_interrupts_a_pass(
     make_engine: Callable[..., LocalEngine], passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "MAX_TOKENS_PER_PASS", 64)

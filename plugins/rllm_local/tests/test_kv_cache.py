@@ -1,53 +1,46 @@
-"""Which slots a pass reads: those that it needs, and no copy where a few more cost less."""
+"""The tensors of pages: growth, copies and new tokens."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import torch
+from transformers import LlamaConfig
 
-from rllm_local.kv_cache import CacheView, Copy, SlotCache
+from rllm_local.exact_attention import BLOCK
+from rllm_local.kv_cache import Copy, PageCache, layer_of
 
-
-def _view(slots: list[int], queries: int = 1) -> CacheView:
-    cache = SlotCache(layers=1, slots=16, positions=8)
-    return cache.select(np.array(slots), np.zeros((len(slots), queries), np.int64), 4, torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("slots", "read", "rows"),
-    [
-        ([0, 1, 2], slice(0, 3), None),
-        ([4, 5], slice(4, 6), None),
-        ([2, 4, 5], slice(2, 6), [0, 2, 3]),
-        ([5, 4], slice(4, 6), [1, 0]),
-    ],
-)
-def test_neighboring_slots_are_read_as_they_are(slots: list[int], read: slice, rows: list[int] | None) -> None:
-    view = _view(slots)
-    assert view.slots == read
-    assert (view.rows if view.rows is None else view.rows.tolist()) == rows
+CONFIG = LlamaConfig(num_hidden_layers=2)
 
 
-@pytest.mark.parametrize(("slots", "queries"), [([0, 9], 1), ([2, 4, 5], 3)], ids=["far apart", "several queries"])
-def test_other_slots_are_copied_one_by_one(slots: list[int], queries: int) -> None:
-    view = _view(slots, queries)
-    assert isinstance(view.slots, torch.Tensor)
-    assert view.slots.tolist() == slots
-    assert view.rows is None
+def _write(cache: PageCache, page: int, number: float, copies: list[Copy], clear: list[int]) -> None:
+    """Write one token to the first position of a page of each layer."""
+    highest = max([page, *(copy.target for copy in copies)])
+    cache.prepare(highest, copies, clear, torch.tensor([page * BLOCK]))
+    for layer, _ in enumerate(cache.layers):
+        states = torch.full((1, 2, 1, 5), number + layer)
+        key, value = cache.update(states.clone(), -states[..., :3], layer)
+        assert torch.equal(key, states)
+        assert torch.equal(value, -states[..., :3])
+        assert layer_of(key) is cache.layers[layer]
 
 
-def test_copies_of_first_positions_run_in_order() -> None:
-    cache = SlotCache(layers=2, slots=4, positions=3)
+def test_growth_keeps_the_written_pages() -> None:
+    cache = PageCache(CONFIG, limit=100)
+    sizes = []
+    for page in (1, 3, 4, 100):
+        _write(cache, page, page, [], [page])
+        sizes.append(cache.pages)
+    assert sizes == [2, 4, 6, 101]
     for number, layer in enumerate(cache.layers):
-        layer.lazy_initialization(torch.zeros(1, 2, 1, 5), torch.zeros(1, 2, 1, 5))
-        layer.keys[0], layer.values[0] = number + 1, -number - 1
-    cache.copy([Copy(0, [1, 3], 2), Copy(3, [2], 1)])
+        assert layer.keys.shape == (101, BLOCK, 2, 5)
+        assert layer.values.shape == (101, BLOCK, 2, 3)
+        for page in (1, 3, 4, 100):
+            assert layer.keys[page, :2, 0, 0].tolist() == [page + number, 0]
+            assert layer.values[page, :2, 1, 2].tolist() == [-page - number, 0]
+
+
+def test_pages_are_copied_before_tokens_are_written() -> None:
+    cache = PageCache(CONFIG, limit=9)
+    _write(cache, 1, 5, [], [1])
+    _write(cache, 2, 7, [Copy(1, 2), Copy(1, 3)], [])
     for number, layer in enumerate(cache.layers):
-        assert layer.keys[:4, :, 0, 0].tolist() == [
-            [number + 1] * 3,
-            [number + 1] * 2 + [0],
-            [number + 1, 0, 0],
-            [number + 1] * 2 + [0],
-        ]
-        assert torch.equal(layer.values, -layer.keys)
+        assert layer.keys[1:4, 0, 0, 0].tolist() == [5 + number, 7 + number, 5 + number]

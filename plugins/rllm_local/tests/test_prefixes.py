@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from local_models import assert_as_without_cache, build_tiny
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_local.engine import LocalEngine
-from rllm_local.kv_cache import Copy, merge_copies
-from rllm_local.slots import BLOCK, PrefixIndex, Session, block_keys
+from rllm_local.pages import KEY_TOKENS
 
 Check = Callable[[Any, list[int], SamplingParams, Completion], None]
 Call = tuple[list[int], SamplingParams, str]
@@ -57,13 +55,13 @@ def test_rollouts_at_one_prompt_compute_it_once(
 def test_groups_compute_common_prefix_and_each_prompt_once(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
-    system = _ids(4 * BLOCK)
-    questions = [[*system, *_ids(2 * BLOCK + 3, seed)] for seed in range(1, 4)]
+    system = _ids(4 * KEY_TOKENS)
+    questions = [[*system, *_ids(2 * KEY_TOKENS + 3, seed)] for seed in range(1, 4)]
     calls = _calls([question for question in questions for _ in range(5)], max_tokens=1)
     answers = _generate_all(make_engine(), calls)
     for (prompt, params, _), answer in zip(calls, answers, strict=True):
         assert_as_without_cache(model, prompt, params, answer)
-    assert passes.tokens == 4 * BLOCK + 3 * (2 * BLOCK + 3) + 12
+    assert passes.tokens == 4 * KEY_TOKENS + 3 * (2 * KEY_TOKENS + 3) + 12
 
 
 def test_a_new_conversation_uses_the_longest_cached_prefix(
@@ -95,11 +93,11 @@ def test_beginnings_of_old_weights_are_not_used(make_engine: Callable[..., Local
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("slots", "tokens"), [(3, 1 << 20), (16, 400), (1, 1)])
-def test_few_slots_and_shared_beginnings_change_no_token(
-    make_engine: Callable[..., LocalEngine], model: Any, slots: int, tokens: int
+@pytest.mark.parametrize(("concurrency", "tokens"), [(3, 1 << 20), (16, 400), (1, 1)])
+def test_few_pages_and_shared_prefixes_change_no_token(
+    make_engine: Callable[..., LocalEngine], model: Any, concurrency: int, tokens: int
 ) -> None:
-    engine = make_engine(max_context=400, max_concurrency=slots, cache_tokens=tokens)
+    engine = make_engine(max_context=400, max_concurrency=concurrency, cache_tokens=tokens)
     tree = _ids(120)
 
     async def conversation(number: int) -> list[tuple[list[int], SamplingParams, Completion]]:
@@ -123,58 +121,51 @@ def test_few_slots_and_shared_beginnings_change_no_token(
             assert_as_without_cache(model, *turn)
 
 
-def test_event_loop_ending_before_copies_clears_sessions(make_engine: Callable[..., LocalEngine], model: Any) -> None:
+def test_event_loop_ending_before_copies_keeps_shared_pages(
+    make_engine: Callable[..., LocalEngine], model: Any
+) -> None:
     engine = make_engine()
     calls = _calls([_ids(100)] * 4, max_tokens=30)
 
     async def abandon() -> None:
         waiting = [asyncio.create_task(engine.generate(*call[:2], session=call[2])) for call in calls]
-        while not engine._copies:
+        while not any(request.session and request.session.source for request in engine._running):
             await asyncio.sleep(0)
         for task in waiting:
             task.cancel()
 
     asyncio.run(abandon())
-    assert not engine._copies
     for (prompt, params, _), answer in zip(calls, _generate_all(engine, calls), strict=True):
         assert_as_without_cache(model, prompt, params, answer)
 
 
-tokens_of_sessions = st.lists(st.lists(st.integers(0, 1), max_size=6), min_size=1, max_size=5)
+def test_session_of_many_turns_computes_new_tokens(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
+    """Two sessions compute their system prompt once."""
+    engine, system = make_engine(max_context=512), _ids(100)
+    histories, new = {"a": list(system), "b": list(system)}, len(system)
+    for turn in range(30):
+        for name, history in histories.items():
+            history += _ids(6, 2 * turn + (name == "b"))
+            params = SamplingParams(max_tokens=4, seed=turn)
+            (answer,) = _generate_all(engine, [(history, params, name)])
+            history += answer.token_ids.tolist()
+            new += 6 + 4
+    # The last token of each response is computed at the next turn.
+    assert passes.tokens == new - 2
 
 
-@given(held=tokens_of_sessions, prompt=st.lists(st.integers(0, 1), min_size=1, max_size=6), drop=st.integers(0, 5))
-def test_the_index_finds_the_session_with_most_blocks(held: list[list[int]], prompt: list[int], drop: int) -> None:
-    """One letter stands for a block."""
-    index = PrefixIndex()
-    sessions = [Session(slot, _blocks(letters)) for slot, letters in enumerate(held)]
-    for session in sessions:
-        index.file(session)
-    for session in sessions[:drop]:
-        index.forget(session)
-    ids = np.append(_blocks(prompt), np.int32(99))
-    source, reusable = index.longest(ids, block_keys(ids))
-    assert reusable == max((session.reusable(ids) for session in sessions[drop:]), default=0)
-    assert (source is None) == (reusable == 0)
+@pytest.mark.parametrize("length", [64, 100])
+def test_rollouts_read_the_pages_of_their_prompt(length: int, make_engine: Callable[..., LocalEngine]) -> None:
+    engine, pages = make_engine(), []
+    calls = _calls([_ids(length)] * 8, max_tokens=3)
 
+    async def scenario() -> None:
+        done = asyncio.gather(*(engine.generate(ids, params, session=name) for ids, params, name in calls))
+        while not done.done():
+            pages.append({page.number for request in engine._running for page in request.session.pages})  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        await done
 
-def _blocks(letters: list[int]) -> np.ndarray:
-    return np.repeat(np.array(letters, np.int32), BLOCK)
-
-
-def test_shortened_session_is_found_by_remaining_blocks() -> None:
-    index, session = PrefixIndex(), Session(0, _blocks([1, 2, 3]))
-    index.file(session)
-    index.forget(session, keep=2 * BLOCK + 5)
-    session.tokens = session.tokens[: 2 * BLOCK + 5]
-    ids = _blocks([1, 2, 3, 4])
-    assert index.longest(ids, block_keys(ids)) == (session, 2 * BLOCK + 5)
-    session.tokens = _blocks([1, 2, 4])
-    index.file(session)
-    assert index.longest(_blocks([1, 2, 4, 4]), block_keys(_blocks([1, 2, 4, 4]))) == (session, 3 * BLOCK)
-
-
-def test_neighboring_copies_from_one_slot_are_one_copy() -> None:
-    copies = [Copy(0, [1], 9), Copy(0, [2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
-    assert merge_copies(copies) == [Copy(0, [1, 2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
-    assert copies[0] == Copy(0, [1], 9)
+    asyncio.run(scenario())
+    # Two whole pages of the prompt, and a page of each rollout.
+    assert max(map(len, pages)) == 2 + 8

@@ -1,6 +1,6 @@
 """The sampling engine: continuous batching over a Hugging Face model, with caches that persist between turns.
 
-A common prefix of several prompts is computed once and copied, also for rollouts of one task that start together.
+A common prefix of several prompts is computed once and stored once, also for rollouts of one task that start together.
 
 Requests join and leave between forward passes. A request's tokens depend only on the weights, its prompt and its seed,
 not on the other requests in a pass (up to the rounding of floating-point sums).
@@ -25,17 +25,15 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
-from rllm_local.exact_attention import whole_blocks
+from rllm_local.exact_attention import BLOCK
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.kv_cache import Copy, SlotCache, merge_copies
+from rllm_local.kv_cache import PageCache
+from rllm_local.pages import KEY_TOKENS, PageTable, Prefix, leading, page_count
 from rllm_local.request import Request, Stops, WaitingRequests, stop_rule
 from rllm_local.sampling import Draws
 from rllm_local.scoring import Scores, score_to_sample
-from rllm_local.slots import BLOCK, Session, SlotTable, leading
 from rllm_local.weights import digest_parameters
 
-FIRST_POSITIONS = 64
-"""Initial number of positions per slot. It doubles when a conversation needs more."""
 MAX_TOKENS_PER_PASS = 8192
 NAME = "the sampler"
 """Name of an engine that has no replicas."""
@@ -65,7 +63,10 @@ class LocalEngine:
         self._model = model
         self._executor = executor
         self._max_concurrency = max_concurrency
-        self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
+        largest = page_count(max_context)
+        affordable = min(kv_cache_bytes // (BLOCK * cache_bytes_per_token(model)), max_concurrency * largest)
+        # A copied page can need one more page.
+        self._page_limit = max(affordable, largest + 1)
         self._waiting = WaitingRequests()
         self._running: list[Request] = []
         self._submitted = 0
@@ -88,7 +89,7 @@ class LocalEngine:
         """Sample a completion; see `RolloutEngine.generate`.
 
         Without `stops`, a response ends with one of the renderer's stop ids or with a stop string. Clients share the
-        slots: a request waits for earlier requests with the same client, and for one pass of others.
+        engine: a request waits for earlier requests with the same client, and for one pass of others.
         """
         if self._gone is not None:
             raise self._gone
@@ -122,11 +123,11 @@ class LocalEngine:
         return await request.future
 
     async def end_session(self, session: str) -> None:
-        """Free the conversation's slot when none of its requests is running.
+        """Forget the conversation when none of its requests is running.
 
-        Until the slot is used again, other prompts can reuse its cached prefix.
+        Until its pages are evicted, other prompts can use its cached prefix.
         """
-        self._table.release(session)
+        self._table.end(session)
 
     async def score(self, probe: Probe) -> dict[str, Scores]:
         """Return the scores of a probe, see `ScoringEngine`. Requests continue before and after the pass."""
@@ -156,12 +157,8 @@ class LocalEngine:
                 request.future.set_exception(error)
 
     def _start_empty(self) -> None:
-        positions = whole_blocks(min(FIRST_POSITIONS, self.max_context))
-        layers, slots = self._model.config.get_text_config().num_hidden_layers, self._slots_for(positions)
-        self._cache = SlotCache(layers, slots, positions)
-        self._table = SlotTable(self._cache.slots)
-        self._copies: list[Copy] = []
-        """Copies between slots that the next pass makes before it computes."""
+        self._cache = PageCache(self._model.config, self._page_limit)
+        self._table = PageTable(self._page_limit)
 
     async def _serve(self) -> None:
         """Serve requests until none is left."""
@@ -170,6 +167,7 @@ class LocalEngine:
                 await self._may_sample.wait()
                 await self._settle()
                 self._admit()
+                self._reserve_pages()
                 if self._running:
                     await self._pass()
         except Exception as error:  # noqa: BLE001  (the waiting requests must receive the error)
@@ -186,105 +184,76 @@ class LocalEngine:
     def _admit(self) -> None:
         held: list[Request] = []
         running = self._count_by_client()
-        self._displace(running)
         coming: set[int] = set()
-        """Blocks that the next pass computes for the requests that start now."""
-        while self._waiting and len(self._running) < self._max_concurrency:
+        """Keys of the prefixes that the next pass computes for the requests that start now."""
+        suspended: list[Request] = []
+        while self._waiting:
             request = self._waiting.take(running)
             if request.future.done():
                 continue
-            source, cached = self._longest_beginning(request)
-            if request.keys and leading(request.keys, coming) * BLOCK >= cached + BLOCK:
-                # A sibling request computes the same blocks in the next pass. After that they can be copied.
-                held.append(request)
-                continue
-            session = self._table.acquire(request.session_name)
-            if session is None:
-                held.append(request)
-                break
-            if session.busy:
+            if self._table.is_busy(request.session_name):
                 # Requests of one conversation run one after the other. Other requests do not wait for them.
                 held.append(request)
                 continue
-            self._begin(request, session, source, cached)
+            prefix = self._table.longest(request.session_name, request.tokens, request.prefix_keys)
+            if request.keys and leading(request.keys, coming) * KEY_TOKENS >= prefix.length + KEY_TOKENS:
+                # A sibling request computes the same prefix in the next pass. After that it can be shared.
+                held.append(request)
+                continue
+            while not self._has_room(request, prefix) and (other := self._find_displaceable(request, running)):
+                self._suspend(other)
+                suspended.append(other)
+                running[other.client] -= 1
+            if not self._has_room(request, prefix):
+                held.append(request)
+                break
+            request.session = self._table.begin(request.session_name, prefix)
+            self._running.append(request)
             running[request.client] += 1
             coming.update(request.keys)
         self._waiting.put_back(held)
-        longest = max((len(request.tokens) for request in self._running), default=0)
-        if longest > self._cache.positions:
-            self._make_room(longest)
+        self._waiting.put_back(suspended)
 
     def _count_by_client(self) -> Counter[str]:
         return Counter(request.client for request in self._running)
 
-    def _displace(self, running: Counter[str]) -> None:
-        """Give clients without a slot the slots of the busiest client. Its newest requests continue later."""
-        free = min(self._max_concurrency, self._cache.slots) - len(self._running)
-        for _ in self._waiting.without_slot(running)[max(0, free) :]:
-            if max(running.values(), default=0) < 2:
-                return
-            client = running.most_common(1)[0][0]
-            newest = next(request for request in reversed(self._running) if request.client == client)
-            self._running.remove(newest)
-            self._table.leave(newest.session_name)
-            self._waiting.put_back([newest])
-            running[client] -= 1
+    def _has_room(self, request: Request, prefix: Prefix) -> bool:
+        return len(self._running) < self._max_concurrency and self._table.fits(prefix, len(request.tokens))
 
-    def _longest_beginning(self, request: Request) -> tuple[Session | None, int]:
-        """Return the session whose slot contains the longest prefix of the request, and the prefix's usable length."""
-        tokens, own = request.tokens, self._table.get(request.session_name)
-        reusable = 0 if own is None else own.reusable(tokens)
-        if len(tokens) < reusable + BLOCK:
-            return own, reusable
-        source, cached = self._table.prefixes.longest(tokens, request.block_keys())
-        # Copying a few more tokens costs more than computing them.
-        return (source, cached) if cached >= reusable + BLOCK else (own, reusable)
+    def _find_displaceable(self, request: Request, running: Counter[str]) -> Request | None:
+        """Return the busiest client's newest request, if the client of `request` has none that runs."""
+        if running[request.client] or max(running.values(), default=0) < 2:
+            return None
+        busiest = running.most_common(1)[0][0]
+        return next(other for other in reversed(self._running) if other.client == busiest)
 
-    def _begin(self, request: Request, session: Session, source: Session | None, cached: int) -> None:
-        """Add a request to the next passes. Its first `cached` tokens come from the cache of `source`."""
-        session.busy = True
-        if source is not None and source.slot != session.slot:
-            self._copies.append(Copy(source.slot, [session.slot], cached))
-        if session.keys:
-            self._table.prefixes.forget(session, keep=session.reusable(request.tokens))
-        session.tokens = request.tokens[:cached]
-        if source is not None and source.slot == session.slot:
-            # The cached tokens stay in the same slot but now belong to a different conversation. File them again so
-            # that sibling requests still find them.
-            self._table.prefixes.file(session)
-        request.session = session
-        self._running.append(request)
+    def _suspend(self, request: Request) -> None:
+        """Stop a running request. It continues later, and computes only the tokens whose pages were evicted."""
+        self._running.remove(request)
+        self._table.leave(request.session_name)
 
-    def _make_room(self, needed: int) -> None:
-        """Give each slot more positions. If memory then allows fewer slots, the requests of removed slots wait."""
-        positions = self._cache.positions
-        while positions < needed:
-            positions = whole_blocks(min(2 * positions, self.max_context))
-        slots = self._slots_for(positions)
-        # Make the copies now, because the resize can remove their source slots.
-        self._cache.copy(self._copies)
-        self._copies.clear()
-        self._cache.grow(slots, positions)
-        lost = set(self._table.resize(slots))
-        evicted = [request for request in self._running if request.session_name in lost]
-        self._running = [request for request in self._running if request.session_name not in lost]
-        self._waiting.put_back(evicted)
-
-    def _slots_for(self, positions: int) -> int:
-        return max(1, min(self._max_concurrency, self._affordable_tokens // positions))
+    def _reserve_pages(self) -> None:
+        """Give each running request pages for its tokens. If too few are available, the newest requests wait."""
+        count = 0
+        while count < len(self._running):
+            request = self._running[count]
+            assert request.session is not None
+            if self._table.extend(request.session, len(request.tokens)):
+                count += 1
+            else:
+                newest = self._running[-1]
+                self._suspend(newest)
+                self._waiting.put_back([newest])
 
     async def _pass(self) -> None:
         requests, sync_count = self._running, self._sync_count
-        rows = [self._row(request) for request in requests]
+        rows = [_row(request) for request in requests]
         loop = asyncio.get_running_loop()
         try:
-            if self._copies:
-                await loop.run_in_executor(self._executor, self._cache.copy, merge_copies(self._copies))
-                self._copies.clear()
             for number, part in enumerate(buckets(rows, MAX_TOKENS_PER_PASS)):
                 if not self._may_sample.is_set() or sync_count != self._sync_count:
                     break  # the remaining rows are computed again with the new weights
-                if number and self._waiting.without_slot(self._count_by_client()):
+                if number and self._waiting.without_running(self._count_by_client()):
                     break  # the remaining rows are computed in the next pass, after the rows of the new client
                 chosen, version = [rows[index] for index in part], self.weight_version
                 draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
@@ -292,14 +261,6 @@ class LocalEngine:
         finally:
             # This also runs if the event loop stops in the middle of a pass.
             self._retire(requests)
-            if self._copies:
-                # The pass ended before the copies were made, so the slots contain fewer tokens than their sessions
-                # record.
-                self._copies.clear()
-                self._table.clear()
-        if sync_count != self._sync_count:
-            # Weights were synced during the pass, so its cache entries come from the old weights.
-            self._table.clear()
 
     def _retire(self, requests: list[Request]) -> None:
         """Remove requests that are finished or whose caller has stopped waiting (a timeout)."""
@@ -307,18 +268,6 @@ class LocalEngine:
         for request in requests:
             if request.future.done():
                 self._table.leave(request.session_name)
-
-    def _row(self, request: Request) -> Row:
-        assert request.session is not None
-        cached = len(request.session.tokens)
-        return Row(
-            request.session.slot,
-            cached,
-            request.tokens[cached:],
-            request.sampling,
-            len(request.logprobs),
-            request.grammar,
-        )
 
     def _deliver(self, requests: list[Request], draws: Draws, version: int) -> None:
         drawn = zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True)
@@ -343,8 +292,7 @@ class LocalEngine:
             request.grammar.take(token)
         session = request.session
         assert session is not None
-        session.tokens = request.tokens
-        self._table.prefixes.file(session)
+        self._table.store(session, request.tokens, request.prefix_keys)
         request.append(token, logprob, version)
         if request.stops(request.sampled_ids):
             request.finish("stop")
@@ -356,3 +304,20 @@ class LocalEngine:
             request.fail(error, "The sampling engine stopped")
         self._running, self._waiting = [], WaitingRequests()
         self._start_empty()
+
+
+def _row(request: Request) -> Row:
+    session, tokens = request.session, request.tokens
+    assert session is not None
+    # The last token is computed also if it is cached, because the next token is drawn from its logits.
+    cached = min(session.stored, len(tokens) - 1)
+    return Row(
+        [page.number for page in session.pages],
+        cached,
+        tokens[cached:],
+        request.sampling,
+        len(request.logprobs),
+        request.grammar,
+        session.stored,
+        session.source.number if session.source is not None else 0,
+    )

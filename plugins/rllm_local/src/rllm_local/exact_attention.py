@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -194,36 +194,10 @@ class Layout(ABC):
 
         Args:
             query: (n, heads, n_query, size).
-            key: (n or n_slot, key heads, n_key, size).
+            key: (n, key heads, n_key, size).
             value: like `key`.
             scale: factor of the scores.
         """
-
-
-@dataclass(frozen=True, eq=False)
-class SlotLayout(Layout):
-    """Layout of new tokens whose conversations have keys in cache slots. It has no gradient."""
-
-    masks: tuple[BlockMask, ...]
-    rows: Tensor | None = None
-    """Index of each row's slot among the slots that are read, (n_row,) int64. None if they are the same."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        if query.shape[2] > 1:
-            return attend_to_blocks(query, key, value, self.masks, scale)[0]
-        # The query heads that share a key head become queries of one attention.
-        n_row, heads, _, size = query.shape
-        grouped = query.reshape(n_row, key.shape[1], -1, size)
-        if self.rows is not None:
-            grouped = grouped.new_zeros((key.shape[0], *grouped.shape[1:])).index_copy_(0, self.rows, grouped)
-        group = grouped.shape[2]
-        if missing := -group % FEWEST_ROWS:
-            grouped = pad(grouped, (0, 0, 0, missing))
-        masks = tuple(replace(each, mask=each.mask.expand(-1, -1, group + missing, -1)) for each in self.masks)
-        output, _ = attend_to_blocks(grouped, key, value, masks, scale)
-        if self.rows is not None:
-            output = output.index_select(0, self.rows)
-        return output[:, :, :group].reshape(n_row, heads, 1, size)
 
 
 def carry(config: Any, layout: Callable[[int | None], Layout]) -> Tensor | dict[str, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,9 +15,10 @@ from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local.attention import over_slots, window_masks
-from rllm_local.exact_attention import FEWEST_ROWS, SlotLayout, block_masks, carry, is_exact, whole_blocks
-from rllm_local.kv_cache import CacheView, SlotCache
+from rllm_local.exact_attention import BLOCK, FEWEST_ROWS, Layout, carry, check_reads_layouts
+from rllm_local.kv_cache import Copy, PageCache
+from rllm_local.page_attention import DecodeLayout, PromptLayout, has_block_kernel
+from rllm_local.pages import page_count, page_places, page_start
 from rllm_local.sampling import Draws, draw
 
 
@@ -26,9 +26,10 @@ from rllm_local.sampling import Draws, draw
 class Row:
     """One conversation in a forward pass."""
 
-    slot: int
+    pages: Sequence[int]
+    """Numbers of the pages of its tokens, in order."""
     cached: int
-    """Number of tokens already in the slot."""
+    """Number of tokens before `fresh`. Their keys and values are in the pages."""
     fresh: NDArray[np.int32]
     """Tokens to compute, (n,). The sampled token follows the last of them."""
     sampling: SamplingParams
@@ -36,6 +37,10 @@ class Row:
     """Number of tokens that the request has already sampled."""
     grammar: Grammar | None = None
     """The grammar that constrains the next token; None if any token may follow."""
+    stored: int = 0
+    """Number of tokens whose keys and values are not written again, although some of them may be fresh."""
+    source: int = 0
+    """Number of the page that is copied first to the page after the last stored token. 0 if none is copied."""
 
 
 def cache_argument(model: Any) -> str:
@@ -77,7 +82,7 @@ def buckets(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
+def sample_next(model: Any, cache: PageCache, rows: Sequence[Row]) -> Draws:
     """Compute the rows' fresh tokens, and draw the next token of each row."""
     logits = last_logits(model, cache, rows)
     return draw(
@@ -89,23 +94,25 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
 
 
 @torch.inference_mode()
-def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
+def last_logits(model: Any, cache: PageCache, rows: Sequence[Row]) -> Tensor:
     """Compute the rows' fresh tokens, and return the logits of each row's next token, (n_row, n_vocabulary)."""
     return logits_after(model, cache, rows, 1)[:, 0]
 
 
-def logits_after(model: Any, cache: SlotCache, rows: Sequence[Row], n: int) -> Tensor:
+def logits_after(model: Any, cache: PageCache, rows: Sequence[Row], n: int) -> Tensor:
     """Compute the rows' fresh tokens, and return the logits after each of the last n, (n_row, n, n_vocabulary).
 
     Fresh tokens are aligned to the right, so only the logits of the last positions are needed. Any Hugging Face causal
     model can compute only these.
     """
-    device, exact = model.device, is_exact(model)
+    check_reads_layouts(model)
+    device, dtype = model.device, model.dtype
     lengths = np.array([len(row.fresh) for row in rows])
     cached = np.array([row.cached for row in rows])
-    width = int(lengths.max())
-    few = exact and len(rows) < FEWEST_ROWS
-    if exact and (width > 1 or few):
+    longest = width = int(lengths.max())
+    in_blocks = has_block_kernel(device)
+    few = in_blocks and len(rows) < FEWEST_ROWS
+    if in_blocks and (width > 1 or few):
         width += -width % FEWEST_ROWS
     ids = np.zeros((len(rows), width), np.int64)
     for index, row in enumerate(rows):
@@ -114,41 +121,42 @@ def logits_after(model: Any, cache: SlotCache, rows: Sequence[Row], n: int) -> T
     real = column >= 0
     # Padding also sees position 0, because a query without visible keys gives NaN.
     positions = np.where(real, cached[:, None] + column, 0)
-    length = int((cached + lengths).max())
-    slots = np.array([row.slot for row in rows])
-    view = cache.select(slots, np.where(real, positions, -1), whole_blocks(length) if exact else length, device)
-    queries = positions if view.rows is None else _spread(positions, view)
-    with nullcontext() if exact else over_slots(model, view.rows):
-        output = model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=_exact_masks(model, queries, view) if exact else _masks(model, queries, view),
-            position_ids=torch.from_numpy(positions).to(device),
-            **{cache_argument(model): cache},
-            use_cache=True,
-            logits_to_keep=max(n, FEWEST_ROWS) if few else n,
-        )
+    _prepare(cache, rows, positions, real, device)
+    pages = [row.pages for row in rows]
+
+    def layout(window: int | None) -> Layout:
+        if longest == 1:
+            return DecodeLayout(pages, cached, window, dtype, device)
+        return PromptLayout(pages, positions, window, dtype, device)
+
+    output = model(
+        input_ids=torch.from_numpy(ids).to(device),
+        attention_mask=carry(model.config.get_text_config(), layout),
+        position_ids=torch.from_numpy(positions).to(device),
+        **{cache_argument(model): cache},
+        use_cache=True,
+        logits_to_keep=max(n, FEWEST_ROWS) if few else n,
+    )
     logits: Tensor = output.logits[:, -n:]
     return logits
 
 
-def _exact_masks(model: Any, queries: NDArray[np.int64], view: CacheView) -> Any:
-    def layout(window: int | None) -> SlotLayout:
-        return SlotLayout(block_masks(queries, window, model.dtype), view.rows)
-
-    return carry(model.config.get_text_config(), layout)
-
-
-def _masks(model: Any, queries: NDArray[np.int64], view: CacheView) -> Tensor | dict[str, Tensor]:
-    of_queries = torch.from_numpy(queries).to(model.device)
-    keys = torch.arange(view.length, device=model.device)[None]
-    visible = (keys <= of_queries[:, :, None])[:, None]
-    return window_masks(model.config.get_text_config(), visible, of_queries, keys)
-
-
-def _spread(positions: NDArray[np.int64], view: CacheView) -> NDArray[np.int64]:
-    """Return the rows' positions at their slots, (n_slot, n_query), and 0 at slots without a row."""
-    assert isinstance(view.slots, slice)
-    assert view.rows is not None
-    spread = np.zeros((view.slots.stop - view.slots.start, positions.shape[1]), np.int64)
-    spread[view.rows.cpu().numpy()] = positions
-    return spread
+def _prepare(
+    cache: PageCache, rows: Sequence[Row], positions: NDArray[np.int64], real: NDArray[np.bool_], device: torch.device
+) -> None:
+    """Prepare the pages of the rows, and the places of the new tokens, (n_row, n_query)."""
+    copies, clear = [], []
+    for row in rows:
+        known = max(row.cached, row.stored)
+        last = page_count(known + 1) - 1
+        if row.source:
+            copies.append(Copy(row.source, row.pages[last]))
+        if page_start(len(row.pages) - 1) >= known:
+            clear.append(row.pages[-1])
+    width = max(len(row.pages) for row in rows)
+    numbers = np.array([[*row.pages, *[0] * (width - len(row.pages))] for row in rows])
+    index, place = page_places(positions)
+    flat = np.take_along_axis(numbers, index, axis=1) * BLOCK + place
+    stored = np.array([row.stored for row in rows])
+    flat[~real | (positions < stored[:, None])] = 0
+    cache.prepare(int(numbers.max()), copies, clear, torch.from_numpy(flat.reshape(-1)).to(device))

@@ -1,166 +1,114 @@
-"""A cache for the keys and values of many conversations, one slot each, with the Hugging Face cache interface."""
+"""A cache for the keys and values of many conversations in pages, with the Hugging Face cache interface."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
+from rllm_local.exact_attention import BLOCK
+
+GROWTH = 1.5
+"""Factor by which the number of pages grows."""
+
 
 class Copy(NamedTuple):
-    """A copy of a slot's first `length` positions to other slots."""
+    """A copy of a page."""
 
     source: int
-    targets: list[int]
-    length: int
+    target: int
 
 
-def merge_copies(copies: Sequence[Copy]) -> list[Copy]:
-    """Return the same copies in the same order, with consecutive copies from one source merged."""
-    merged: list[Copy] = []
-    for copy in copies:
-        if merged and merged[-1][::2] == copy[::2]:
-            merged[-1].targets.extend(copy.targets)
-        else:
-            merged.append(Copy(copy.source, list(copy.targets), copy.length))
-    return merged
-
-
-WORTH_READING = 2
-"""A range of slots is read without a copy if it has at most this many times the number of needed slots."""
-
-
-@dataclass(frozen=True, eq=False)
-class CacheView:
-    """The slots that one forward pass reads, and the positions to which it writes."""
-
-    slots: Tensor | slice
-    """The slots to read, ``n_slot``: a slice, which is not copied, or the rows' slots."""
-    rows: Tensor | None
-    """Index of each row's slot among the slots to read, (n_row,) int64. None if they are the same, row by row."""
-    write_positions: Tensor
-    """Flat positions of the new tokens, (n_row * n_query,). Padding is written to a slot that is never read."""
-    length: int
-    """Number of positions to read in each slot."""
-
-
-class SlotLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, each (slots + 1, positions, heads, head size). The last slot is for padding.
+class PageLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, each (pages, BLOCK, heads, head size). Page 0 receives padding.
 
     It is a subclass of a concrete layer, because transformers releases add abstract methods to the layers' base class.
     """
 
-    def __init__(self, slots: int, positions: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._shape = (slots + 1, positions)
-        self.view: CacheView | None = None
+        self.pages = 0
+        self.writes = torch.empty(0, dtype=torch.int64)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        heads, size = key_states.shape[1], key_states.shape[3]
-        self.keys = key_states.new_zeros((*self._shape, heads, size))
-        self.values = value_states.new_zeros((*self._shape, value_states.shape[1], value_states.shape[3]))
+        self.keys, self.values = (
+            states.new_zeros((self.pages, BLOCK, states.shape[1], states.shape[3]))
+            for states in (key_states, value_states)
+        )
         self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the new tokens' states, (n_row, heads, n_query, size), and return all of the rows' states."""
+        """Write the new tokens' states, (n_row, heads, n_query, size).
+
+        Return the new states. The layout of the pass finds this layer with `layer_of`, and reads its pages.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.view is not None
-        return self._exchange(self.keys, key_states), self._exchange(self.values, value_states)
+        for store, states in ((self.keys, key_states), (self.values, value_states)):
+            flat = store.view(-1, *store.shape[2:])
+            flat.index_copy_(0, self.writes, states.transpose(1, 2).reshape(-1, *store.shape[2:]))
+        key_states.rllm_layer = self  # type: ignore[attr-defined]
+        return key_states, value_states
 
-    def _exchange(self, store: Tensor, states: Tensor) -> Tensor:
-        assert self.view is not None
-        flat = store.view(-1, *store.shape[2:])
-        flat.index_copy_(0, self.view.write_positions, states.transpose(1, 2).reshape(-1, *store.shape[2:]))
-        return store[self.view.slots, : self.view.length].transpose(1, 2)
+    def grow(self, pages: int) -> None:
+        """Change the number of pages. On a CPU, new pages need no memory until they are written."""
+        self.pages = pages
+        if self.is_initialized:
+            for name in ("keys", "values"):
+                old = getattr(self, name)
+                new = old.new_empty((pages, *old.shape[1:]))
+                new[: old.shape[0]] = old
+                setattr(self, name, new)
 
-    def copy(self, source: int, targets: list[int], length: int) -> None:
-        """Copy the first `length` positions of a slot to others."""
+    def prepare(self, sources: Tensor, targets: Tensor, clear: Tensor) -> None:
+        """Set the pages `clear` to 0, because masked keys must be finite. Then copy pages."""
         for store in (self.keys, self.values):
-            store[targets, :length] = store[source, :length].clone()
-
-    def grow(self, slots: int, positions: int) -> None:
-        """Change the size, and keep the cached states of the remaining slots."""
-        self._shape = (slots + 1, positions)
-        if not self.is_initialized:
-            return
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_zeros((*self._shape, *old.shape[2:]))
-            kept_slots, kept_positions = min(slots, old.shape[0] - 1), min(positions, old.shape[1])
-            new[:kept_slots, :kept_positions] = old[:kept_slots, :kept_positions]
-            setattr(self, name, new)
+            store.index_fill_(0, clear, 0)
+            store.index_copy_(0, targets, store.index_select(0, sources))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        assert self.view is not None
-        return self.view.length, 0
+        return query_length, 0
 
     def get_seq_length(self) -> int:
-        return 0 if self.view is None else self.view.length
+        return 0
 
 
-class SlotCache(Cache):  # type: ignore[misc]
-    """The slots of all layers."""
+def layer_of(key: Tensor) -> PageLayer:
+    """Return the cache layer that wrote these keys in this pass."""
+    layer: PageLayer = key.rllm_layer  # type: ignore[attr-defined]
+    return layer
 
-    def __init__(self, layers: int, slots: int, positions: int) -> None:
-        self.slots = slots
-        self.positions = positions
-        super().__init__(layers=[SlotLayer(slots, positions) for _ in range(layers)])
 
-    def select(
-        self, slots: NDArray[np.int64], writes: NDArray[np.int64], length: int, device: torch.device
-    ) -> CacheView:
-        """Select the rows of the next forward pass.
+class PageCache(Cache):  # type: ignore[misc]
+    """The pages of all layers."""
+
+    def __init__(self, config: Any, limit: int) -> None:
+        """Create a cache for a model's `config` that grows up to `limit` pages, in addition to page 0."""
+        self._limit = limit
+        self.pages = 0
+        super().__init__(layers=[PageLayer() for _ in range(config.get_text_config().num_hidden_layers)])
+
+    def prepare(self, highest: int, copies: Sequence[Copy], clear: Sequence[int], writes: Tensor) -> None:
+        """Prepare a forward pass.
 
         Args:
-            slots: (n_row,) slot of each row.
-            writes: (n_row, n_query) position of each new token in its slot, -1 for padding.
-            length: number of positions to read, at least those that the longest row needs.
+            highest: highest number of a page that the pass uses.
+            copies: pages to copy first.
+            clear: pages to set to 0 first.
+            writes: (n_row * n_query,) flat positions of the new tokens.
         """
-        flat = np.where(writes < 0, self.slots * self.positions, slots[:, None] * self.positions + writes)
-        read, rows = _read(slots, one_query=writes.shape[1] == 1)
-        view = CacheView(
-            slots=read if isinstance(read, slice) else torch.from_numpy(read).to(device),
-            rows=None if rows is None else torch.from_numpy(rows).to(device),
-            write_positions=torch.from_numpy(flat.reshape(-1)).to(device),
-            length=length,
-        )
+        if highest >= self.pages:
+            self.pages = min(max(highest + 1, int(GROWTH * self.pages)), self._limit + 1)
+            for layer in self.layers:
+                layer.grow(self.pages)
+        sources, targets = ([getattr(copy, name) for copy in copies] for name in Copy._fields)
+        numbers = [torch.tensor(each, dtype=torch.int64, device=writes.device) for each in (sources, targets, clear)]
         for layer in self.layers:
-            layer.view = view
-        return view
-
-    @torch.inference_mode()
-    def copy(self, copies: Sequence[Copy]) -> None:
-        """Copy the first positions of slots to other slots, in order."""
-        for layer in self.layers:
-            for source, targets, length in copies:
-                layer.copy(source, targets, length)
-
-    def grow(self, slots: int, positions: int) -> None:
-        """Change the number of slots and positions. Slots beyond the new number lose their contents."""
-        self.slots, self.positions = slots, positions
-        for layer in self.layers:
-            layer.grow(slots, positions)
-
-
-def _read(slots: NDArray[np.int64], *, one_query: bool) -> tuple[slice | NDArray[np.int64], NDArray[np.int64] | None]:
-    """Return the slots to read, and each row's index among them.
-
-    If each row has one query and most slots of a range are needed, attention over the whole range costs less than a
-    copy of the needed slots.
-    """
-    first = int(slots.min())
-    span = int(slots.max()) + 1 - first
-    if span == len(slots) and (slots[1:] > slots[:-1]).all():
-        return slice(first, first + span), None
-    if one_query and span <= WORTH_READING * len(slots):
-        return slice(first, first + span), slots - first
-    return slots, None
+            layer.writes = writes
+            if layer.is_initialized and (copies or clear):
+                layer.prepare(*numbers)

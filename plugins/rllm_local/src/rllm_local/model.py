@@ -34,9 +34,9 @@ from rllm_core.contracts.weight_comparison import Probe
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import AdapterBase, adapter_directory, read_base
 from rllm_local.attention import FULL, SLIDING, layer_types
-from rllm_local.exact_attention import BLOCK, fix_order_of_sums, use_exact_attention, use_torch_attention
+from rllm_local.exact_attention import fix_order_of_sums, use_exact_attention, use_torch_attention
 from rllm_local.forward import Row, last_logits
-from rllm_local.kv_cache import SlotCache
+from rllm_local.kv_cache import PageCache
 from rllm_local.logprobs import is_classifier, token_outputs
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.master_weights import MasterWeights, cast_weights
@@ -414,18 +414,17 @@ def _training_differs(model: Any, separate: list[Tensor]) -> bool:
 
 
 def _sampling_differs(model: Any, separate: list[Tensor]) -> bool:
-    cache = SlotCache(layers=model.config.get_text_config().num_hidden_layers, slots=3, positions=BLOCK)
-    # First rows of different lengths, then one token each in slots that are not adjacent. The engine reads these two
-    # cases differently.
-    first = [_row(2, 0, PROMPT + FIRST[:1]), _row(0, 0, PROMPT + SECOND[:2])]
-    then = [_row(2, 4, FIRST[1:2]), _row(0, 5, SECOND[2:])]
+    cache = PageCache(model.config, limit=3)
+    # First rows of different lengths, then one token each. The engine reads these two cases differently.
+    first = [_row(3, 0, PROMPT + FIRST[:1]), _row(1, 0, PROMPT + SECOND[:2])]
+    then = [_row(3, 4, FIRST[1:2]), _row(1, 5, SECOND[2:])]
     return _differ(last_logits(model, cache, first), torch.stack([separate[0][3], separate[1][4]])) or _differ(
         last_logits(model, cache, then), torch.stack([separate[0][4], separate[1][5]])
     )
 
 
-def _row(slot: int, cached: int, fresh: list[int]) -> Row:
-    return Row(slot, cached, np.array(fresh, np.int32), SamplingParams(max_tokens=1), 0)
+def _row(page: int, cached: int, fresh: list[int]) -> Row:
+    return Row([page], cached, np.array(fresh, np.int32), SamplingParams(max_tokens=1), 0)
 
 
 def _logits(model: Any, ids: list[list[int]], **options: Any) -> Tensor:

@@ -14,7 +14,7 @@ from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import RolloutError
-from rllm_local.slots import Session, block_keys
+from rllm_local.pages import Session, prefix_keys
 
 Stops = Callable[[NDArray[np.int32]], bool]
 """A function that is called after every token. It returns True if the response, (n,) int32 with n >= 1, ends there."""
@@ -69,7 +69,7 @@ class Request:
     _version_starts: list[tuple[int, int]] = field(default_factory=list)
     """Weight versions that sampled tokens so far, oldest first, each with the number of tokens sampled before it."""
     keys: list[int] = field(default_factory=list)
-    """Keys of the whole blocks of `tokens`, as of the last call of `block_keys`."""
+    """Keys of `tokens`, as of the last call of `prefix_keys`."""
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -81,9 +81,9 @@ class Request:
         """Sampled tokens so far. A view."""
         return self.tokens[self.prompt_length :]
 
-    def block_keys(self) -> list[int]:
-        """Return the keys of the blocks of `tokens`, see `slots.block_keys`."""
-        self.keys = block_keys(self.tokens, self.keys)
+    def prefix_keys(self) -> list[int]:
+        """Return the keys of `tokens`, see `pages.prefix_keys`."""
+        self.keys = prefix_keys(self.tokens, self.keys)
         return self.keys
 
     def append(self, token: int, logprob: float, version: int) -> None:
@@ -168,6 +168,6 @@ class WaitingRequests:
             self._queues[client] = queue
         return request
 
-    def without_slot(self, running: Counter[str]) -> list[str]:
+    def without_running(self, running: Counter[str]) -> list[str]:
         """Return the clients that wait and have no running request."""
         return [client for client in self._queues if not running[client]]

@@ -14,10 +14,10 @@ from torch import Tensor
 from rllm_backend_kit.weight_comparison import probe_batch
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.weight_comparison import KnownFault, Probe
-from rllm_local.exact_attention import whole_blocks
 from rllm_local.forward import Row, logits_after
-from rllm_local.kv_cache import SlotCache
+from rllm_local.kv_cache import PageCache
 from rllm_local.logprobs import token_outputs
+from rllm_local.pages import page_count
 from rllm_local.prefix_trees import micro_batches
 from rllm_local.weights import digest_parameters, trained_weights
 
@@ -42,10 +42,10 @@ def score_to_train(trainer: Trainer, probe: Probe) -> Scores:
 def score_to_sample(model: Any, probe: Probe) -> Scores:
     """Return the scores of a probe, (n_score,), from the forward pass of sampling, with an empty cache."""
     rows, length = probe.tokens.shape
-    layers = model.config.get_text_config().num_hidden_layers
-    cache = SlotCache(layers, rows, whole_blocks(length))
+    pages = np.arange(1, rows * page_count(length) + 1).reshape(rows, -1).tolist()
+    cache = PageCache(model.config, rows * page_count(length))
     sampling = SamplingParams(max_tokens=1)
-    fresh = [Row(slot, 0, tokens[:-1], sampling, 0) for slot, tokens in enumerate(probe.tokens)]
+    fresh = [Row(of_row, 0, tokens[:-1], sampling, 0) for of_row, tokens in zip(pages, probe.tokens, strict=True)]
     forced = torch.from_numpy(probe.tokens[:, probe.prompt :].astype(np.int64)).to(model.device)
     logits = logits_after(model, cache, fresh, forced.shape[1])
     logprobs = torch.log_softmax(logits.float(), dim=-1).gather(2, forced[:, :, None])

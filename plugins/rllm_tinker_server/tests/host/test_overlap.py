@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_local.attention import over_slots
-from rllm_local.exact_attention import is_exact
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.messages import LoraSpec, SampleSettings
@@ -52,14 +50,6 @@ def test_neither_sampling_nor_training_changes_the_other() -> None:
         training.result()
     assert all(each == expected for each in found)
     assert torch.equal(weights_of(separate, "m"), weights_of(concurrent, "m"))
-
-
-def test_model_created_during_a_pass_keeps_its_attention(host: Host) -> None:
-    with over_slots(host.merge_weights(None), None):
-        host.create("n", LoraSpec(rank=8, seed=1))
-        host.merge_weights(host.weights("m"))
-    assert is_exact(host._find("n").lora.model)
-    assert is_exact(host.merge_weights(host.weights("n")))
 
 
 @pytest.mark.parametrize("what", ["samples", "log-probs"])
