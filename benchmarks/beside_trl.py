@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -301,11 +302,11 @@ def batch_of_rows(rows: Sequence[Any], masks: Sequence[Any]) -> Any:
 
 
 def profile(case: str, directory: Path, steps: int) -> None:
-    """Print the functions of our side that take the time, on all threads."""
+    """Print the functions of our side that take the processor's time, on all threads."""
     profiles: list[cProfile.Profile] = []
 
     def start(*_: object) -> None:
-        profiles.append(cProfile.Profile())
+        profiles.append(cProfile.Profile(time.thread_time))
         profiles[-1].enable()
 
     threading.setprofile(start)
