@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from local_models import build_tiny, random_batch
 from rllm_local import vocabulary
 from rllm_local.logprobs import TokenOutputs, token_outputs
 from rllm_local.prefix_trees import micro_batches
-from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
+from rllm_local.vocabulary import ChunkedOutputs, Distribution, chunked_outputs
 
 TOKENS, WIDTH, VOCABULARY = 23, 12, 50
 
@@ -30,9 +31,9 @@ def _head(seed: int, *, bias: bool = True, dtype: torch.dtype = torch.float64) -
 
 def _plain(head: torch.nn.Linear, hidden: torch.Tensor, targets: torch.Tensor, temperature: float) -> TokenOutputs:
     distribution = torch.log_softmax(head(hidden) / temperature, dim=-1)
-    return TokenOutputs(
-        distribution, distribution.gather(1, targets[:, None])[:, 0], hidden, torch.arange(len(targets))
-    )
+    logprobs = distribution.gather(1, targets[:, None])[:, 0]
+    entropies = -(distribution.exp() * distribution).sum(dim=-1)
+    return TokenOutputs(distribution, logprobs, entropies, hidden, torch.arange(len(targets)))
 
 
 def _in_chunks(
@@ -41,20 +42,28 @@ def _in_chunks(
     return chunked_outputs(head, hidden, targets, torch.arange(len(targets)), temperature)
 
 
+def _whole_outputs(
+    head: torch.nn.Linear, hidden: torch.Tensor, targets: torch.Tensor, temperature: float
+) -> TokenOutputs:
+    outputs = Distribution.apply(head(hidden), targets, temperature)
+    return TokenOutputs(*outputs, hidden, torch.arange(len(targets)))
+
+
 @pytest.mark.usefixtures("few_logits")
+@pytest.mark.parametrize("ours", [_in_chunks, _whole_outputs])
 @pytest.mark.parametrize(
     ("temperature", "weights", "bias"),
     [(0.5, (1.0, 0.0), True), (1.0, (0.0, 1.0), False), (2.0, (0.7, -0.3), True), (0.5, (0.7, -0.3), False)],
 )
-def test_chunked_values_and_gradients_equal_plain_ones(
-    temperature: float, weights: tuple[float, float], bias: bool
+def test_values_and_gradients_equal_plain_ones(
+    ours: Callable[..., Any], temperature: float, weights: tuple[float, float], bias: bool
 ) -> None:
     generator = torch.Generator().manual_seed(3)
     hidden = (3 * torch.randn(TOKENS, WIDTH, generator=generator)).requires_grad_()
     targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=generator)
     scale = torch.randn(TOKENS, generator=generator)
     results = []
-    for compute, dtype in ((_in_chunks, torch.float32), (_plain, torch.float64)):
+    for compute, dtype in ((ours, torch.float32), (_plain, torch.float64)):
         head = _head(1, bias=bias, dtype=torch.float64).to(dtype)
         outputs = compute(head, hidden.to(dtype), targets, temperature)
         loss = sum(
@@ -64,8 +73,21 @@ def test_chunked_values_and_gradients_equal_plain_ones(
         )
         gradients = torch.autograd.grad(loss, [hidden, *head.parameters()])
         results.append([outputs.logprobs, outputs.entropies(), outputs.sum_pi_squared(), *gradients])
-    for ours, plain in zip(*results, strict=True):
-        assert float((ours.detach().double() - plain.detach()).norm() / plain.detach().norm()) < 1e-6
+    for found, plain in zip(*results, strict=True):
+        assert float((found.detach().double() - plain.detach()).norm() / plain.detach().norm()) < 1e-6
+
+
+@pytest.mark.parametrize("compute", [_in_chunks, _whole_outputs])
+def test_gradients_of_other_tokens_equal_plain_ones(compute: Callable[..., Any]) -> None:
+    ids = torch.randint(0, VOCABULARY, (TOKENS, 3), generator=torch.Generator().manual_seed(4))
+    gradients = []
+    for each, dtype in ((compute, torch.float32), (_plain, torch.float64)):
+        hidden = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(3)).to(dtype).requires_grad_()
+        head = _head(1, dtype=torch.float64).to(dtype)
+        outputs = each(head, hidden, ids[:, 0], 0.7)
+        loss = (outputs.of_ids(ids) * torch.arange(3)).sum() + outputs.logprobs.sum()
+        gradients.append(torch.autograd.grad(loss, hidden)[0].double())
+    assert float((gradients[0] - gradients[1]).norm() / gradients[1].norm()) < 1e-6
 
 
 @pytest.mark.usefixtures("few_logits")

@@ -71,11 +71,17 @@ def is_exact(model: Any) -> bool:
     return bool(model.config.get_text_config()._attn_implementation == EXACT)
 
 
-def check_reads_layouts(model: Any) -> None:
-    """Raise ValueError if the model's layers would read a layout as a mask."""
+def let_layers_read_layouts(model: Any) -> None:
+    """Make a model's layers read layouts, if they compute torch's attention as transformers does.
+
+    Raises:
+        ValueError: the layers compute a different attention, and would read a layout as a mask.
+    """
     name = model.config.get_text_config()._attn_implementation
-    if name not in (EXACT, TORCH):
-        raise ValueError(f"the model has the attention {name}. Call use_exact_attention or use_torch_attention.")
+    if name == "sdpa":
+        use_torch_attention(model)
+    elif name not in (EXACT, TORCH):
+        raise ValueError(f"the model has the attention {name!r}. Load it with attn_implementation='sdpa'.")
 
 
 def blocks(length: int) -> list[slice]:

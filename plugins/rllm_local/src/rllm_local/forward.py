@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local.exact_attention import BLOCK, FEWEST_ROWS, Layout, carry, check_reads_layouts
+from rllm_local.exact_attention import BLOCK, FEWEST_ROWS, Layout, carry, let_layers_read_layouts
 from rllm_local.kv_cache import Copy, PageCache
 from rllm_local.page_attention import DecodeLayout, PromptLayout, has_block_kernel
 from rllm_local.pages import page_count, page_places, page_start
@@ -105,7 +105,7 @@ def logits_after(model: Any, cache: PageCache, rows: Sequence[Row], n: int) -> T
     Fresh tokens are aligned to the right, so only the logits of the last positions are needed. Any Hugging Face causal
     model can compute only these.
     """
-    check_reads_layouts(model)
+    let_layers_read_layouts(model)
     device, dtype = model.device, model.dtype
     lengths = np.array([len(row.fresh) for row in rows])
     cached = np.array([row.cached for row in rows])

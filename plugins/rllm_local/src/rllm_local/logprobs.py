@@ -14,7 +14,7 @@ from rllm_local import vocabulary
 from rllm_local.exact_attention import FEWEST_ROWS
 from rllm_local.prefix_trees import MicroBatch
 from rllm_local.tree_attention import carry_trees
-from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
+from rllm_local.vocabulary import ChunkedOutputs, Distribution, chunked_outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,8 @@ class TokenOutputs:
     """Log-probs of all tokens, (n_entry, n_vocabulary) float32."""
     logprobs_of_entries: Tensor
     """Log-probs of the sampled tokens, (n_entry,) float32."""
+    entropies_of_entries: Tensor
+    """Entropies in nats, (n_entry,) float32."""
     states: Tensor
     """The model's last hidden states in its own dtype, (n_entry, width)."""
     entries: Tensor
@@ -63,8 +65,7 @@ class TokenOutputs:
 
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,)."""
-        logprobs = self.distribution_of_entries
-        return -(logprobs.exp() * logprobs).sum(dim=-1)[self.entries]
+        return self.entropies_of_entries.index_select(0, self.entries)
 
     def sum_pi_squared(self) -> Tensor:
         """Return the sums of squared probabilities over the vocabulary, (n_sampled,)."""
@@ -94,9 +95,10 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
         _, states = _forward(model, part, slice(0))
         return chunked_outputs(head, states, part.following, part.entries, temperature)
     logits, states = _forward(model, part, slice(None))
-    distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
-    logprobs = distribution.gather(1, part.following[:, None])[:, 0]
-    return TokenOutputs(distribution, logprobs, states, part.entries)
+    distribution, logprobs, entropies = Distribution.apply(  # type: ignore[no-untyped-call]
+        logits, part.following, temperature
+    )
+    return TokenOutputs(distribution, logprobs, entropies, states, part.entries)
 
 
 def is_classifier(model: Any) -> bool:
@@ -112,7 +114,8 @@ def _scores(model: Any, part: MicroBatch) -> TokenOutputs:
     """
     states = model.base_model(**_inputs(model, part)).last_hidden_state[0, part.places]
     scores = model.score(states).float()
-    return TokenOutputs(torch.zeros_like(scores), scores[:, 0], states, part.entries)
+    zeros = torch.zeros_like(scores)
+    return TokenOutputs(zeros, scores[:, 0], zeros[:, 0], states, part.entries)
 
 
 def _forward(model: Any, part: MicroBatch, given: slice) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from rllm_local.settings import LocalConfig, TrainedModelSection
 from rllm_local.vocabulary import CHUNK
 
 GIB = 1 << 30
-LOGITS_BYTES = {torch.float32: 16, torch.bfloat16: 12}
+LOGITS_BYTES = {torch.float32: 12, torch.bfloat16: 10}
 """Peak bytes of log-probs and their gradient, per sampled token and vocabulary entry, by the model's type. Measured in
 tests/test_memory.py."""
 CHUNK_BYTES = 16

@@ -23,9 +23,9 @@ from rllm_local.exact_attention import (
     attend_to_blocks,
     block_masks,
     carry,
-    check_reads_layouts,
     flash_gradient,
     is_exact,
+    let_layers_read_layouts,
     whole_blocks,
 )
 
@@ -97,9 +97,9 @@ def carry_trees(model: Any, branches: Sequence[Branches]) -> Tensor | dict[str, 
     """Return the `attention_mask` with which a model's layers compute attention over rows that share a sequence.
 
     Raises:
-        ValueError: the model does not have an attention of `exact_attention`.
+        ValueError: the model's layers cannot read layouts.
     """
-    check_reads_layouts(model)
+    let_layers_read_layouts(model)
 
     def layout(window: int | None) -> Layout:
         if is_exact(model):

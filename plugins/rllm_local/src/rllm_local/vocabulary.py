@@ -113,6 +113,40 @@ def chunked_outputs(
     return ChunkedOutputs(logprobs, states, entropies, entries, head, temperature)
 
 
+class Distribution(torch.autograd.Function):
+    """Log-probs of all tokens, log-probs of the sampled tokens, and entropies, from logits.
+
+    Its gradient has one tensor of the logits' size, and torch's own has three.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, following: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (n, n_vocabulary), (n,) and (n,), float32."""
+        distribution = torch.log_softmax(logits.float() if temperature == 1 else logits.float() / temperature, dim=-1)
+        entropies = -distribution.exp().mul_(distribution).sum(dim=-1)
+        ctx.save_for_backward(distribution, following, entropies)
+        ctx.temperature, ctx.dtype = temperature, logits.dtype
+        ctx.set_materialize_grads(False)
+        return distribution, distribution.gather(1, following[:, None])[:, 0], entropies
+
+    @staticmethod
+    def backward(
+        ctx: Any, of_distribution: Tensor | None, of_logprobs: Tensor | None, of_entropies: Tensor | None
+    ) -> tuple[Tensor | None, None, None]:
+        distribution, following, entropies = ctx.saved_tensors
+        gradient: Tensor | None = None
+        if of_logprobs is not None or of_entropies is not None:
+            if of_entropies is not None:
+                distribution = distribution.clone()
+            gradient = _of_logits(distribution, following, entropies, of_logprobs, of_entropies)
+        if of_distribution is not None:
+            shares = ctx.saved_tensors[0].exp().mul_(-of_distribution.sum(dim=-1, keepdim=True)).add_(of_distribution)
+            gradient = shares if gradient is None else gradient.add_(shares)
+        if gradient is not None:
+            gradient = (gradient if ctx.temperature == 1 else gradient.div_(ctx.temperature)).to(ctx.dtype)
+        return gradient, None, None
+
+
 class _LogprobsAndEntropies(torch.autograd.Function):
     """A function that stores only hidden states for the gradient, and recomputes the logits."""
 
