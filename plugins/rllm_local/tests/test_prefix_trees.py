@@ -23,6 +23,7 @@ from rllm_local.exact_attention import use_torch_attention
 from rllm_local.logprobs import token_outputs
 from rllm_local.prefix_trees import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
+from rllm_local.tree_attention import MOST_KEYS
 
 CPU = torch.device("cpu")
 EVERY = 1 << 20
@@ -114,6 +115,12 @@ def test_short_prefixes_of_long_rows_are_not_shared() -> None:
     (part,) = micro_batches(batch_of([[1, 2, *[3] * 100], [1, 2, *[4] * 100]]), np.arange(2), EVERY, CPU)
     assert [branches.keys.shape[0] for branches in part.branches] == [2]
     assert len(_visible_tokens(part)) == 202
+
+
+def test_groups_of_rows_gather_few_keys() -> None:
+    """All rows together have 64 times the keys of the prompt."""
+    (part,) = micro_batches(random_batch([(1000, 2)] * 64, rollouts=64), np.arange(64), EVERY, CPU)
+    assert max(branches.keys.size for branches in part.branches) <= MOST_KEYS
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ class Load:
     """A run's use of the model that affects memory."""
 
     micro_batch_tokens: int
-    """Padded tokens per forward and backward pass."""
+    """Tokens per forward and backward pass."""
     sampled_tokens: int
     """Maximum number of sampled tokens among them."""
     cached_tokens: int

@@ -30,7 +30,7 @@ class TeacherModelParams(Params):
         pattern=f"^({DEVICE})$",
         description="`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu.",
     )
-    max_tokens_per_microbatch: int = Field(2048, gt=0, description="Padded tokens per forward pass.")
+    max_tokens_per_microbatch: int = Field(2048, gt=0, description="Tokens per forward pass.")
 
     @property
     def section(self) -> ModelSection:

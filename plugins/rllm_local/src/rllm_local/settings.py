@@ -85,7 +85,7 @@ class TrainingSection(Section):
     )
     max_tokens_per_microbatch: PositiveInt | None = Field(
         None,
-        description="Padded tokens per forward and backward pass. Lower it if memory runs out. Null: 2,048 on a CPU, "
+        description="Tokens per forward and backward pass. Lower it if memory runs out. Null: 2,048 on a CPU, "
         "because larger passes are slower there, and 16,384 on other devices.",
     )
     gradient_checkpointing: bool = Field(

@@ -62,7 +62,8 @@ def gather_branches(paths: NDArray[np.int64], shared: NDArray[np.int64], lengths
         if groups and is_whole == (shared[groups[-1][0]] == 0):
             longest = max(longest, n_key)
             real += n_query * n_key
-            if n_query * longest * (len(groups[-1]) + 1) <= MOST_PADDED * real + PAIRS:
+            n_row = len(groups[-1]) + 1
+            if n_query * longest * n_row <= MOST_PADDED * real + PAIRS and longest * n_row <= MOST_KEYS:
                 groups[-1].append(row)
                 continue
         groups.append([row])
@@ -74,6 +75,9 @@ MOST_PADDED = 1.25
 """Maximum number of pairs of queries and keys with padding, per pair without."""
 PAIRS = 1 << 14
 """Number of pairs that cost as much as the calls of one more group."""
+MOST_KEYS = 1 << 14
+"""Maximum number of keys in a group with several rows. Rows with a long common prefix gather it once for each row, so
+without a limit their keys could be many times the micro-batch."""
 
 
 def _group(
