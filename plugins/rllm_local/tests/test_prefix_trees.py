@@ -111,6 +111,12 @@ def test_a_cut_is_where_rows_share_least() -> None:
     assert [part.input_ids.shape[1] for part in parts] == [68, 68]
 
 
+def test_equal_rows_stay_in_one_tree() -> None:
+    """Also if the first of them has more tokens than a micro-batch."""
+    (part,) = micro_batches(batch_of([list(range(60))] * 8), np.arange(8), 32, CPU)
+    assert len(_visible_tokens(part)) == 59
+
+
 def test_short_prefixes_of_long_rows_are_not_shared() -> None:
     (part,) = micro_batches(batch_of([[1, 2, *[3] * 100], [1, 2, *[4] * 100]]), np.arange(2), EVERY, CPU)
     assert [branches.keys.shape[0] for branches in part.branches] == [2]

@@ -3,7 +3,8 @@
 A query's output is a sum over keys, and the order of a floating-point sum determines its bits. torch chooses the order
 by the number of keys in the pass. Here keys are summed in blocks of `BLOCK` positions of the conversation, and the
 blocks' results are added in order, as in flash attention (Dao et al. 2022, arXiv:2205.14135). A block that a query
-does not see adds exactly 0. So sampling with a cache, sampling in a batch, and training on packed rows are equal.
+does not see adds exactly 0. So sampling with a cache, sampling in a batch, and training on rows with common prefixes
+are equal.
 
 torch's kernel computes each block. It has no gradient for a block's sum of exponentials, so the gradient is computed
 over all keys at once, from the output and that sum.
@@ -108,24 +109,35 @@ class BlockMask:
     """Number that is added to a score, (n or 1, 1, n_query - first, n_key): 0, or the smallest number of the dtype."""
 
 
-def block_masks(positions: NDArray[np.int64], window: int | None, dtype: torch.dtype) -> tuple[BlockMask, ...]:
-    """Return the masks of each block that a query sees.
+def additive_mask(positions: Tensor, n_key: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Return the number that is added to each score, (n, 1, n_query, n_key): 0, or the smallest number of the dtype.
 
     Args:
-        positions: (n or 1, n_query) positions of the queries in their conversations.
+        positions: (n, n_query) positions of the queries in their conversations.
+        n_key: number of keys. A key's index is its position.
         window: number of positions that a query sees, counted back from its own. None for all earlier ones.
         dtype: the queries' dtype.
     """
+    queries, keys = positions[:, None, :, None], torch.arange(n_key, device=positions.device)
+    hidden = keys > queries
+    if window is not None:
+        hidden |= keys <= queries - window
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+def block_masks(positions: NDArray[np.int64], window: int | None, dtype: torch.dtype) -> tuple[BlockMask, ...]:
+    """Return the masks of each block that a query sees. `positions` and the others are arguments of `additive_mask`."""
+    n_key = whole_blocks(int(positions.max()) + 1)
+    return cut_into_blocks(additive_mask(torch.from_numpy(positions), n_key, window, dtype), positions)
+
+
+def cut_into_blocks(mask: Tensor, positions: NDArray[np.int64]) -> tuple[BlockMask, ...]:
+    """Return views of an `additive_mask` for each block that a query sees."""
     highest, masks = positions.max(axis=0), []
-    queries = torch.from_numpy(positions)[:, None, :, None]
     for block in blocks(int(highest.max()) + 1):
         first = int((highest >= block.start).argmax()) // FEWEST_ROWS * FEWEST_ROWS
-        keys = torch.arange(block.start, block.stop)
-        hidden = keys > queries[:, :, first:]
-        if window is not None:
-            hidden |= keys <= queries[:, :, first:] - window
-        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
-        masks.append(BlockMask(block, first, mask))
+        masks.append(BlockMask(block, first, mask[:, :, first:, block]))
     return tuple(masks)
 
 

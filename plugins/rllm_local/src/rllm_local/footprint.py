@@ -89,7 +89,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         cached_tokens=0 if hosted or scores else min(settings.local.max_concurrency, rows) * longest,
         reference="ref_logprobs" in needs,
         critic="values" in needs,
-        longest_row=min(tokens, longest) if run.rllm.rollout.n > 1 else 0,
+        longest_row=min(tokens, longest),
         copies=1 + ahead.staleness if ahead.pins_weights else int(apart),
         apart=apart,
     )

@@ -43,7 +43,7 @@ class Load:
     reference: bool
     critic: bool
     longest_row: int = 0
-    """Maximum number of tokens in a row that shares a prefix. 0 if no row shares one."""
+    """Maximum number of tokens in a row of a micro-batch. 0 for no estimate of the masks."""
     copies: int = 0
     """Number of copies of the trained weights for sampling."""
     apart: bool = False

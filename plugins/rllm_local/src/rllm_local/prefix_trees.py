@@ -61,7 +61,7 @@ class PrefixTree:
         new, start = self.lengths - self.shared, 0
         while start < len(self.rows):
             end, width, cut = start + 1, int(self.lengths[start]), None
-            while end < len(self.rows) and width + new[end] <= max_tokens:
+            while end < len(self.rows) and (width + new[end] <= max_tokens or new[end] == 0):
                 if width >= max_tokens / 2 and (cut is None or self.shared[end] <= self.shared[cut]):
                     cut = end
                 width += int(new[end])

@@ -20,9 +20,11 @@ from torch.utils.checkpoint import checkpoint
 from rllm_local.exact_attention import (
     FEWEST_ROWS,
     Layout,
+    additive_mask,
     attend_to_blocks,
     block_masks,
     carry,
+    cut_into_blocks,
     flash_gradient,
     is_exact,
     let_layers_read_layouts,
@@ -120,15 +122,12 @@ class _Part:
         self.queries = torch.from_numpy(branches.queries).to(device)
         self.keys = torch.from_numpy(branches.keys).to(device)
         self.mask: Tensor | None = None
-        """Number that is added to a score, (n, 1, n_query, n_key): 0, or the smallest number of the dtype. None if the
-        branches are whole rows whose queries see all earlier keys."""
+        """An `additive_mask`. None if the branches are whole rows whose queries see all earlier keys."""
         if window is None and not branches.positions[:, 0].any():
             self.keys = self.keys[:, : self.queries.shape[1]]
-            return
-        queries = torch.from_numpy(branches.positions).to(device)[:, None, :, None]
-        keys = torch.arange(self.keys.shape[1], device=device)
-        hidden = keys > queries if window is None else (keys > queries) | (keys <= queries - window)
-        self.mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
+        else:
+            positions = torch.from_numpy(branches.positions).to(device)
+            self.mask = additive_mask(positions, self.keys.shape[1], window, dtype)
 
 
 def _by_place(states: Tensor) -> Tensor:
@@ -172,11 +171,16 @@ class ExactTrees(Layout):
     """Trees with exact attention."""
 
     def __init__(self, branches: Sequence[Branches], window: int | None, dtype: torch.dtype) -> None:
-        self._blocks = [
-            (torch.from_numpy(each.queries), torch.from_numpy(each.keys), block_masks(each.positions, window, dtype))
-            for each in branches
-        ]
-        self._parts = [_Part(each, window, dtype, torch.device("cpu")) for each in branches]
+        self._parts, self._blocks = [], []
+        for each in branches:
+            part = _Part(each, window, dtype, torch.device("cpu"))
+            masks = (
+                block_masks(each.positions, window, dtype)
+                if part.mask is None
+                else cut_into_blocks(part.mask, each.positions)
+            )
+            self._parts.append(part)
+            self._blocks.append((part.queries, torch.from_numpy(each.keys), masks))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         states = (_by_place(each) for each in (query, key, value))

@@ -63,6 +63,19 @@ def turns_of(row: dict[str, Any], renderer: Any = None, **options: Any) -> list[
     return [("".join(map(chr, each.prompt_ids)), "".join(map(chr, each.response_ids))) for each in made]
 
 
+class WithoutFirstMarks(Letters):
+    """A renderer that writes no token for an empty user message."""
+
+    def prompt(self, messages: Any, tools: Any = ()) -> np.ndarray:
+        return super().prompt(messages, tools)[len("u:|a:") :]
+
+
+def test_row_without_a_first_token_is_an_error() -> None:
+    row = {"messages": [{"role": "user", "content": ""}, ASSISTANT]}
+    with pytest.raises(RowError, match="has no token before its first response"):
+        turns_of(row, WithoutFirstMarks())
+
+
 def batch_of(row: dict[str, Any], renderer: Any) -> TokenBatch:
     (episode,) = make_examples(Task(id="0", data=row), renderer, ExamplesParams())
     return make_imitation_batch(build_batch([TrajectoryGroup(group_id="0:a", trajectories=episode.trajectories)]))

@@ -83,6 +83,8 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
         tokens = np.concatenate((last.prompt_ids, last.response_ids))
         # No token predicts the first one.
         turns = [Turn(tokens[:1], tokens[1:], last.text, [each for turn in turns for each in turn.messages])]
+    if turns and not len(turns[0].prompt_ids):
+        raise RowError("messages", "has no token before its first response", "Write text in its first user message.")
     return turns
 
 
