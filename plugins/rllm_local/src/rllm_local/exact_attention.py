@@ -3,8 +3,7 @@
 A query's output is a sum over keys, and the order of a floating-point sum determines its bits. torch chooses the order
 by the number of keys in the pass. Here keys are summed in blocks of `BLOCK` positions of the conversation, and the
 blocks' results are added in order, as in flash attention (Dao et al. 2022, arXiv:2205.14135). A block that a query
-does not see adds exactly 0. So sampling with a cache, sampling in a batch, and training on rows with common prefixes
-are equal.
+does not see adds exactly 0. So sampling with a cache, sampling in a batch, and training on prefix trees are equal.
 
 torch's kernel computes each block. It has no gradient for a block's sum of exponentials, so the gradient is computed
 over all keys at once, from the output and that sum.

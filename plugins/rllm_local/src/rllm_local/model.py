@@ -2,8 +2,7 @@
 
 A model is a causal language model, or a classifier: a sequence classifier with one output, the score of a conversation.
 
-The local engine and rows with common prefixes must give the same logits as transformers for a single row. Loading
-checks this.
+The local engine and prefix trees must give the same logits as transformers for a single row. Loading checks this.
 """
 
 from __future__ import annotations
