@@ -77,7 +77,7 @@ def test_star_blocks_all_but_core_and_program(site) -> None:
     registry = Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
 
     assert _names(registry.discovery.candidates) == []
-    assert {entry.distribution for entry in registry.all("estimator")} == {"rllm-core"}
+    assert {entry.distribution for entry in registry.all("estimator")} == {"rllm-core", "rllm"}
 
 
 def test_entry_point_name_does_not_allow_a_plugin(site) -> None:
