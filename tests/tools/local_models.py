@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from close import assert_close
 
@@ -28,6 +30,11 @@ from rllm_local.exact_attention import use_exact_attention
 from rllm_local.sampling import draw
 from rllm_local.settings import CriticSection, TrainingSection
 from rllm_local.update import Updater
+
+one_order_of_sums = pytest.mark.skipif(
+    not torch.backends.mkl.is_available() or not os.environ["MKL_CBWR"].endswith("STRICT"),
+    reason="MKL has one order of sums only in its strict mode",
+)
 
 
 def sharpen(model: Any) -> Any:

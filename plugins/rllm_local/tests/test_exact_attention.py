@@ -13,7 +13,7 @@ import pytest
 import torch
 from close import assert_close
 from hypothesis import given, settings, strategies as st
-from local_models import sharpen
+from local_models import one_order_of_sums, sharpen
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
@@ -38,10 +38,6 @@ VOCABULARY = 70
 OWN_SEED = 99
 Requests = list[tuple[int, int, int]]
 """Requests: the prompt's length, the number of tokens, and the start in iterations of the event loop."""
-one_order_of_sums = pytest.mark.skipif(
-    not torch.backends.mkl.is_available() or not os.environ["MKL_CBWR"].endswith("STRICT"),
-    reason="MKL has one order of sums only in its strict mode",
-)
 
 
 def test_blocks_join_and_contain_the_length() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from close import assert_close
 from hypothesis import given, settings, strategies as st
-from local_models import assert_as_without_cache
+from local_models import assert_as_without_cache, one_order_of_sums
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
@@ -70,6 +70,7 @@ rows_of_any_shape = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 6)), 
 heads_of_any_kind = st.sampled_from([(4, 2), (4, 1), (6, 2), (3, 3)])
 
 
+@one_order_of_sums
 @settings(max_examples=60, deadline=None)
 @given(shape=rows_of_any_shape, heads=heads_of_any_kind, window=st.sampled_from([None, 1, 20, 100]))
 def test_decoding_has_the_bits_of_attention_in_blocks(
