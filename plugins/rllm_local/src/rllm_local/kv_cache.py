@@ -56,12 +56,12 @@ class PageLayer(DynamicLayer):  # type: ignore[misc]
         return key_states, value_states
 
     def grow(self, pages: int) -> None:
-        """Change the number of pages. On a CPU, new pages need no memory until they are written."""
+        """Change the number of pages. New pages are 0, because masked keys must be finite."""
         self.pages = pages
         if self.is_initialized:
             for name in ("keys", "values"):
                 old = getattr(self, name)
-                new = old.new_empty((pages, *old.shape[1:]))
+                new = old.new_zeros((pages, *old.shape[1:]))
                 new[: old.shape[0]] = old
                 setattr(self, name, new)
 
