@@ -15,7 +15,7 @@ from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.reference import Reference
 from rllm_local.settings import CriticSection
-from rllm_local.tree_attention import carry_trees, gather_branches
+from rllm_local.tree_attention import carry_trees, group_row_ends
 
 MULTI_TURN = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)]]
 """(prompt, response) lengths of the turns of each trajectory."""
@@ -35,7 +35,7 @@ class Exact(torch.nn.Module):
     def forward(self, **inputs: Any) -> Any:
         if self.model.dtype == torch.bfloat16:
             length = inputs["input_ids"].shape[1]
-            row = gather_branches(np.arange(length)[None], np.array([0]), np.array([length]))
+            row = group_row_ends(np.arange(length)[None], np.array([0]), np.array([length]))
             inputs["attention_mask"] = carry_trees(self.model, row)
         output = self.model(**inputs)
         output.logits = output.logits.double()

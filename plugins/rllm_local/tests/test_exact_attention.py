@@ -32,7 +32,7 @@ from rllm_local.exact_attention import (
 )
 from rllm_local.logprobs import token_outputs
 from rllm_local.prefix_trees import micro_batches
-from rllm_local.tree_attention import ExactTrees, gather_branches
+from rllm_local.tree_attention import ExactTrees, group_row_ends
 
 VOCABULARY = 70
 OWN_SEED = 99
@@ -69,7 +69,7 @@ def test_attention_and_gradient_equal_those_of_torch(length: int, window: int | 
         return [output.detach(), *(each.grad for each in leaves if each.grad is not None)]
 
     paths = np.arange(length)[None]
-    layout = ExactTrees(gather_branches(paths, np.array([0]), np.array([length])), window, torch.float32)
+    layout = ExactTrees(group_row_ends(paths, np.array([0]), np.array([length])), window, torch.float32)
     found = results(lambda *each: layout.attend(*each, 0.25))
     expected = results(
         lambda *each: scaled_dot_product_attention(*each, attn_mask=visible, scale=0.25, enable_gqa=True)

@@ -65,8 +65,8 @@ def _visible_tokens(part: MicroBatch) -> dict[int, list[int]]:
     """Return the tokens that each place of the sequence sees, in the order of their positions."""
     ids, positions = part.input_ids[0].tolist(), part.position_ids[0].tolist()
     seen: dict[int, list[int]] = {}
-    for branches in part.branches:
-        for queries, keys in zip(branches.queries, branches.keys, strict=True):
+    for row_ends in part.row_ends:
+        for queries, keys in zip(row_ends.queries, row_ends.keys, strict=True):
             for place in queries[queries >= 0].tolist():
                 own = keys[: positions[place] + 1].tolist()
                 assert place not in seen
@@ -119,14 +119,14 @@ def test_equal_rows_stay_in_one_tree() -> None:
 
 def test_short_prefixes_of_long_rows_are_not_shared() -> None:
     (part,) = micro_batches(batch_of([[1, 2, *[3] * 100], [1, 2, *[4] * 100]]), np.arange(2), EVERY, CPU)
-    assert [branches.keys.shape[0] for branches in part.branches] == [2]
+    assert [row_ends.keys.shape[0] for row_ends in part.row_ends] == [2]
     assert len(_visible_tokens(part)) == 202
 
 
 def test_groups_of_rows_gather_few_keys() -> None:
     """All rows together have 64 times the keys of the prompt."""
     (part,) = micro_batches(random_batch([(1000, 2)] * 64, rollouts=64), np.arange(64), EVERY, CPU)
-    assert max(branches.keys.size for branches in part.branches) <= MOST_KEYS
+    assert max(row_ends.keys.size for row_ends in part.row_ends) <= MOST_KEYS
 
 
 @pytest.fixture(scope="module")

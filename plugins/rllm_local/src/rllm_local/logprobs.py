@@ -145,7 +145,7 @@ def _inputs(model: Any, part: MicroBatch) -> dict[str, Any]:
     return {
         "input_ids": part.input_ids,
         "position_ids": part.position_ids,
-        "attention_mask": carry_trees(model, part.branches),
+        "attention_mask": carry_trees(model, part.row_ends),
         "use_cache": False,
     }
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch
 from rllm_local.exact_attention import FEWEST_ROWS
-from rllm_local.tree_attention import Branches, gather_branches
+from rllm_local.tree_attention import RowEnds, group_row_ends
 
 WORTH_SHARING = 16
 """A row shares its prefix if its other tokens are fewer than this many times the prefix. Attention to a whole row is
@@ -103,7 +103,7 @@ class MicroBatch:
     """Tokens of the sequence, (1, width) int64. Padding has no entry."""
     position_ids: Tensor
     """Positions of these tokens in their rows, (1, width) int64."""
-    branches: list[Branches]
+    row_ends: list[RowEnds]
     """The rows' tokens in groups, for attention."""
     places: Tensor
     """Place of each entry in the sequence, (n_entry,) int64."""
@@ -164,7 +164,7 @@ def _micro_batch(batch: TokenBatch, tree: PrefixTree, device: torch.device) -> M
     return MicroBatch(
         input_ids=torch.from_numpy(ids).to(device),
         position_ids=torch.from_numpy(positions).to(device),
-        branches=gather_branches(paths, tree.shared, tree.lengths),
+        row_ends=group_row_ends(paths, tree.shared, tree.lengths),
         places=torch.from_numpy(pairs >> 32).to(device),
         following=torch.from_numpy(pairs & 0xFFFFFFFF).to(device),
         entries=torch.from_numpy(entries).to(device),

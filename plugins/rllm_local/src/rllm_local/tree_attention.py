@@ -33,7 +33,7 @@ from rllm_local.exact_attention import (
 
 
 @dataclass(frozen=True, eq=False)
-class Branches:
+class RowEnds:
     """The ends of rows with similar lengths. Each end begins after the tokens that an earlier row also has.
 
     A place is the index of a token in the sequence.
@@ -47,7 +47,7 @@ class Branches:
     """(n, n_key) places of the rows' tokens, 0 for padding. ``n_key`` is a number of whole blocks."""
 
 
-def gather_branches(paths: NDArray[np.int64], shared: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[Branches]:
+def group_row_ends(paths: NDArray[np.int64], shared: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[RowEnds]:
     """Return the ends of rows, in groups of rows with similar lengths.
 
     Args:
@@ -84,7 +84,7 @@ without a limit their keys could be many times the micro-batch."""
 
 def _group(
     paths: NDArray[np.int64], shared: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64]
-) -> Branches:
+) -> RowEnds:
     start, length = shared[rows, None], lengths[rows, None]
     n_query = int((length - start).max())
     positions = np.minimum(start + np.arange(n_query + -n_query % FEWEST_ROWS), length.max() - 1)
@@ -95,11 +95,11 @@ def _group(
     queries = np.where(real, np.take_along_axis(keys, np.where(real, positions, 0), axis=1), -1)
     if (start == start[0]).all():
         # The rows share a mask. Padding may see any keys.
-        return Branches(queries, positions[:1], keys)
-    return Branches(queries, np.where(real, positions, 0), keys)
+        return RowEnds(queries, positions[:1], keys)
+    return RowEnds(queries, np.where(real, positions, 0), keys)
 
 
-def carry_trees(model: Any, branches: Sequence[Branches]) -> Tensor | dict[str, Tensor]:
+def carry_trees(model: Any, row_ends: Sequence[RowEnds]) -> Tensor | dict[str, Tensor]:
     """Return the `attention_mask` with which a model's layers compute attention over rows that share a sequence.
 
     Raises:
@@ -109,24 +109,24 @@ def carry_trees(model: Any, branches: Sequence[Branches]) -> Tensor | dict[str, 
 
     def layout(window: int | None) -> Layout:
         if is_exact(model):
-            return ExactTrees(branches, window, model.dtype)
-        return _Trees([_Part(each, window, model.dtype, model.device) for each in branches])
+            return ExactTrees(row_ends, window, model.dtype)
+        return _Trees([_Part(each, window, model.dtype, model.device) for each in row_ends])
 
     return carry(model.config.get_text_config(), layout)
 
 
 class _Part:
-    """Tensors of branches, with their mask."""
+    """Tensors of the ends of rows, with their mask."""
 
-    def __init__(self, branches: Branches, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
-        self.queries = torch.from_numpy(branches.queries).to(device)
-        self.keys = torch.from_numpy(branches.keys).to(device)
+    def __init__(self, row_ends: RowEnds, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
+        self.queries = torch.from_numpy(row_ends.queries).to(device)
+        self.keys = torch.from_numpy(row_ends.keys).to(device)
         self.mask: Tensor | None = None
-        """An `additive_mask`. None if the branches are whole rows whose queries see all earlier keys."""
-        if window is None and not branches.positions[:, 0].any():
+        """An `additive_mask`. None if the ends are whole rows, whose queries see all earlier keys."""
+        if window is None and not row_ends.positions[:, 0].any():
             self.keys = self.keys[:, : self.queries.shape[1]]
         else:
-            positions = torch.from_numpy(branches.positions).to(device)
+            positions = torch.from_numpy(row_ends.positions).to(device)
             self.mask = additive_mask(positions, self.keys.shape[1], window, dtype)
 
 
@@ -155,7 +155,7 @@ class _Trees(Layout):
 
 
 def _attend_to_rows(queries: Tensor, keys: Tensor, values: Tensor, part: _Part, scale: float) -> Tensor:
-    """Return the outputs of branches, (n, n_query, heads, size)."""
+    """Return the outputs of the ends of rows, (n, n_query, heads, size)."""
     return scaled_dot_product_attention(
         queries[part.queries].transpose(1, 2),
         keys[part.keys].transpose(1, 2),
@@ -170,9 +170,9 @@ def _attend_to_rows(queries: Tensor, keys: Tensor, values: Tensor, part: _Part, 
 class ExactTrees(Layout):
     """Trees with exact attention."""
 
-    def __init__(self, branches: Sequence[Branches], window: int | None, dtype: torch.dtype) -> None:
+    def __init__(self, row_ends: Sequence[RowEnds], window: int | None, dtype: torch.dtype) -> None:
         self._parts, self._blocks = [], []
-        for each in branches:
+        for each in row_ends:
             part = _Part(each, window, dtype, torch.device("cpu"))
             masks = (
                 block_masks(each.positions, window, dtype)
