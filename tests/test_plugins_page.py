@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plugins_page import INDEX, EntryError, entries, page
+from package_index import INDEX, EntryError, entries, published
+from plugins_page import page
+
+from rllm_core.plugins.discovery import IndexEntry
 
 SOUND: dict[str, Any] = {
     "name": "rllm-median",
-    "kinds": ["estimator", "command"],
+    "version": "0.2.0",
     "summary": "Reward minus the group's median.",
     "repository": "https://github.com/you/rllm-median",
     "api": 1,
+    "offers.estimator.median": "The median is the baseline.",
+    "offers.command.median": "Shows medians.",
 }
 
 
@@ -20,7 +25,7 @@ def toml(*plugins: dict[str, Any]) -> str:
     lines = [
         line for each in plugins for line in ("[[plugin]]", *(f"{key} = {value!r}" for key, value in each.items()))
     ]
-    return "\n".join(lines).replace('"Reward minus the group\'s median."', '"Reward minus the group\'s median."')
+    return "\n".join(lines)
 
 
 def test_page_in_repository_equals_the_generated_page() -> None:
@@ -30,7 +35,14 @@ def test_page_in_repository_equals_the_generated_page() -> None:
 
 def test_a_plugin_of_others_is_a_row() -> None:
     link = "[`rllm-median`](https://github.com/you/rllm-median)"
-    assert f"| {link} | estimator, command | Reward minus the group's median. | 1 |" in page(toml(SOUND))
+    offers = "estimator `median`, command `median`"
+    assert f"| {link} | 0.2.0 | {offers} | Reward minus the group's median. |" in page(toml(SOUND))
+
+
+def test_a_plugin_of_others_is_in_the_index() -> None:
+    entry = IndexEntry(**published(toml(SOUND), ())["rllm-median"])
+    assert entry.offers["estimator"] == {"median": "The median is the baseline."}
+    assert (entry.version, entry.repository) == ("0.2.0", SOUND["repository"])
 
 
 def test_the_example_in_the_index_is_sound() -> None:
@@ -44,8 +56,11 @@ def test_the_example_in_the_index_is_sound() -> None:
     [
         ("name", "Rllm_Median"),
         ("name", "rllm-verl"),
-        ("kinds", []),
-        ("kinds", ["estimators"]),
+        ("version", "v0.2"),
+        ("offers.estimators.median", "A sentence."),
+        ("offers.estimator.no-name", "A sentence."),
+        ("offers.estimator.median", "No full stop"),
+        ("offers.command.median", 3),
         ("summary", "No full stop"),
         ("summary", "x" * 100 + "."),
         ("repository", "http://example.org"),
@@ -55,14 +70,14 @@ def test_the_example_in_the_index_is_sound() -> None:
     ],
 )
 def test_invalid_entry_is_rejected_by_name(field: str, value: object) -> None:
-    with pytest.raises(EntryError, match=field):
+    with pytest.raises(EntryError, match=field.partition(".")[0]):
         entries(toml({**SOUND, field: value}), ours=("rllm-verl",))
 
 
-@pytest.mark.parametrize("field", SOUND)
-def test_an_entry_that_lacks_something_is_refused(field: str) -> None:
+@pytest.mark.parametrize("field", ["name", "version", "summary", "repository", "api", "offers"])
+def test_an_entry_without_a_field_is_rejected(field: str) -> None:
     with pytest.raises(EntryError, match=f"`{field}` must be given"):
-        entries(toml({key: value for key, value in SOUND.items() if key != field}))
+        entries(toml({key: value for key, value in SOUND.items() if key.partition(".")[0] != field}))
 
 
 def test_names_are_unique_and_in_order() -> None:

@@ -16,6 +16,7 @@ from rllm_core.plugins.discovery import (
     Discovery,
     UnusablePluginError,
     find_home_package,
+    find_published_packages,
     indexed_summaries,
 )
 
@@ -70,6 +71,12 @@ class PluginCommands(NamedTuple):
                 raise PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
         if home := find_home_package(COMMAND, name):
             raise PluginError("plugin-not-installed", f"Command {name!r} is in {home}.", f"pip install {home}")
+        for package, version in find_published_packages(COMMAND, name).items():
+            raise PluginError(
+                "plugin-not-installed",
+                f"Command {name!r} is in {package} {version}.",
+                f"rllm plugins install {package}",
+            )
         return None
 
     def names(self) -> list[str]:

@@ -29,7 +29,11 @@ def plugins() -> None:
     rejection modes, samplers, stages, backends, engines, workflows, agents, environments, rewards,
     renderers, datasets, trackers, observers, sandboxes, teachers.
     \b
-    You can install more plugins with `pip install`. To run without an installed plugin:
+    Find and install more plugins:
+      rllm plugins search games
+      rllm plugins install rllm-envs
+    \b
+    To run without an installed plugin:
       RLLM_BLOCK_PLUGINS=rllm-estimators rllm train guess
       RLLM_BLOCK_PLUGINS='*' rllm plugins list         (only plugins that come with rllm)
     """

@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+from rllm_core.notices import warn_once
+
 ENTRY_POINT_GROUP = "rllm.plugins"
 COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
 """Entry-point groups of commands that packages add to ``rllm`` and to ``rllm plugins``, with the prefix on the command
@@ -31,7 +33,7 @@ IN_PROCESS = "in-process"
 COMMAND = "command"
 """The kind of commands in the index of packages."""
 INDEX = "package_index.json"
-"""A file of the program's package. For each package, it has the fields of `IndexEntry`."""
+"""A file of the program's package, and a file in the user's cache. It has the fields of `IndexEntry` by package."""
 
 
 class Candidate(NamedTuple):
@@ -216,24 +218,66 @@ class IndexEntry(NamedTuple):
     """The packages to install instead of these on a machine without a GPU."""
     endings: Sequence[str] = ()
     """Suffixes of the files that its datasets read."""
+    version: str = ""
+    """The version with these names. Empty for the packages of this repository."""
+    repository: str = ""
+    """The address of its source. Empty for the packages of this repository, or if it is unknown."""
 
 
 @cache
 def read_index() -> Mapping[str, IndexEntry]:
-    """Return the program's index of packages. It is empty if the program is not installed."""
+    """Return the packages of this repository in the program's index. Empty if the program is not installed."""
+    return {name: entry for name, entry in _read_program_index().items() if not entry.version}
+
+
+def read_published_packages() -> Mapping[str, IndexEntry]:
+    """Return the packages of other authors: in the program's index, and in the file of ``rllm plugins refresh``."""
+    own = _read_program_index()
+    refreshed = {name: entry for name, entry in read_refreshed_packages().items() if name not in own}
+    return {name: entry for name, entry in own.items() if entry.version} | refreshed
+
+
+@cache
+def read_refreshed_packages() -> Mapping[str, IndexEntry]:
+    """Return the packages in the file of ``rllm plugins refresh``. If it is damaged, its path is printed."""
+    path = refreshed_index_path()
+    try:
+        return _parse_index(_read(*os.path.split(path)))
+    except (ValueError, TypeError, AttributeError):
+        warn_once(f"{path} is damaged. Run `rllm plugins refresh` again, or delete it.")
+        return {}
+
+
+def refreshed_index_path() -> str:
+    """Return the path of the file that ``rllm plugins refresh`` writes."""
+    cache_directory = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (as in `_read`)
+    return f"{cache_directory}/{PROGRAM}/{INDEX}"
+
+
+@cache
+def _read_program_index() -> Mapping[str, IndexEntry]:
     program = importlib.util.find_spec(PROGRAM)
     directories = program.submodule_search_locations if program else None
-    if not directories:
-        return {}
-    entries: dict[str, dict[str, Any]] = json.loads(_read(directories[0], INDEX))
+    return _parse_index(_read(directories[0], INDEX)) if directories else {}
+
+
+def _parse_index(text: str) -> dict[str, IndexEntry]:
+    entries: dict[str, dict[str, Any]] = json.loads(text or "{}")
     return {name: IndexEntry(**entry) for name, entry in entries.items()}
 
 
 def find_home_package(kind: str, name: str) -> str | None:
-    """Return the package of the index that offers `name`, even if it is not installed."""
+    """Return the package of this repository that offers `name`, even if it is not installed."""
     return next((home for home, entry in read_index().items() if name in entry.offers.get(kind, ())), None)
 
 
+def find_published_packages(kind: str, name: str) -> dict[str, str]:
+    """Return the packages of other authors that offer `name`, with their versions."""
+    return {
+        home: entry.version for home, entry in read_published_packages().items() if name in entry.offers.get(kind, ())
+    }
+
+
 def indexed_summaries(kind: str) -> dict[str, str]:
-    """Return name -> summary for all plugins of a kind in the index."""
+    """Return name -> summary for all plugins of a kind in the packages of this repository."""
     return {name: summary for entry in read_index().values() for name, summary in entry.offers.get(kind, {}).items()}

@@ -29,6 +29,7 @@ from rllm_core.plugins.discovery import (
     UnusablePluginError,
     discover,
     find_home_package,
+    find_published_packages,
     indexed_summaries,
     normalize,
 )
@@ -206,8 +207,8 @@ class Registry:
                 "Start the run from that program again, name a module that registers it in "
                 f"rllm.plugins.import_modules, or choose another {kind}.",
             )
-        indexed = find_home_package(kind, bare)
-        home = normalize(distribution or indexed or "")
+        indexed, published = find_home_package(kind, bare), find_published_packages(kind, bare)
+        home = normalize(distribution or indexed or next(iter(published), ""))
         for plugin in self.broken:
             if normalize(plugin.distribution) == home:
                 message = f"{kind} {name!r} cannot be used: plugin {plugin.name} is broken: {plugin.reason}."
@@ -225,6 +226,11 @@ class Registry:
         known = f"Installed {plural}: {', '.join(names)}." if names else f"No {plural} are installed."
         if indexed == home and home not in {normalize(entry.distribution) for entry in offered}:
             return PluginError("plugin-not-installed", f"{kind} {bare!r} is in {home}: pip install {home}", known)
+        if home in published:
+            is_older = home in {normalize(candidate.distribution) for candidate in self.discovery.candidates}
+            command = f"rllm plugins {'upgrade' if is_older else 'install'} {home}"
+            place = f"{home} {published[home]}"
+            return PluginError("plugin-not-installed", f"{kind} {bare!r} is in {place}: {command}", known)
         nearest = did_you_mean(bare, [*(entry.name for entry in offered), *indexed_summaries(kind)])
         suspects = ", ".join(plugin.name for plugin in self.broken)
         doubt = f"It may be in a broken plugin ({suspects}): see `rllm plugins doctor`." if suspects else ""

@@ -1,0 +1,1 @@
+"""Packages with plugins: find, install and check them."""

@@ -1,0 +1,212 @@
+"""`rllm plugins install`, `upgrade` and `uninstall`: packages with plugins, and the names that they add or remove."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, COMMAND, CORE, PROGRAM, discover, normalize
+
+if TYPE_CHECKING:
+    from rllm.builtin.plugin_packages.installer import PackageChange
+
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
+
+
+class Name(NamedTuple):
+    """A plugin or command of an installed package."""
+
+    kind: str
+    name: str
+    distribution: str
+
+
+def _install_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that choose packages. They are pip's and uv's."""
+    for option in (
+        DRY_RUN,
+        click.option("--no-index", is_flag=True, help="Read no index, only --find-links."),
+        click.option("--find-links", multiple=True, metavar="DIRECTORY", help="Directory or page with wheels."),
+        click.option("--index-url", metavar="URL", help="Address of the package index. The default is pip's or uv's."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_install_options
+def install(
+    names: tuple[str, ...], index_url: str | None, find_links: tuple[str, ...], no_index: bool, dry_run: bool
+) -> int:
+    """Install packages with plugins into the running environment.
+
+    NAME is a package, a requirement such as `rllm-median<2`, or the path of a package. A package that does not fit the
+    installed version of rllm is rejected. Then nothing is changed. The code of a plugin runs with your rights.
+
+    \b
+    Examples:
+      rllm plugins install rllm-median
+      rllm plugins install rllm-median --dry-run
+      rllm plugins install my-estimator --no-index --find-links ./wheels
+    """
+    return _install(names, _source(index_url, find_links, no_index), dry_run=dry_run)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_install_options
+def upgrade(
+    names: tuple[str, ...], index_url: str | None, find_links: tuple[str, ...], no_index: bool, dry_run: bool
+) -> int:
+    """Upgrade packages with plugins to their newest versions that fit the installed version of rllm.
+
+    \b
+    Examples:
+      rllm plugins upgrade rllm-median
+      rllm plugins upgrade rllm-median --dry-run
+    """
+    from rllm.builtin.plugin_packages.installer import list_versions, requirement_name
+
+    versions = list_versions()
+    if missing := [name for name in names if requirement_name(name) not in versions]:
+        hint = f"Install it: rllm plugins install {' '.join(missing)}"
+        raise ConfigError("plugin-not-installed", f"{missing[0]} is not installed.", hint)
+    return _install(names, ["--upgrade", *_source(index_url, find_links, no_index)], dry_run=dry_run)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@DRY_RUN
+def uninstall(names: tuple[str, ...], dry_run: bool) -> None:
+    """Uninstall packages with plugins. Packages that other installed packages require are rejected.
+
+    \b
+    Examples:
+      rllm plugins uninstall rllm-median
+      rllm plugins uninstall rllm-median --dry-run
+    """
+    from rllm.builtin.plugin_packages.installer import find_installer, list_versions
+
+    packages, versions = {normalize(name): None for name in names}, list_versions()
+    _check_removable(packages, versions)
+    before = list_names(packages)
+    if not dry_run:
+        find_installer().uninstall([*packages])
+    _print_changes({name: (versions[name], "") for name in packages}, dry_run=dry_run)
+    _print_names(before, [])
+
+
+def list_names(distributions: Collection[str]) -> list[Name]:
+    """Return the plugins and commands of installed packages.
+
+    A new process imports them, because this process may have imported an earlier version. It prints the names of broken
+    plugins.
+    """
+    words = [sys.executable, "-m", PROGRAM, "plugins", "list", "--json"]
+    listed: list[dict[str, Any]] = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+    plugins = [Name(each["kind"], each["name"], each["distribution"]) for each in listed]
+    commands = [Name(COMMAND, each.entry_point, each.distribution) for each in discover().commands]
+    return [name for name in (*plugins, *commands) if normalize(name.distribution) in distributions]
+
+
+def _source(index_url: str | None, find_links: Sequence[str], no_index: bool) -> list[str]:
+    words = [f"--find-links={place}" for place in find_links]
+    return [*words, *([f"--index-url={index_url}"] if index_url else []), *(["--no-index"] if no_index else [])]
+
+
+def _install(requirements: Sequence[str], options: Sequence[str], *, dry_run: bool) -> int:
+    """Install packages and print the changes. Return the exit code, which is 1 if no plugin of them can be used."""
+    from rllm.builtin.plugin_packages.installer import find_installer, list_versions
+
+    installer, versions = find_installer(), list_versions()
+    planned = installer.resolve(requirements, options)
+    if not planned:
+        click.echo("Nothing to change: these packages are installed.")
+        return 0
+    changes = {each.distribution: (versions.get(each.distribution, ""), each.version) for each in planned}
+    before = list_names(changes)
+    if dry_run:
+        _print_changes(changes, dry_run=True)
+        _print_names(before, list(_list_announced_names(planned)))
+        return 0
+    installer.install(requirements, options)
+    after = list_names(changes)
+    _print_changes(changes, dry_run=False)
+    _print_names(before, after)
+    if not after:
+        click.echo("No plugin of these packages can be used. `rllm plugins doctor` shows the reason.", err=True)
+    return int(not after)
+
+
+def _list_announced_names(planned: Sequence[PackageChange]) -> Iterator[Name]:
+    """Yield the plugins that packages list in their keywords."""
+    from rllm.builtin.plugin_packages.refresh import read_offers
+
+    for each in planned:
+        yield from (Name(kind, name, each.distribution) for kind, name in read_offers(each.keywords))
+
+
+def _check_removable(names: Collection[str], versions: Mapping[str, str]) -> None:
+    """Check that packages are installed, offer plugins, and are not required by other packages.
+
+    Raises:
+        ConfigError: a package must not be uninstalled here.
+    """
+    discovery = discover()
+    offering = {
+        normalize(each.distribution): each for each in (*discovery.candidates, *discovery.blocked, *discovery.commands)
+    }
+    for name in names:
+        if name not in versions:
+            raise ConfigError("plugin-not-installed", f"{name} is not installed.", "List packages: rllm plugins list")
+        if name in (PROGRAM, CORE) or name not in offering:
+            hint = f"Use pip, if you want to remove it: pip uninstall {name}"
+            raise ConfigError("not-a-plugin", f"{name} is not a package with plugins for rllm.", hint)
+        requiring = sorted(_list_requiring(name) - {*names})
+        if requiring:
+            raise ConfigError(
+                "plugin-required",
+                f"{name} is required by {', '.join(requiring)}.",
+                f"To run without its plugins, set {BLOCK_VARIABLE}={name}",
+            )
+
+
+def _list_requiring(name: str) -> set[str]:
+    """Return the normalized names of installed packages that require a package without an extra."""
+    from importlib.metadata import distributions
+
+    from rllm_core.plugins.requirements import parse_requirements
+
+    return {
+        normalize(each.metadata["Name"])
+        for each in distributions()
+        if any(normalize(requirement.name) == name for requirement in parse_requirements(each.requires or ()))
+    }
+
+
+def _print_changes(changes: Mapping[str, tuple[str, str]], *, dry_run: bool) -> None:
+    from rllm.cli.tables import print_table
+
+    rows = [(name, old or "-", new or "-") for name, (old, new) in sorted(changes.items())]
+    print_table(("package", "before", "after (dry run)" if dry_run else "after"), rows)
+
+
+def _print_names(before: Collection[Name], after: Collection[Name]) -> None:
+    from rllm.cli.tables import print_table
+
+    names = [*before, *(name for name in after if name not in before)]
+    rows = [(_describe_change(name in before, name in after), *name) for name in names]
+    if rows:
+        click.echo()
+        print_table(("plugin is", "kind", "name", "package"), rows, bold=2)
+
+
+def _describe_change(was: bool, is_now: bool) -> str:
+    return "kept" if was and is_now else "added" if is_now else "removed"
