@@ -26,7 +26,7 @@ the installed plugins, and `rllm plugins search` all plugins of this page. See a
 ADD = """
 To list your package, add it to [plugins.toml](plugins.toml) and run `make docs`. It needs a name on the package index,
 an open licence, and a public repository in which the contract tests of its kinds pass. We have not read the code of
-these packages: a plugin runs with your rights.
+these packages: a plugin [runs with your rights](how-to/trust-plugins.md).
 
 ## Plugins of this repository
 """

@@ -44,6 +44,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/off-policy",
             "how-to/python",
             "how-to/install-plugins",
+            "how-to/trust-plugins",
             "how-to/plugin",
             "how-to/from-trl",
             "how-to/from-verl",

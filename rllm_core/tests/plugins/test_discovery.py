@@ -91,7 +91,7 @@ def test_unknown_names_in_lists_are_reported_as_written(site) -> None:
 
     discovery = discover(allow=["present", "Absent"], environ={"RLLM_BLOCK_PLUGINS": "present,Gone,rllm-core"})
 
-    assert discovery.unknown_allows == ("Absent",)
+    assert discovery.unknown_allows == (("rllm.plugins.allow", "Absent"),)
     assert discovery.unknown_blocks == ("Gone", "rllm-core")
 
 
@@ -111,3 +111,18 @@ def test_damaged_metadata_uses_the_entry_point_name(site) -> None:
     candidate = _only(discover(allow=["damaged"], environ={}).candidates)
 
     assert (candidate.distribution, candidate.version) == ("damaged", "unknown")
+
+
+def test_allow_list_of_environment_limits_the_key(site) -> None:
+    for name in ("first", "second", "third"):
+        site.install(name, "")
+    environ = {"RLLM_ALLOW_PLUGINS": "First, second,,absent"}
+
+    discovery = discover(allow=["second", "third"], environ=environ)
+
+    assert _names(discovery.candidates) == ["second"]
+    reasons = {each.distribution: each.blocked_by for each in discovery.blocked}
+    assert reasons["first"] == "rllm.plugins.allow, which does not list it"
+    assert reasons["third"] == "RLLM_ALLOW_PLUGINS, which does not list it"
+    assert discovery.unknown_allows == (("RLLM_ALLOW_PLUGINS", "absent"),)
+    assert len(_names(discover(environ={"RLLM_ALLOW_PLUGINS": ""}).candidates)) >= 3, "an empty list allows all"

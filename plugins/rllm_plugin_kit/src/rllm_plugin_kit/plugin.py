@@ -28,13 +28,15 @@ LONGEST_LABEL = 200
 
 
 @cache
-def _load_registry_for(path: tuple[str, ...], blocked: str | None) -> Registry:
+def _load_registry_for(path: tuple[str, ...], *lists: str | None) -> Registry:
     return Registry.load()
 
 
 def _load_registry() -> Registry:
     """Return the installed plugins. The result is cached, because loading all specs takes longer than most tests."""
-    return _load_registry_for(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
+    return _load_registry_for(
+        tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"), os.environ.get("RLLM_ALLOW_PLUGINS")
+    )
 
 
 class PluginContract(Generic[RecordT]):

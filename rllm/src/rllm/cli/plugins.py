@@ -33,8 +33,9 @@ def plugins() -> None:
       rllm plugins search games
       rllm plugins install rllm-envs
     \b
-    To run without an installed plugin:
+    To run without an installed plugin, or only with some packages:
       RLLM_BLOCK_PLUGINS=rllm-estimators rllm train guess
+      RLLM_ALLOW_PLUGINS=rllm-local,rllm-view rllm train guess
       RLLM_BLOCK_PLUGINS='*' rllm plugins list         (only plugins that come with rllm)
     """
 

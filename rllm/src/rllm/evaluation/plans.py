@@ -5,7 +5,6 @@ The model is a name, a directory, a run or an address. A checkpoint is evaluated
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from rllm.config.paths import KeyPath, value_at
 from rllm.config.saved_config import remove_keys, select_core_values, select_values
 from rllm.planning import RunPlan, check_evaluation
 from rllm.planning.preflight import find_validation_option
+from rllm.runs.plugin_check import read_used_plugins
 from rllm.training import load_tasks
 from rllm.training.starting import saved_config, saved_value
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.schema.run_config import RunConfig
-from rllm_record.run_files import PLUGINS
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,9 @@ def plan_evaluation(request: Request) -> EvaluationPlan:
 
 def _with_advice(error: RllmError, run: Path | None) -> RllmError:
     """Return the error. If it concerns a plugin that a run's Python program registered, add a hint about that."""
-    names = [] if run is None else [each["name"] for each in _read_plugins(run) if each["distribution"] == IN_PROCESS]
+    names = (
+        [] if run is None else [each["name"] for each in read_used_plugins(run) if each["distribution"] == IN_PROCESS]
+    )
     if not any(repr(name) in error.message or f"/{name}'" in error.message for name in names):
         return error
     return PluginError(
@@ -116,15 +117,6 @@ def _refuse_training_keys(evaluation: EvaluationPlan) -> None:
                 f"`{key}` (from {COMMAND_LINE}) has no effect: this command does not train.",
                 "Remove it. Use rllm.rollout.n_val and sampling.val to configure rollouts.",
             )
-
-
-def _read_plugins(directory: Path) -> list[dict[str, str]]:
-    """Return kind, name, distribution and version of every plugin of a run. Empty if the file is missing or damaged."""
-    try:
-        used = json.loads((directory / PLUGINS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []
 
 
 ENDPOINT = "endpoint"

@@ -173,20 +173,16 @@ def _entry_points(registry: Registry) -> Iterator[Finding]:
 
 
 def _unknown_names(registry: Registry) -> Iterator[Finding]:
-    for setting, names in (
-        (BLOCK_VARIABLE, registry.discovery.unknown_blocks),
-        ("rllm.plugins.allow", registry.discovery.unknown_allows),
-    ):
-        for name in names:
-            core = normalize(name) in (CORE, PROGRAM)
-            yield Finding(
-                code="unknown-plugin",
-                severity="warning",
-                subject=setting,
-                problem=f"names {name!r}, "
-                + ("which cannot be blocked" if core else "and no such plugin is installed"),
-                remedy=f"take it out of {setting}" + ("" if core else ", or correct its spelling"),
-            )
+    blocks = [(BLOCK_VARIABLE, name) for name in registry.discovery.unknown_blocks]
+    for setting, name in (*blocks, *registry.discovery.unknown_allows):
+        core = normalize(name) in (CORE, PROGRAM)
+        yield Finding(
+            code="unknown-plugin",
+            severity="warning",
+            subject=setting,
+            problem=f"names {name!r}, " + ("which cannot be blocked" if core else "and no such plugin is installed"),
+            remedy=f"take it out of {setting}" + ("" if core else ", or correct its spelling"),
+        )
 
 
 def _list_deprecated_plugins(registry: Registry) -> Iterator[Finding]:

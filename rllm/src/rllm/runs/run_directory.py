@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rllm.config.saved_config import FILE_NAME as CONFIG, save_config
+from rllm.runs.plugin_check import describe_used_plugins
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
@@ -146,11 +147,7 @@ class RunDirectory:
             self._replaces = False
         save_config(config, self.path)
         write_atomically(self.path / LENGTH, json.dumps({"total_steps": total_steps}) + "\n")
-        used = [
-            {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
-            for entry in registered
-        ]
-        write_atomically(self.path / PLUGINS, json.dumps(used, indent=1) + "\n")
+        write_atomically(self.path / PLUGINS, json.dumps(describe_used_plugins(registered), indent=1) + "\n")
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""

@@ -19,9 +19,10 @@ from rllm.config.paths import ABSENT, split_key, value_at
 from rllm.config.saved_config import FILE_NAME, NUMBERED, read_config, remove_keys
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.runs.plugin_check import compare_plugins, read_used_packages
 from rllm.runs.run_directory import RunDirectory, run_directory_path
 from rllm_core.errors import ConfigError, RllmError, did_you_mean
-from rllm_core.notices import say
+from rllm_core.notices import say, warn_once
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_sections import NO_ENVIRONMENT, TrainerSection
 from rllm_record.run_files import PLUGINS
@@ -119,7 +120,9 @@ def plan_resumption(compose_over: ComposeOver) -> RunPlan:
         ConfigError: as `make_plan`, or the user sets a different model than the run started with.
     """
     composed, registry = compose_over([])
-    saved = saved_config(run_directory_path(composed.config.rllm.trainer))
+    directory = run_directory_path(composed.config.rllm.trainer)
+    warn_about_plugins(directory, registry)
+    saved = saved_config(directory)
     if saved is None:
         return make_plan(composed, registry)
     # These keys apply only to a single start, so they are not kept.
@@ -129,6 +132,15 @@ def plan_resumption(compose_over: ComposeOver) -> RunPlan:
     if changes := changed_settings(composed, saved):
         say("\n".join(("Settings changed since the run started:", *changes)))
     return plan
+
+
+def warn_about_plugins(run: Path, registry: Registry) -> None:
+    """Print a warning for each plugin of a run that is different, missing, broken or ambiguous now."""
+    differences = list(compare_plugins(read_used_packages(run), registry))
+    for difference in differences:
+        warn_once(f"plugin of the run: {difference.line()}.")
+    if differences:
+        warn_once(f"`rllm plugins verify {run}` shows all plugins of the run.")
 
 
 def changed_settings(composed: Composed, saved: Layer) -> list[str]:

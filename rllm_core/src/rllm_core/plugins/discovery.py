@@ -24,6 +24,8 @@ COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
 """Entry-point groups of commands that packages add to ``rllm`` and to ``rllm plugins``, with the prefix on the command
 line. The entry point's name is the command, and its value is a click command."""
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
+ALLOW_VARIABLE = "RLLM_ALLOW_PLUGINS"
+ALLOW_KEY = "rllm.plugins.allow"
 CORE = "rllm-core"
 PROGRAM = "rllm"
 """The package with the command line. Its plugins are always used, like the core's plugins."""
@@ -63,8 +65,8 @@ class Discovery(NamedTuple):
     """Commands of plugins, including commands that must not be imported."""
     unknown_blocks: tuple[str, ...] = ()
     """Names in the block list that match no installed plugin or package."""
-    unknown_allows: tuple[str, ...] = ()
-    """Names in the allow list that match no installed package."""
+    unknown_allows: tuple[tuple[str, str], ...] = ()
+    """Names in the allow lists that match no installed package, each after the setting of its list."""
 
 
 def normalize(distribution: str) -> str:
@@ -135,10 +137,13 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     Args:
         allow: the config value ``rllm.plugins.allow``: names of packages to use, or None for all.
         environ: environment variables. ``RLLM_BLOCK_PLUGINS`` is a comma-separated list of names, or ``*`` for all.
+            ``RLLM_ALLOW_PLUGINS`` is a comma-separated list of packages. If it is not empty, a plugin must be in both
+            lists of allowed packages.
     """
-    names = (os.environ if environ is None else environ).get(BLOCK_VARIABLE, "").split(",")
-    block = {normalize(name.strip()): name.strip() for name in names if name.strip()}
-    allowed = None if allow is None else {normalize(name): name for name in allow}
+    environ = os.environ if environ is None else environ
+    block, of_environ = (_split_names(environ.get(variable, "")) for variable in (BLOCK_VARIABLE, ALLOW_VARIABLE))
+    allowed = {ALLOW_VARIABLE: of_environ} if of_environ else {}
+    allowed |= {} if allow is None else {ALLOW_KEY: {normalize(name): name for name in allow}}
     describe = cache(_describe)  # most packages offer several
     plugins: list[Candidate] = []
     commands: list[Candidate] = []
@@ -162,24 +167,32 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
         blocked=tuple(plugin for plugin in plugins if plugin.blocked_by),
         commands=tuple(sorted(commands, key=_order)),
         unknown_blocks=tuple(text for name, text in block.items() if name not in blockable | {"*"}),
-        unknown_allows=tuple(text for name, text in (allowed or {}).items() if name not in distributions | {CORE}),
+        unknown_allows=tuple(
+            (setting, text)
+            for setting, names in allowed.items()
+            for name, text in names.items()
+            if name not in distributions | {CORE}
+        ),
     )
 
 
-def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, str] | None) -> str:
+def _split_names(text: str) -> dict[str, str]:
+    """Return the names of a comma-separated list, by their normalized names."""
+    return {normalize(name.strip()): name.strip() for name in text.split(",") if name.strip()}
+
+
+def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, Collection[str]]) -> str:
     """Return the reason why a plugin is blocked, or an empty string.
 
     Any of its names can block it. Only the first name, the package's name, can allow it, because a package can give an
-    entry point any name.
+    entry point any name. `allowed` has the setting and the names of each list.
     """
     if "*" in block:
         return f"{BLOCK_VARIABLE}=*"
     for name in names:
         if name in block:
             return f"{block[name]!r} in {BLOCK_VARIABLE}"
-    if allowed is not None and names[0] not in allowed:
-        return "rllm.plugins.allow, which does not list it"
-    return ""
+    return next((f"{setting}, which does not list it" for setting, each in allowed.items() if names[0] not in each), "")
 
 
 def _describe(directory: str) -> tuple[str, str, tuple[str, ...]]:

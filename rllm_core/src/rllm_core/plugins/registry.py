@@ -78,7 +78,7 @@ class Registry:
 
         Args:
             allow: the config value ``rllm.plugins.allow``.
-            environ: environment variables, by default ``os.environ``. ``RLLM_BLOCK_PLUGINS`` is read.
+            environ: environment variables, by default ``os.environ``. See `discover`.
         """
         registry = cls(discovery=discover(allow, environ))
         manager = pluggy.PluginManager(PROJECT)

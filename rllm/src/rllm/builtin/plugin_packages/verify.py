@@ -1,0 +1,60 @@
+"""`rllm plugins verify`: compare the plugins of a run with the installed plugins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rllm.runs.plugin_check import Difference, UsedPackage
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+def verify(run: Path, is_json: bool) -> int:
+    """Compare the plugins of RUN with the installed plugins: versions, code, and names.
+
+    RUN is a run directory. The exit code is 1 if a plugin is changed, missing, broken or ambiguous. The code of a
+    package is compared by a digest of its wheel, and its files are compared with the wheel.
+
+    \b
+    Examples:
+      rllm plugins verify runs/rllm-training/guess-1
+      rllm plugins verify runs/rllm-training/guess-1 --json
+    """
+    import json
+
+    from rllm.cli.tables import print_table
+    from rllm.runs.plugin_check import compare_plugins, digest_package, find_package, read_used_packages, short_digest
+    from rllm_core.errors import ConfigError
+    from rllm_core.plugins.registry import Registry
+
+    used = read_used_packages(run.expanduser())
+    if not used:
+        raise ConfigError(
+            "run-not-found", f"{run} has no list of plugins (plugins.json).", "`rllm runs list` lists your runs."
+        )
+    differences = list(compare_plugins(used, Registry.load()))
+    if is_json:
+        click.echo(
+            json.dumps({"packages": len(used), "differences": [each._asdict() for each in differences]}, indent=2)
+        )
+        return int(bool(differences))
+    rows = []
+    for package in used:
+        installed = find_package(package.distribution)
+        digests = short_digest(package.digest), short_digest(digest_package(package.distribution))
+        versions = package.version, installed.version if installed else "-"
+        rows.append((package.distribution, *versions, *digests, _describe_result(package, differences)))
+    print_table(("package", "version", "installed", "code", "installed code", "result"), rows)
+    for difference in differences:
+        click.echo(f"{difference.line()}.")
+    return int(bool(differences))
+
+
+def _describe_result(package: UsedPackage, differences: list[Difference]) -> str:
+    found = [each.problem for each in differences if each.distribution == package.distribution]
+    return ", ".join(dict.fromkeys(found)) or ("same" if package.digest else "same version")
