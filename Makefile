@@ -309,6 +309,7 @@ docs: install
 	$(BIN)/python docs/generate/pictures.py
 	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
 	$(BIN)/python docs/generate/plugins_page.py > docs/plugins.md
+	$(BIN)/python docs/generate/llms_page.py > docs/llms.txt
 
 $(INSTALLED_SITE): constraints-site.txt
 	$(VENV_SITE)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_SITE)

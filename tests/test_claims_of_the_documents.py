@@ -16,7 +16,8 @@ from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.run_config import RunConfig
 
 FOUND = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
-PAGES = ["README.md", "examples/README.md", *sorted(FOUND)]
+SKILL = "rllm/src/rllm/.agents/skills/rllm/SKILL.md"
+PAGES = ["README.md", "AGENTS.md", "SECURITY.md", SKILL, "examples/README.md", *sorted(FOUND)]
 ARCHITECTURE = "docs/contributing/architecture.md"
 GATEWAY = "docs/contributing/gateway.md"
 CODE = re.compile(r"```.*?```|`([^`\n]+)`", re.DOTALL)

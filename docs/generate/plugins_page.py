@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from package_index import INDEX, entries, index
 from page_text import cell, table
 
+from rllm_core.plugins.discovery import COMMAND
+
 MOST_NAMES = 10
 """Maximum number of plugins of one kind that a row lists by name."""
 HEAD = """# Plugins
@@ -50,7 +52,7 @@ def _kinds(offers: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _names(kind: str, names: list[str]) -> str:
-    if len(names) > MOST_NAMES:
+    if len(names) > MOST_NAMES and kind != COMMAND:
         return f"[{len(names)} plugins](reference/{kind}.md) of kind {kind}"
     return f"{kind} {', '.join(f'`{name}`' for name in names)}"
 

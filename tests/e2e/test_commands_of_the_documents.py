@@ -80,6 +80,7 @@ PAGES: dict[str, dict[str, Block]] = {
     },
     f"{HOW_TO}/train.md": {"my.yaml": (f"{HOW_TO}/configure.md", "yaml", 0)},
     "docs/install.md": {},
+    "rllm/src/rllm/.agents/skills/rllm/SKILL.md": {},
     "docs/troubleshooting.md": {},
     "docs/tutorial.md": SUM
     | {"rewards.py": ("docs/tutorial.md", "python", 0), "sums.yaml": ("docs/tutorial.md", "yaml", 0)},
@@ -93,6 +94,7 @@ NOT_RUN = {
     "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
     "TINKER_BASE_URL=": "a program of yours",
     "rllm export runs/rllm-training/guess-1 --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
+    "rllm train guess --estimator my_estimator": "a new package; plugins/rllm_plugin_kit/tests/scaffold trains with it",
     "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
 }
 PLACES = {

@@ -34,7 +34,7 @@ LIMITS = {
     "plugins/rllm_serving": (850, 14),
     "plugins/rllm_tinker_server": (3_725, 8),
     "plugins/rllm_view": (2_420, 11),
-    "rllm/src/rllm/builtin": (8_195, 13),
+    "rllm/src/rllm/builtin": (8_215, 13),
     "rllm/src/rllm/builtin/code_reward": (610, 10),
     "rllm/src/rllm/builtin/plugin_packages": (515, 14),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),

@@ -16,6 +16,9 @@ UPPER = {"<", "<=", "==", "~="}
 NAMESPACES = {"rllm": {"hydra_plugins"}}
 """Distribution -> files that its wheel adds to other packages."""
 
+SKILLS = ".agents"
+"""A directory in which coding agents find instructions."""
+
 every = pytest.mark.parametrize("distribution", distributions(), ids=lambda each: each.name)
 
 
@@ -30,7 +33,8 @@ def _files(distribution: Distribution) -> set[str]:
     return {
         path.relative_to(source).as_posix()
         for path in source.rglob("*")
-        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+        if path.is_file()
+        and not any(part == "__pycache__" or (part.startswith(".") and part != SKILLS) for part in path.parts)
     }
 
 
